@@ -1,9 +1,10 @@
 """Builds the two extension modules; pyproject.toml has all other settings.
 
-`_core` (cffi, API mode) is the C core without Python objects; `_rows` (stable C API) makes and takes Python objects. Both are
-limited to the ABI of Python 3.11, so one wheel per platform works with every later Python. A free-threaded Python (3.14t) has no
-stable ABI: it gets a wheel of its own. The variables EMBEDLOG_STRICT, EMBEDLOG_SANITIZE and EMBEDLOG_TEST_BUILD select special
-builds (embedlog/_native/build.py).
+`_core` (cffi, API mode) is the C core without Python objects; `_rows` (stable C API) makes and
+takes Python objects. Both are limited to the ABI of Python 3.11, so one wheel per platform works
+with every later Python. A free-threaded Python (3.14t) has no stable ABI: it gets a wheel of its
+own. The variables EMBEDLOG_STRICT, EMBEDLOG_SANITIZE and EMBEDLOG_TEST_BUILD select special builds
+(embedlog/_native/build.py).
 """
 
 from __future__ import annotations
@@ -19,13 +20,18 @@ from setuptools import Extension, setup
 NATIVE = Path("embedlog/_native")
 
 if not sys.platform.startswith("linux") or platform.machine() not in {"x86_64", "aarch64"}:
-    sys.exit(f"embedlog runs on Linux on x86-64 and arm64 only; this is {sys.platform} on {platform.machine()}")
+    sys.exit(
+        f"embedlog runs on Linux on x86-64 and arm64 only; this is {sys.platform} on "
+        f"{platform.machine()}"
+    )
 
 if sysconfig.get_config_var("Py_GIL_DISABLED") and sys.version_info < (3, 14):
     sys.exit("embedlog needs CPython 3.14 or later without the GIL (docs/installation.md)")
 
 # Both modules contain checksums, hashes, the sealing of headers and the clocks.
-SHARED = [NATIVE / "codec" / name for name in ("crc32c.c", "header.c", "murmur2.c", "xxh3.c")] + [NATIVE / "system" / "clock.c"]
+SHARED = [NATIVE / "codec" / name for name in ("crc32c.c", "header.c", "murmur2.c", "xxh3.c")] + [
+    NATIVE / "system" / "clock.c"
+]
 
 core = runpy.run_path(str(NATIVE / "build.py"))
 rows = Extension(

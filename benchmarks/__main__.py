@@ -1,4 +1,6 @@
-"""Run the figures: `python -m benchmarks [--only WORD] [--json FILE]`; exit status 1 if one misses its target."""
+"""Run the figures: `python -m benchmarks [--only WORD] [--json FILE]`; exit status 1 if one misses
+its target.
+"""
 
 from __future__ import annotations
 
@@ -70,10 +72,21 @@ def size(text: str) -> int:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", action="append", choices=sorted(FIGURES), help="one figure (repeat for more)")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of ceiling and subject (default 7)")
-    parser.add_argument("--size", type=size, default=size("256MB"), help="bytes appended and scanned per turn")
-    parser.add_argument("--large", type=size, default=size("1GB"), help="the large log of 'sizes'; 10GB is the figure's own")
+    parser.add_argument(
+        "--only", action="append", choices=sorted(FIGURES), help="one figure (repeat for more)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="turns of ceiling and subject (default 7)"
+    )
+    parser.add_argument(
+        "--size", type=size, default=size("256MB"), help="bytes appended and scanned per turn"
+    )
+    parser.add_argument(
+        "--large",
+        type=size,
+        default=size("1GB"),
+        help="the large log of 'sizes'; 10GB is the figure's own",
+    )
     parser.add_argument("--segments", type=int, default=10_000)
     parser.add_argument("--partitions", type=int, default=1_000)
     parser.add_argument("--samples", type=int, default=2_000, help="wake-ups")

@@ -1,8 +1,10 @@
-"""The lengths of the main paths: Python calls, distinct files, reads of control blocks, look-ups of topics, and microseconds.
+"""The lengths of the main paths: Python calls, distinct files, reads of control blocks, look-ups of
+topics, and microseconds.
 
-Run: `python -m benchmarks.call_paths`. Only public names are used, so that the program also measures older versions of the
-package. Calls of Python functions are counted in all threads, the standard library's included, after a few rounds, so that
-caches are filled. The time is the median of many rounds without counting.
+Run: `python -m benchmarks.call_paths`. Only public names are used, so that the program also
+measures older versions of the package. Calls of Python functions are counted in all threads, the
+standard library's included, after a few rounds, so that caches are filled. The time is the median
+of many rounds without counting.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ PACKAGE = str(Path(embedlog.__file__).parent)
 
 Step = Callable[[], object]
 Steps = Generator[Step, None, None]
-Path_ = Callable[[embedlog.Log], Steps]  # each item is one measured step; the code between two items is not measured
+# each item is one measured step; the code between two items is not measured
+Path_ = Callable[[embedlog.Log], Steps]
 
 
 class Length(NamedTuple):
@@ -55,7 +58,9 @@ def scan(log: embedlog.Log) -> Steps:
 
 def commit_offset(log: embedlog.Log) -> Steps:
     place = TopicPartition("t", 0)
-    with log.consumer("t", group_id="g", enable_auto_commit=False, auto_offset_reset="earliest") as consumer:
+    with log.consumer(
+        "t", group_id="g", enable_auto_commit=False, auto_offset_reset="earliest"
+    ) as consumer:
         consumer.poll(timeout=5)
         while True:
             yield lambda: consumer.commit({place: OffsetAndMetadata(1)})
@@ -87,7 +92,9 @@ PATHS: dict[str, Path_] = {
 
 
 class Counting:
-    """Counts the calls of Python functions while it is on, in this thread and in threads that are started meanwhile."""
+    """Counts the calls of Python functions while it is on, in this thread and in threads that are
+    started meanwhile.
+    """
 
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()
@@ -95,7 +102,9 @@ class Counting:
 
     def note(self, frame: FrameType, event: str, argument: object) -> None:
         if self.on and event == "call" and frame.f_code.co_filename != __file__:
-            self.calls[frame.f_code.co_filename.removeprefix(PACKAGE), frame.f_code.co_qualname] += 1
+            self.calls[
+                frame.f_code.co_filename.removeprefix(PACKAGE), frame.f_code.co_qualname
+            ] += 1
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -111,7 +120,10 @@ class Counting:
 @contextmanager
 def steps_of(path: Path_) -> Iterator[Steps]:
     """The steps of a path in a directory of its own, after the first few."""
-    with tempfile.TemporaryDirectory() as directory, embedlog.open(directory, housekeeping=False) as log:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        embedlog.open(directory, housekeeping=False) as log,
+    ):
         log.create_topic("t", 1)
         log.create_topic("two", 2)
         log.create_topic("sent", 1)
@@ -168,7 +180,10 @@ def main() -> None:
             continue
         calls = calls_of(path)
         found = measure(path, calls)
-        numbers = f"{found.calls:6} {found.files:6} {found.control_reads:8} {found.topic_lookups:7} {found.microseconds:8.1f}"
+        numbers = (
+            f"{found.calls:6} {found.files:6} {found.control_reads:8} {found.topic_lookups:7} "
+            f"{found.microseconds:8.1f}"
+        )
         print(f"{name:36} {numbers}")
         if wanted:
             for (file, function), count in sorted(calls.items(), key=lambda each: -each[1]):

@@ -1,4 +1,6 @@
-"""Tasks that need a process of their own: `python -m benchmarks.child TASK ...` answers with one line of JSON."""
+"""Tasks that need a process of their own: `python -m benchmarks.child TASK ...` answers with one
+line of JSON.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def memory(directory: str) -> dict[str, Any]:
 
 
 def poll(directory: str, samples: str, spin_us: str) -> dict[str, Any]:
-    """Print for each record when `poll` returned it and when it was woken, on the system-wide clock."""
+    """Print for each record when `poll` returned it and when it was woken, on the system-wide
+    clock.
+    """
     woken_ns = 0
     with (
         embedlog.open(directory) as log,
@@ -107,16 +111,22 @@ def open_(directory: str, topic: str, limit: str) -> dict[str, Any]:
 
 
 def lookup(directory: str, topic: str, limit: str) -> dict[str, Any]:
-    """Median time to find segment and position of an offset, in segments read for the first time and in known ones."""
+    """Median time to find segment and position of an offset, in segments read for the first time
+    and in known ones.
+    """
     limit_descriptors(limit)
     rng = random.Random(1)
     with embedlog.open(directory) as log:
         partition = log._engine.partition(topic, 0)
         bases = [info.base for info in partition._segments.all(partition.published())]
         per_segment = bases[1] - bases[0]
-        cold_offsets = [base + rng.randrange(per_segment) for base in rng.sample(bases[:-1], min(2000, len(bases) - 1))]
+        cold_offsets = [
+            base + rng.randrange(per_segment)
+            for base in rng.sample(bases[:-1], min(2000, len(bases) - 1))
+        ]
         warm_offsets = [offset + at % 3 for at in range(40) for offset in cold_offsets[-50:]]
-        cold, warm = [], []
+        cold = []
+        warm = []
         for offsets, times in ((cold_offsets, cold), (warm_offsets, warm)):
             for offset in offsets:
                 now = partition.published()  # a fetch reads the control block once

@@ -13,7 +13,19 @@ import pyarrow as pa
 
 import embedlog
 
-from .context import QUIET, Context, bytes_in, child, filled, keys_of, log_files, pieces, remove, text_values, values_of
+from .context import (
+    QUIET,
+    Context,
+    bytes_in,
+    child,
+    filled,
+    keys_of,
+    log_files,
+    pieces,
+    remove,
+    text_values,
+    values_of,
+)
 from .measure import Outcome, against
 
 
@@ -33,10 +45,14 @@ def append_rate(
             log.create_topic("warm", 1, config=QUIET)
             log.create_topic("bench", partitions, config=QUIET)
             warm = values.slice(0, max(1, len(values) // 16))
-            producer.send_batch("warm", warm, keys.slice(0, len(warm)) if keys is not None else None).result()
+            producer.send_batch(
+                "warm", warm, keys.slice(0, len(warm)) if keys is not None else None
+            ).result()
             began = time.perf_counter()
             futures = [
-                producer.send_batch("bench", part, keys.slice(0, len(part)) if keys is not None else None)
+                producer.send_batch(
+                    "bench", part, keys.slice(0, len(part)) if keys is not None else None
+                )
                 for part in pieces(values, total_bytes)
             ]
             for future in futures:
@@ -77,7 +93,9 @@ def appended(
 def append(context: Context) -> Iterator[Outcome]:
     yield appended(context, "append/arrow/record=1kB", 1000, 0.55)
     yield appended(context, "append/arrow/record=100B", 100, 0.45)
-    yield appended(context, "append/arrow/record=100B/keyed/partitions=4", 100, 0.25, keyed=True, partitions=4)
+    yield appended(
+        context, "append/arrow/record=100B/keyed/partitions=4", 100, 0.25, keyed=True, partitions=4
+    )
 
 
 def scan_rate(directory: Path, columns: list[str] | None = None) -> float:
@@ -93,7 +111,13 @@ def scan_rate(directory: Path, columns: list[str] | None = None) -> float:
 
 
 def scanned(
-    context: Context, name: str, directory: Path, target: float, *, columns: list[str] | None = None, rounds: int = 0
+    context: Context,
+    name: str,
+    directory: Path,
+    target: float,
+    *,
+    columns: list[str] | None = None,
+    rounds: int = 0,
 ) -> Outcome:
     files = log_files(directory)
     scan_rate(directory, columns)
@@ -112,7 +136,13 @@ def scan(context: Context) -> Iterator[Outcome]:
     for label, record_bytes, target in (("1kB", 1000, 0.50), ("100B", 100, 0.45)):
         with filled(context, record_bytes, context.size_bytes) as directory:
             yield scanned(context, f"scan/arrow/record={label}", directory, target)
-            yield scanned(context, f"scan/arrow/record={label}/columns=value", directory, target, columns=["value"])
+            yield scanned(
+                context,
+                f"scan/arrow/record={label}/columns=value",
+                directory,
+                target,
+                columns=["value"],
+            )
 
 
 def find_rate(files: list[Path], text: bytes) -> float:
@@ -134,9 +164,15 @@ def search_rate(directory: Path, files: list[Path], pattern: bytes | re.Pattern[
 
 
 def search(context: Context) -> Iterator[Outcome]:
-    """Literal text, and an expression with such text, against `bytes.find` over the same files, which are mapped."""
+    """Literal text, and an expression with such text, against `bytes.find` over the same files,
+    which are mapped.
+    """
     text = b"connection refused"
-    patterns = {"literal": text, "any-case": re.compile(text, re.IGNORECASE), "regex": re.compile(b"connection +refused.*[0-9]$")}
+    patterns = {
+        "literal": text,
+        "any-case": re.compile(text, re.IGNORECASE),
+        "regex": re.compile(b"connection +refused.*[0-9]$"),
+    }
     for label, record_bytes in (("1kB", 1000), ("100B", 100)):
         with filled(context, record_bytes, context.size_bytes) as directory:
             files = log_files(directory)
@@ -157,13 +193,27 @@ def codecs(context: Context) -> Iterator[Outcome]:
     cores = sorted(os.sched_getaffinity(0))
     total = min(context.size_bytes, 128 << 20)
     for codec in ("zstd", "lz4"):
-        one, every = [], []
+        one = []
+        every = []
         for _ in range(max(3, context.rounds // 2)):
-            one.append(child("codec", context.fresh(codec), codec, total, prefix=("taskset", "-c", str(cores[0])))["seconds"])
+            one.append(
+                child(
+                    "codec",
+                    context.fresh(codec),
+                    codec,
+                    total,
+                    prefix=("taskset", "-c", str(cores[0])),
+                )["seconds"]
+            )
             every.append(child("codec", context.fresh(codec), codec, total)["seconds"])
         speedup = sorted(one)[len(one) // 2] / sorted(every)[len(every) // 2]
         target = 1.0 + 0.5 * (len(cores) - 1) if len(cores) > 1 else 0.9
-        detail = {"cores": len(cores), "one core s": min(one), "all cores s": min(every), "text MB/s": total / 1e6 / min(every)}
+        detail = {
+            "cores": len(cores),
+            "one core s": min(one),
+            "all cores s": min(every),
+            "text MB/s": total / 1e6 / min(every),
+        }
         yield Outcome(f"append/text/codec={codec}/speedup", speedup, "x", target, True, detail)
 
 
@@ -174,18 +224,29 @@ def codec_seconds(context: Context, codec: str, total_bytes: int) -> float:
 
 def sizes(context: Context) -> Iterator[Outcome]:
     """The fraction of the upper bound for a large log, relative to a small one."""
-    small, large = context.small_bytes, context.large_bytes
+    small = context.small_bytes
+    large = context.large_bytes
     label = f"{large / (1 << 30):g}GB-vs-{small >> 20}MB"
-    many, few = context.rounds * 4 + 1, max(3, context.rounds // 2)
+    many = context.rounds * 4 + 1
+    few = max(3, context.rounds // 2)
     a = appended(context, "small", 1000, 0, total_bytes=small, rounds=many)
     b = appended(context, "large", 1000, 0, total_bytes=large, rounds=few)
-    yield Outcome(f"append/arrow/{label}", b.value / a.value, "of small's share", 0.9, True, {"small": a.value, "large": b.value})
+    yield Outcome(
+        f"append/arrow/{label}",
+        b.value / a.value,
+        "of small's share",
+        0.9,
+        True,
+        {"small": a.value, "large": b.value},
+    )
     with filled(context, 1000, small) as directory:
         a = scanned(context, "small", directory, 0, rounds=many)
     with filled(context, 1000, large) as directory:
         b = scanned(context, "large", directory, 0, rounds=few)
         shares = {"small": a.value, "large": b.value}
-        yield Outcome(f"scan/arrow/{label}", b.value / a.value, "of small's share", 0.9, True, shares)
+        yield Outcome(
+            f"scan/arrow/{label}", b.value / a.value, "of small's share", 0.9, True, shares
+        )
         yield from memory(directory, large)
 
 
@@ -194,4 +255,11 @@ def memory(directory: Path, size_bytes: int) -> Iterator[Outcome]:
     seen = child("memory", directory)
     in_mib = {"first half MiB": seen["early"] / (1 << 20), "peak MiB": seen["peak"] / (1 << 20)}
     detail = {**in_mib, "log GiB": size_bytes / (1 << 30)}
-    yield Outcome("scan/arrow/memory-growth", (seen["peak"] - seen["early"]) / (1 << 20), "MiB", 16.0, False, detail)
+    yield Outcome(
+        "scan/arrow/memory-growth",
+        (seen["peak"] - seen["early"]) / (1 << 20),
+        "MiB",
+        16.0,
+        False,
+        detail,
+    )

@@ -1,4 +1,6 @@
-"""Compaction: bytes of sealed log that the cleaner processes per second on one core, and its memory."""
+"""Compaction: bytes of sealed log that the cleaner processes per second on one core, and its
+memory.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,17 @@ from .measure import Outcome
 
 SEGMENT_BYTES = 64 << 20
 TARGET_MB_S = 150.0
-KEY_BYTES, VALUE_BYTES = 16, 76  # a hundred with the record's own bytes
+# a hundred with the record's own bytes
+KEY_BYTES = 16
+VALUE_BYTES = 76
 MAP_BYTES = 128 << 20  # the default of log.cleaner.dedupe.buffer.size
-SETTINGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01, "segment.bytes": SEGMENT_BYTES,
-            "flush.ms": 9_223_372_036_854_775_807, "file.delete.delay.ms": 0}  # fmt: skip
+SETTINGS = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": 0.01,
+    "segment.bytes": SEGMENT_BYTES,
+    "flush.ms": 9_223_372_036_854_775_807,
+    "file.delete.delay.ms": 0,
+}
 PIECE_BYTES = 1 << 20
 
 
@@ -32,7 +41,10 @@ def fill(directory: Path, total_bytes: int, keys: int) -> None:
     """Records of about a hundred bytes with random keys."""
     rng = np.random.default_rng(11)
     rows = 200_000
-    with embedlog.open(directory, config={"housekeeping": False}) as log, log.producer() as producer:
+    with (
+        embedlog.open(directory, config={"housekeeping": False}) as log,
+        log.producer() as producer,
+    ):
         log.create_topic("bench", 1, config=SETTINGS)
         written = 0
         while written < total_bytes + SEGMENT_BYTES // 4:  # the active segment is not compacted
@@ -48,7 +60,9 @@ def fill(directory: Path, total_bytes: int, keys: int) -> None:
 def column(data: np.ndarray, width: int) -> pa.Array:
     count = len(data) // width
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(width)
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pa.Array.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
 
 
 def clean_once(directory: str) -> dict[str, float]:
@@ -58,17 +72,31 @@ def clean_once(directory: str) -> dict[str, float]:
         partition = log._engine.partition("bench", 0)
         now = partition.published()
         before = sum(info.size for info in partition._segments.all(now)[:-1])
-        resident, peak, stop = resident_bytes(), [0], threading.Event()
+        resident = resident_bytes()
+        peak = [0]
+        stop = threading.Event()
         watcher = threading.Thread(target=watch, args=(peak, stop))
         watcher.start()
-        began, spent_cpu, known, passes = time.perf_counter(), time.process_time(), -1, 0
+        began = time.perf_counter()
+        spent_cpu = time.process_time()
+        known = -1
+        passes = 0
         while (end := partition.compact(known, MAP_BYTES, system.wall_ms())) >= 0:
-            known, passes = end, passes + 1
-        seconds, cpu = time.perf_counter() - began, time.process_time() - spent_cpu
+            known = end
+            passes = passes + 1
+        seconds = time.perf_counter() - began
+        cpu = time.process_time() - spent_cpu
         stop.set()
         watcher.join()
         after = sum(info.size for info in partition._segments.all(partition.published())[:-1])
-    return {"seconds": seconds, "cpu": cpu, "before": before, "after": after, "passes": passes, "grown": peak[0] - resident}
+    return {
+        "seconds": seconds,
+        "cpu": cpu,
+        "before": before,
+        "after": after,
+        "passes": passes,
+        "grown": peak[0] - resident,
+    }
 
 
 def watch(peak: list[int], stop: threading.Event) -> None:
@@ -77,12 +105,17 @@ def watch(peak: list[int], stop: threading.Event) -> None:
 
 
 def copy_once(directory: str, after: str) -> dict[str, float]:
-    """The lower bound: read the sealed segments twice, in pieces, write the bytes that a compaction leaves, and sync."""
+    """The lower bound: read the sealed segments twice, in pieces, write the bytes that a compaction
+    leaves, and sync.
+    """
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     paths = sorted(Path(directory, "bench-0").glob("*.log"))[:-1]
     # A mapping begins at a page: see `page_aligned` in bare.c
-    piece, left, target = mmap.mmap(-1, PIECE_BYTES), int(after), Path(directory, "copy")
-    began, read = time.perf_counter(), 0
+    piece = mmap.mmap(-1, PIECE_BYTES)
+    left = int(after)
+    target = Path(directory, "copy")
+    began = time.perf_counter()
+    read = 0
     with target.open("wb", buffering=0) as out:
         for turn in range(2):
             for path in paths:
@@ -98,17 +131,24 @@ def copy_once(directory: str, after: str) -> dict[str, float]:
 
 
 def compaction(context: Context) -> Iterator[Outcome]:
-    """Keyed records of a hundred bytes: few keys, which leaves little, and many keys, which leaves about half."""
+    """Keyed records of a hundred bytes: few keys, which leaves little, and many keys, which leaves
+    about half.
+    """
     records = context.large_bytes // 100
     for label, keys in (("few keys", 10_000), ("many keys", records // 2)):
         directory = context.fresh("compaction")
         try:
             fill(directory, context.large_bytes, keys)
-            sample = child("compact_copy", directory, int(context.large_bytes * (0.01 if label == "few keys" else 0.43)))
+            sample = child(
+                "compact_copy",
+                directory,
+                int(context.large_bytes * (0.01 if label == "few keys" else 0.43)),
+            )
             found = child("compact", directory)
         finally:
             remove(directory)
-        rate, bare = found["before"] / found["seconds"] / 1e6, sample["read"] / sample["seconds"] / 1e6
+        rate = found["before"] / found["seconds"] / 1e6
+        bare = sample["read"] / sample["seconds"] / 1e6
         detail = {
             "bytes": f"{found['before']:,}",
             "left": f"{found['after']:,}",
@@ -120,4 +160,6 @@ def compaction(context: Context) -> Iterator[Outcome]:
         }
         yield Outcome(f"compaction/record=100B/{label}", rate, "MB/s", TARGET_MB_S, True, detail)
         took = {"grown MB": found["grown"] / 1e6, "map MB": MAP_BYTES / 1e6}
-        yield Outcome(f"compaction/memory/{label}", found["grown"] / MAP_BYTES, "of its map", 1.5, False, took)
+        yield Outcome(
+            f"compaction/memory/{label}", found["grown"] / MAP_BYTES, "of its map", 1.5, False, took
+        )

@@ -1,4 +1,6 @@
-"""The context of every figure and the shared inputs: Arrow columns, filled topics, child processes."""
+"""The context of every figure and the shared inputs: Arrow columns, filled topics, child
+processes.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,10 @@ import embedlog
 
 from .measure import Bare
 
-CHUNK_BYTES = 64 << 20  # one send_batch: large enough to hide the call's cost, small enough for the cache
-# No sync while the clock runs: the bare loop does not sync either. Retention and roll by time are off.
+# one send_batch: large enough to hide the call's cost, small enough for the cache
+CHUNK_BYTES = 64 << 20
+# No sync while the clock runs: the bare loop does not sync either. Retention and roll by time are
+# off.
 QUIET = {"flush.ms": 9_223_372_036_854_775_807, "segment.bytes": 1 << 30}
 
 
@@ -49,7 +53,9 @@ def values_of(record_bytes: int, total_bytes: int) -> pa.Array:
     rng = np.random.default_rng(20261121)
     data = rng.integers(0, 256, count * record_bytes, dtype=np.uint8)
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(record_bytes)
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pa.Array.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
 
 
 def keys_of(count: int) -> pa.Array:
@@ -57,7 +63,9 @@ def keys_of(count: int) -> pa.Array:
     numbers = np.random.default_rng(7).integers(0, 10_000, count)
     data = np.frombuffer(b"".join(b"%08d" % number for number in numbers.tolist()), dtype=np.uint8)
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(8)
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pa.Array.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
 
 
 def text_values(total_bytes: int) -> pa.Array:
@@ -94,7 +102,9 @@ def bytes_in(directory: Path) -> int:
 
 
 @contextmanager
-def filled(context: Context, record_bytes: int, total_bytes: int, *, keyed: bool = False, **config: Any) -> Iterator[Path]:
+def filled(
+    context: Context, record_bytes: int, total_bytes: int, *, keyed: bool = False, **config: Any
+) -> Iterator[Path]:
     """A closed log directory whose topic `bench` holds `total_bytes` of values."""
     directory = context.fresh("filled")
     values = values_of(record_bytes, total_bytes)
@@ -113,10 +123,20 @@ def remove(directory: Path) -> None:
 
 
 def child(task: str, *arguments: object, prefix: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Run a task of `benchmarks.child` in a process of its own; it answers with one line of JSON."""
+    """Run a task of `benchmarks.child` in a process of its own; it answers with one line of
+    JSON.
+    """
     command = [*prefix, sys.executable, "-m", "benchmarks.child", task, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).resolve().parent.parent)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).resolve().parent.parent,
+    )
     if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-2000:]}")
+        raise RuntimeError(
+            f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-2000:]}"
+        )
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer

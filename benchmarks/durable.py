@@ -1,4 +1,6 @@
-"""Durable sends (`flush.messages=1`): group commit among threads and among processes, with the real disk and a slow one."""
+"""Durable sends (`flush.messages=1`): group commit among threads and among processes, with the real
+disk and a slow one.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from .measure import Outcome
 
 SECONDS = 1.0
 SLOW_US = 1000  # the fault hook delays each sync by a millisecond
-THREADS, PROCESSES = 16, 4
+THREADS = 16
+PROCESSES = 4
 TOPIC = "durable"
 
 
@@ -56,7 +59,8 @@ def child_rate(directory: str, delay_us: int) -> float:
         slow_syncs(delay_us)
         print("ready", flush=True)
         sys.stdin.readline()
-        count, end = 0, time.monotonic() + SECONDS
+        count = 0
+        end = time.monotonic() + SECONDS
         while time.monotonic() < end:
             producer.send(TOPIC, b"x" * 100).result()
             count += 1
@@ -69,7 +73,10 @@ def rate_of_processes(directory: Path, processes: int, delay_us: int) -> float:
     command = [sys.executable, "-m", "benchmarks.child", "durable", str(directory), str(delay_us)]
     root = Path(__file__).resolve().parent.parent
     children = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root) for _ in range(processes)
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root
+        )
+        for _ in range(processes)
     ]
     count = 0
     for step in ("ready", "count"):
@@ -90,15 +97,23 @@ def durable(context: Context) -> Iterator[Outcome]:
     try:
         with embedlog.open(directory) as log:
             log.create_topic(TOPIC, 1, config={"flush.messages": 1})
-            for delay_us, target in ((0, 4.0), (SLOW_US, 6.0)) if system.TEST_BUILD else ((0, 4.0),):
+            for delay_us, target in (
+                ((0, 4.0), (SLOW_US, 6.0)) if system.TEST_BUILD else ((0, 4.0),)
+            ):
                 slow_syncs(delay_us)
-                pairs = [(rate_of_threads(log, 1), rate_of_threads(log, THREADS)) for _ in range(context.rounds)]
+                pairs = [
+                    (rate_of_threads(log, 1), rate_of_threads(log, THREADS))
+                    for _ in range(context.rounds)
+                ]
                 slow_syncs(0)
                 yield ratio(f"durable/threads={THREADS}/sync+{delay_us}us", pairs, target)
         if not system.TEST_BUILD:  # syncs of a fixed duration need fault injection
             return
         pairs = [
-            (rate_of_processes(directory, 1, SLOW_US), rate_of_processes(directory, PROCESSES, SLOW_US))
+            (
+                rate_of_processes(directory, 1, SLOW_US),
+                rate_of_processes(directory, PROCESSES, SLOW_US),
+            )
             for _ in range(context.rounds)
         ]
         yield ratio(f"durable/processes={PROCESSES}/sync+{SLOW_US}us", pairs, 3.0)
@@ -108,6 +123,7 @@ def durable(context: Context) -> Iterator[Outcome]:
 
 
 def ratio(name: str, pairs: list[tuple[float, float]], target: float) -> Outcome:
-    one, many = median(pair[0] for pair in pairs), median(pair[1] for pair in pairs)
+    one = median(pair[0] for pair in pairs)
+    many = median(pair[1] for pair in pairs)
     detail = {"one": one, "many": many, "per": "records/s", "rounds": len(pairs)}
     return Outcome(name, many / one, "x one", target, True, detail)

@@ -1,4 +1,6 @@
-"""The time until a log for one test is ready (`embedlog.testing.open_log`), in a process that has imported embedlog."""
+"""The time until a log for one test is ready (`embedlog.testing.open_log`), in a process that has
+imported embedlog.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +21,32 @@ LOGS = 50
 
 
 def ready(context: Context) -> Iterator[Outcome]:
-    """Logs in memory one after the other, each with two topics, as the fixture `embedlog_log` makes them."""
-    until_ready_ms, whole_ms, bare_ms = [], [], []
+    """Logs in memory one after the other, each with two topics, as the fixture `embedlog_log` makes
+    them.
+    """
+    until_ready_ms = []
+    whole_ms = []
+    bare_ms = []
     for _ in range(LOGS):
         began = time.perf_counter()
         with open_log(TOPICS) as log:
             until_ready_ms.append((time.perf_counter() - began) * 1e3)
             path = Path(log.path)
-            files, where = sum(len(names) for _, _, names in os.walk(path)), path.parent
+            files = sum(len(names) for _, _, names in os.walk(path))
+            where = path.parent
         whole_ms.append((time.perf_counter() - began) * 1e3)
         with workspace(str(where)) as directory:
             bare_ms.append(files_ms(directory, files))
-    detail = {"p99": statistics.quantiles(until_ready_ms, n=100)[-1], "with its removal": statistics.median(whole_ms)}
+    detail = {
+        "p99": statistics.quantiles(until_ready_ms, n=100)[-1],
+        "with its removal": statistics.median(whole_ms),
+    }
     detail |= {"files": files, "bare files ms": statistics.median(bare_ms)}
-    yield Outcome("test-log/topics=2/partitions=6", statistics.median(until_ready_ms), "ms", 10.0, False, detail)
+    yield Outcome(
+        "test-log/topics=2/partitions=6",
+        statistics.median(until_ready_ms),
+        "ms",
+        10.0,
+        False,
+        detail,
+    )

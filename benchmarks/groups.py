@@ -1,4 +1,6 @@
-"""Groups: the cost of a commit, of opening a log with ten thousand groups, and the size of their log."""
+"""Groups: the cost of a commit, of opening a log with ten thousand groups, and the size of their
+log.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,13 @@ from .context import Context, remove
 from .measure import Outcome, percentile
 from .references import send_us, whole_s
 
-PARTITIONS, WARM = 100, 50
+PARTITIONS = 100
+WARM = 50
 GROUPS = 10_000
-RATE, SECONDS, EACH = 1_000, 60, 10  # commits per second; partitions per commit
+# commits per second; partitions per commit
+RATE = 1_000
+SECONDS = 60
+EACH = 10
 BOUND_MB = 20  # the records of 15 s (the cleaner's interval), the active segment, and a margin
 OFFSETS_TOPIC = "__consumer_offsets"
 MIB = 1 << 20
@@ -39,8 +45,15 @@ def commit(context: Context) -> Iterator[Outcome]:
     finally:
         remove(directory)
     found = spent[WARM:]
-    detail = {"p10": percentile(found, 0.1), "p99": percentile(found, 0.99), "commits": len(found), "a send us": bare_us}
-    yield Outcome(f"commit/partitions={PARTITIONS}", statistics.median(found), "ms", 1.0, False, detail)
+    detail = {
+        "p10": percentile(found, 0.1),
+        "p99": percentile(found, 0.99),
+        "commits": len(found),
+        "a send us": bare_us,
+    }
+    yield Outcome(
+        f"commit/partitions={PARTITIONS}", statistics.median(found), "ms", 1.0, False, detail
+    )
 
 
 def many_groups(context: Context) -> Iterator[Outcome]:
@@ -50,7 +63,9 @@ def many_groups(context: Context) -> Iterator[Outcome]:
         with embedlog.open(directory) as log:
             log.create_topic("bench", PARTITIONS)
             for number in range(GROUPS):
-                log._engine.groups.commit(f"group-{number}", {TopicPartition("bench", number % PARTITIONS): number})
+                log._engine.groups.commit(
+                    f"group-{number}", {TopicPartition("bench", number % PARTITIONS): number}
+                )
         spent: list[float] = []
         for _ in range(context.rounds):
             began = time.perf_counter()
@@ -65,7 +80,9 @@ def many_groups(context: Context) -> Iterator[Outcome]:
 
 
 def bounded(context: Context) -> Iterator[Outcome]:
-    """A thousand commits per second for a minute into one partition, with the cleaner's defaults."""
+    """A thousand commits per second for a minute into one partition, with the cleaner's
+    defaults.
+    """
     directory = context.fresh("bounded")
     largest = growth = 0
     try:
@@ -73,7 +90,10 @@ def bounded(context: Context) -> Iterator[Outcome]:
             log.create_topic("bench", PARTITIONS)
             begin = time.monotonic()
             for turn in range(RATE * SECONDS):
-                log._engine.groups.commit("bench", {TopicPartition("bench", (turn + n) % PARTITIONS): turn for n in range(EACH)})
+                log._engine.groups.commit(
+                    "bench",
+                    {TopicPartition("bench", (turn + n) % PARTITIONS): turn for n in range(EACH)},
+                )
                 if turn == RATE:
                     growth = size_of(directory)  # of a second; nothing is compacted so early
                 if turn % RATE == 0:
@@ -81,7 +101,9 @@ def bounded(context: Context) -> Iterator[Outcome]:
                 ahead = begin + turn / RATE - time.monotonic()
                 if ahead > 0.01:
                     time.sleep(ahead)
-            spent, last, turns = time.monotonic() - begin, size_of(directory), RATE * SECONDS
+            spent = time.monotonic() - begin
+            last = size_of(directory)
+            turns = RATE * SECONDS
         began = time.perf_counter()
         with embedlog.open(directory) as log:
             log._engine.groups.committed("bench")
@@ -96,7 +118,14 @@ def bounded(context: Context) -> Iterator[Outcome]:
         "seconds": spent,
         "open s": opened,
     }
-    yield Outcome(f"offsets-log/commits={RATE}per-second/seconds={SECONDS}", largest / MIB, "MiB", BOUND_MB, False, detail)
+    yield Outcome(
+        f"offsets-log/commits={RATE}per-second/seconds={SECONDS}",
+        largest / MIB,
+        "MiB",
+        BOUND_MB,
+        False,
+        detail,
+    )
 
 
 def size_of(directory: Path) -> int:

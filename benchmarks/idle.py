@@ -19,7 +19,8 @@ from .context import Context, remove
 from .measure import Outcome
 from .references import sleeping_percent
 
-MEMBERS, PARTITIONS = 8, 64
+MEMBERS = 8
+PARTITIONS = 64
 SECONDS = 10.0
 
 
@@ -46,19 +47,30 @@ def idle_member(context: Context) -> Iterator[Outcome]:
     found = [json.loads(answer) for answer in answers]
     shares = [each["share"] for each in found]
     wakes = max(each["wakes"] for each in found)
-    detail = {"least": min(shares), "most": max(shares), "wake-ups a second": wakes, "bare sleeps %": sleeping_percent(wakes)}
+    detail = {
+        "least": min(shares),
+        "most": max(shares),
+        "wake-ups a second": wakes,
+        "bare sleeps %": sleeping_percent(wakes),
+    }
     name = f"idle-member/members={MEMBERS}/partitions={PARTITIONS}"
     yield Outcome(name, sum(shares) / MEMBERS, "% of a core", 0.5, False, detail)
 
 
 def spent() -> tuple[float, int]:
     """Run time of this process's threads in seconds, and their number of wake-ups."""
-    found = [Path(f"/proc/self/task/{name}/schedstat").read_text().split() for name in os.listdir("/proc/self/task")]
+    found = [
+        Path(f"/proc/self/task/{name}/schedstat").read_text().split()
+        for name in os.listdir("/proc/self/task")
+    ]
     return sum(int(each[0]) for each in found) / 1e9, sum(int(each[2]) for each in found)
 
 
 def member(directory: str) -> None:
-    with embedlog.open(directory, config={"housekeeping": False}) as log, log.consumer("bench", group_id="bench") as consumer:
+    with (
+        embedlog.open(directory, config={"housekeeping": False}) as log,
+        log.consumer("bench", group_id="bench") as consumer,
+    ):
         while len(consumer.assignment()) != PARTITIONS // MEMBERS:
             consumer.poll(timeout=1.0)
         print("settled", flush=True)
@@ -68,8 +80,14 @@ def member(directory: str) -> None:
         began = time.monotonic()
         while time.monotonic() < began + SECONDS:
             consumer.poll(timeout=1.0)
-        lasted, (ran_then, wakes_then) = time.monotonic() - began, spent()
-        print(json.dumps({"share": 100 * (ran_then - ran) / lasted, "wakes": (wakes_then - wakes) / lasted}), flush=True)
+        lasted = time.monotonic() - began
+        (ran_then, wakes_then) = spent()
+        print(
+            json.dumps(
+                {"share": 100 * (ran_then - ran) / lasted, "wakes": (wakes_then - wakes) / lasted}
+            ),
+            flush=True,
+        )
         sys.stdin.readline()
 
 

@@ -48,7 +48,9 @@ async def sending(log: embedlog.Log, values: list[bytes], each: bool) -> float:
 
 
 def async_send_rate(context: Context, values: list[bytes], each: bool) -> float:
-    """Records per second of `await producer.send()`; then a flush, or each future awaited, inside the clock."""
+    """Records per second of `await producer.send()`; then a flush, or each future awaited, inside
+    the clock.
+    """
     directory = context.fresh("send")
     try:
         with embedlog.open(directory) as log:
@@ -59,7 +61,9 @@ def async_send_rate(context: Context, values: list[bytes], each: bool) -> float:
 
 
 async def iterating(log: embedlog.Log, count: int) -> float:
-    async with log.async_consumer("bench", auto_offset_reset="earliest", consumer_timeout_ms=0) as consumer:
+    async with log.async_consumer(
+        "bench", auto_offset_reset="earliest", consumer_timeout_ms=0
+    ) as consumer:
         size = found = 0
         began = time.perf_counter()
         async for record in consumer:

@@ -1,10 +1,10 @@
 """Takes figures: upper bound and subject in alternation, medians, one line with target and verdict.
 
-M1  upper bound and subject run in the same minute, on the same files or the same number of bytes, in alternation
-M2  figures are ratios of medians; absolute figures depend on the machine and its load
-M3  every figure has a target; missed targets are printed too
-M4  an upper bound has the cores of its subject. One that is exceeded makes the figure invalid, which counts as missed
-M5  each figure has a reference from the same run, in `detail`: a bound, a bare loop, a peer, or less work
+M1  upper bound and subject run in the same minute, on the same files or the same number of bytes,
+in alternation M2  figures are ratios of medians; absolute figures depend on the machine and its
+load M3  every figure has a target; missed targets are printed too M4  an upper bound has the cores
+of its subject. One that is exceeded makes the figure invalid, which counts as missed M5  each
+figure has a reference from the same run, in `detail`: a bound, a bare loop, a peer, or less work
 """
 
 from __future__ import annotations
@@ -28,10 +28,24 @@ from embedlog._native import system
 PIECE_BYTES = 1 << 20
 # Keys of `detail` that are references (M5); also every key that begins with "bare".
 REFERENCES = {
-    "ceiling", "one", "small", "sync_ms", "jvm", "confluent", "kafka_python", "kcat", "theirs", "map MB", "256 MB",
+    "ceiling",
+    "one",
+    "small",
+    "sync_ms",
+    "jvm",
+    "confluent",
+    "kafka_python",
+    "kcat",
+    "theirs",
+    "map MB",
+    "256 MB",
     "first half MiB",
-    "one core s", "an empty program", "without compaction MiB", "a send us", "without a transaction ms",
-}  # fmt: skip
+    "one core s",
+    "an empty program",
+    "without compaction MiB",
+    "a send us",
+    "without a transaction ms",
+}
 Measure = Callable[[], float]
 
 
@@ -67,11 +81,26 @@ class Outcome:
     def line(self) -> str:
         sign = "≥" if self.at_least else "≤"
         details = ", ".join(f"{key} {short(value)}" for key, value in self.detail.items())
-        verdict = "pass" if self.passed else "INVALID" if not self.valid else "MISS" if self.referenced else "NO REF"
-        return f"{verdict:<7}  {self.name:<52} {short(self.value):>8} {self.unit} (target {sign} {short(self.target)})  {details}"
+        verdict = (
+            "pass"
+            if self.passed
+            else "INVALID"
+            if not self.valid
+            else "MISS"
+            if self.referenced
+            else "NO REF"
+        )
+        return (
+            f"{verdict:<7}  {self.name:<52} {short(self.value):>8} {self.unit} (target {sign} "
+            f"{short(self.target)})  {details}"
+        )
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self) | {"passed": self.passed, "valid": self.valid, "referenced": self.referenced}
+        return asdict(self) | {
+            "passed": self.passed,
+            "valid": self.valid,
+            "referenced": self.referenced,
+        }
 
 
 def short(value: object) -> str:
@@ -92,12 +121,13 @@ def against(
     rest: Callable[[], None] | None = None,
     bound: bool = False,
 ) -> Outcome:
-    """Rates of subject and reference, `rounds` times in alternation; the figure is the ratio of their medians.
+    """Rates of subject and reference, `rounds` times in alternation; the figure is the ratio of
+    their medians.
 
     `bound`: the reference is an upper bound (M4).
 
-    `cpu`: a clock of processor time; its ratio for the same rounds is shown too, since it depends less on other load.
-    `rest`: runs before each measurement, outside of the clock.
+    `cpu`: a clock of processor time; its ratio for the same rounds is shown too, since it depends
+    less on other load. `rest`: runs before each measurement, outside of the clock.
     """
     ceilings: list[float] = []
     subjects: list[float] = []
@@ -110,25 +140,42 @@ def against(
             began = cpu() if cpu else 0.0
             results.append(measure())
             spent[id(results)].append((cpu() if cpu else 0.0) - began)
-    top, ours = statistics.median(ceilings), statistics.median(subjects)
+    top = statistics.median(ceilings)
+    ours = statistics.median(subjects)
     pairs = sorted(mine / most for mine, most in zip(subjects, ceilings, strict=True))
-    detail = {"ours": ours, "ceiling": top, "per": unit, "rounds": rounds, "pairs": f"{pairs[0]:.2f}..{pairs[-1]:.2f}"}
+    detail = {
+        "ours": ours,
+        "ceiling": top,
+        "per": unit,
+        "rounds": rounds,
+        "pairs": f"{pairs[0]:.2f}..{pairs[-1]:.2f}",
+    }
     if cpu:
-        detail["cpu"] = statistics.median(spent[id(ceilings)]) / max(statistics.median(spent[id(subjects)]), 1e-9)
+        detail["cpu"] = statistics.median(spent[id(ceilings)]) / max(
+            statistics.median(spent[id(subjects)]), 1e-9
+        )
     return Outcome(name, ours / top, "of ceiling", target, True, detail, bound)
 
 
 def report(outcomes: Iterable[Outcome], json_path: Path | None) -> int:
-    """Print each outcome, write all to `json_path` if given; return the exit status: 1 if a target was missed."""
-    where, seen = machine(), list[Outcome]()
+    """Print each outcome, write all to `json_path` if given; return the exit status: 1 if a target
+    was missed.
+    """
+    where = machine()
+    seen = list[Outcome]()
     print(", ".join(where.values()), flush=True)
     for outcome in outcomes:
         seen.append(outcome)
         print(outcome.line(), flush=True)
     if json_path:
-        json_path.write_text(json.dumps({"machine": where, "figures": [each.as_json() for each in seen]}, indent=1))
+        json_path.write_text(
+            json.dumps({"machine": where, "figures": [each.as_json() for each in seen]}, indent=1)
+        )
     missed = [outcome.name for outcome in seen if not outcome.passed]
-    print(f"{len(seen)} figures, {len(missed)} missed or invalid{': ' if missed else ''}{', '.join(missed)}")
+    print(
+        f"{len(seen)} figures, {len(missed)} missed or "
+        f"invalid{': ' if missed else ''}{', '.join(missed)}"
+    )
     return int(bool(missed))
 
 
@@ -154,14 +201,27 @@ class Bare:
         source = Path(__file__).with_name("bare.c")
         self._program = directory / "bare"
         machine = ["-msse4.2"] if platform.machine() == "x86_64" else ["-march=armv8-a+crc"]
-        command = ["cc", "-O3", "-std=c11", "-Wall", "-Wextra", "-pthread", *machine, "-o", str(self._program), str(source)]
+        command = [
+            "cc",
+            "-O3",
+            "-std=c11",
+            "-Wall",
+            "-Wextra",
+            "-pthread",
+            *machine,
+            "-o",
+            str(self._program),
+            str(source),
+        ]
         subprocess.run(command, check=True)
         first, *pair = self._run("check")
         assert first == "e3069283", "the ceiling's CRC-32C is wrong"
         assert pair[0] == pair[1], "the ceiling's three streams disagree with one"
 
     def _run(self, *words: str) -> list[str]:
-        done = subprocess.run([str(self._program), *words], check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [str(self._program), *words], check=True, capture_output=True, text=True
+        )
         return done.stdout.split()
 
     def write(self, path: Path, size: int) -> float:
@@ -171,7 +231,8 @@ class Bare:
         return int(written) / (int(spent_ns) / 1e9)
 
     def wake(self, samples: int, *, spinning: bool = False) -> dict[str, float]:
-        """Microseconds from a futex wake in one process to execution in another, after pauses of half a millisecond.
+        """Microseconds from a futex wake in one process to execution in another, after pauses of
+        half a millisecond.
 
         `spinning`: the other process does not sleep, but reads the word again and again.
         """
@@ -179,8 +240,12 @@ class Bare:
         return {"p50": int(p50_ns) / 1e3, "p99": int(p99_ns) / 1e3}
 
     def read(self, paths: list[Path]) -> float:
-        """Bytes per second of `pread` and CRC-32C over files that are in the page cache, on all cores of this process."""
-        spent_ns, found, _ = self._run("read", str(PIECE_BYTES), str(len(os.sched_getaffinity(0))), *map(str, paths))
+        """Bytes per second of `pread` and CRC-32C over files that are in the page cache, on all
+        cores of this process.
+        """
+        spent_ns, found, _ = self._run(
+            "read", str(PIECE_BYTES), str(len(os.sched_getaffinity(0))), *map(str, paths)
+        )
         return int(found) / (int(spent_ns) / 1e9)
 
 
@@ -191,7 +256,11 @@ def machine() -> dict[str, str]:
         if line.startswith("model name"):
             model = line.split(":", 1)[1].strip()
             break
-    memory = next(line.split()[1] for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
+    memory = next(
+        line.split()[1]
+        for line in Path("/proc/meminfo").read_text().splitlines()
+        if line.startswith("MemTotal")
+    )
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "cpu": model,
@@ -199,5 +268,7 @@ def machine() -> dict[str, str]:
         "memory": f"{int(memory) >> 20} GiB",
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "core": "C core with fault injection (test build)" if system.TEST_BUILD else "C core for production",
+        "core": "C core with fault injection (test build)"
+        if system.TEST_BUILD
+        else "C core for production",
     }

@@ -1,7 +1,9 @@
-"""Groups: rebalance time of 8 members in 8 processes over 64 partitions when one joins, leaves or is killed; idle cost.
+"""Groups: rebalance time of 8 members in 8 processes over 64 partitions when one joins, leaves or
+is killed; idle cost.
 
-A rebalance ends when all remaining members have received their partitions of one generation, and together own all partitions.
-The clock starts before the first `poll` of a joining member, before `close` of a leaving one, before SIGKILL.
+A rebalance ends when all remaining members have received their partitions of one generation, and
+together own all partitions. The clock starts before the first `poll` of a joining member, before
+`close` of a leaving one, before SIGKILL.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ import embedlog
 from .context import QUIET, Context, remove
 from .measure import Outcome, percentile
 
-MEMBERS, PARTITIONS = 8, 64
+MEMBERS = 8
+PARTITIONS = 64
 GROUP = "bench"
 DEADLINE_S = 60.0
 TARGETS_MS = {"join": 200.0, "leave": 200.0, "kill": 300.0}
@@ -32,7 +35,9 @@ TARGETS_MS = {"join": 200.0, "leave": 200.0, "kill": 300.0}
 
 
 def member(directory: str) -> dict[str, Any]:
-    """Join and leave by the lines of the input; report assignments with times of the system-wide clock."""
+    """Join and leave by the lines of the input; report assignments with times of the system-wide
+    clock.
+    """
     with embedlog.open(directory, create=False, config={"housekeeping": False}) as log:
         consumer = made(log)
         say("ready")
@@ -45,7 +50,8 @@ def member(directory: str) -> dict[str, Any]:
                     joined = True
                 elif word == "leave":
                     consumer.close()
-                    consumer, joined = made(log), False
+                    consumer = made(log)
+                    joined = False
                 else:
                     return {}
             if joined:
@@ -75,7 +81,9 @@ class Process:
     def __init__(self, directory: Path, lines: queue.Queue[tuple[int, list[str]]]) -> None:
         command = [sys.executable, "-m", "benchmarks.child", "member", str(directory)]
         root = Path(__file__).resolve().parent.parent
-        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, cwd=root)
+        self._child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, cwd=root
+        )
         self.pid = self._child.pid
         threading.Thread(target=self._listen, args=(lines,), daemon=True).start()
 
@@ -123,7 +131,9 @@ class Group:
         return self.spare.pop(0)
 
     def settled(self, began_ns: int, word: str = "") -> float:
-        """Milliseconds until all members received their assignments of one generation. `word`: its echo has the start time."""
+        """Milliseconds until all members received their assignments of one generation. `word`: its
+        echo has the start time.
+        """
         counts: dict[int, dict[int, int]] = {}
         latest: dict[int, int] = {}
         pids = {each.pid for each in self.members}
@@ -194,7 +204,12 @@ def rebalance(context: Context) -> Iterator[Outcome]:
         group.join()
         bare = context.bare.wake(context.samples)
         for name, found in spent.items():
-            detail = {"p50": percentile(found, 0.5), "largest": max(found), "rounds": len(found), "bare futex us": bare["p99"]}
+            detail = {
+                "p50": percentile(found, 0.5),
+                "largest": max(found),
+                "rounds": len(found),
+                "bare futex us": bare["p99"],
+            }
             title = f"group/members={MEMBERS}/partitions={PARTITIONS}/{name}/p99"
             yield Outcome(title, percentile(found, 0.99), "ms", TARGETS_MS[name], False, detail)
     finally:

@@ -1,4 +1,6 @@
-"""References of absolute figures: bare loops that do the least that the subject must do, in the same run."""
+"""References of absolute figures: bare loops that do the least that the subject must do, in the
+same run.
+"""
 
 from __future__ import annotations
 

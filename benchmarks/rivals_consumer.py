@@ -1,11 +1,12 @@
-"""Compares reads with Kafka: confluent-kafka's tuned `consume()` from a local broker, and a consumer of embedlog.
+"""Compares reads with Kafka: confluent-kafka's tuned `consume()` from a local broker, and a
+consumer of embedlog.
 
     python -m benchmarks.rivals_consumer [--count N] [--rounds N] [--json FILE]
 
-R1  both logs have the same records: 100 bytes of value, a key of 8, uncompressed, one partition, in the page cache
-R2  each round is a process of its own; both alternate in one run, and the figure is the ratio of the medians
-R3  a round begins with the first record: connecting and opening are not measured
-R4  every record's value is touched; the number of records read is counted and printed
+R1  both logs have the same records: 100 bytes of value, a key of 8, uncompressed, one partition, in
+the page cache R2  each round is a process of its own; both alternate in one run, and the figure is
+the ratio of the medians R3  a round begins with the first record: connecting and opening are not
+measured R4  every record's value is touched; the number of records read is counted and printed
 
 Needs Java, Kafka's jars (tests/kafka/oracle.py) and confluent-kafka.
 """
@@ -31,22 +32,31 @@ VALUE_BYTES = 100
 TARGETS = {"iterate": 3.0, "poll": 3.0, "batches": 20.0}
 
 
-# ---- the turns, each in a process of its own -------------------------------------------------------------------------
+# ---- the turns, each in a process of its own -----------------------------------------------------
 
 
 def confluent(bootstrap: str, count: int) -> float:
     """Records per second of `consume(10000)` with its fastest settings."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-    reader = Consumer({
-        "bootstrap.servers": bootstrap, "group.id": "rival", "enable.auto.commit": False, "auto.offset.reset": "earliest",
-        "fetch.message.max.bytes": 8 << 20, "queued.min.messages": 1_000_000, "queued.max.messages.kbytes": 1 << 20,
-        "fetch.wait.max.ms": 10, "enable.auto.offset.store": False,
-    })  # fmt: skip
+    reader = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "rival",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "fetch.message.max.bytes": 8 << 20,
+            "queued.min.messages": 1_000_000,
+            "queued.max.messages.kbytes": 1 << 20,
+            "fetch.wait.max.ms": 10,
+            "enable.auto.offset.store": False,
+        }
+    )
     reader.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
     first = reader.consume(1, 30)
     began = time.perf_counter()
-    seen, size = len(first), 0
+    seen = len(first)
+    size = 0
     while seen < count:
         for message in reader.consume(10_000, 1):
             size += len(message.value())
@@ -98,16 +108,26 @@ def batches(reader: embedlog.Consumer, count: int) -> int:
     return seen
 
 
-WAYS: dict[str, Callable[[embedlog.Consumer, int], int]] = {"iterate": iterate, "poll": poll, "batches": batches}
+WAYS: dict[str, Callable[[embedlog.Consumer, int], int]] = {
+    "iterate": iterate,
+    "poll": poll,
+    "batches": batches,
+}
 
 
 def in_its_own_process(*words: object) -> float:
     command = [sys.executable, "-m", "benchmarks.rivals_consumer", "--turn", *map(str, words)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).resolve().parent.parent)
+    done = subprocess.run(
+        command,
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).resolve().parent.parent,
+    )
     return float(done.stdout)
 
 
-# ---- the logs --------------------------------------------------------------------------------------------------------
+# ---- the logs ------------------------------------------------------------------------------------
 
 
 def fill_ours(directory: Path, count: int) -> None:
@@ -122,8 +142,16 @@ def fill_broker(broker: Broker, count: int) -> None:
     from confluent_kafka import Producer
 
     broker.create_topic(TOPIC, 1, {"segment.bytes": 1 << 30})
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.size": 1 << 20, "linger.ms": 20, "acks": 1,
-                         "queue.buffering.max.messages": 1_000_000, "batch.num.messages": 100_000})  # fmt: skip
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "batch.size": 1 << 20,
+            "linger.ms": 20,
+            "acks": 1,
+            "queue.buffering.max.messages": 1_000_000,
+            "batch.num.messages": 100_000,
+        }
+    )
     left = count
     for part in pieces(values_of(VALUE_BYTES, count * VALUE_BYTES), count * VALUE_BYTES):
         for value, key in zip(part.to_pylist(), keys_of(len(part)).to_pylist(), strict=True):
@@ -150,12 +178,22 @@ def figures(directory: Path, count: int, rounds: int) -> Iterator[Outcome]:
     theirs = statistics.median(turns["confluent"])
     for way, target in TARGETS.items():
         median = statistics.median(turns[way])
-        detail = {"ours": median, "confluent": theirs, "per": "records/s", "rounds": rounds, "records": count}
-        yield Outcome(f"rival/confluent/{way}/record=100B/keyed", median / theirs, "x", target, True, detail)
+        detail = {
+            "ours": median,
+            "confluent": theirs,
+            "per": "records/s",
+            "rounds": rounds,
+            "records": count,
+        }
+        yield Outcome(
+            f"rival/confluent/{way}/record=100B/keyed", median / theirs, "x", target, True, detail
+        )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.rivals_consumer", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.rivals_consumer", description=__doc__
+    )
     parser.add_argument("--count", type=int, default=2_000_000, help="records in each log")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
@@ -163,7 +201,9 @@ def main() -> int:
     chosen = parser.parse_args()
     if chosen.turn:
         name, where, count = chosen.turn
-        print(confluent(where, int(count)) if name == "confluent" else ours(where, int(count), name))
+        print(
+            confluent(where, int(count)) if name == "confluent" else ours(where, int(count), name)
+        )
         return 0
     with workspace(None) as directory:
         return report(figures(directory, chosen.count, chosen.rounds), chosen.json)

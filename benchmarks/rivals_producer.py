@@ -1,11 +1,13 @@
-"""Compares writes with Kafka's clients: record by record and in columns, into a log and to a local broker.
+"""Compares writes with Kafka's clients: record by record and in columns, into a log and to a local
+broker.
 
     python -m benchmarks.rivals_producer [--count N] [--rounds N] [--json FILE]
 
-R1  the same records: 100 bytes, with a key of 8 where stated, uncompressed, four partitions, no sync
-R2  each round is a process of its own; both alternate in one run, and the figure is the ratio of the medians
-R3  a round ends when everything is acknowledged; the records in the log are counted afterwards
-R4  columns are sent repeatedly until a round is about as long as those of rows. In the 40 ms of one pass the first use
+R1  the same records: 100 bytes, with a key of 8 where stated, uncompressed, four partitions, no
+sync R2  each round is a process of its own; both alternate in one run, and the figure is the ratio
+of the medians R3  a round ends when everything is acknowledged; the records in the log are counted
+afterwards R4  columns are sent repeatedly until a round is about as long as those of rows. In the
+40 ms of one pass the first use
     of memory pages would dominate
 R5  the other clients use acks=1, embedlog its default acks=all
 
@@ -46,15 +48,23 @@ TARGETS = {
 }
 
 
-# ---- rounds of the other clients -------------------------------------------------------------------------------------
+# ---- rounds of the other clients -----------------------------------------------------------------
 
 
 def confluent(bootstrap: str, count: int) -> float:
     """Records per second of `produce()` one by one."""
     from confluent_kafka import Producer
 
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": 1, "linger.ms": 5, "batch.size": 1 << 20,
-                         "batch.num.messages": 100_000, "queue.buffering.max.messages": 1_000_000})  # fmt: skip
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": 1,
+            "linger.ms": 5,
+            "batch.size": 1 << 20,
+            "batch.num.messages": 100_000,
+            "queue.buffering.max.messages": 1_000_000,
+        }
+    )
     values = rows(count)
     producer.produce(TOPIC, values[0])
     producer.flush()
@@ -73,7 +83,13 @@ def kafka_python(bootstrap: str, count: int) -> float:
     """Records per second of `send()` one by one."""
     from kafka import KafkaProducer
 
-    producer = KafkaProducer(bootstrap_servers=bootstrap, acks=1, enable_idempotence=False, linger_ms=5, batch_size=1 << 17)
+    producer = KafkaProducer(
+        bootstrap_servers=bootstrap,
+        acks=1,
+        enable_idempotence=False,
+        linger_ms=5,
+        batch_size=1 << 17,
+    )
     values = rows(count)
     producer.send(TOPIC, values[0]).get(30)
     began = time.perf_counter()
@@ -85,7 +101,7 @@ def kafka_python(bootstrap: str, count: int) -> float:
     return count / took
 
 
-# ---- rounds of embedlog ----------------------------------------------------------------------------------------------
+# ---- rounds of embedlog --------------------------------------------------------------------------
 
 
 def rows(count: int) -> list[bytes]:
@@ -117,44 +133,80 @@ def ours(directory: str, way: str, count: int) -> float:
                 send(producer, columns) if way == "send" else send_batch(producer, columns, keys)
             producer.flush()
             took = time.perf_counter() - began
-            ends = log.consumer().end_offsets([TopicPartition(TOPIC, number) for number in range(PARTITIONS)])
+            ends = log.consumer().end_offsets(
+                [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+            )
             assert sum(ends.values()) == repeats * count + 1
         return repeats * count / took
     finally:
         remove(where)
 
 
-RIVALS: dict[str, Callable[[str, int], float]] = {"confluent": confluent, "kafka_python": kafka_python}
+RIVALS: dict[str, Callable[[str, int], float]] = {
+    "confluent": confluent,
+    "kafka_python": kafka_python,
+}
 
 
 def in_its_own_process(name: str, where: object, count: int) -> float:
-    command = [sys.executable, "-m", "benchmarks.rivals_producer", "--turn", name, str(where), str(count)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).resolve().parent.parent)
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.rivals_producer",
+        "--turn",
+        name,
+        str(where),
+        str(count),
+    ]
+    done = subprocess.run(
+        command,
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).resolve().parent.parent,
+    )
     return float(done.stdout)
 
 
-# ---- the figures -----------------------------------------------------------------------------------------------------
+# ---- the figures ---------------------------------------------------------------------------------
 
 
 def figures(directory: Path, count: int, rounds: int) -> Iterator[Outcome]:
-    names = [*TARGETS, "confluent"] + ["kafka_python"] * (importlib.util.find_spec("kafka") is not None)
+    names = [*TARGETS, "confluent"] + ["kafka_python"] * (
+        importlib.util.find_spec("kafka") is not None
+    )
     turns: dict[str, list[float]] = {name: [] for name in names}
     with Broker(directory / "broker") as broker:
         broker.create_topic(TOPIC, PARTITIONS, {"segment.bytes": 1 << 30})
         for turn in range(rounds):
             for name in sorted(turns, reverse=bool(turn % 2)):
                 where = broker.bootstrap if name in RIVALS else directory
-                turns[name].append(in_its_own_process(name, where, count // SLOW_SHARE if name == "kafka_python" else count))
+                turns[name].append(
+                    in_its_own_process(
+                        name, where, count // SLOW_SHARE if name == "kafka_python" else count
+                    )
+                )
     for way, targets in TARGETS.items():
         for rival, target in targets:
             if rival in turns:
-                median, theirs = statistics.median(turns[way]), statistics.median(turns[rival])
-                detail = {"ours": median, rival: theirs, "per": "records/s", "rounds": rounds, "records": count}
-                yield Outcome(f"rival/{rival}/{way}/record=100B", median / theirs, "x", target, True, detail)
+                median = statistics.median(turns[way])
+                theirs = statistics.median(turns[rival])
+                detail = {
+                    "ours": median,
+                    rival: theirs,
+                    "per": "records/s",
+                    "rounds": rounds,
+                    "records": count,
+                }
+                yield Outcome(
+                    f"rival/{rival}/{way}/record=100B", median / theirs, "x", target, True, detail
+                )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.rivals_producer", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.rivals_producer", description=__doc__
+    )
     parser.add_argument("--count", type=int, default=600_000, help="records of each turn")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)

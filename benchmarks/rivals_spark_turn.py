@@ -1,7 +1,8 @@
 """One round of `rivals_spark`: a Spark session that reads and writes one format and parquet.
 
-It runs in both environments, so it imports only pyspark. It prints one line of JSON: for each operation the seconds of each
-repetition, wall clock and processor time, and those of parquet in between.
+It runs in both environments, so it imports only pyspark. It prints one line of JSON: for each
+operation the seconds of each repetition, wall clock and processor time, and those of parquet in
+between.
 """
 
 from __future__ import annotations
@@ -36,13 +37,18 @@ def spent_s(*roots: int) -> float:
     own: dict[int, int] = {}
     for each in Path("/proc").iterdir():
         try:
-            fields = (each / "stat").read_text().rpartition(")")[2].split() if each.name.isdigit() else None
+            fields = (
+                (each / "stat").read_text().rpartition(")")[2].split()
+                if each.name.isdigit()
+                else None
+            )
         except OSError:
             continue
         if fields:
             own[int(each.name)] = sum(map(int, fields[11:15]))
             children.setdefault(int(fields[1]), []).append(int(each.name))
-    waiting, ticks = list(roots), 0
+    waiting = list(roots)
+    ticks = 0
     while waiting:
         process = waiting.pop()
         ticks += own.get(process, 0)
@@ -51,8 +57,10 @@ def spent_s(*roots: int) -> float:
 
 
 def rest() -> None:
-    """Sync the disk and touch free memory. The host of a virtual machine may have taken memory back. Then the first write is
-    sixteen times slower (0.88 s instead of 0.06 s for files of 250 MB)."""
+    """Sync the disk and touch free memory. The host of a virtual machine may have taken memory
+    back. Then the first write is sixteen times slower (0.88 s instead of 0.06 s for files of 250
+    MB).
+    """
     os.sync()
     piece = bytes(1 << 20)
     with mmap.mmap(-1, ROOM_BYTES) as room:
@@ -72,25 +80,41 @@ def session(asked: dict[str, Any]) -> Any:
     return running
 
 
-def verbs(running: Any, asked: dict[str, Any]) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
+def verbs(
+    running: Any, asked: dict[str, Any]
+) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
     """For each operation the format's seconds and parquet's."""
-    table, target = asked["table"], asked["room"] + "/written"
+    table = asked["table"]
+    target = asked["room"] + "/written"
     kafka = asked["format"] == "kafka"
 
     def read() -> None:
-        reader = running.read.format(asked["format"]).option("subscribe", "bench").option("startingOffsets", "earliest")
-        found = reader.option("kafka.bootstrap.servers", asked["place"]).load() if kafka else reader.load(asked["place"])
+        reader = (
+            running.read.format(asked["format"])
+            .option("subscribe", "bench")
+            .option("startingOffsets", "earliest")
+        )
+        found = (
+            reader.option("kafka.bootstrap.servers", asked["place"]).load()
+            if kafka
+            else reader.load(asked["place"])
+        )
         found.write.format("noop").mode("overwrite").save()
 
     def read_parquet() -> None:
         running.read.parquet(table).write.format("noop").mode("overwrite").save()
 
     def write() -> None:
-        writer = running.read.parquet(table).select("key", "value").write.format(asked["format"]).option("topic", "out")
+        writer = (
+            running.read.parquet(table)
+            .select("key", "value")
+            .write.format(asked["format"])
+            .option("topic", "out")
+        )
         if kafka:
-            writer.option("kafka.bootstrap.servers", asked["place"]).option("kafka.batch.size", 1 << 20).option(
-                "kafka.linger.ms", 20
-            ).option("kafka.acks", "1").mode("append").save()
+            writer.option("kafka.bootstrap.servers", asked["place"]).option(
+                "kafka.batch.size", 1 << 20
+            ).option("kafka.linger.ms", 20).option("kafka.acks", "1").mode("append").save()
         else:
             writer.mode("append").save(asked["place"])
 
@@ -113,7 +137,8 @@ def main() -> None:
             order = list(zip(("own", "parquet"), pair, strict=True))
             for name, each in order if turn % 2 else order[::-1]:
                 rest()
-                cpu, began = spent_s(*roots), time.perf_counter()
+                cpu = spent_s(*roots)
+                began = time.perf_counter()
                 each()
                 found[verb][name].append((time.perf_counter() - began, spent_s(*roots) - cpu))
     running.stop()

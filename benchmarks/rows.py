@@ -1,4 +1,6 @@
-"""Rows at Python speed: `send()` one by one and iteration, against a bare loop over a method that appends to a list."""
+"""Rows at Python speed: `send()` one by one and iteration, against a bare loop over a method that
+appends to a list.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +67,11 @@ def send(context: Context) -> Iterator[Outcome]:
 
 
 def send_batch_rate(context: Context, values: pa.Array, **config: Any) -> float:
-    """Records per second of `send_batch` of one array, repeatedly, flushed at the end inside the clock."""
-    directory, rounds = context.fresh("send-batch"), 8
+    """Records per second of `send_batch` of one array, repeatedly, flushed at the end inside the
+    clock.
+    """
+    directory = context.fresh("send-batch")
+    rounds = 8
     try:
         with embedlog.open(directory) as log, log.producer(**config) as producer:
             log.create_topic("bench", 1, config=QUIET)
@@ -84,7 +89,10 @@ def idempotence(context: Context) -> Iterator[Outcome]:
     """The cost of stamping and sequences: the same sends with and without them, in alternation."""
     values = [b"%0100d" % number for number in range(COUNT)]
     columns = values_of(100, 8 << 20)
-    for name, rate, given in (("send", send_rate, values), ("send_batch", send_batch_rate, columns)):
+    for name, rate, given in (
+        ("send", send_rate, values),
+        ("send_batch", send_batch_rate, columns),
+    ):
         yield against(
             f"idempotence/{name}/record=100B",
             partial(rate, context, given, enable_idempotence=False),

@@ -1,4 +1,6 @@
-"""Small operations: one record at a random offset, one acknowledged record, one topic, one commit."""
+"""Small operations: one record at a random offset, one acknowledged record, one topic, one
+commit.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ BASE_MS = 1_700_000_000_000  # of the first record; one more for each record
 
 
 def _filled(directory: Path, kind: str) -> None:
-    """A million records of 100 bytes: in batches of 16 KiB or 1 MiB, or compressed in batches of about 10,000."""
+    """A million records of 100 bytes: in batches of 16 KiB or 1 MiB, or compressed in batches of
+    about 10,000.
+    """
     options: dict[str, Any] = {"compression_type": "zstd"} if kind == "zstd" else {}
     with embedlog.open(directory) as log, log.producer(**options) as producer:
         log.create_topic("bench", 1, config=QUIET | {"max.message.bytes": 2 << 20})
@@ -46,11 +50,15 @@ def _filled(directory: Path, kind: str) -> None:
 
 
 class _Batches:
-    """The upper bound: `pread` and CRC-32C of the batch that holds an offset, and its decompression; no search, no record."""
+    """The upper bound: `pread` and CRC-32C of the batch that holds an offset, and its
+    decompression; no search, no record.
+    """
 
     def __init__(self, path: Path) -> None:
         rows = scan(path.read_bytes(), Chain()).batches
-        self._rows: list[tuple[int, int]] = list(zip(rows["position"].tolist(), rows["size"].tolist(), strict=True))
+        self._rows: list[tuple[int, int]] = list(
+            zip(rows["position"].tolist(), rows["size"].tolist(), strict=True)
+        )
         self._bases: list[int] = rows["base_offset"].tolist()
         self._zstd = bool(rows["attributes"][0] & 7)
         self._unpacker = zstandard.ZstdDecompressor()
@@ -81,9 +89,11 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def point(context: Context) -> Iterator[Outcome]:
-    """`seek` and `poll(max_records=1)`, the next record, another one of its batch, a scan of one record, and a read by time.
+    """`seek` and `poll(max_records=1)`, the next record, another one of its batch, a scan of one
+    record, and a read by time.
 
-    Batches of 1 MiB and compressed ones must be read, verified and decompressed as a whole: they are compared with that.
+    Batches of 1 MiB and compressed ones must be read, verified and decompressed as a whole: they
+    are compared with that.
     """
     for kind, target, next_target in (("16KiB", 30.0, 3.0), ("1MiB", 1.3, 3.0), ("zstd", 1.3, 3.0)):
         directory = context.fresh("point")
@@ -97,7 +107,14 @@ def point(context: Context) -> Iterator[Outcome]:
 def _points(directory: Path, kind: str, target: float, next_target: float) -> Iterator[Outcome]:
     rng = random.Random(20261125)
     bare = _Batches(log_files(directory)[0])
-    spent: dict[str, list[float]] = {"bare": [], "poll": [], "next": [], "again": [], "scan": [], "time": []}
+    spent: dict[str, list[float]] = {
+        "bare": [],
+        "poll": [],
+        "next": [],
+        "again": [],
+        "scan": [],
+        "time": [],
+    }
     with embedlog.open(directory) as log, log.consumer() as consumer:
         one = TopicPartition("bench", 0)
         consumer.assign([one])
@@ -135,59 +152,119 @@ def _points(directory: Path, kind: str, target: float, next_target: float) -> It
         yield Outcome(f"point/seek+poll/{kind}", median["poll"], "us", target, False, detail)
     else:
         detail |= {"us": median["poll"]}
-        yield Outcome(f"point/seek+poll/{kind}", median["poll"] / median["bare"], "of bare", target, False, detail)
-    by_time = {"us": median["time"], "by offset": median["poll"], "p99": percentile(found["time"], 0.99)}
-    yield Outcome(f"point/time/{kind}", median["time"] / median["poll"], "of an offset", 3.0, False, by_time)
+        yield Outcome(
+            f"point/seek+poll/{kind}",
+            median["poll"] / median["bare"],
+            "of bare",
+            target,
+            False,
+            detail,
+        )
+    by_time = {
+        "us": median["time"],
+        "by offset": median["poll"],
+        "p99": percentile(found["time"], 0.99),
+    }
+    yield Outcome(
+        f"point/time/{kind}", median["time"] / median["poll"], "of an offset", 3.0, False, by_time
+    )
     again = detail | {"p99": percentile(found["again"], 0.99)}
     yield Outcome(f"point/same-batch/{kind}", median["again"], "us", 30.0, False, again)
     yield Outcome(
-        f"point/next/{kind}", median["next"], "us", next_target, False, detail | {"p99": percentile(found["next"], 0.99)}
+        f"point/next/{kind}",
+        median["next"],
+        "us",
+        next_target,
+        False,
+        detail | {"p99": percentile(found["next"], 0.99)},
     )
     yield Outcome(
-        f"point/scan/{kind}", median["scan"], "us", 100.0, False, {"bare": median["bare"], "p99": percentile(found["scan"], 0.99)}
+        f"point/scan/{kind}",
+        median["scan"],
+        "us",
+        100.0,
+        False,
+        {"bare": median["bare"], "p99": percentile(found["scan"], 0.99)},
     )
 
 
 def acknowledged(context: Context) -> Iterator[Outcome]:
-    """`send().result()` of one record of 100 bytes with each codec; without one it is the reference."""
+    """`send().result()` of one record of 100 bytes with each codec; without one it is the
+    reference.
+    """
     directory = context.fresh("acknowledged")
     try:
         with embedlog.open(directory) as log:
             log.create_topic("bench", 1, config=QUIET)
             with contextlib.ExitStack() as stack:
                 names = ("none", "lz4", "zstd", "gzip")
-                producers = {name: stack.enter_context(log.producer(compression_type=name)) for name in names}
+                producers = {
+                    name: stack.enter_context(log.producer(compression_type=name)) for name in names
+                }
                 spent: dict[str, list[float]] = {name: [] for name in names}
                 for number in range(WARM * 10 + context.samples):
                     for name, producer in producers.items():
-                        spent[name].append(_timed(lambda p=producer, n=number: p.send("bench", b"%0100d" % n).result()))
+                        spent[name].append(
+                            _timed(
+                                lambda p=producer, n=number: p.send("bench", b"%0100d" % n).result()
+                            )
+                        )
         bare_us = pwrite_us(directory, HEADER_SIZE + 110)
     finally:
         remove(directory)
     found = {name: values[WARM * 10 :] for name, values in spent.items()}
     for name, values in found.items():
         uncompressed = statistics.median(found["none"])
-        detail = {"uncompressed": uncompressed, "bare write us": bare_us, "p99": percentile(values, 0.99)}
-        yield Outcome(f"acknowledged/codec={name}", statistics.median(values), "us", 25.0, False, detail)
+        detail = {
+            "uncompressed": uncompressed,
+            "bare write us": bare_us,
+            "p99": percentile(values, 0.99),
+        }
+        yield Outcome(
+            f"acknowledged/codec={name}", statistics.median(values), "us", 25.0, False, detail
+        )
 
 
 def many_topics(context: Context) -> Iterator[Outcome]:
-    """Topics created in one call and one by one, and the first record into each; durable, so the disk counts."""
-    directory, count = context.fresh("topics"), context.partitions
+    """Topics created in one call and one by one, and the first record into each; durable, so the
+    disk counts.
+    """
+    directory = context.fresh("topics")
+    count = context.partitions
     try:
         with embedlog.open(directory) as log:
-            whole = _timed(lambda: log.create_topics([f"t{number}" for number in range(count)])) / 1e6
-            single = [_timed(lambda n=number: log.create_topic(f"one{n}")) / 1e3 for number in range(20)]
-            sync_ms = statistics.median(_timed(lambda: _synced(directory / "sync")) / 1e3 for _ in range(20))
+            whole = (
+                _timed(lambda: log.create_topics([f"t{number}" for number in range(count)])) / 1e6
+            )
+            single = [
+                _timed(lambda n=number: log.create_topic(f"one{n}")) / 1e3 for number in range(20)
+            ]
+            sync_ms = statistics.median(
+                _timed(lambda: _synced(directory / "sync")) / 1e3 for _ in range(20)
+            )
             with log.producer() as producer:
-                first = [_timed(lambda n=n: producer.send(f"t{n}", b"%0100d" % n).result()) / 1e3 for n in range(count)]
+                first = [
+                    _timed(lambda n=n: producer.send(f"t{n}", b"%0100d" % n).result()) / 1e3
+                    for n in range(count)
+                ]
                 descriptors = len(os.listdir("/proc/self/fd"))
     finally:
         remove(directory)
-    yield Outcome(f"topics/create_topics={count}", whole, "s", count / 1000, False, {"sync_ms": sync_ms})
-    yield Outcome(f"topics/create_topic/after={count}", statistics.median(single), "ms", 3.0, False, {"sync_ms": sync_ms})
+    yield Outcome(
+        f"topics/create_topics={count}", whole, "s", count / 1000, False, {"sync_ms": sync_ms}
+    )
+    yield Outcome(
+        f"topics/create_topic/after={count}",
+        statistics.median(single),
+        "ms",
+        3.0,
+        False,
+        {"sync_ms": sync_ms},
+    )
     detail = {"p99": percentile(first, 0.99), "descriptors": descriptors, "sync_ms": sync_ms}
-    yield Outcome(f"topics/first-record/of={count}", statistics.median(first), "ms", 0.5, False, detail)
+    yield Outcome(
+        f"topics/first-record/of={count}", statistics.median(first), "ms", 0.5, False, detail
+    )
 
 
 def _synced(path: Path) -> None:
@@ -220,7 +297,9 @@ def few(context: Context) -> Iterator[Outcome]:
                 with log.producer() as producer:
                     bare_us = send_us(producer, "bench")
                 heads_us = median_us(lambda: heads(log_files(directory)))
-                commits = [_timed(lambda n=n: member.commit({one: n % 50})) for n in range(WARM + SAMPLES)][WARM:]
+                commits = [
+                    _timed(lambda n=n: member.commit({one: n % 50})) for n in range(WARM + SAMPLES)
+                ][WARM:]
     finally:
         remove(directory)
     detail = {"p99": percentile(polls, 0.99), "bare open and read of its files us": heads_us}

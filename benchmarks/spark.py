@@ -1,8 +1,9 @@
-"""Query engines over the log against uncompressed parquet: Spark in one local[2] session, polars, DuckDB.
+"""Query engines over the log against uncompressed parquet: Spark in one local[2] session, polars,
+DuckDB.
 
-A row is a key of 8 bytes and a value of 100 or 1000, in two partitions or two files. The figure is rows per second by wall clock;
-the ratio in processor time (`cpu`) is shown too and is more reliable under other load. Without Spark its figures are omitted with
-a message.
+A row is a key of 8 bytes and a value of 100 or 1000, in two partitions or two files. The figure is
+rows per second by wall clock; the ratio in processor time (`cpu`) is shown too and is more reliable
+under other load. Without Spark its figures are omitted with a message.
 """
 
 from __future__ import annotations
@@ -44,24 +45,35 @@ CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-SCHEMA = pa.schema([
-    ("key", pa.binary()), ("value", pa.binary()), ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()),
-    ("timestamp", pa.timestamp("us", tz="UTC")), ("timestampType", pa.int32()),
-])  # fmt: skip
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestampType", pa.int32()),
+    ]
+)
 
 
 @contextmanager
 def both(context: Context, record_bytes: int) -> Iterator[tuple[Path, Path, int]]:
     """A log and a parquet table with the same rows, and their number."""
-    directory, table = context.fresh("engines"), context.fresh("parquet")
-    values, rows = values_of(record_bytes, context.size_bytes), 0
+    directory = context.fresh("engines")
+    table = context.fresh("parquet")
+    values = values_of(record_bytes, context.size_bytes)
+    rows = 0
     try:
         with embedlog.open(directory) as log, log.producer() as producer:
             log.create_topic("bench", 2, config=QUIET)
             for part in pieces(values, context.size_bytes):
                 half = len(part) // 2
                 for partition, piece in ((0, part[:half]), (1, part[half:])):
-                    producer.send_batch("bench", piece, keys_of(len(piece)), partition=partition).result()
+                    producer.send_batch(
+                        "bench", piece, keys_of(len(piece)), partition=partition
+                    ).result()
                 rows += len(part)
             table.mkdir()
             for partition in (0, 1):
@@ -72,8 +84,19 @@ def both(context: Context, record_bytes: int) -> Iterator[tuple[Path, Path, int]
                     use_dictionary=["topic", "partition", "timestampType"],
                 ) as writer:
                     for batch in log.scan("bench", partitions=partition):
-                        names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestamp_type"]
-                        columns = [batch[name].cast(field.type) for name, field in zip(names, SCHEMA, strict=True)]
+                        names = [
+                            "key",
+                            "value",
+                            "topic",
+                            "partition",
+                            "offset",
+                            "timestamp",
+                            "timestamp_type",
+                        ]
+                        columns = [
+                            batch[name].cast(field.type)
+                            for name, field in zip(names, SCHEMA, strict=True)
+                        ]
                         writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
         yield directory, table, rows
     finally:
@@ -90,7 +113,9 @@ def session(context: Context) -> Iterator[Any]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master("local[2]").config("spark.local.dir", str(context.fresh("local")))
+    builder = SparkSession.builder.master("local[2]").config(
+        "spark.local.dir", str(context.fresh("local"))
+    )
     for name, value in CONF.items():
         builder = builder.config(name, value)
     running = builder.getOrCreate()
@@ -127,7 +152,7 @@ def sizes(batches: Iterator[Any]) -> Iterator[Any]:
         yield pa.record_batch({"size": pa.array([total], pa.int64())})
 
 
-# ---- Spark -----------------------------------------------------------------------------------------------------------
+# ---- Spark ---------------------------------------------------------------------------------------
 
 
 def spark(context: Context) -> Iterator[Outcome]:
@@ -137,7 +162,9 @@ def spark(context: Context) -> Iterator[Outcome]:
             return
         for record_bytes, bounds in ((100, (0.45, 0.5, 0.85)), (1000, (0.4, 0.4, 0.5))):
             with both(context, record_bytes) as (directory, table, rows):
-                yield from spark_reads(context, running, directory, table, rows, record_bytes, bounds)
+                yield from spark_reads(
+                    context, running, directory, table, rows, record_bytes, bounds
+                )
                 yield spark_writes(context, running, table, rows, record_bytes)
                 if record_bytes == 100:
                     yield task_cost(context, running, directory)
@@ -147,13 +174,21 @@ def spark(context: Context) -> Iterator[Outcome]:
 
 
 def spark_reads(
-    context: Context, running: Any, directory: Path, table: Path, rows: int, record_bytes: int, bounds: tuple[float, float, float]
+    context: Context,
+    running: Any,
+    directory: Path,
+    table: Path,
+    rows: int,
+    record_bytes: int,
+    bounds: tuple[float, float, float],
 ) -> Iterator[Outcome]:
     """Frames are created for each measurement, as by a query."""
 
     def log(*columns: str) -> Any:
         reader = running.read.format("embedlog").option("subscribe", "bench")
-        return (reader.option("columns", ",".join(columns)) if columns else reader).load(str(directory))
+        return (reader.option("columns", ",".join(columns)) if columns else reader).load(
+            str(directory)
+        )
 
     def parquet(*columns: str) -> Any:
         frame = running.read.parquet(str(table))
@@ -162,26 +197,44 @@ def spark_reads(
     def scan(*columns: str) -> Any:
         return embedlog.spark.scan(running, str(directory), "bench", columns=columns or None)
 
-    def compared(name: str, subject: Callable[[], Any], ceiling: Callable[[], Any], target: float) -> Outcome:
+    def compared(
+        name: str, subject: Callable[[], Any], ceiling: Callable[[], Any], target: float
+    ) -> Outcome:
         for frame in (subject(), ceiling()):
             noop(frame)  # warm
         return against(
-            f"spark/{name}/record={record_bytes}B", lambda: per_second(rows, lambda: noop(ceiling())),
-            lambda: per_second(rows, lambda: noop(subject())), target=target, rounds=context.rounds, unit="rows/s", cpu=cpu_s,
+            f"spark/{name}/record={record_bytes}B",
+            lambda: per_second(rows, lambda: noop(ceiling())),
+            lambda: per_second(rows, lambda: noop(subject())),
+            target=target,
+            rounds=context.rounds,
+            unit="rows/s",
+            cpu=cpu_s,
             rest=rest,
-        )  # fmt: skip
+        )
 
     yield compared("format/all", log, parquet, bounds[0])
-    yield compared("format/value,offset", lambda: log("value", "offset"), lambda: parquet("value", "offset"), bounds[1])
+    yield compared(
+        "format/value,offset",
+        lambda: log("value", "offset"),
+        lambda: parquet("value", "offset"),
+        bounds[1],
+    )
     yield compared("scan/all", scan, parquet, bounds[2])
     answer = "size BIGINT"
-    fused, apart = lambda: scan("value").map_arrow(sizes, answer), lambda: parquet("value").mapInArrow(sizes, answer)
+    fused = lambda: scan("value").map_arrow(sizes, answer)  # noqa: E731
+    apart = lambda: parquet("value").mapInArrow(sizes, answer)  # noqa: E731
     yield compared("map_arrow", fused, apart, 3.0)
 
 
-def spark_writes(context: Context, running: Any, table: Path, rows: int, record_bytes: int) -> Outcome:
-    """Keys and values of a parquet table into a topic, in one transaction, and into another uncompressed table."""
-    directory, other = context.fresh("sink"), context.fresh("written")
+def spark_writes(
+    context: Context, running: Any, table: Path, rows: int, record_bytes: int
+) -> Outcome:
+    """Keys and values of a parquet table into a topic, in one transaction, and into another
+    uncompressed table.
+    """
+    directory = context.fresh("sink")
+    other = context.fresh("written")
     with embedlog.open(directory) as log:
         log.create_topic("sink", 2, config=QUIET)
 
@@ -189,7 +242,9 @@ def spark_writes(context: Context, running: Any, table: Path, rows: int, record_
         return running.read.parquet(str(table)).select("key", "value")
 
     def into_log() -> None:
-        rows_of().write.format("embedlog").mode("append").option("topic", "sink").save(str(directory))
+        rows_of().write.format("embedlog").mode("append").option("topic", "sink").save(
+            str(directory)
+        )
 
     def into_parquet() -> None:
         rows_of().write.option("compression", "none").mode("overwrite").parquet(str(other))
@@ -198,24 +253,33 @@ def spark_writes(context: Context, running: Any, table: Path, rows: int, record_
         for warm in (into_log, into_parquet):
             warm()
         return against(
-            f"spark/write/record={record_bytes}B", lambda: per_second(rows, into_parquet),
-            lambda: per_second(rows, into_log), target=0.5, rounds=context.rounds, unit="rows/s",
+            f"spark/write/record={record_bytes}B",
+            lambda: per_second(rows, into_parquet),
+            lambda: per_second(rows, into_log),
+            target=0.5,
+            rounds=context.rounds,
+            unit="rows/s",
             rest=rest,
-        )  # fmt: skip
+        )
     finally:
         remove(directory)
         remove(other)
 
 
 def task_cost(context: Context, running: Any, directory: Path) -> Outcome:
-    """The fixed cost of a task, without that of any `mapInArrow` task: 64 tasks of a few rows each, on two cores."""
-    frame = running.read.format("embedlog").option("subscribe", "bench").option("endingOffsets", "3200")
+    """The fixed cost of a task, without that of any `mapInArrow` task: 64 tasks of a few rows each,
+    on two cores.
+    """
+    frame = (
+        running.read.format("embedlog").option("subscribe", "bench").option("endingOffsets", "3200")
+    )
     tiny = frame.option("maxRecordsPerPartition", "100").load(str(directory))
     bare = running.range(0, 64, 1, 64).mapInArrow(unchanged, "id BIGINT")
     taken: dict[str, list[float]] = {"task": [], "bare": [], "task cpu": [], "bare cpu": []}
     for turn in range(context.rounds + 1):
         for name, each in (("task", tiny), ("bare", bare)):
-            spent, slots = cpu_s(), per_second(64, lambda each=each: noop(each))
+            spent = cpu_s()
+            slots = per_second(64, lambda each=each: noop(each))
             if turn:  # the first round is a warm-up
                 taken[name].append(2 * 1000 / slots)
                 taken[f"{name} cpu"].append(1000 * (cpu_s() - spent) / 64)
@@ -226,22 +290,37 @@ def task_cost(context: Context, running: Any, directory: Path) -> Outcome:
 
 def trigger(context: Context, running: Any, directory: Path) -> Outcome:
     """The additional cost of a micro-batch of 1000 rows against a source inside the JVM."""
-    ours = running.readStream.format("embedlog").option("subscribe", "bench").option("startingOffsets", "earliest")
+    ours = (
+        running.readStream.format("embedlog")
+        .option("subscribe", "bench")
+        .option("startingOffsets", "earliest")
+    )
     theirs = running.readStream.format("rate-micro-batch").option("rowsPerBatch", "1000")
     found = {}
-    for name, stream in (("jvm", theirs.load()), ("ours", ours.option("maxOffsetsPerTrigger", "1000").load(str(directory)))):
-        writer = stream.writeStream.format("noop").option("checkpointLocation", str(context.fresh("checkpoint")))
+    for name, stream in (
+        ("jvm", theirs.load()),
+        ("ours", ours.option("maxOffsetsPerTrigger", "1000").load(str(directory))),
+    ):
+        writer = stream.writeStream.format("noop").option(
+            "checkpointLocation", str(context.fresh("checkpoint"))
+        )
         query = writer.trigger(processingTime="0 seconds").start()
         while not (query.lastProgress and query.lastProgress["batchId"] >= 20):
             query.awaitTermination(0.2)
-        taken = [each["durationMs"]["triggerExecution"] for each in query.recentProgress if each["numInputRows"]]
+        taken = [
+            each["durationMs"]["triggerExecution"]
+            for each in query.recentProgress
+            if each["numInputRows"]
+        ]
         query.stop()
         found[name] = statistics.median(taken[5:])
     return Outcome("spark/trigger", found["ours"] - found["jvm"], "ms", 300.0, False, found)
 
 
 def memory(context: Context) -> Outcome:
-    """The additional peak memory of a task over a large partition, against one that only fills the read-ahead."""
+    """The additional peak memory of a task over a large partition, against one that only fills the
+    read-ahead.
+    """
     peaks = []
     for size_bytes in (256 << 20, 1 << 30):
         with filled(context, 100, size_bytes) as directory:
@@ -252,9 +331,18 @@ def memory(context: Context) -> Outcome:
 
 def task_memory(directory: str) -> dict[str, Any]:
     """The peak of a process that reads a whole topic in one task."""
-    (task,) = read_plan.plan(parse({"path": directory, "subscribe": "bench", "maxBytesPerPartition": "64g"}, stream=False), 1)
+    (task,) = read_plan.plan(
+        parse(
+            {"path": directory, "subscribe": "bench", "maxBytesPerPartition": "64g"}, stream=False
+        ),
+        1,
+    )
     rows = sum(batch.num_rows for batch in read(task, SCHEMA))
-    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    peak = next(
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmHWM")
+    )
     return {"peak": int(peak.split()[1]) * 1024, "rows": rows}
 
 
@@ -269,7 +357,7 @@ def latest(directory: Path) -> Outcome:
     return Outcome("spark/latest_offset/partitions=2", taken[250], "ms", 1.0, False, detail)
 
 
-# ---- polars and DuckDB -----------------------------------------------------------------------------------------------
+# ---- polars and DuckDB ---------------------------------------------------------------------------
 
 
 def engines(context: Context) -> Iterator[Outcome]:
@@ -279,26 +367,52 @@ def engines(context: Context) -> Iterator[Outcome]:
     import embedlog.polars
 
     for record_bytes in (100, 1000):
-        with both(context, record_bytes) as (directory, table, rows), embedlog.open(directory, read_only=True) as log:
-            files, size = str(table / "*.parquet"), polars.col("value").bin.size().sum()
+        with (
+            both(context, record_bytes) as (directory, table, rows),
+            embedlog.open(directory, read_only=True) as log,
+        ):
+            files = str(table / "*.parquet")
+            size = polars.col("value").bin.size().sum()
             connection = embedlog.duckdb.register(log)
-            lazy, table_of = embedlog.polars.scan(log, "bench"), f"read_parquet('{files}')"
+            lazy = embedlog.polars.scan(log, "bench")
+            table_of = f"read_parquet('{files}')"
             both_of = [size, polars.col("partition").max()]
 
             def by_polars(frame: Any, wanted: Any = both_of) -> Any:
                 return frame.select(wanted).collect()
 
             def by_duckdb(source: str, running: Any = connection) -> Any:
-                return running.sql(f"select sum(octet_length(value)), max(partition) from {source}").fetchall()
+                return running.sql(
+                    f"select sum(octet_length(value)), max(partition) from {source}"
+                ).fetchall()
 
             parquet = polars.scan_parquet(files)
-            yield compared(context, "polars", rows, record_bytes, partial(by_polars, lazy), partial(by_polars, parquet))
-            yield compared(context, "duckdb", rows, record_bytes, partial(by_duckdb, "bench"), partial(by_duckdb, table_of))
+            yield compared(
+                context,
+                "polars",
+                rows,
+                record_bytes,
+                partial(by_polars, lazy),
+                partial(by_polars, parquet),
+            )
+            yield compared(
+                context,
+                "duckdb",
+                rows,
+                record_bytes,
+                partial(by_duckdb, "bench"),
+                partial(by_duckdb, table_of),
+            )
             connection.close()
 
 
 def compared(
-    context: Context, name: str, rows: int, record_bytes: int, subject: Callable[[], Any], ceiling: Callable[[], Any]
+    context: Context,
+    name: str,
+    rows: int,
+    record_bytes: int,
+    subject: Callable[[], Any],
+    ceiling: Callable[[], Any],
 ) -> Outcome:
     """Check that both give the same answer; this is the warm-up, too."""
     assert str(subject()) == str(ceiling())

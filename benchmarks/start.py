@@ -1,4 +1,6 @@
-"""The start of a small program: the import of embedlog, the first record that it writes, and `embedlog ls`."""
+"""The start of a small program: the import of embedlog, the first record that it writes, and
+`embedlog ls`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ import embedlog
 from .context import Context
 from .measure import Outcome, workspace
 
-RUNS, TOPICS = 15, 5
+RUNS = 15
+TOPICS = 5
 MOST_MS = {"import": 100, "first-record": 150, "ls": 150}
 FIRST_RECORD = """
 import os, sys, embedlog
@@ -26,9 +29,13 @@ os._exit(0)
 
 
 def start(context: Context) -> Iterator[Outcome]:
-    """Median wall times of whole processes, which take turns; compiled modules are in a cache, as after an installation."""
+    """Median wall times of whole processes, which take turns; compiled modules are in a cache, as
+    after an installation.
+    """
     with workspace(context.directory) as directory:
-        environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+        environment = {
+            key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"
+        }
         environment["PYTHONPYCACHEPREFIX"] = str(directory / "compiled")
         listed = directory / "listed"
         with embedlog.open(listed) as log:
@@ -47,7 +54,9 @@ def start(context: Context) -> Iterator[Outcome]:
             for name, program in programs.items():
                 began = time.perf_counter()
                 command = [sys.executable, *program]
-                subprocess.run(command, check=True, timeout=60, env=environment, stdout=subprocess.DEVNULL)
+                subprocess.run(
+                    command, check=True, timeout=60, env=environment, stdout=subprocess.DEVNULL
+                )
                 times.setdefault(name, []).append((time.perf_counter() - began) * 1000)
     found = {name: statistics.median(each[1:]) for name, each in times.items()}
     detail = {"an empty program": f"{found['empty']:.0f} ms"}

@@ -1,6 +1,8 @@
-"""Micro-benchmarks of single calls, by pytest-benchmark: `pytest benchmarks -o addopts=--import-mode=importlib --benchmark-only`.
+"""Micro-benchmarks of single calls, by pytest-benchmark:
+`pytest benchmarks -o addopts=--import-mode=importlib --benchmark-only`.
 
-Names carry their parameters. Nothing here has a target: the figures that have one are in `python -m benchmarks`.
+Names carry their parameters. Nothing here has a target: the figures that have one are in
+`python -m benchmarks`.
 """
 
 from __future__ import annotations
@@ -25,12 +27,16 @@ TOTAL_BYTES = 1_000_000  # with its framing below the limit of one batch, 1 MiB
 
 
 def values(record_bytes: int) -> BytesColumn:
-    return BytesColumn.of([b"%0*d" % (record_bytes, number) for number in range(TOTAL_BYTES // record_bytes)])
+    return BytesColumn.of(
+        [b"%0*d" % (record_bytes, number) for number in range(TOTAL_BYTES // record_bytes)]
+    )
 
 
 def run_of(record_bytes: int) -> memoryview:
     column = values(record_bytes)
-    (run,) = encode(Columns(len(column), column, None, 1_700_000_000_000, None), batch_bytes=2 * TOTAL_BYTES)
+    (run,) = encode(
+        Columns(len(column), column, None, 1_700_000_000_000, None), batch_bytes=2 * TOTAL_BYTES
+    )
     return run.buffer
 
 
@@ -43,8 +49,12 @@ def test_crc32c(benchmark: Bench, size: int) -> None:
 
 @pytest.mark.parametrize("record_bytes", SIZES)
 def test_encode_one_megabyte(benchmark: Bench, record_bytes: int) -> None:
-    columns = Columns(len(values(record_bytes)), values(record_bytes), None, 1_700_000_000_000, None)
-    assert sum(run.record_count for run in benchmark(lambda: list(encode(columns)))) == columns.count
+    columns = Columns(
+        len(values(record_bytes)), values(record_bytes), None, 1_700_000_000_000, None
+    )
+    assert (
+        sum(run.record_count for run in benchmark(lambda: list(encode(columns)))) == columns.count
+    )
 
 
 @pytest.mark.parametrize("record_bytes", SIZES)
@@ -97,21 +107,28 @@ def test_poll_five_hundred(benchmark: Bench, log: embedlog.Log) -> None:
 
 
 @pytest.mark.parametrize("partition_count", [1, 4])
-def test_transaction_of_a_thousand_records(benchmark: Bench, tmp_path: Path, partition_count: int) -> None:
+def test_transaction_of_a_thousand_records(
+    benchmark: Bench, tmp_path: Path, partition_count: int
+) -> None:
     """A transaction without encoding: register and append, decide, write markers, complete."""
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log.create_topic("t", partition_count)
         owner = log._engine.transactions.owner("id", 60_000)
         owner.init()
         count = 1000 // partition_count
-        columns = Columns(count, BytesColumn.of([bytes(100)] * count), None, 1_700_000_000_000, None)
+        columns = Columns(
+            count, BytesColumn.of([bytes(100)] * count), None, 1_700_000_000_000, None
+        )
         runs = [next(iter(encode(columns))) for _ in range(partition_count)]
 
         def transact() -> None:
             owner.begin()
             for run in runs:
                 stamp(run, owner.stamp, 0)
-            begun = [(log._engine.partition("t", number), run, AppendProgress(run)) for number, run in enumerate(runs)]
+            begun = [
+                (log._engine.partition("t", number), run, AppendProgress(run))
+                for number, run in enumerate(runs)
+            ]
             owner.begin_in(begun)
             for partition, run, progress in begun:
                 owner.append(partition, run, progress=progress)

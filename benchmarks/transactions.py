@@ -42,6 +42,17 @@ def transaction(context: Context) -> Iterator[Outcome]:
     finally:
         remove(directory)
     found = spent[WARM:]
-    detail = {"p10": percentile(found, 0.1), "p99": percentile(found, 0.99), "transactions": len(found)}
+    detail = {
+        "p10": percentile(found, 0.1),
+        "p99": percentile(found, 0.99),
+        "transactions": len(found),
+    }
     detail["without a transaction ms"] = statistics.median(without[WARM:])
-    yield Outcome(f"transaction/records={RECORDS}/partitions={PARTITIONS}", statistics.median(found), "ms", 2.0, False, detail)
+    yield Outcome(
+        f"transaction/records={RECORDS}/partitions={PARTITIONS}",
+        statistics.median(found),
+        "ms",
+        2.0,
+        False,
+        detail,
+    )

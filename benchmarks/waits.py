@@ -1,4 +1,6 @@
-"""Latencies: waking a reader in another process, opening many partitions and segments, finding an offset."""
+"""Latencies: waking a reader in another process, opening many partitions and segments, finding an
+offset.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +44,25 @@ class Wakeup(NamedTuple):
     awake: float  # it was woken there: publication and kernel time
 
 
-def wakeups_of(directory: Path, samples: int, appending: Appending, spin_us: int) -> tuple[list[Wakeup], float]:
-    """The latencies, and the median of the append alone, with the same pauses and without a waiting reader."""
+def wakeups_of(
+    directory: Path, samples: int, appending: Appending, spin_us: int
+) -> tuple[list[Wakeup], float]:
+    """The latencies, and the median of the append alone, with the same pauses and without a waiting
+    reader.
+    """
     with embedlog.open(directory) as log:
         log.create_topic("wake", 1, config=QUIET)
         append = appending(log)
         alone = percentile([once(append) for _ in range(samples)], 0.50)
-        command = [sys.executable, "-m", "benchmarks.child", "poll", str(directory), str(samples), str(spin_us)]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.child",
+            "poll",
+            str(directory),
+            str(samples),
+            str(spin_us),
+        ]
         root = Path(__file__).resolve().parent.parent
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as reader:
             assert reader.stdout is not None
@@ -88,10 +102,12 @@ def producer_send(log: embedlog.Log) -> Callable[[], object]:
 
 
 def wake(context: Context) -> Iterator[Outcome]:
-    """Measured on one core and on all: on a virtual machine, waking a halted core costs more than everything else.
+    """Measured on one core and on all: on a virtual machine, waking a halted core costs more than
+    everything else.
 
-    The latency of a bare futex between two processes, with the same pauses and cores, is the bound. It is shown with the parts of
-    the rest. With several cores also with a spinning reader, beside two processes of C, of which one spins.
+    The latency of a bare futex between two processes, with the same pauses and cores, is the bound.
+    It is shown with the parts of the rest. With several cores also with a spinning reader, beside
+    two processes of C, of which one spins.
     """
     everywhere = os.sched_getaffinity(0)
     for cores, where in ((1, {min(everywhere)}), (len(everywhere), everywhere)):
@@ -100,7 +116,14 @@ def wake(context: Context) -> Iterator[Outcome]:
             bare = context.bare.wake(context.samples)
             targets = {label: WAKE_FACTOR * bare[label] for label in SHARES}
             for name, appending in (("append", engine_append), ("send", producer_send)):
-                yield from _woken(context, f"wake-up/{name}/processes=2/cores={cores}", appending, 0, bare, targets)
+                yield from _woken(
+                    context,
+                    f"wake-up/{name}/processes=2/cores={cores}",
+                    appending,
+                    0,
+                    bare,
+                    targets,
+                )
             if cores > 1:
                 bare = context.bare.wake(context.samples, spinning=True)
                 for name, appending in (("append", engine_append), ("send", producer_send)):
@@ -111,7 +134,12 @@ def wake(context: Context) -> Iterator[Outcome]:
 
 
 def _woken(
-    context: Context, place: str, appending: Appending, spin_us: int, bare: dict[str, float], targets_us: dict[str, float]
+    context: Context,
+    place: str,
+    appending: Appending,
+    spin_us: int,
+    bare: dict[str, float],
+    targets_us: dict[str, float],
 ) -> Iterator[Outcome]:
     directory = context.fresh("wake")
     try:
@@ -120,11 +148,12 @@ def _woken(
         remove(directory)
     for label, share in SHARES.items():
         detail = {
-            "samples": len(found), "bare us": bare[label],
+            "samples": len(found),
+            "bare us": bare[label],
             "until awake us": percentile([each.awake for each in found], share),
             "poll after it us": percentile([each.done - each.awake for each in found], share),
             "append without a waiting reader, p50 us": alone_us,
-        }  # fmt: skip
+        }
         reached = percentile([each.done for each in found], share)
         yield Outcome(f"{place}/{label}", reached, "us", targets_us[label], False, detail)
 
@@ -155,16 +184,28 @@ def many_partitions(context: Context) -> Iterator[Outcome]:
 
 
 def many_segments(context: Context) -> Iterator[Outcome]:
-    """A partition of thousands of segments: opened with few descriptors, then offsets looked up warm and cold."""
+    """A partition of thousands of segments: opened with few descriptors, then offsets looked up
+    warm and cold.
+    """
     directory = context.fresh("segments")
     try:
         build_segments(directory, context.segments)
         opened = child("open", directory, "many", DESCRIPTORS)
-        detail = {"descriptors": opened["descriptors"], "limit": DESCRIPTORS, "read back": opened["records"]}
+        detail = {
+            "descriptors": opened["descriptors"],
+            "limit": DESCRIPTORS,
+            "read back": opened["records"],
+        }
         detail["bare list of sizes s"] = sizes_s(directory / "many-0")
-        yield Outcome(f"open/segments={context.segments}", opened["seconds"], "s", 1.0, False, detail)
+        yield Outcome(
+            f"open/segments={context.segments}", opened["seconds"], "s", 1.0, False, detail
+        )
         found = child("lookup", directory, "many", DESCRIPTORS)
-        sizes = {"segments": found["segments"], "lookups": found["lookups"], "bare bisect us": found["bare_us"]}
+        sizes = {
+            "segments": found["segments"],
+            "lookups": found["lookups"],
+            "bare bisect us": found["bare_us"],
+        }
         yield Outcome("lookup/warm/p50", found["warm_us"], "us", 5.0, False, sizes)
         yield Outcome("lookup/cold/p50", found["cold_us"], "us", 30.0, False, sizes)
     finally:
@@ -175,6 +216,10 @@ def build_segments(directory: Path, segments: int) -> None:
     """Create segments of about 16 kB with one index entry per batch."""
     values = [b"%01000d" % number for number in range(4)]
     with embedlog.open(directory) as log, log.producer(linger_ms=0) as producer:
-        log.create_topic("many", 1, config={"segment.bytes": 16_384, "flush.ms": 3_600_000, "index.interval.bytes": 4000})
+        log.create_topic(
+            "many",
+            1,
+            config={"segment.bytes": 16_384, "flush.ms": 3_600_000, "index.interval.bytes": 4000},
+        )
         for _ in range(segments * 4):
             producer.send_batch("many", values).result()

@@ -1,9 +1,11 @@
-"""Writes what is made from the code: the configuration page, the tables of the layout page, the types of the options.
+"""Writes what is made from the code: the configuration page, the tables of the layout page, the
+types of the options.
 
     python docs/generate.py            write anew
     python docs/generate.py --check    only report stale pages; exit 1 if there are any
 
-In a page, the text between `<!-- generated: NAME -->` and `<!-- end -->` comes from the function of that name below.
+In a page, the text between `<!-- generated: NAME -->` and `<!-- end -->` comes from the function of
+that name below.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     lines = [list(head)]
     lines.append(["---"] * len(lines[0]))
     lines.extend(list(row) for row in rows)
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+    return "".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines
+    )
 
 
 def spelled(text: str) -> str:
@@ -51,7 +55,12 @@ def value(default: str, unit: str) -> str:
 
 def settings(cls: type[options.Options]) -> str:
     rows = (
-        (f"`{name}`", value(default, unit), spelled(allowed), doc + (f" *{differs}*" if differs else ""))
+        (
+            f"`{name}`",
+            value(default, unit),
+            spelled(allowed),
+            doc + (f" *{differs}*" if differs else ""),
+        )
         for name, default, allowed, unit, doc, differs in options.rows(cls)
     )
     return table(("name", "default", "values", "meaning"), rows)
@@ -85,7 +94,10 @@ def spark_write_options() -> str:
 
 def options_of(known: dict[str, Option]) -> str:
     modes = {(True, True): "both", (True, False): "batch", (False, True): "stream"}
-    rows = ((f"`{name}`", modes[option.batch, option.stream], option.default, option.doc) for name, option in known.items())
+    rows = (
+        (f"`{name}`", modes[option.batch, option.stream], option.default, option.doc)
+        for name, option in known.items()
+    )
     return table(("option", "in", "default", "meaning"), rows)
 
 
@@ -104,8 +116,15 @@ def names_of(pattern: str) -> list[str]:
     """The names that a pattern such as `(a|b)\\.c|d\\..*` stands for: a.c, b.c, d.…"""
     if group := re.search(r"\(([^()]*)\)(\??)", pattern):
         choices = [*group[1].split("|"), *([""] if group[2] else [])]
-        return [name for choice in choices for name in names_of(pattern[: group.start()] + choice + pattern[group.end() :])]
-    return [name.replace("\\.", ".").replace(".*", "…").replace("s?", "s") for name in pattern.split("|")]
+        return [
+            name
+            for choice in choices
+            for name in names_of(pattern[: group.start()] + choice + pattern[group.end() :])
+        ]
+    return [
+        name.replace("\\.", ".").replace(".*", "…").replace("s?", "s")
+        for name in pattern.split("|")
+    ]
 
 
 def refused() -> str:
@@ -115,16 +134,21 @@ def refused() -> str:
         for pattern, reason in cls.REFUSED.items():
             seen = reasons.setdefault(reason, [])
             seen.extend(name for name in names_of(pattern) if name not in seen)
-    return table(("names", "reason"), ((", ".join(f"`{name}`" for name in names), reason) for reason, names in reasons.items()))
+    return table(
+        ("names", "reason"),
+        ((", ".join(f"`{name}`" for name in names), reason) for reason, names in reasons.items()),
+    )
 
 
-# ---- byte maps -------------------------------------------------------------------------------------------------------
+# ---- byte maps -----------------------------------------------------------------------------------
 
 CODES = {"b": "i8", "h": "i16", "H": "u16", "i": "i32", "I": "u32", "q": "i64", "Q": "u64"}
 
 
 def byte_map(layout: struct.Struct, fields: str) -> str:
-    """Position, type and name of each field of a struct; `fields` names them in order, separated by commas."""
+    """Position, type and name of each field of a struct; `fields` names them in order, separated by
+    commas.
+    """
     codes = re.findall(r"(\d*)([a-zA-Z])", layout.format.lstrip(">"))
     rows, position, names = [], 0, [name.strip() for name in fields.split(",")]
     for count, code in codes:
@@ -132,7 +156,9 @@ def byte_map(layout: struct.Struct, fields: str) -> str:
         if code == "x":
             rows.append((str(position), f"{size} bytes", "zeros"))
         else:
-            rows.append((str(position), f"{size} bytes" if code == "s" else CODES[code], names.pop(0)))
+            rows.append(
+                (str(position), f"{size} bytes" if code == "s" else CODES[code], names.pop(0))
+            )
         position += size
     if names or position != layout.size:
         raise ValueError(f"{layout.format} does not have the fields {fields}")
@@ -140,22 +166,30 @@ def byte_map(layout: struct.Struct, fields: str) -> str:
 
 
 def manifest_head() -> str:
-    return byte_map(manifest._HEAD, "`ELOGMNFT`, version, CRC-32C of these 32 bytes with zeros here, topic id")
+    return byte_map(
+        manifest._HEAD, "`ELOGMNFT`, version, CRC-32C of these 32 bytes with zeros here, topic id"
+    )
 
 
 def manifest_entry() -> str:
     fields = (
         "kind: 1 sealed; 2 the active segment as an orderly close left it; 3 the log start,"
         "flags: 1 no gaps between offsets; 2 the digest is known,"
-        "base offset, size of the `.log` in bytes, next offset, largest timestamp, the offset that has it, digest (below),"
-        "entries of the offset index, entries of the time index, entries of the transaction index, created (ms), leader epoch,"
-        "digest of the transaction index (0: not known), smallest timestamp (-1: not known), lateness (ms; below)"
+        "base offset, size of the `.log` in bytes, next offset, largest timestamp, the offset "
+        "that has it, digest (below),"
+        "entries of the offset index, entries of the time index, entries of the transaction "
+        "index, created (ms), leader epoch,"
+        "digest of the transaction index (0: not known), smallest timestamp (-1: not known), "
+        "lateness (ms; below)"
     )
     return byte_map(manifest._ENTRY, fields)
 
 
 def durable_slot() -> str:
-    fields = "`ELOGDUR1`, sequence, topic id, durable offset, base offset of its segment, CRC-32C of all before"
+    fields = (
+        "`ELOGDUR1`, sequence, topic id, durable offset, base offset of its segment, CRC-32C of "
+        "all before"
+    )
     return byte_map(control_page._SLOT, fields)
 
 
@@ -175,12 +209,21 @@ def published_tuple() -> str:
 
 def layers() -> str:
     """The dependency directions that the tests check the imports against."""
-    units = tomllib.loads((DOCS.parent / "tests" / "project" / "dependencies.toml").read_text())["unit"]
-    rows = ((f"`{unit['name']}`", unit["purpose"], ", ".join(f"`{name}`" for name in unit["may"]) or "nothing") for unit in units)
+    units = tomllib.loads((DOCS.parent / "tests" / "project" / "dependencies.toml").read_text())[
+        "unit"
+    ]
+    rows = (
+        (
+            f"`{unit['name']}`",
+            unit["purpose"],
+            ", ".join(f"`{name}`" for name in unit["may"]) or "nothing",
+        )
+        for unit in units
+    )
     return table(("unit, from the bottom up", "purpose", "may import"), rows)
 
 
-# ---- measured figures that several pages name ------------------------------------------------------------------------
+# ---- measured figures that several pages name ----------------------------------------------------
 
 FIGURES = tomllib.loads((DOCS / "figures.toml").read_text())
 RACE = DOCS / "race" / "results.json"
@@ -188,11 +231,21 @@ RACE = DOCS / "race" / "results.json"
 
 def costs() -> str:
     """The table of the README."""
-    append, scan, send, batch, records = (FIGURES[name] for name in ("append", "scan", "send", "send_batch", "records"))
+    append, scan, send, batch, records = (
+        FIGURES[name] for name in ("append", "scan", "send", "send_batch", "records")
+    )
     result, poll = FIGURES["result"], FIGURES["poll"]
     rows = (
-        ("append Arrow columns, 1 kB / 100 B", f"{append['mb_1000']} / {append['mb_100']} MB/s", append["ratio"]),
-        ("scan into Arrow with checksums, 1 kB / 100 B", f"{scan['mb_1000']:,} / {scan['mb_100']} MB/s", scan["ratio"]),
+        (
+            "append Arrow columns, 1 kB / 100 B",
+            f"{append['mb_1000']} / {append['mb_100']} MB/s",
+            append["ratio"],
+        ),
+        (
+            "scan into Arrow with checksums, 1 kB / 100 B",
+            f"{scan['mb_1000']:,} / {scan['mb_100']} MB/s",
+            scan["ratio"],
+        ),
         (
             "`send()` / `send_batch` of a list",
             f"{send['millions']} / {batch['millions']} million records/s",
@@ -204,7 +257,11 @@ def costs() -> str:
             f"{records['ratio']} × confluent-kafka's `consume(10000)`",
         ),
         ("`send().result()`, p50 / p99", f"{result['p50']} / {result['p99']} µs", result["ratio"]),
-        ("`send()` to `poll` in another process, p50 / p99", f"{poll['p50']} / {poll['p99']} µs", poll["ratio"]),
+        (
+            "`send()` to `poll` in another process, p50 / p99",
+            f"{poll['p50']} / {poll['p99']} µs",
+            poll["ratio"],
+        ),
         ("a transaction of 1,000 records over 4 partitions", "1.3–2.4 ms", ""),
     )
     return table(("operation", "absolute", "ratio"), rows)
@@ -214,8 +271,15 @@ def absolute_figures() -> str:
     """The same figures, with those for 1 kB beside them."""
     append, scan, result = FIGURES["append"], FIGURES["scan"], FIGURES["result"]
     rows = [
-        (name, f"{part['mb_100']} MB/s, {part['records_100']} million records/s", f"{part['mb_1000']:,} MB/s")
-        for name, part in (("append from Arrow columns", append), ("scan into Arrow with checksums", scan))
+        (
+            name,
+            f"{part['mb_100']} MB/s, {part['records_100']} million records/s",
+            f"{part['mb_1000']:,} MB/s",
+        )
+        for name, part in (
+            ("append from Arrow columns", append),
+            ("scan into Arrow with checksums", scan),
+        )
     ]
     rows += [
         (name, f"{FIGURES[key]['millions']} million records/s", "")
@@ -227,21 +291,34 @@ def absolute_figures() -> str:
     ]
     rows.append(("`send().result()`, p50 / p99", f"{result['p50']} / {result['p99']} µs", ""))
     rows.append(("a transaction of one record, p50", "0.6 ms", ""))
-    rows.append(("`send().result()` with `flush.messages=1`, p50", "3.4 ms, one sync of that disk", ""))
+    rows.append(
+        ("`send().result()` with `flush.messages=1`, p50", "3.4 ms, one sync of that disk", "")
+    )
     return table(("operation", "100 B", "1 kB"), rows)
 
 
 def comparison() -> str:
-    """embedlog beside two others: Kafka's client by the figures of the README, Chronicle Queue by the race."""
+    """embedlog beside two others: Kafka's client by the figures of the README, Chronicle Queue by
+    the race.
+    """
     measured = json.loads(RACE.read_text())["figures"]
     rows = []
     for name, key in (
         ("append of columns / one by one", "append/columns/100B/random/none"),
         ("records as objects of Python / Java", "read/records/100B/random/none"),
     ):
-        ours, theirs = (statistics.median(measured[key][peer]["records_s"]) / 1e6 for peer in ("embedlog", "chronicle"))
+        ours, theirs = (
+            statistics.median(measured[key][peer]["records_s"]) / 1e6
+            for peer in ("embedlog", "chronicle")
+        )
         rows.append(
-            ("Chronicle Queue, Java ([race](../race.md))", name, f"{ours:.1f} M/s", f"{theirs:.1f} M/s", f"{ours / theirs:.2g}")
+            (
+                "Chronicle Queue, Java ([race](../race.md))",
+                name,
+                f"{ours:.1f} M/s",
+                f"{theirs:.1f} M/s",
+                f"{ours / theirs:.2g}",
+            )
         )
     kafka = "Kafka with confluent-kafka, local broker"
     for name, key in (("`send` / `produce`", "send"), ("records", "records")):
@@ -254,11 +331,15 @@ PACKAGE = DOCS.parent / "embedlog"
 
 
 def module_rules() -> dict[str, dict[str, list[int]]]:
-    """Prefix and numbers of the rules that each module of the package defines, by the module's path."""
+    """Prefix and numbers of the rules that each module of the package defines, by the module's
+    path.
+    """
     found: dict[str, dict[str, list[int]]] = {}
     for path in sorted(path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".c", ".h")):
         for prefix, number in RULE.findall(path.read_text()):
-            found.setdefault(str(path.relative_to(PACKAGE)), {}).setdefault(prefix, []).append(int(number))
+            found.setdefault(str(path.relative_to(PACKAGE)), {}).setdefault(prefix, []).append(
+                int(number)
+            )
     return found
 
 
@@ -267,22 +348,25 @@ def rule_prefixes() -> str:
     rows: dict[str, list[str]] = {}
     for path, prefixes in module_rules().items():
         folder, _, name = path.rpartition("/")
-        rows.setdefault(folder, []).extend(f"`{prefix}` {name.removesuffix('.py')}" for prefix in prefixes)
+        rows.setdefault(folder, []).extend(
+            f"`{prefix}` {name.removesuffix('.py')}" for prefix in prefixes
+        )
     return table(
         ("in `embedlog/`", "prefix and module"),
         ((f"`{folder or '.'}`", ", ".join(names)) for folder, names in sorted(rows.items())),
     )
 
 
-# ---- the types of the options ----------------------------------------------------------------------------------------
+# ---- the types of the options --------------------------------------------------------------------
 
 TYPED_OPTIONS = DOCS.parent / "embedlog" / "config" / "typed_options.py"
 TYPED_HEAD = '''"""Defines the options as keywords for editors and type checkers; generated by docs/generate.py.
 
-TYPEDOPTION-1  a key is the name of an option with underscores, with the type of its values. Texts of numbers, and values that no
-    type can describe (`by_duration:…`), belong in the `config` mapping
-TYPEDOPTION-2  serializers and deserializers are not included: they are separate arguments that make `Producer` and `Consumer`
-    generic
+TYPEDOPTION-1  a key is the name of an option with underscores, with the type of its values. Texts
+    of numbers, and values that no type can describe (`by_duration:…`), belong in the `config`
+    mapping
+TYPEDOPTION-2  serializers and deserializers are not included: they are separate arguments that make
+    `Producer` and `Consumer` generic
 """
 
 from __future__ import annotations
@@ -294,9 +378,22 @@ from embedlog.config.callables import Partitioner
 
 __all__ = ["ConsumerOptions", "LogOptions", "ProducerOptions", "TopicOptions"]
 '''
-OWN_ARGUMENTS = {"key_serializer", "value_serializer", "key_deserializer", "value_deserializer", "group_id"}
-KINDS = {"int": "int", "float": "float", "bool": "bool", "text": "str", "mode": "int | str", "partitioner": "Partitioner",
-         "objects": "Sequence[Any]"}  # fmt: skip
+OWN_ARGUMENTS = {
+    "key_serializer",
+    "value_serializer",
+    "key_deserializer",
+    "value_deserializer",
+    "group_id",
+}
+KINDS = {
+    "int": "int",
+    "float": "float",
+    "bool": "bool",
+    "text": "str",
+    "mode": "int | str",
+    "partitioner": "Partitioner",
+    "objects": "Sequence[Any]",
+}
 
 
 def type_of(known: options.Option) -> str:
@@ -321,7 +418,9 @@ def typed_options() -> str:
         title = f"Options of {cls.OWNER_NAME}: docs/configuration.md describes each."
         text += f'\n\nclass {name}(TypedDict, total=False):\n    """{title}"""\n\n'
         text += "".join(
-            f"    {field}: {type_of(known)}\n" for field, known in options.options_of(cls).items() if field not in OWN_ARGUMENTS
+            f"    {field}: {type_of(known)}\n"
+            for field, known in options.options_of(cls).items()
+            if field not in OWN_ARGUMENTS
         )
     return text
 
@@ -332,16 +431,20 @@ def filled(text: str) -> str:
 
 
 def main() -> int:
-    made = {path: filled(path.read_text()) for path in [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]} | {
-        TYPED_OPTIONS: typed_options()
-    }
+    made = {
+        path: filled(path.read_text())
+        for path in [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
+    } | {TYPED_OPTIONS: typed_options()}
     stale = []
     for path, text in made.items():
         if not path.exists() or path.read_text() != text:
             stale.append(path.name)
             if "--check" not in sys.argv:
                 path.write_text(text)
-    print("\n".join(f"{'stale' if '--check' in sys.argv else 'written'}: {name}" for name in stale) or "all pages are current")
+    print(
+        "\n".join(f"{'stale' if '--check' in sys.argv else 'written'}: {name}" for name in stale)
+        or "all pages are current"
+    )
     return 1 if stale and "--check" in sys.argv else 0
 
 

@@ -1,9 +1,11 @@
-"""Adapts the pages to the documentation site: files outside of docs/, anchors, diagrams as inline SVG, fields of values.
+"""Adapts the pages to the documentation site: files outside of docs/, anchors, diagrams as inline
+SVG, fields of values.
 
     hooks: [docs/site_hooks.py]     in mkdocs.yml
 
-The changes, the example programs and the README of the tests become pages. A link to any other file of the repository leads
-to the repository. Named tuples and dataclasses of the reference get a table of their fields.
+The changes, the example programs and the README of the tests become pages. A link to any other file
+of the repository leads to the repository. Named tuples and dataclasses of the reference get a table
+of their fields.
 """
 
 from __future__ import annotations
@@ -50,10 +52,14 @@ def slug(heading: str, separator: str) -> str:
 
 
 def page_of(path: str) -> str:
-    """The address of the page that a file of the repository becomes: a program becomes a page with its text."""
+    """The address of the page that a file of the repository becomes: a program becomes a page with
+    its text.
+    """
     if path in RENAMED:
         return RENAMED[path]
-    return (path.removeprefix("docs/")).removesuffix(".py") + ("" if path.endswith(".md") else ".md")
+    return (path.removeprefix("docs/")).removesuffix(".py") + (
+        "" if path.endswith(".md") else ".md"
+    )
 
 
 def text_of(path: Path) -> str:
@@ -86,10 +92,20 @@ def repository_path(address: str) -> str:
 
 
 def rows(cls: Any) -> Iterator[tuple[str, str, str]]:
-    """Name, type and meaning of each field and property of a named tuple or a dataclass; nothing of any other class."""
-    types = {name: text for base in reversed(cls.__mro__) for name, text in vars(base).get("__annotations__", {}).items()}
+    """Name, type and meaning of each field and property of a named tuple or a dataclass; nothing of
+    any other class.
+    """
+    types = {
+        name: text
+        for base in reversed(cls.__mro__)
+        for name, text in vars(base).get("__annotations__", {}).items()
+    }
     if dataclasses.is_dataclass(cls):
-        optional = {each.name: each.default for each in dataclasses.fields(cls) if each.default is not dataclasses.MISSING}
+        optional = {
+            each.name: each.default
+            for each in dataclasses.fields(cls)
+            if each.default is not dataclasses.MISSING
+        }
         names = [each.name for each in dataclasses.fields(cls)]
     else:
         names, optional = getattr(cls, "_fields", ()), getattr(cls, "_field_defaults", {})
@@ -102,7 +118,11 @@ def rows(cls: Any) -> Iterator[tuple[str, str, str]]:
     for name in dir(cls) if names else ():
         found = getattr(cls, name)
         if isinstance(found, property) and not name.startswith("_"):
-            yield name, found.fget.__annotations__["return"], (found.__doc__ or "computed").partition("\n")[0]
+            yield (
+                name,
+                found.fget.__annotations__["return"],
+                (found.__doc__ or "computed").partition("\n")[0],
+            )
 
 
 def with_fields(found: re.Match[str]) -> str:
@@ -111,7 +131,10 @@ def with_fields(found: re.Match[str]) -> str:
     fields = list(rows(cls)) if isinstance(cls, type) else []
     if not fields:
         return found[0]
-    cells = ["".join(f"<td>{cell}</td>" for cell in (code(name), code(kind), markup.escape(text))) for name, kind, text in fields]
+    cells = [
+        "".join(f"<td>{cell}</td>" for cell in (code(name), code(kind), markup.escape(text)))
+        for name, kind, text in fields
+    ]
     body = "".join(f"<tr>{row}</tr>" for row in cells)
     return f"{found[0]}\n\n<table><thead><tr><th>field</th><th>type</th><th></th></tr></thead><tbody>{body}</tbody></table>\n"
 
@@ -121,12 +144,16 @@ def code(text: str) -> str:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
-    """Links between files of the repository become links between pages, or lead to the repository."""
+    """Links between files of the repository become links between pages, or lead to the
+    repository.
+    """
     base = posixpath.dirname(repository_path(page.file.src_uri))
 
     def link(found: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(base, found[2]))
-        address = page_of(target) if target.endswith((".md", ".py")) else target.removeprefix("docs/")
+        address = (
+            page_of(target) if target.endswith((".md", ".py")) else target.removeprefix("docs/")
+        )
         if files.get_file_from_path(address) is None or not (ROOT / target).exists():
             if not (ROOT / target).exists():
                 return found[0]  # reported by mkdocs
@@ -142,15 +169,20 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
 
 
 def on_post_page(output: str, *, page: Any, config: Any) -> str:
-    """The first page has the name of the site as its heading, so its title has the description beside it."""
+    """The first page has the name of the site as its heading, so its title has the description
+    beside it.
+    """
     name = config["site_name"]
     return output.replace(
-        f"<title>{name} - {name}</title>", f"<title>{name} - {markup.escape(config['site_description'])}</title>"
+        f"<title>{name} - {name}</title>",
+        f"<title>{name} - {markup.escape(config['site_description'])}</title>",
     )
 
 
 def on_page_content(html: str, *, page: Any, config: Any, files: Files) -> str:
-    """Diagrams become a part of the page, so that their lines have its colour in the dark, too; names of pages become links."""
+    """Diagrams become a part of the page, so that their lines have its colour in the dark, too;
+    names of pages become links.
+    """
 
     def inline(found: re.Match[str]) -> str:
         address = posixpath.normpath(posixpath.join(posixpath.dirname(page.url), found[2]))
@@ -160,6 +192,12 @@ def on_page_content(html: str, *, page: Any, config: Any, files: Files) -> str:
 
     def link(found: re.Match[str]) -> str:
         target = files.get_file_from_path(f"{found[1]}.md")
-        return found[0] if target is None else f'<a href="{target.url_relative_to(page.file)}">{found[1]}</a>'
+        return (
+            found[0]
+            if target is None
+            else f'<a href="{target.url_relative_to(page.file)}">{found[1]}</a>'
+        )
 
-    return IMAGE.sub(inline, DOCUMENT.sub(link, html) if page.file.src_uri.startswith("reference/") else html)
+    return IMAGE.sub(
+        inline, DOCUMENT.sub(link, html) if page.file.src_uri.startswith("reference/") else html
+    )

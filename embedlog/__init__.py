@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from embedlog import _platform as _platform  # refuses where embedlog cannot run, before anything native is loaded
+# refuses where embedlog cannot run, before anything native is loaded
+from embedlog import _platform as _platform
 from embedlog.errors import (
     AssignorError,
     BufferExhaustedError,
@@ -94,7 +95,12 @@ if TYPE_CHECKING:
     from embedlog.columns.scan_bounds import OffsetBound
     from embedlog.columns.search import Search
     from embedlog.columns.splits import Split
-    from embedlog.config.typed_options import ConsumerOptions, LogOptions, ProducerOptions, TopicOptions
+    from embedlog.config.typed_options import (
+        ConsumerOptions,
+        LogOptions,
+        ProducerOptions,
+        TopicOptions,
+    )
     from embedlog.consumer.consumer import Consumer
     from embedlog.descriptions.groups import (
         GroupDescription,
@@ -103,7 +109,12 @@ if TYPE_CHECKING:
         OpenTransaction,
         TransactionDescription,
     )
-    from embedlog.descriptions.replicas import Reassignment, RepairedReplica, RepairReport, ReplicaDifference
+    from embedlog.descriptions.replicas import (
+        Reassignment,
+        RepairedReplica,
+        RepairReport,
+        ReplicaDifference,
+    )
     from embedlog.descriptions.topics import PartitionDescription, TopicDescription
     from embedlog.format.visibility import Isolation as IsolationLevel
     from embedlog.integrity.report import CheckReport, Finding
@@ -116,7 +127,12 @@ if TYPE_CHECKING:
         ReplicasDescription,
         ReplicatedPartitionDescription,
     )
-    from embedlog.storage.process_list import LockDescription, ProcessDescription, WaitDescription, processes
+    from embedlog.storage.process_list import (
+        LockDescription,
+        ProcessDescription,
+        WaitDescription,
+        processes,
+    )
     from embedlog.types import (
         GroupMetadata,
         NewTopic,
@@ -254,7 +270,10 @@ __all__ = [
 ]
 
 _HOMES = {  # names by the module that is imported when one of them is used first
-    "_native._rows": ("Future", "Record",),
+    "_native._rows": (
+        "Future",
+        "Record",
+    ),
     "aio.consumer": ("AsyncConsumer",),
     "aio.producer": ("AsyncProducer",),
     "columns.batch": ("Batch",),
@@ -262,42 +281,88 @@ _HOMES = {  # names by the module that is imported when one of them is used firs
     "columns.scan_bounds": ("OffsetBound",),
     "columns.search": ("Search",),
     "columns.splits": ("Split",),
-    "config.typed_options": ("ConsumerOptions", "LogOptions", "ProducerOptions", "TopicOptions",),
+    "config.typed_options": (
+        "ConsumerOptions",
+        "LogOptions",
+        "ProducerOptions",
+        "TopicOptions",
+    ),
     "consumer.consumer": ("Consumer",),
     "descriptions.groups": (
-        "GroupDescription", "GroupPartition", "MemberDescription", "OpenTransaction", "TransactionDescription",
+        "GroupDescription",
+        "GroupPartition",
+        "MemberDescription",
+        "OpenTransaction",
+        "TransactionDescription",
     ),
-    "descriptions.replicas": ("Reassignment", "RepairReport", "RepairedReplica", "ReplicaDifference",),
-    "descriptions.topics": ("PartitionDescription", "TopicDescription",),
+    "descriptions.replicas": (
+        "Reassignment",
+        "RepairReport",
+        "RepairedReplica",
+        "ReplicaDifference",
+    ),
+    "descriptions.topics": (
+        "PartitionDescription",
+        "TopicDescription",
+    ),
     "format.visibility": ("IsolationLevel",),
-    "integrity.report": ("CheckReport", "Finding",),
-    "log": ("Log", "check", "open", "repair",),
+    "integrity.report": (
+        "CheckReport",
+        "Finding",
+    ),
+    "log": (
+        "Log",
+        "check",
+        "open",
+        "repair",
+    ),
     "producer.producer": ("Producer",),
     "replica_description": (
-        "DecisionDescription", "DirectoryDescription", "ReplicaDescription", "ReplicasDescription",
+        "DecisionDescription",
+        "DirectoryDescription",
+        "ReplicaDescription",
+        "ReplicasDescription",
         "ReplicatedPartitionDescription",
     ),
-    "storage.process_list": ("LockDescription", "ProcessDescription", "WaitDescription", "processes",),
+    "storage.process_list": (
+        "LockDescription",
+        "ProcessDescription",
+        "WaitDescription",
+        "processes",
+    ),
     "types": (
-        "GroupMetadata", "NewTopic", "OffsetAndMetadata", "OffsetAndTimestamp", "ProducerRecord", "RecordMetadata",
+        "GroupMetadata",
+        "NewTopic",
+        "OffsetAndMetadata",
+        "OffsetAndTimestamp",
+        "ProducerRecord",
+        "RecordMetadata",
         "TopicPartition",
     ),
-}  # fmt: skip
+}
 _MODULES = ("assignors", "partitioners", "serializers")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _OTHER_NAMES = {"IsolationLevel": "Isolation"}  # in its module
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a public name on first use: `import embedlog` imports none of them (PEP 562)."""
+    """Import the module of a public name on first use: `import embedlog` imports none of them (PEP
+    562).
+    """
     from importlib import import_module
 
     if name not in _HOME_OF and name not in _MODULES:
-        hint = "" if name.startswith("_") else import_module("embedlog.config.other_clients").MODULE.get(name, "")
+        hint = (
+            ""
+            if name.startswith("_")
+            else import_module("embedlog.config.other_clients").MODULE.get(name, "")
+        )
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint and '; ' + hint}")
 
     module = import_module(f"embedlog.{_HOME_OF.get(name, name)}")
-    found = globals()[name] = module if name in _MODULES else getattr(module, _OTHER_NAMES.get(name, name))
+    found = globals()[name] = (
+        module if name in _MODULES else getattr(module, _OTHER_NAMES.get(name, name))
+    )
     return found
 
 

@@ -1,9 +1,12 @@
-"""Handles exceptions of user code that runs inside the library: callbacks, interceptors, listeners, log handlers.
+"""Handles exceptions of user code that runs inside the library: callbacks, interceptors, listeners,
+log handlers.
 
-CALLBACK-1  any exception, including BaseException, is logged or passed on by the caller; it ends no thread of the library and
-    prevents no other callback
-CALLBACK-2  only exceptions of signals propagate: KeyboardInterrupt and SystemExit, in the main thread
-CALLBACK-3  a callback for progress is called without a lock, in the thread that works; what it raises ends that piece of work
+CALLBACK-1  any exception, including BaseException, is logged or passed on by the caller; it ends no
+    thread of the library and prevents no other callback
+CALLBACK-2  only exceptions of signals propagate: KeyboardInterrupt and SystemExit, in the main
+    thread
+CALLBACK-3  a callback for progress is called without a lock, in the thread that works; what it
+    raises ends that piece of work
 CALLBACK-4  an ended piece of work counts as a whole, also if it read less than expected
 """
 
@@ -20,8 +23,13 @@ if TYPE_CHECKING:
 
 
 def interrupts(error: BaseException) -> bool:
-    """Whether an exception of user code must propagate: in the main thread a signal may have raised it."""
-    return isinstance(error, (KeyboardInterrupt, SystemExit)) and threading.current_thread() is threading.main_thread()
+    """Whether an exception of user code must propagate: in the main thread a signal may have raised
+    it.
+    """
+    return (
+        isinstance(error, (KeyboardInterrupt, SystemExit))
+        and threading.current_thread() is threading.main_thread()
+    )
 
 
 def report(logger: logging.Logger, message: str, *arguments: object) -> None:
@@ -33,14 +41,19 @@ def report(logger: logging.Logger, message: str, *arguments: object) -> None:
 
 
 def hook() -> None:
-    """Pass the present exception to `threading.excepthook`, which is user code too, as the last possible report."""
+    """Pass the present exception to `threading.excepthook`, which is user code too, as the last
+    possible report.
+    """
     with contextlib.suppress(BaseException):
-        threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+        threading.excepthook(
+            threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
+        )
 
 
 # ---- progress ------------------------------------------------------------------------------------
 
-Progress: TypeAlias = Callable[[int, int], object]  # bytes done so far, all bytes that are known so far
+# bytes done so far, all bytes that are known so far
+Progress: TypeAlias = Callable[[int, int], object]
 Passed: TypeAlias = Callable[[int], None]  # takes the bytes that were done since the last call
 
 
@@ -48,7 +61,8 @@ class Work:
     """The bytes of several pieces of work. Threads: any."""
 
     def __init__(self, progress: Progress | None = None) -> None:
-        self._progress, self._mutex = progress, threading.Lock()
+        self._progress = progress
+        self._mutex = threading.Lock()
         self._done = self._total = 0
 
     def __bool__(self) -> bool:
@@ -61,7 +75,9 @@ class Work:
 
     @contextlib.contextmanager
     def piece(self, size: int) -> Iterator[Passed]:
-        """A piece of work of `size` bytes, as a function that takes the bytes done since its last call."""
+        """A piece of work of `size` bytes, as a function that takes the bytes done since its last
+        call.
+        """
         left = size
         self._add(0, size)
 
@@ -77,7 +93,8 @@ class Work:
 
     def _add(self, done: int, total: int) -> None:
         with self._mutex:
-            self._done, self._total = self._done + done, self._total + total
+            self._done = self._done + done
+            self._total = self._total + total
             amounts = self._done, self._total
         if (progress := self._progress) is not None:
             progress(*amounts)

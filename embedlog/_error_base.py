@@ -1,4 +1,6 @@
-"""The root of the errors: its text is made of facts, and it crosses processes with all of them (ERROR-2, ERROR-3)."""
+"""The root of the errors: its text is made of facts, and it crosses processes with all of them
+(ERROR-2, ERROR-3).
+"""
 
 from __future__ import annotations
 
@@ -9,23 +11,30 @@ from typing import Any, ClassVar
 
 
 def printable(text: str) -> str:
-    """The text on one line: a character that is not printable (newline, ESC, lone surrogate) becomes its escape sequence."""
+    """The text on one line: a character that is not printable (newline, ESC, lone surrogate)
+    becomes its escape sequence.
+    """
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
+        for each in text
+    )
 
 
 class EmbedlogError(Exception):
     """Root of all errors of this package.
 
-    `message` is the sentence; the keywords are the facts: the file, the byte in it, the expected and the found value.
+    `message` is the sentence; the keywords are the facts: the file, the byte in it, the expected
+    and the found value.
     """
 
     __module__ = "embedlog.errors"
 
     retriable = False
     remedy = ""  # the call that continues, where the message alone does not show it
-    _FACTS: ClassVar[tuple[str, ...]] = ()  # the other facts of a class, which are keywords of its constructor, too
+    # the other facts of a class, which are keywords of its constructor, too
+    _FACTS: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -64,7 +73,12 @@ class EmbedlogError(Exception):
 
     def _keywords(self) -> dict[str, Any]:
         """The keywords of a copy of this error, for pickles."""
-        facts = {"path": self.path, "position": self.position, "expected": self.expected, "found": self.found}
+        facts = {
+            "path": self.path,
+            "position": self.position,
+            "expected": self.expected,
+            "found": self.found,
+        }
         return facts | {name: getattr(self, name) for name in self._FACTS}
 
 
@@ -76,7 +90,13 @@ class PlacedError(EmbedlogError):
     _FACTS: ClassVar[tuple[str, ...]] = ("topic", "partition", "offset")
 
     def __init__(
-        self, message: str, *, topic: str | None = None, partition: int | None = None, offset: int | None = None, **facts: Any
+        self,
+        message: str,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+        **facts: Any,
     ) -> None:
         super().__init__(message, **facts)
         self.topic = topic
@@ -85,7 +105,9 @@ class PlacedError(EmbedlogError):
 
 
 class CorruptRecordError(EmbedlogError):
-    """Stored bytes differ from the written ones; no record of them is returned. Restore the file, or truncate it by a repair."""
+    """Stored bytes differ from the written ones; no record of them is returned. Restore the file,
+    or truncate it by a repair.
+    """
 
     __module__ = "embedlog.errors"
 
@@ -99,7 +121,8 @@ class in_file:  # noqa: N801  (a context manager, read as a phrase)
     __slots__ = ("_path", "_start")
 
     def __init__(self, path: str | os.PathLike[str], start: int = 0) -> None:
-        self._path, self._start = path, start
+        self._path = path
+        self._start = start
 
     def __enter__(self) -> None:
         return None

@@ -1,8 +1,10 @@
 """Contains the chain of interceptors that producers and consumers share.
 
 INTERCEPTOR-1  interceptors run in the order of the list; each one gets the result of the one before
-INTERCEPTOR-2  if an interceptor raises, or its result is refused by the check, this is logged and the last good item continues
-INTERCEPTOR-3  a failure never keeps the other interceptors from being called; only exceptions of signals are raised
+INTERCEPTOR-2  if an interceptor raises, or its result is refused by the check, this is logged and
+    the last good item continues
+INTERCEPTOR-3  a failure never keeps the other interceptors from being called; only exceptions of
+    signals are raised
 """
 
 from __future__ import annotations
@@ -20,19 +22,27 @@ T = TypeVar("T")
 
 
 class InterceptorChain:
-    """The `interceptor.classes` of one client. `methods` are those that it calls; each interceptor has at least one of them."""
+    """The `interceptor.classes` of one client. `methods` are those that it calls; each interceptor
+    has at least one of them.
+    """
 
-    def __init__(self, given: Iterable[Any], methods: tuple[str, ...], logger: logging.Logger) -> None:
+    def __init__(
+        self, given: Iterable[Any], methods: tuple[str, ...], logger: logging.Logger
+    ) -> None:
         self.all = [_made(each, methods) for each in given]
         self._logger = logger
-        self._having = {name: [each for each in self.all if _has(each, name)] for name in (*methods, "close")}
+        self._having = {
+            name: [each for each in self.all if _has(each, name)] for name in (*methods, "close")
+        }
 
     def has(self, method: str) -> bool:
         """Whether any interceptor has this method."""
         return bool(self._having[method])
 
     def transform(self, method: str, item: T, check: Callable[[Any], T], subject: str = "") -> T:
-        """The item after the last interceptor. `check` returns a result that is allowed and raises for any other."""
+        """The item after the last interceptor. `check` returns a result that is allowed and raises
+        for any other.
+        """
         for each in self._having[method]:
             try:
                 item = check(getattr(each, method)(item))
@@ -56,14 +66,18 @@ class InterceptorChain:
             self._report(method, interceptor)
 
     def close(self) -> None:
-        """Closes every interceptor that has a method `close`, once; after an interrupt the next call closes the rest."""
+        """Closes every interceptor that has a method `close`, once; after an interrupt the next
+        call closes the rest.
+        """
         left = self._having["close"]
         while left:
             self._notify(left[0], "close")
             del left[:1]
 
     def _report(self, method: str, interceptor: object, subject: str = "") -> None:
-        _callbacks.report(self._logger, "%s of the interceptor %r failed%s", method, interceptor, subject)
+        _callbacks.report(
+            self._logger, "%s of the interceptor %r failed%s", method, interceptor, subject
+        )
 
 
 def _has(interceptor: object, method: str) -> bool:
@@ -74,5 +88,9 @@ def _made(given: Any, methods: tuple[str, ...]) -> Any:
     """The interceptor itself; a class is called without arguments."""
     made = given() if isinstance(given, type) else given
     if not any(_has(made, name) for name in methods):
-        raise ConfigError("interceptor.classes", expected=f"objects or classes with {' or '.join(methods)}", found=repr(given))
+        raise ConfigError(
+            "interceptor.classes",
+            expected=f"objects or classes with {' or '.join(methods)}",
+            found=repr(given),
+        )
     return made

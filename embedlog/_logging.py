@@ -1,13 +1,15 @@
 """Limits recurring log messages.
 
-The first of a kind is logged at once, later ones once per hour with the number of omitted ones. The limits are for all tasks
-that are retried automatically: the housekeeper, background flushes, automatic commits.
+The first of a kind is logged at once, later ones once per hour with the number of omitted ones. The
+limits are for all tasks that are retried automatically: the housekeeper, background flushes,
+automatic commits.
 
-LOGGING-1  a key identifies the failing task and its place (the directory, the partition); another exception type with the same
-    key is logged at once
+LOGGING-1  a key identifies the failing task and its place (the directory, the partition); another
+    exception type with the same key is logged at once
 LOGGING-2  a failure after ten minutes without one counts as a first one
 LOGGING-3  memory is bounded: the key with the oldest failure is dropped first
-LOGGING-4  frequent changes, such as rolls, are one INFO line of a key in ten seconds, with the number of omitted ones
+LOGGING-4  frequent changes, such as rolls, are one INFO line of a key in ten seconds, with the
+    number of omitted ones
 LOGGING-5  a forked child has locks of its own: another thread of the parent may have held one
 """
 
@@ -23,7 +25,8 @@ from dataclasses import dataclass
 from typing import Final
 
 PAUSE_S: Final = 3600.0  # between two messages of a series
-QUIET_S: Final = 600.0  # longer than the housekeeper's longest default interval (log.retention.check.interval.ms)
+# longer than the housekeeper's longest default interval (log.retention.check.interval.ms)
+QUIET_S: Final = 600.0
 CHANGE_PAUSE_S: Final = 10.0  # between two messages about frequent changes
 KEYS_MAX: Final = 10_000
 
@@ -45,9 +48,18 @@ class Recurring:
         self._series: OrderedDict[Hashable, _Series] = OrderedDict()
 
     def report(
-        self, logger: logging.Logger, level: int, key: Hashable, what: str, problem: BaseException, *, trace: bool = False
+        self,
+        logger: logging.Logger,
+        level: int,
+        key: Hashable,
+        what: str,
+        problem: BaseException,
+        *,
+        trace: bool = False,
     ) -> None:
-        """Log `what` and the problem, with its traceback if `trace`; at level DEBUG if it is omitted from a series."""
+        """Log `what` and the problem, with its traceback if `trace`; at level DEBUG if it is
+        omitted from a series.
+        """
         left_out = self._left_out(key, type(problem))
         if left_out is None:
             logger.debug("%s: %s", what, problem)
@@ -67,7 +79,9 @@ class Recurring:
                 series.left_out += 1
                 left_out = None
             else:
-                left_out, series.left_out, series.logged_s = series.left_out, 0, now_s
+                left_out = series.left_out
+                series.left_out = 0
+                series.logged_s = now_s
             series.failed_s = now_s
             self._series[key] = series
             if len(self._series) > KEYS_MAX:
@@ -81,7 +95,8 @@ class Frequent:
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
         self._mutex = threading.RLock()
-        self._series: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()  # time of the last line, and the omitted ones
+        # time of the last line, and the omitted ones
+        self._series: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
 
     def change(self, logger: logging.Logger, key: Hashable, text: str) -> None:
         """Log the text at level INFO, or at level DEBUG if it is omitted."""
@@ -89,7 +104,9 @@ class Frequent:
         with self._mutex:
             logged_s, left_out = self._series.get(key, (None, 0))
             omitted = logged_s is not None and now_s - logged_s < CHANGE_PAUSE_S
-            self._series[key] = (logged_s, left_out + 1) if logged_s is not None and omitted else (now_s, 0)
+            self._series[key] = (
+                (logged_s, left_out + 1) if logged_s is not None and omitted else (now_s, 0)
+            )
             self._series.move_to_end(key)
             if len(self._series) > KEYS_MAX:
                 self._series.popitem(last=False)
@@ -97,13 +114,17 @@ class Frequent:
         logger.log(logging.DEBUG if omitted else logging.INFO, "%s%s", text, more)
 
 
-_recurring, _frequent = Recurring(), Frequent()  # one per process: two logs of one directory have the same failures
-report, change = _recurring.report, _frequent.change
+# one per process: two logs of one directory have the same failures
+_recurring = Recurring()
+_frequent = Frequent()
+report = _recurring.report
+change = _frequent.change
 
 
 def _after_fork() -> None:
     """LOGGING-5."""
-    _recurring._mutex, _frequent._mutex = threading.Lock(), threading.RLock()
+    _recurring._mutex = threading.Lock()
+    _frequent._mutex = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

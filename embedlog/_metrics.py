@@ -1,8 +1,11 @@
-"""Contains the registry of metrics that producers and consumers share: totals, and rates, means and maxima of recent windows.
+"""Contains the registry of metrics that producers and consumers share: totals, and rates, means and
+maxima of recent windows.
 
-METRICS-1  recent values are kept in windows, two of half a minute by default, as in Kafka's clients. The oldest window is dropped
-    when the newest one is full. So every rate, mean and maximum covers the last 30 to 60 seconds by default
-METRICS-2  counting takes one lock per call, not per record; a client that counts in attributes of its own gives them as a source
+METRICS-1  recent values are kept in windows, two of half a minute by default, as in Kafka's
+    clients. The oldest window is dropped when the newest one is full. So every rate, mean and
+    maximum covers the last 30 to 60 seconds by default
+METRICS-2  counting takes one lock per call, not per record; a client that counts in attributes of
+    its own gives them as a source
 """
 
 from __future__ import annotations
@@ -42,15 +45,22 @@ class Metrics:
     """Totals and maxima by name. Threads: any; with a source, those of the source."""
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, *, window_s: float = WINDOW_S, window_count: int = WINDOW_COUNT
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        window_s: float = WINDOW_S,
+        window_count: int = WINDOW_COUNT,
     ) -> None:
         self.source: Source | None = None
         self._clock = clock
-        self._lock = threading.RLock()  # a signal handler may close the client, and count, in the middle of a count
+        # a signal handler may close the client, and count, in the middle of a count
+        self._lock = threading.RLock()
         self._totals: defaultdict[str, float] = defaultdict(float)
-        self._window_s, self._window_count = window_s, window_count
+        self._window_s = window_s
+        self._window_count = window_count
         self._windows = [_Window(clock(), self._totals)]  # the oldest one first
-        self.due = self._windows[0].began + window_s  # when the newest window is full, on the same clock
+        # when the newest window is full, on the same clock
+        self.due = self._windows[0].began + window_s
 
     def note(self, amounts: Mapping[str, float], peaks: Mapping[str, float] | None = None) -> None:
         """Add to totals, and raise maxima to at least `peaks`."""
@@ -63,7 +73,9 @@ class Metrics:
                 self._raise_locked(peaks)
 
     def turn(self) -> None:
-        """Begin a new window if the newest one is full. For clients with a source, at least once per window while they count."""
+        """Begin a new window if the newest one is full. For clients with a source, at least once
+        per window while they count.
+        """
         with self._lock:
             if self._clock() >= self.due:
                 self._rotate_locked()
@@ -98,7 +110,10 @@ class Metrics:
         """The recent maximum; `empty` if there was no value."""
         with self._lock:
             self._update_locked()
-            return max((window.peaks[name] for window in self._windows if name in window.peaks), default=empty)
+            return max(
+                (window.peaks[name] for window in self._windows if name in window.peaks),
+                default=empty,
+            )
 
     def _recent_locked(self, name: str) -> float:
         return self._totals[name] - self._windows[0].totals.get(name, 0.0)
@@ -120,14 +135,19 @@ class Metrics:
         self._raise_locked(peaks)
 
     def _rotate_locked(self) -> None:
-        """What the source counted until now belongs to the window that ends. An idle client has several empty ones since then."""
-        now, window_s = self._clock(), self._window_s
+        """What the source counted until now belongs to the window that ends. An idle client has
+        several empty ones since then.
+        """
+        now = self._clock()
+        window_s = self._window_s
         begun = min(self._window_count, int((now - self._windows[-1].began) / window_s) or 1)
         if self.source is not None:
             self._pull_locked(self.source)
             for _ in range(begun):
                 self.source.rotate_window()
-        self._windows += [_Window(now - before * window_s, self._totals) for before in reversed(range(begun))]
+        self._windows += [
+            _Window(now - before * window_s, self._totals) for before in reversed(range(begun))
+        ]
         del self._windows[: -self._window_count]
         self.due = now + window_s
 

@@ -1,9 +1,12 @@
 """Where embedlog runs: Linux on x86-64 and arm64.
 
-PLATFORM-1  importing this elsewhere raises; it is imported before anything native, whose error would only be a missing file
-PLATFORM-2  the reasons are the machine's: futexes, open-file-description locks, 64-bit atomics in shared mappings
-PLATFORM-3  a Python without the GIL loads no core that was compiled for the stable ABI of one with it. Its objects have another
-    layout, so it would end with a segmentation fault. A clone in which both were used has such a core
+PLATFORM-1  importing this elsewhere raises; it is imported before anything native, whose error
+    would only be a missing file
+PLATFORM-2  the reasons are the machine's: futexes, open-file-description locks, 64-bit atomics in
+    shared mappings
+PLATFORM-3  a Python without the GIL loads no core that was compiled for the stable ABI of one with
+    it. Its objects have another layout, so it would end with a segmentation fault. A clone in which
+    both were used has such a core
 
 setup.py refuses with the same words.
 """
@@ -35,7 +38,9 @@ def _machine(system: str) -> str:
 
 
 def foreign_core_reason(folder: str, abiflags: str = sys.abiflags) -> str | None:
-    """Why the compiled core in a folder cannot be loaded, in one line, or None if it can (PLATFORM-3)."""
+    """Why the compiled core in a folder cannot be loaded, in one line, or None if it can
+    (PLATFORM-3).
+    """
     if "t" not in abiflags:
         return None
     from importlib.machinery import PathFinder  # only such a Python needs it
@@ -43,9 +48,14 @@ def foreign_core_reason(folder: str, abiflags: str = sys.abiflags) -> str | None
     found = PathFinder.find_spec("_rows", [folder])
     if found is None or not (found.origin or "").endswith(".abi3.so"):
         return None
-    return f"this Python has no GIL, and the core in {folder} was compiled for one with it: pip install embedlog's source again"
+    return (
+        f"this Python has no GIL, and the core in {folder} was compiled for one with it: pip "
+        "install embedlog's source again"
+    )
 
 
-_unsupported_reason = unsupported_reason() or foreign_core_reason(os.path.join(os.path.dirname(__file__), "_native"))
+_unsupported_reason = unsupported_reason() or foreign_core_reason(
+    os.path.join(os.path.dirname(__file__), "_native")
+)
 if _unsupported_reason is not None:
     raise UnsupportedPlatformError(_unsupported_reason)

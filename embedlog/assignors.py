@@ -1,10 +1,13 @@
 """Contains Kafka's four assignors, as functions of members and partition counts.
 
-ASSIGNOR-1  an assignor is a pure function: the same input gives the same assignment in every process
-ASSIGNOR-2  every partition of a subscribed topic is assigned to exactly one subscribed member. In the first of two cooperative
-    rounds it is assigned to none while another member still owns it
-ASSIGNOR-3  static members come first, by instance id, then dynamic ones by member id: a restart of a static one moves nothing
-ASSIGNOR-4  the sticky assignors balance first and keep owners second, by owned partitions and generations only
+ASSIGNOR-1  an assignor is a pure function: the same input gives the same assignment in every
+    process
+ASSIGNOR-2  every partition of a subscribed topic is assigned to exactly one subscribed member. In
+    the first of two cooperative rounds it is assigned to none while another member still owns it
+ASSIGNOR-3  static members come first, by instance id, then dynamic ones by member id: a restart of
+    a static one moves nothing
+ASSIGNOR-4  the sticky assignors balance first and keep owners second, by owned partitions and
+    generations only
 
 The rules are those of KIP-54, KIP-341 and KIP-429 as Kafka 4.x applies them.
 """
@@ -26,8 +29,8 @@ Assignment = dict[str, list[TopicPartition]]
 class Member:
     """The subscription of a member.
 
-    `owned` are its current partitions, and `generation` is the one that assigned them (-1: none). A member with `instance_id` is
-    static. `rack` is its location.
+    `owned` are its current partitions, and `generation` is the one that assigned them (-1: none). A
+    member with `instance_id` is static. `rack` is its location.
     """
 
     topics: Collection[str]
@@ -45,7 +48,9 @@ Assignor = Callable[[Mapping[str, Member], Mapping[str, int]], Assignment]
 
 
 def assign_range(members: Mapping[str, Member], partitions: Mapping[str, int]) -> Assignment:
-    """Each topic is split into contiguous ranges; the first members get the longer ranges of every topic."""
+    """Each topic is split into contiguous ranges; the first members get the longer ranges of every
+    topic.
+    """
     found: Assignment = {member_id: [] for member_id in members}
     order = _canonical(members)
     for topic in sorted(partitions):
@@ -60,7 +65,9 @@ def assign_range(members: Mapping[str, Member], partitions: Mapping[str, int]) -
 
 
 def assign_round_robin(members: Mapping[str, Member], partitions: Mapping[str, int]) -> Assignment:
-    """All partitions of all topics in turn; a member that is not subscribed to a topic is skipped."""
+    """All partitions of all topics in turn; a member that is not subscribed to a topic is
+    skipped.
+    """
     found: Assignment = {member_id: [] for member_id in members}
     turn = cycle(_canonical(members))
     subscribed = {topic for member in members.values() for topic in member.topics}
@@ -79,7 +86,11 @@ def _canonical(members: Mapping[str, Member]) -> list[str]:
 
 
 def _partitions_of(topics: Iterable[str], partitions: Mapping[str, int]) -> list[TopicPartition]:
-    return [TopicPartition(topic, number) for topic in sorted(topics) for number in range(partitions.get(topic, 0))]
+    return [
+        TopicPartition(topic, number)
+        for topic in sorted(topics)
+        for number in range(partitions.get(topic, 0))
+    ]
 
 
 # ---- sticky ---------------------------------------------------------------------------------------
@@ -90,7 +101,10 @@ def assign_sticky(members: Mapping[str, Member], partitions: Mapping[str, int]) 
     if not members:
         return {}
     claims = _claims(members, partitions)
-    topics = [frozenset(topic for topic in member.topics if topic in partitions) for member in members.values()]
+    topics = [
+        frozenset(topic for topic in member.topics if topic in partitions)
+        for member in members.values()
+    ]
     found = (
         _equal_subscriptions(members, partitions, claims)
         if all(each == topics[0] for each in topics)
@@ -99,8 +113,12 @@ def assign_sticky(members: Mapping[str, Member], partitions: Mapping[str, int]) 
     return {member_id: sorted(tps) for member_id, tps in found.items()}
 
 
-def assign_cooperative_sticky(members: Mapping[str, Member], partitions: Mapping[str, int]) -> Assignment:
-    """As sticky, but a partition that another member still owns is assigned in the next round (KIP-429)."""
+def assign_cooperative_sticky(
+    members: Mapping[str, Member], partitions: Mapping[str, int]
+) -> Assignment:
+    """As sticky, but a partition that another member still owns is assigned in the next round
+    (KIP-429).
+    """
     holders: dict[TopicPartition, set[str]] = {}
     for member_id, member in members.items():
         for tp in member.owned:
@@ -112,7 +130,9 @@ def assign_cooperative_sticky(members: Mapping[str, Member], partitions: Mapping
 
 
 def _claims(members: Mapping[str, Member], partitions: Mapping[str, int]) -> Assignment:
-    """What each member may keep. If two members claim a partition, the later generation wins; in the same generation neither."""
+    """What each member may keep. If two members claim a partition, the later generation wins; in
+    the same generation neither.
+    """
     best: dict[TopicPartition, tuple[int, str | None]] = {}
     for member_id, member in members.items():
         for tp in member.owned:
@@ -130,8 +150,12 @@ def _claims(members: Mapping[str, Member], partitions: Mapping[str, int]) -> Ass
     return claims
 
 
-def _equal_subscriptions(members: Mapping[str, Member], partitions: Mapping[str, int], claims: Assignment) -> Assignment:
-    """All members have equal subscriptions: each keeps owned partitions up to its quota, and the rest is assigned in turn."""
+def _equal_subscriptions(
+    members: Mapping[str, Member], partitions: Mapping[str, int], claims: Assignment
+) -> Assignment:
+    """All members have equal subscriptions: each keeps owned partitions up to its quota, and the
+    rest is assigned in turn.
+    """
     every = _partitions_of(set(next(iter(members.values())).topics), partitions)
     least, surplus = divmod(len(every), len(members))
     found: Assignment = {}
@@ -148,7 +172,9 @@ def _equal_subscriptions(members: Mapping[str, Member], partitions: Mapping[str,
         found[member_id].append(loose.popleft())
         if len(found[member_id]) < least:
             turn.append(member_id)
-    for member_id in [member_id for member_id in found if len(found[member_id]) == least][: len(loose)]:
+    for member_id in [member_id for member_id in found if len(found[member_id]) == least][
+        : len(loose)
+    ]:
         found[member_id].append(loose.popleft())
     return found
 
@@ -156,11 +182,18 @@ def _equal_subscriptions(members: Mapping[str, Member], partitions: Mapping[str,
 class _Balancer:
     """Sticky assignment where members subscribe to different topics."""
 
-    def __init__(self, members: Mapping[str, Member], partitions: Mapping[str, int], claims: Assignment) -> None:
+    def __init__(
+        self, members: Mapping[str, Member], partitions: Mapping[str, int], claims: Assignment
+    ) -> None:
         self._readers = {
-            topic: [member_id for member_id in sorted(members) if topic in members[member_id].topics] for topic in partitions
+            topic: [
+                member_id for member_id in sorted(members) if topic in members[member_id].topics
+            ]
+            for topic in partitions
         }
-        self._partitions = _partitions_of((topic for topic, readers in self._readers.items() if readers), partitions)
+        self._partitions = _partitions_of(
+            (topic for topic, readers in self._readers.items() if readers), partitions
+        )
         self._before = {tp: member_id for member_id, tps in claims.items() for tp in tps}
         self._owner = dict(self._before)
         self._count = Counter(self._owner.values())
@@ -190,9 +223,11 @@ class _Balancer:
         return min(self._readers[topic], key=lambda member_id: (self._count[member_id], member_id))
 
     def _balance(self) -> None:
-        """Moves single partitions from members with more partitions to subscribed members with fewer, until no such move remains.
+        """Moves single partitions from members with more partitions to subscribed members with
+        fewer, until no such move remains.
 
-        The previous owner is preferred if that improves the balance. Each move lowers the sum of squares, so the loop ends.
+        The previous owner is preferred if that improves the balance. Each move lowers the sum of
+        squares, so the loop ends.
         """
         moved = True
         while moved:

@@ -1,8 +1,10 @@
 """The producers and consumers of a log, which are closed with it.
 
 CLIENTS-1  every client is closed, even if the close of another one raises
-CLIENTS-2  lost records of producers are raised after everything is closed; if another exception is raised, they are logged
-CLIENTS-3  the records of a producer that was dropped without a close are written first, too; their losses are logged
+CLIENTS-2  lost records of producers are raised after everything is closed; if another exception is
+    raised, they are logged
+CLIENTS-3  the records of a producer that was dropped without a close are written first, too; their
+    losses are logged
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class Dropped(Protocol):
 
 
 class Children:
-    """The producers and consumers of one log; dropped consumers are forgotten. Threads: any, also in the midst of `add`."""
+    """The producers and consumers of one log; dropped consumers are forgotten. Threads: any, also
+    in the midst of `add`.
+    """
 
     def __init__(self) -> None:
         # Not weak sets: to iterate them fails if another thread adds a member meanwhile
@@ -94,7 +98,11 @@ def joined(lost: list[DeliveryError]) -> DeliveryError:
     if len(lost) == 1:
         return lost[0]
     errors = [one for each in lost for one in each.errors]
-    return DeliveryError("; ".join(each.message for each in lost), count=sum(each.count for each in lost), errors=errors)
+    return DeliveryError(
+        "; ".join(each.message for each in lost),
+        count=sum(each.count for each in lost),
+        errors=errors,
+    )
 
 
 def log_loss(lost: DeliveryError) -> None:

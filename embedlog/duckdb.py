@@ -3,14 +3,18 @@
     connection = embedlog.duckdb.register(log)
     connection.sql("select partition, count(*) from events group by partition")
 
-DUCKDB-1  a view is pinned when it is registered: later appends are visible after the next `register`
-DUCKDB-2  a query reads only the columns that it names, and reads the log each time: nothing is cached between queries
-DUCKDB-3  bounds of `offset`, `timestamp` and `partition` in a condition reduce what is read. DuckDB applies the whole condition
-    afterwards, so a condition that is not recognized costs time and no row
-DUCKDB-4  a query that needs few records (`limit`) decodes few: DuckDB takes batches one by one, and the first ones are small. One
-    that needs none, as `count(*)`, counts
-DUCKDB-5  in a database in memory the views are also seen by other cursors of the connection. In a file they are temporary, and of
-    one connection: another process would find a view of a log that it does not have
+DUCKDB-1  a view is pinned when it is registered: later appends are visible after the next
+    `register`
+DUCKDB-2  a query reads only the columns that it names, and reads the log each time: nothing is
+    cached between queries
+DUCKDB-3  bounds of `offset`, `timestamp` and `partition` in a condition reduce what is read. DuckDB
+    applies the whole condition afterwards, so a condition that is not recognized costs time and no
+    row
+DUCKDB-4  a query that needs few records (`limit`) decodes few: DuckDB takes batches one by one, and
+    the first ones are small. One that needs none, as `count(*)`, counts
+DUCKDB-5  in a database in memory the views are also seen by other cursors of the connection. In a
+    file they are temporary, and of one connection: another process would find a view of a log that
+    it does not have
 """
 
 from __future__ import annotations
@@ -32,30 +36,41 @@ TIME_END_MS = 253_402_300_800_000  # the year 10000: later times are not narrowe
 
 
 def register(
-    log: embedlog.Log, connection: DuckDBPyConnection | None = None, *, topics: Iterable[str] | None = None, **bounds: Any
+    log: embedlog.Log,
+    connection: DuckDBPyConnection | None = None,
+    *,
+    topics: Iterable[str] | None = None,
+    **bounds: Any,
 ) -> DuckDBPyConnection:
-    """Create a view of each topic (default: all that are not internal) in `connection`, or in a new database in memory.
+    """Create a view of each topic (default: all that are not internal) in `connection`, or in a new
+    database in memory.
 
-    `bounds` are the other arguments of `log.scan`; a mapping of TopicPartition applies to the topics that it names. Existing
-    views of these names are replaced. Cursors of the connection, one for each thread, see the views of a database in memory, and
-    register those of a file anew. Returns the connection. Raises MissingExtraError without duckdb or pyarrow,
+    `bounds` are the other arguments of `log.scan`; a mapping of TopicPartition applies to the
+    topics that it names. Existing views of these names are replaced. Cursors of the connection, one
+    for each thread, see the views of a database in memory, and register those of a file anew.
+    Returns the connection. Raises MissingExtraError without duckdb or pyarrow,
     UnknownTopicOrPartitionError, ConfigError.
     """
     _check_log(log, "embedlog.duckdb.register()")
     try:
         import duckdb
     except ImportError as missing:
-        raise embedlog.MissingExtraError("SQL over topics needs duckdb", extra="duckdb") from missing
+        raise embedlog.MissingExtraError(
+            "SQL over topics needs duckdb", extra="duckdb"
+        ) from missing
     if isinstance(topics, str):
         raise TypeError(f"topics: a list of names, not {topics!r}")
     names = log.topics() if topics is None else list(topics)
     tables = {name: table(log, name, **_of_topic(name, names, bounds)) for name in names}
     made = duckdb.connect() if connection is None else connection
-    shared = made.execute("select path is null from duckdb_databases() where database_name = current_database()").fetchall()
+    shared = made.execute(
+        "select path is null from duckdb_databases() where database_name = current_database()"
+    ).fetchall()
     for name, each in tables.items():
         made.register(name, each)
         if shared == [(True,)]:
-            with contextlib.suppress(duckdb.CatalogException):  # a table of this name: the temporary view hides it here alone
+            # a table of this name: the temporary view hides it here alone
+            with contextlib.suppress(duckdb.CatalogException):
                 made.from_arrow(each).create_view(name, replace=True)
                 made.unregister(name)
     return made
@@ -71,12 +86,16 @@ def sql(log: embedlog.Log, query: str, **bounds: Any) -> Any:
 
 
 def table(log: embedlog.Log, topic: str, **bounds: Any) -> Any:
-    """A topic as a pyarrow Dataset; DuckDB reads the columns that a query names. Raises as `register` does."""
+    """A topic as a pyarrow Dataset; DuckDB reads the columns that a query names. Raises as
+    `register` does.
+    """
     _check_log(log, "embedlog.duckdb.table()")
     try:
         import pyarrow.dataset
     except ImportError as missing:
-        raise embedlog.MissingExtraError("views of topics need pyarrow", extra="duckdb") from missing
+        raise embedlog.MissingExtraError(
+            "views of topics need pyarrow", extra="duckdb"
+        ) from missing
     whole = log.scan(topic, **bounds)
 
     class Topic(pyarrow.dataset.Dataset):  # type: ignore[misc]
@@ -91,17 +110,27 @@ def table(log: embedlog.Log, topic: str, **bounds: Any) -> Any:
 
         def scanner(self, columns: Any = None, filter: Any = None, **options: Any) -> Any:
             wanted = list(whole.columns if columns is None else columns)
-            named = [name for name in whole.columns if name not in wanted and _names(filter, whole.schema, name)]
-            return _Scanner(_narrowed(whole, filter).narrowed(columns=wanted + named), wanted, filter)
+            named = [
+                name
+                for name in whole.columns
+                if name not in wanted and _names(filter, whole.schema, name)
+            ]
+            return _Scanner(
+                _narrowed(whole, filter).narrowed(columns=wanted + named), wanted, filter
+            )
 
     return Topic()
 
 
 class _Scanner:
-    """The part of a pyarrow Scanner that DuckDB uses, without its read-ahead; everything else is that of a Scanner."""
+    """The part of a pyarrow Scanner that DuckDB uses, without its read-ahead; everything else is
+    that of a Scanner.
+    """
 
     def __init__(self, read: embedlog.Scan, columns: list[str], condition: Any) -> None:
-        self._read, self._columns, self._condition = read, columns, condition
+        self._read = read
+        self._columns = columns
+        self._condition = condition
 
     def to_reader(self) -> Any:
         """A reader whose batches are read when they are taken, the first ones small (DUCKDB-4)."""
@@ -111,7 +140,9 @@ class _Scanner:
         return pyarrow.RecordBatchReader.from_batches(schema, self._batches())
 
     def _batches(self) -> Iterator[Any]:
-        for batch in self._constants() if CONSTANT.issuperset(self._read.columns) else self._decoded():
+        for batch in (
+            self._constants() if CONSTANT.issuperset(self._read.columns) else self._decoded()
+        ):
             if self._condition is None:
                 yield batch.select(self._columns)
             else:
@@ -122,7 +153,9 @@ class _Scanner:
             yield from piece
 
     def _constants(self) -> Iterator[Any]:
-        """The rows of a query that needs only columns with one value for each partition, also `count(*)`: they are counted."""
+        """The rows of a query that needs only columns with one value for each partition, also
+        `count(*)`: they are counted.
+        """
         import pyarrow
 
         schema = self._read.schema
@@ -131,13 +164,18 @@ class _Scanner:
             values = {"topic": self._read.topic, "partition": number}
             for start in range(0, count, ROWS_AT_ONCE):
                 rows = min(ROWS_AT_ONCE, count - start)
-                arrays = [pyarrow.repeat(pyarrow.scalar(values[each.name], each.type), rows) for each in schema]
+                arrays = [
+                    pyarrow.repeat(pyarrow.scalar(values[each.name], each.type), rows)
+                    for each in schema
+                ]
                 yield pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _scanner(self, batches: Iterable[Any]) -> Any:
         from pyarrow.dataset import Scanner
 
-        return Scanner.from_batches(batches, schema=self._read.schema, columns=self._columns, filter=self._condition)
+        return Scanner.from_batches(
+            batches, schema=self._read.schema, columns=self._columns, filter=self._condition
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._scanner(batch for batch in self._read), name)
@@ -146,20 +184,29 @@ class _Scanner:
 def _check_log(given: object, call: str) -> None:
     if not isinstance(given, embedlog.Log):
         path = repr(str(given)) if isinstance(given, str | os.PathLike) else "path"
-        raise TypeError(f"{call} takes an open log, not {type(given).__name__}: embedlog.open({path}, read_only=True)")
+        raise TypeError(
+            f"{call} takes an open log, not {type(given).__name__}: embedlog.open({path}, "
+            "read_only=True)"
+        )
 
 
 def _of_topic(name: str, names: list[str], bounds: dict[str, Any]) -> dict[str, Any]:
-    """The bounds of one of several topics. Raises UnknownTopicOrPartitionError for a bound of any other topic."""
+    """The bounds of one of several topics. Raises UnknownTopicOrPartitionError for a bound of any
+    other topic.
+    """
     made = dict(bounds)
     for bound, given in bounds.items():
-        if isinstance(given, Mapping) and all(isinstance(key, tuple) and len(key) == 2 for key in given):
+        if isinstance(given, Mapping) and all(
+            isinstance(key, tuple) and len(key) == 2 for key in given
+        ):
             places = {embedlog.TopicPartition(*key): offset for key, offset in given.items()}
             odd = next((place for place in places if place.topic not in names), None)
             if odd is not None:
                 expected = f"one of the topics {', '.join(names)}"
                 raise embedlog.UnknownTopicOrPartitionError(
-                    f"{bound} names a partition that is not read", expected=expected, found=repr(odd)
+                    f"{bound} names a partition that is not read",
+                    expected=expected,
+                    found=repr(odd),
                 )
             made[bound] = {place: offset for place, offset in places.items() if place.topic == name}
     return made
@@ -173,14 +220,20 @@ def _narrowed(scan: embedlog.Scan, condition: Any) -> embedlog.Scan:
     import pyarrow
     from pyarrow.dataset import field
 
-    part, schema = scan, scan.schema
+    part = scan
+    schema = scan.schema
     can_hold = _possible(condition, schema)
     if _names(condition, schema, "partition"):
-        part = part.narrowed(partitions=[number for number in part.bounds if can_hold(field("partition") == number)])
+        part = part.narrowed(
+            partitions=[number for number in part.bounds if can_hold(field("partition") == number)]
+        )
     if _names(condition, schema, "offset") and part.bounds:
-        first, last = min(start for start, _ in part.bounds.values()), max(end for _, end in part.bounds.values())
+        first = min(start for start, _ in part.bounds.values())
+        last = max(end for _, end in part.bounds.values())
         place = field("offset")
-        low, high = _span(first, last, lambda at: can_hold(place < at), lambda at: can_hold(place >= at))
+        low, high = _span(
+            first, last, lambda at: can_hold(place < at), lambda at: can_hold(place >= at)
+        )
         part = part.narrowed(start_offset=low, end_offset=high)
     if _names(condition, schema, "timestamp"):
         kind = schema.field("timestamp").type
@@ -189,12 +242,19 @@ def _narrowed(scan: embedlog.Scan, condition: Any) -> embedlog.Scan:
             return pyarrow.scalar(time_ms, kind)
 
         time = field("timestamp")
-        low, high = _span(0, TIME_END_MS, lambda at: can_hold(time < moment(at)), lambda at: can_hold(time >= moment(at)))
+        low, high = _span(
+            0,
+            TIME_END_MS,
+            lambda at: can_hold(time < moment(at)),
+            lambda at: can_hold(time >= moment(at)),
+        )
         part = part.narrowed(start_time=low or None, end_time=high if high < TIME_END_MS else None)
     return part
 
 
-def _span(first: int, last: int, below: Callable[[int], bool], from_on: Callable[[int], bool]) -> tuple[int, int]:
+def _span(
+    first: int, last: int, below: Callable[[int], bool], from_on: Callable[[int], bool]
+) -> tuple[int, int]:
     """The range of these numbers in which the condition can hold."""
     low = first + bisect_left(range(first + 1, last + 1), True, key=below)
     high = first + bisect_left(range(first, last), True, key=lambda at: not from_on(at))
@@ -202,15 +262,21 @@ def _span(first: int, last: int, below: Callable[[int], bool], from_on: Callable
 
 
 def _possible(condition: Any, schema: Any) -> Callable[[Any], bool]:
-    """A test whether the condition can hold together with another one: Arrow's own pruning of files."""
+    """A test whether the condition can hold together with another one: Arrow's own pruning of
+    files.
+    """
     from pyarrow import fs
     from pyarrow.dataset import FileSystemDataset, IpcFileFormat
 
-    layout, filesystem = IpcFileFormat(), fs.LocalFileSystem()
+    layout = IpcFileFormat()
+    filesystem = fs.LocalFileSystem()
 
     def can_hold(given: Any) -> bool:
         file = layout.make_fragment("never-opened", filesystem, given)
-        return any(True for _ in FileSystemDataset([file], schema, layout, filesystem).get_fragments(condition))
+        return any(
+            True
+            for _ in FileSystemDataset([file], schema, layout, filesystem).get_fragments(condition)
+        )
 
     return can_hold
 

@@ -1,12 +1,16 @@
-"""One open log: its topics by name, its partitions by number, and the lifetime of everything opened in it.
+"""One open log: its topics by name, its partitions by number, and the lifetime of everything opened
+in it.
 
-ENGINE-1  an engine has at least one directory. With one, its topics and partitions are those of that directory; only `topic`,
-    `_opened` and `all_partitions` decide which directory serves a topic or a partition
+ENGINE-1  an engine has at least one directory. With one, its topics and partitions are those of
+    that directory; only `topic`, `_opened` and `all_partitions` decide which directory serves a
+    topic or a partition
 ENGINE-2  an engine belongs to the process that opened it: in a forked child it refuses
-ENGINE-3  closing is idempotent; an error in one directory does not keep the others open. A close after an interrupted one
-    completes it: `_left` is set last, and every step may be repeated
-ENGINE-4  closing order: producers and consumers, services, dirty partitions (by the last process), handles of this process
-ENGINE-5  an exception at any step of an opening, also an interrupt, releases everything that was acquired
+ENGINE-3  closing is idempotent; an error in one directory does not keep the others open. A close
+    after an interrupted one completes it: `_left` is set last, and every step may be repeated
+ENGINE-4  closing order: producers and consumers, services, dirty partitions (by the last process),
+    handles of this process
+ENGINE-5  an exception at any step of an opening, also an interrupt, releases everything that was
+    acquired
 """
 
 from __future__ import annotations
@@ -25,7 +29,13 @@ from embedlog._metrics import Metrics
 from embedlog._native import waits
 from embedlog._native.scope import Guard, Setting
 from embedlog.clients import Children
-from embedlog.errors import ClosedError, ForkedError, LockTimeoutError, StateError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    ClosedError,
+    ForkedError,
+    LockTimeoutError,
+    StateError,
+    UnknownTopicOrPartitionError,
+)
 from embedlog.log_directory import LogDirectory
 from embedlog.partition.log_context import Traffic
 from embedlog.storage import files
@@ -50,11 +60,15 @@ STATIC_CHECK_S: Final = 0.1  # between two checks for a writer, in a directory w
 
 
 class SetOfOne(Exception):
-    """The directory is the only member of a set, and is opened as a set (SETUP-4). Never leaves the package."""
+    """The directory is the only member of a set, and is opened as a set (SETUP-4). Never leaves the
+    package.
+    """
 
 
 class Service(Protocol):
-    """A part with its own thread, such as the housekeeper. It is stopped before the partitions are closed."""
+    """A part with its own thread, such as the housekeeper. It is stopped before the partitions are
+    closed.
+    """
 
     def stop(self) -> None: ...
     def abandon(self) -> None:
@@ -62,7 +76,9 @@ class Service(Protocol):
 
 
 class Engine:
-    """An open log. Threads: every method may be called from any thread. Pickling is refused: open it in the worker."""
+    """An open log. Threads: every method may be called from any thread. Pickling is refused: open
+    it in the worker.
+    """
 
     replicated = False  # whether partitions have leaders, which can change or be absent
 
@@ -80,7 +96,9 @@ class Engine:
         self.read_only = read_only
         self.config = config
         self.children = Children()
-        self.metrics, self.traffic = Metrics(), dict[str, Traffic]()  # what this process does with the log
+        # what this process does with the log
+        self.metrics = Metrics()
+        self.traffic = dict[str, Traffic]()
         self.loads = Work(progress)
         self._pid = os.getpid()
         self._closed = False  # a close has begun
@@ -105,12 +123,15 @@ class Engine:
 
     @property
     def groups(self) -> Groups:
-        """The consumer groups. Their modules are imported at the first use: an opening does not need them."""
+        """The consumer groups. Their modules are imported at the first use: an opening does not
+        need them.
+        """
         found = self._groups.get(None)
         if found is None:
             from embedlog.coordination.groups.group_coordinator import Groups
 
-            found = self._groups.setdefault(None, Groups(self, self.transactions))  # of two threads, one result counts
+            # of two threads, one result counts
+            found = self._groups.setdefault(None, Groups(self, self.transactions))
         return found
 
     @property
@@ -123,15 +144,21 @@ class Engine:
             found = self._transactions.setdefault(None, Transactions(self, self._liveness()))
         return found
 
-    def _enter(self, paths: Sequence[Path], undo: contextlib.ExitStack, *, create: bool, alone: bool) -> None:
+    def _enter(
+        self, paths: Sequence[Path], undo: contextlib.ExitStack, *, create: bool, alone: bool
+    ) -> None:
         """Open the directories. `undo` closes them after an error."""
-        home = LogDirectory(self, self.path, read_only=self.read_only, create=create, config=self.config)
+        home = LogDirectory(
+            self, self.path, read_only=self.read_only, create=create, config=self.config
+        )
         self._serve([home])
         if home.in_set and not self.read_only:
             from embedlog.replica_set import set_up  # late: few directories belong to a set
 
             deadline_ns = files.deadline_after(self.config.lock_timeout_ms / 1000)
-            if not set_up.enter_alone(self.path, alone=alone, deadline_ns=deadline_ns, mode=self.config.file_mode):
+            if not set_up.enter_alone(
+                self.path, alone=alone, deadline_ns=deadline_ns, mode=self.config.file_mode
+            ):
                 raise SetOfOne
         undo.callback(home.release)
         home.enter()
@@ -152,7 +179,8 @@ class Engine:
         self._services.append(service)
 
     def interpose(self, interposer: Interposer | None) -> None:
-        """Ask `interposer` before each append and commit of this process from now on, or none; for tests of applications.
+        """Ask `interposer` before each append and commit of this process from now on, or none; for
+        tests of applications.
 
         Raises StateError while there is another one, LockTimeoutError, ClosedError.
         """
@@ -169,16 +197,24 @@ class Engine:
     def check_open(self) -> None:
         """Raises ClosedError after close, ForkedError in a forked child."""
         if self._pid != os.getpid():
-            raise ForkedError("this log was opened in the parent process; open it again here", path=self.path)
+            raise ForkedError(
+                "this log was opened in the parent process; open it again here", path=self.path
+            )
         if self._closed and self._closer != threading.get_ident():
-            raise ClosedError("the log was closed; open it again with embedlog.open(path)", path=self.path)
+            raise ClosedError(
+                "the log was closed; open it again with embedlog.open(path)", path=self.path
+            )
 
     def check_writable(self) -> None:
-        """Raises ReadOnlyError, ClosedError, and StorageError if the directory or its lock file was replaced."""
+        """Raises ReadOnlyError, ClosedError, and StorageError if the directory or its lock file was
+        replaced.
+        """
         self.home.check_writable()
 
     def topics_version(self) -> int:
-        """A number that changes with each change of topics; odd during a change, or if no page reports changes."""
+        """A number that changes with each change of topics; odd during a change, or if no page
+        reports changes.
+        """
         page = self.home.context.directory_page
         return 1 if page is None else page.topics()
 
@@ -188,7 +224,9 @@ class Engine:
         return 1 if page is None or page.locked else page.topics()
 
     def topic_pages(self) -> Sequence[system.Page]:
-        """The pages whose topics words change with the topics of the log, where reading them costs nothing."""
+        """The pages whose topics words change with the topics of the log, where reading them costs
+        nothing.
+        """
         page = self.home.directory.page
         return () if page is None or page.locked else (page,)
 
@@ -216,7 +254,9 @@ class Engine:
         return [name for name in self.registry.names() if include_internal or not is_internal(name)]
 
     def refresh_topics(self) -> None:
-        """Apply changes of other processes; partitions of deleted topics are closed. Raises ClosedError."""
+        """Apply changes of other processes; partitions of deleted topics are closed. Raises
+        ClosedError.
+        """
         self.home.refresh_topics()
 
     def make_internal_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
@@ -241,13 +281,17 @@ class Engine:
         return self._opened(topic, number) if found is None else found
 
     def partition_of(self, topic: Topic, number: int) -> LogPartition:
-        """As `partition`, for a topic that was just read: several partitions of it need one read of the topics."""
+        """As `partition`, for a topic that was just read: several partitions of it need one read of
+        the topics.
+        """
         self.check_open()
         found = self._partitions.get((topic.name, number))
         return self._opened(topic, number) if found is None else found
 
     def near(self, partition: LogPartition, rack: str | None) -> LogPartition:
-        """The partition for a reader in a rack (`client.rack`): one directory has one place to read from."""
+        """The partition for a reader in a rack (`client.rack`): one directory has one place to read
+        from.
+        """
         return partition
 
     def at_files(self, topic: Topic, number: int, call: Callable[[Partition], T]) -> T:
@@ -255,7 +299,9 @@ class Engine:
         return call(self.home.partition_of(topic, number))
 
     def still_lead(self, name: str, epochs: Mapping[int, int]) -> bool:
-        """Whether the newest decisions have these leader epochs, by the numbers of partitions: one directory has no others."""
+        """Whether the newest decisions have these leader epochs, by the numbers of partitions: one
+        directory has no others.
+        """
         return True
 
     def places(self) -> list[Path]:
@@ -263,7 +309,9 @@ class Engine:
         return [self.path]
 
     def existing(self, places: Iterable[tuple[str, int]]) -> Sequence[LogPartition]:
-        """The open partitions of these places, without those that do not exist, after one read of the topics."""
+        """The open partitions of these places, without those that do not exist, after one read of
+        the topics.
+        """
         self.refresh_topics()
         found = []
         for name, number in places:
@@ -280,7 +328,9 @@ class Engine:
         return self.home.opened(topic, number)
 
     def all_partitions(self, *, loaded_only: bool) -> Sequence[LogPartition]:
-        """Every local partition; `loaded_only`: those that have a page of this incarnation, or are open already."""
+        """Every local partition; `loaded_only`: those that have a page of this incarnation, or are
+        open already.
+        """
         return self.home.all_partitions(loaded_only=loaded_only)
 
     # ---- waits -----------------------------------------------------------------------------------
@@ -302,26 +352,39 @@ class Engine:
         notices: Sequence[tuple[WatchedLog, int]] = (),
         brief: bool = False,
     ) -> bool:
-        """Sleep until a partition has records at its offset (then True), until `wake(owner)`, or for `timeout_s`.
+        """Sleep until a partition has records at its offset (then True), until `wake(owner)`, or
+        for `timeout_s`.
 
-        `topics`: the `topics_version` before the caller's check of the topics; a change of it ends the sleep, too. So does a
-        change of one of the `notices` from its value before the caller's read (`InternalTopic.notice`). `brief`: the caller will
-        continue the same wait soon, and not for more than about a second in this way.
+        `topics`: the `topics_version` before the caller's check of the topics; a change of it ends
+        the sleep, too. So does a change of one of the `notices` from its value before the caller's
+        read (`InternalTopic.notice`). `brief`: the caller will continue the same wait soon, and not
+        for more than about a second in this way.
         """
         self.check_open()
         waiter = self.waiter(owner)
         deadline = files.deadline_after(timeout_s)
-        live = [(page, offset) for partition, offset in tails if (page := partition.mapped_page) is not None]
-        words = [(page, seen) for partition, seen in notices if (page := partition.mapped_page) is not None]
+        live = [
+            (page, offset)
+            for partition, offset in tails
+            if (page := partition.mapped_page) is not None
+        ]
+        words = [
+            (page, seen)
+            for partition, seen in notices
+            if (page := partition.mapped_page) is not None
+        ]
         if len(live) < len(tails):
-            ready = waiter.wait(live, committed, (), min(deadline, files.deadline_after(STATIC_CHECK_S)), words)
+            ready = waiter.wait(
+                live, committed, (), min(deadline, files.deadline_after(STATIC_CHECK_S)), words
+            )
         else:
             ready = waiter.wait(live, committed, self._followed(topics), deadline, words)
         if 0 <= ready < len(live):
             return True  # at once: the path to a waiting reader is latency critical
         waiter.reset()
         if not brief:
-            for partition, _ in (*tails, *notices):  # no record: check that the page is still the present one
+            # no record: check that the page is still the present one
+            for partition, _ in (*tails, *notices):
                 partition.check_page()
         self.check_open()
         return False
@@ -339,24 +402,29 @@ class Engine:
             directory.flush(names)
 
     def close(self) -> None:
-        """Close the directory; the last process shuts it down cleanly. Idempotent: after an interrupt the next call goes on.
+        """Close the directory; the last process shuts it down cleanly. Idempotent: after an
+        interrupt the next call goes on.
 
-        Threads: each call returns after the log is closed, also by another thread. Only a callback or a signal handler inside
-        of a close returns at once.
-        Raises DurabilityError if that sync fails, in the end DeliveryError if producers that it closed have lost records, and
+        Threads: each call returns after the log is closed, also by another thread. Only a callback
+        or a signal handler inside of a close returns at once. Raises DurabilityError if that sync
+        fails, in the end DeliveryError if producers that it closed have lost records, and
         LockTimeoutError if the close of another thread takes longer than `lock.timeout.ms`.
         """
         if self._pid != os.getpid():
             return
-        with self.children.closed():  # outside the mutex: a producer that sends its last records needs partitions
+        # outside the mutex: a producer that sends its last records needs partitions
+        with self.children.closed():
             self._leave()
 
     def _leave(self) -> None:
         timeout_s = self.config.lock_timeout_ms / 1000
-        with Guard(self._leaving.release, partial(self._leaving.acquire, timeout=timeout_s)) as taken:
+        with Guard(
+            self._leaving.release, partial(self._leaving.acquire, timeout=timeout_s)
+        ) as taken:
             if not taken:
                 raise LockTimeoutError("another thread is closing the log", path=self.path)
-            if self._left or self._is_leaving:  # a signal handler may interrupt the close of its own thread
+            # a signal handler may interrupt the close of its own thread
+            if self._left or self._is_leaving:
                 return
             with self._mutex:
                 self._closed = True
@@ -369,7 +437,9 @@ class Engine:
             self._left = True  # last: after an interrupt the next close does the steps again
 
     def _leave_in_order(self) -> None:
-        """The steps of a close. Each one may be repeated; after an interrupt the others are still done."""
+        """The steps of a close. Each one may be repeated; after an interrupt the others are still
+        done.
+        """
         try:
             self.loads.end()
             for service in self._services:
@@ -378,10 +448,12 @@ class Engine:
             self._leave_all()
 
     def _leave_all(self) -> None:
-        with contextlib.ExitStack() as leaving:  # an error or an interrupt in one step does not keep the rest open
+        # an error or an interrupt in one step does not keep the rest open
+        with contextlib.ExitStack() as leaving:
             leaving.callback(self._release)
             leaving.callback(self._leave_directories)
-            self._closer = threading.get_ident()  # the only thread that may still use the partitions
+            # the only thread that may still use the partitions
+            self._closer = threading.get_ident()
             if self._is_inside:
                 self._end()
 
@@ -397,7 +469,9 @@ class Engine:
             for each in reversed(list(self._transactions.values())):
                 leaving.callback(each.close)
             for directory in reversed(self.directories):
-                if directory.is_left:  # otherwise the next close, after an interrupt, needs its partitions to leave it in order
+                # otherwise the next close, after an interrupt, needs its partitions to leave it in
+                # order
+                if directory.is_left:
                     leaving.callback(directory.close)
 
     def _end(self) -> None:
@@ -412,7 +486,9 @@ class Engine:
         return self._closed
 
     def abandon(self) -> None:
-        """Close inherited descriptors in a forked child, so that the parent's locks end with the parent."""
+        """Close inherited descriptors in a forked child, so that the parent's locks end with the
+        parent.
+        """
         for directory in self.directories:
             directory.abandon()
         for service in self._services:

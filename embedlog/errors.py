@@ -1,29 +1,40 @@
 """Defines all errors as one small tree, ordered by what a caller can do.
 
-ERROR-1  every error that embedlog raises descends from `EmbedlogError`, except `TypeError` for arguments of a wrong type
-ERROR-2  an error has its facts as attributes (`path`, `position`, `expected`, `found`), which its text contains
+ERROR-1  every error that embedlog raises descends from `EmbedlogError`, except `TypeError` for
+    arguments of a wrong type
+ERROR-2  an error has its facts as attributes (`path`, `position`, `expected`, `found`), which its
+    text contains
 ERROR-3  an error can be pickled with all its facts, for process pools and Spark executors
 ERROR-4  `retriable` is true if the same call can succeed later without a change by the caller
-ERROR-5  the text of an error is one printable line, because names and values in it may come from a file or a user
+ERROR-5  the text of an error is one printable line, because names and values in it may come from a
+    file or a user
 
     EmbedlogError > PlacedError (has topic, partition, offset; its subclasses are marked with *)
-      the data          CorruptRecordError  UnsupportedFormatError  OffsetOutOfRangeError* > LogTruncationError*
-      the names         UnknownTopicOrPartitionError  TopicExistsError > TopicMismatchError  InvalidTopicError
-                        InvalidPartitionsError  InvalidReplicationFactorError  InvalidReplicaAssignmentError
-                        NoOffsetForPartitionError*  UnknownSchemaError
-      the input         RecordTooLargeError  InvalidRecordError  InvalidTimestampError  PolicyViolationError
-                        SerializationError*  DeliveryError  ConfigError > UnknownOptionError (TypeError)  InvalidGroupIdError
-                        OutOfOrderSequenceError  DuplicateSequenceError  OffsetMismatchError*  IncompatibleSchemaError
-      the group         CommitFailedError > UnknownMemberError  IllegalGenerationError   RebalanceInProgressError
+      the data          CorruptRecordError  UnsupportedFormatError  OffsetOutOfRangeError* >
+      LogTruncationError* the names         UnknownTopicOrPartitionError  TopicExistsError >
+      TopicMismatchError  InvalidTopicError
+                        InvalidPartitionsError  InvalidReplicationFactorError
+                        InvalidReplicaAssignmentError NoOffsetForPartitionError*  UnknownSchemaError
+      the input         RecordTooLargeError  InvalidRecordError  InvalidTimestampError
+      PolicyViolationError
+                        SerializationError*  DeliveryError  ConfigError > UnknownOptionError
+                        (TypeError)  InvalidGroupIdError OutOfOrderSequenceError
+                        DuplicateSequenceError  OffsetMismatchError*  IncompatibleSchemaError
+      the group         CommitFailedError > UnknownMemberError  IllegalGenerationError
+      RebalanceInProgressError
                         GroupNotFoundError  GroupNotEmptyError  GroupSubscribedError  GroupSizeError
-                        InconsistentGroupProtocolError  RetriableCommitFailedError  ListenerError  AssignorError
-      other processes   FencedError > FencedInstanceIdError  DirectoryInUseError  LockTimeoutError (TimeoutError)
-      too slow          DeadlineError (TimeoutError) > BufferExhaustedError
-      the storage       StorageError (OSError)  DurabilityError  ForeignDirectoryError  UnsupportedFilesystemError
-      the replicas      NotEnoughReplicasError* > NotEnoughReplicasAfterAppendError*  LeaderNotAvailableError*
+                        InconsistentGroupProtocolError  RetriableCommitFailedError  ListenerError
+                        AssignorError
+      other processes   FencedError > FencedInstanceIdError  DirectoryInUseError  LockTimeoutError
+      (TimeoutError) too slow          DeadlineError (TimeoutError) > BufferExhaustedError the
+      storage       StorageError (OSError)  DurabilityError  ForeignDirectoryError
+      UnsupportedFilesystemError the replicas      NotEnoughReplicasError* >
+      NotEnoughReplicasAfterAppendError*  LeaderNotAvailableError*
                         NotEnoughDirectoriesError  ReplicaSetError  ElectionNotNeededError
-                        PreferredLeaderNotAvailableError  EligibleLeadersNotAvailableError  NoReassignmentInProgressError
-      the handle        ClosedError > ForkedError  StateError > InvalidTransactionStateError  TransactionAbortedError
+                        PreferredLeaderNotAvailableError  EligibleLeadersNotAvailableError
+                        NoReassignmentInProgressError
+      the handle        ClosedError > ForkedError  StateError > InvalidTransactionStateError
+      TransactionAbortedError
                         ConcurrentUseError  WakeupError  ReadOnlyError
       the installation  MissingExtraError (ImportError)  UnsupportedPlatformError
 """
@@ -41,20 +52,28 @@ from embedlog._error_base import PlacedError as PlacedError
 from embedlog._error_base import in_file as in_file
 from embedlog._error_base import printable as printable
 from embedlog._replica_errors import ElectionNotNeededError as ElectionNotNeededError
-from embedlog._replica_errors import EligibleLeadersNotAvailableError as EligibleLeadersNotAvailableError
+from embedlog._replica_errors import (
+    EligibleLeadersNotAvailableError as EligibleLeadersNotAvailableError,
+)
 from embedlog._replica_errors import LeaderNotAvailableError as LeaderNotAvailableError
 from embedlog._replica_errors import NoReassignmentInProgressError as NoReassignmentInProgressError
 from embedlog._replica_errors import NotEnoughDirectoriesError as NotEnoughDirectoriesError
-from embedlog._replica_errors import NotEnoughReplicasAfterAppendError as NotEnoughReplicasAfterAppendError
+from embedlog._replica_errors import (
+    NotEnoughReplicasAfterAppendError as NotEnoughReplicasAfterAppendError,
+)
 from embedlog._replica_errors import NotEnoughReplicasError as NotEnoughReplicasError
-from embedlog._replica_errors import PreferredLeaderNotAvailableError as PreferredLeaderNotAvailableError
+from embedlog._replica_errors import (
+    PreferredLeaderNotAvailableError as PreferredLeaderNotAvailableError,
+)
 from embedlog._replica_errors import ReplicaSetError as ReplicaSetError
 
 # ---- the data ------------------------------------------------------------------------------------
 
 
 class UnsupportedFormatError(EmbedlogError):
-    """The bytes are intact, but this version does not read their format: it is newer, or no longer supported."""
+    """The bytes are intact, but this version does not read their format: it is newer, or no longer
+    supported.
+    """
 
 
 class OffsetOutOfRangeError(PlacedError):
@@ -64,8 +83,8 @@ class OffsetOutOfRangeError(PlacedError):
 class LogTruncationError(OffsetOutOfRangeError):
     """The log lost a tail that this reader had read: seek to the offset from which to continue.
 
-    `diverging` is the first offset, as an `OffsetAndMetadata` with its epoch, from which the log may differ from what was read.
-    It is None if that offset is not known.
+    `diverging` is the first offset, as an `OffsetAndMetadata` with its epoch, from which the log
+    may differ from what was read. It is None if that offset is not known.
     """
 
     _FACTS = (*PlacedError._FACTS, "diverging")
@@ -89,18 +108,32 @@ class TopicExistsError(EmbedlogError):
 class TopicMismatchError(TopicExistsError):
     """`exist_ok=True` found a topic that contradicts the call; nothing was changed.
 
-    `differences` has (wanted, existing) for each setting by its dotted name, and for `partitions`. A call without these values
-    accepts the topic; `create_partitions` and `alter_topic` change it.
+    `differences` has (wanted, existing) for each setting by its dotted name, and for `partitions`.
+    A call without these values accepts the topic; `create_partitions` and `alter_topic` change it.
     """
 
     _FACTS = ("differences",)
 
-    def __init__(self, message: str, *, differences: Mapping[str, tuple[Any, Any]] | None = None, **facts: Any) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        differences: Mapping[str, tuple[Any, Any]] | None = None,
+        **facts: Any,
+    ) -> None:
         super().__init__(message, **facts)
         self.differences = dict(differences or {})
 
     def _text(self) -> str:
-        return "; ".join([self.message, *(f"{key}: wanted {new}, has {old}" for key, (new, old) in self.differences.items())])
+        return "; ".join(
+            [
+                self.message,
+                *(
+                    f"{key}: wanted {new}, has {old}"
+                    for key, (new, old) in self.differences.items()
+                ),
+            ]
+        )
 
 
 class InvalidTopicError(EmbedlogError):
@@ -112,11 +145,15 @@ class InvalidPartitionsError(EmbedlogError):
 
 
 class InvalidReplicationFactorError(EmbedlogError):
-    """The number of replicas is not positive, or above the number of directories that take replicas."""
+    """The number of replicas is not positive, or above the number of directories that take
+    replicas.
+    """
 
 
 class InvalidReplicaAssignmentError(EmbedlogError):
-    """The directories for a partition are none, unknown or named twice, or only some of them have a rack."""
+    """The directories for a partition are none, unknown or named twice, or only some of them have a
+    rack.
+    """
 
 
 class NoOffsetForPartitionError(PlacedError):
@@ -131,26 +168,34 @@ class UnknownSchemaError(EmbedlogError):
 
 
 class RecordTooLargeError(EmbedlogError):
-    """A record or batch is larger than a configured limit, which the message names; nothing was written."""
+    """A record or batch is larger than a configured limit, which the message names; nothing was
+    written.
+    """
 
 
 class InvalidRecordError(EmbedlogError):
-    """The topic does not allow the record, for example one without a key in a compacted topic; nothing was written."""
+    """The topic does not allow the record, for example one without a key in a compacted topic;
+    nothing was written.
+    """
 
 
 class InvalidTimestampError(EmbedlogError):
-    """The timestamp is negative or outside `message.timestamp.before/after.max.ms`; nothing was written."""
+    """The timestamp is negative or outside `message.timestamp.before/after.max.ms`; nothing was
+    written.
+    """
 
 
 class PolicyViolationError(EmbedlogError):
-    """The policy of the topic forbids the call, for example `delete_records` for a topic that is only compacted."""
+    """The policy of the topic forbids the call, for example `delete_records` for a topic that is
+    only compacted.
+    """
 
 
 class SerializationError(PlacedError):
     """A serializer or deserializer raised; its exception is the cause. `field` is "key" or "value".
 
-    A record that is not sent has no offset, and a partition only if one was given. To skip a record that cannot be read, call
-    `seek(tp, offset + 1)`.
+    A record that is not sent has no offset, and a partition only if one was given. To skip a record
+    that cannot be read, call `seek(tp, offset + 1)`.
     """
 
     _FACTS = (*PlacedError._FACTS, "field")
@@ -160,61 +205,96 @@ class SerializationError(PlacedError):
         self.field = field
 
     def _text(self) -> str:
-        names = {"topic": self.topic, "partition": self.partition, "offset": self.offset, "field": self.field}
+        names = {
+            "topic": self.topic,
+            "partition": self.partition,
+            "offset": self.offset,
+            "field": self.field,
+        }
         known = ", ".join(f"{name} {value}" for name, value in names.items() if value is not None)
         return f"{self.message} ({known})" if known else self.message
 
 
 class OffsetMismatchError(PlacedError):
-    """The record was sent with an `expected_offset`, but the log ends at another offset: `actual`. Nothing was written.
+    """The record was sent with an `expected_offset`, but the log ends at another offset: `actual`.
+    Nothing was written.
 
-    To try again, read the records from `expected` on, decide again, and send with the new log end as `expected_offset`.
+    To try again, read the records from `expected` on, decide again, and send with the new log end
+    as `expected_offset`.
     """
 
     @classmethod
     def of(cls, topic: str, partition: int, expected: int, actual: int) -> OffsetMismatchError:
         """The error of a partition whose log ends at `actual`."""
-        message = f"the log end of {topic}-{partition} is not the expected offset; nothing was written"
-        return cls(message, topic=topic, partition=partition, offset=actual, expected=expected, found=actual)
+        message = (
+            f"the log end of {topic}-{partition} is not the expected offset; nothing was written"
+        )
+        return cls(
+            message,
+            topic=topic,
+            partition=partition,
+            offset=actual,
+            expected=expected,
+            found=actual,
+        )
 
     @property
     def actual(self) -> int:
-        """The log end offset at the time of the refusal: the offset of the next record, if no other is written before."""
+        """The log end offset at the time of the refusal: the offset of the next record, if no other
+        is written before.
+        """
         found: int = self.found  # type: ignore[assignment]  # `of` sets it
         return found
 
 
 class DeliveryError(EmbedlogError):
-    """Records were not written, and their futures were not read. Raised by flush(), close() and at the end of `with`.
+    """Records were not written, and their futures were not read. Raised by flush(), close() and at
+    the end of `with`.
 
-    `count` is their number. `errors` has one (topic, partition or None, exception) for each partition and reason.
+    `count` is their number. `errors` has one (topic, partition or None, exception) for each
+    partition and reason.
     """
 
     _FACTS = ("count", "errors")
 
-    def __init__(self, message: str, *, count: int = 0, errors: Sequence[tuple[str, int | None, Any]] = (), **facts: Any) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        count: int = 0,
+        errors: Sequence[tuple[str, int | None, Any]] = (),
+        **facts: Any,
+    ) -> None:
         super().__init__(message, **facts)
         self.count = count
         self.errors = list(errors)
 
 
 class IncompatibleSchemaError(EmbedlogError):
-    """The subject's level of compatibility forbids the schema after an earlier `version` of `subject`; nothing was registered."""
+    """The subject's level of compatibility forbids the schema after an earlier `version` of
+    `subject`; nothing was registered.
+    """
 
     _FACTS = ("subject", "version")
 
-    def __init__(self, message: str, *, subject: str | None = None, version: int | None = None, **facts: Any) -> None:
+    def __init__(
+        self, message: str, *, subject: str | None = None, version: int | None = None, **facts: Any
+    ) -> None:
         super().__init__(message, **facts)
         self.subject = subject
         self.version = version
 
 
 class ConfigError(EmbedlogError):
-    """An option is unknown, of a wrong type or out of range; the message names key, value and range."""
+    """An option is unknown, of a wrong type or out of range; the message names key, value and
+    range.
+    """
 
 
 class UnknownOptionError(ConfigError, TypeError):
-    """The option, or the keyword of the call, does not exist; the message contains the nearest name. Nothing was done."""
+    """The option, or the keyword of the call, does not exist; the message contains the nearest
+    name. Nothing was done.
+    """
 
 
 class InvalidGroupIdError(EmbedlogError):
@@ -222,18 +302,24 @@ class InvalidGroupIdError(EmbedlogError):
 
 
 class OutOfOrderSequenceError(EmbedlogError):
-    """Records are missing between this batch of a producer and its previous one; nothing was written."""
+    """Records are missing between this batch of a producer and its previous one; nothing was
+    written.
+    """
 
 
 class DuplicateSequenceError(EmbedlogError):
-    """The records were appended before, and were deleted meanwhile: their offsets are not known. They were not written again."""
+    """The records were appended before, and were deleted meanwhile: their offsets are not known.
+    They were not written again.
+    """
 
 
 # ---- the group -----------------------------------------------------------------------------------
 
 
 class CommitFailedError(EmbedlogError):
-    """The group removed this member, and other members may have its partitions. Poll to join again."""
+    """The group removed this member, and other members may have its partitions. Poll to join
+    again.
+    """
 
 
 class UnknownMemberError(CommitFailedError):
@@ -245,23 +331,31 @@ class IllegalGenerationError(CommitFailedError):
 
 
 class RebalanceInProgressError(EmbedlogError):
-    """The group is reassigning its partitions: poll until that is complete, then commit for the remaining partitions."""
+    """The group is reassigning its partitions: poll until that is complete, then commit for the
+    remaining partitions.
+    """
 
     retriable = True
 
 
 class RetriableCommitFailedError(EmbedlogError):
-    """An asynchronous commit failed for a temporary reason: commit again, or rely on a later commit."""
+    """An asynchronous commit failed for a temporary reason: commit again, or rely on a later
+    commit.
+    """
 
     retriable = True
 
 
 class ListenerError(EmbedlogError):
-    """A rebalance listener raised; its exception is the cause. The assignment is valid: poll again to continue."""
+    """A rebalance listener raised; its exception is the cause. The assignment is valid: poll again
+    to continue.
+    """
 
 
 class AssignorError(EmbedlogError):
-    """An assignor raised, or its assignment is not allowed. No member received it; the next poll calls the assignor again."""
+    """An assignor raised, or its assignment is not allowed. No member received it; the next poll
+    calls the assignor again.
+    """
 
 
 class GroupNotFoundError(EmbedlogError):
@@ -281,18 +375,24 @@ class GroupSizeError(EmbedlogError):
 
 
 class InconsistentGroupProtocolError(EmbedlogError):
-    """The group has another protocol type, or no common assignor: choose another group, or an assignor of its members."""
+    """The group has another protocol type, or no common assignor: choose another group, or an
+    assignor of its members.
+    """
 
 
 # ---- other processes -------------------------------------------------------------------------------
 
 
 class FencedError(EmbedlogError):
-    """A newer producer or member has replaced this one: close it, because every further call is refused."""
+    """A newer producer or member has replaced this one: close it, because every further call is
+    refused.
+    """
 
 
 class FencedInstanceIdError(FencedError):
-    """Another consumer has taken over this `group.instance.id`: close this one, and give each process an id of its own."""
+    """Another consumer has taken over this `group.instance.id`: close this one, and give each
+    process an id of its own.
+    """
 
 
 class DirectoryInUseError(EmbedlogError):
@@ -302,7 +402,9 @@ class DirectoryInUseError(EmbedlogError):
 
 
 class LockTimeoutError(EmbedlogError, TimeoutError):
-    """Another process held a lock until the deadline; the message names the process and the time."""
+    """Another process held a lock until the deadline; the message names the process and the
+    time.
+    """
 
     retriable = True
 
@@ -317,7 +419,9 @@ class DeadlineError(EmbedlogError, TimeoutError):
 
 
 class BufferExhaustedError(DeadlineError):
-    """The producer's `buffer.memory` stayed full for `max.block.ms`: records arrive faster than they are written."""
+    """The producer's `buffer.memory` stayed full for `max.block.ms`: records arrive faster than
+    they are written.
+    """
 
 
 # ---- the storage ---------------------------------------------------------------------------------
@@ -341,20 +445,28 @@ class StorageError(EmbedlogError, OSError):
     def _text(self) -> str:
         if self.errno is None:
             return self.message
-        text = f"{self.message}: {self.strerror} ({errno_names.errorcode.get(self.errno, self.errno)})"
+        text = (
+            f"{self.message}: {self.strerror} ({errno_names.errorcode.get(self.errno, self.errno)})"
+        )
         return f"{text}; {self._REMEDIES[self.errno]}" if self.errno in self._REMEDIES else text
 
 
 class DurabilityError(EmbedlogError):
-    """A sync failed. Records that were acknowledged before are safe; those named here may not survive a power loss."""
+    """A sync failed. Records that were acknowledged before are safe; those named here may not
+    survive a power loss.
+    """
 
 
 class ForeignDirectoryError(EmbedlogError):
-    """The directory is not a log directory, or its metadata cannot be read; nothing in it was changed."""
+    """The directory is not a log directory, or its metadata cannot be read; nothing in it was
+    changed.
+    """
 
 
 class UnsupportedFilesystemError(EmbedlogError):
-    """Processes cannot share a log directory on this file system unless it is opened with `shared="locks"`."""
+    """Processes cannot share a log directory on this file system unless it is opened with
+    `shared="locks"`.
+    """
 
 
 # ---- the handle ----------------------------------------------------------------------------------
@@ -373,7 +485,9 @@ class StateError(EmbedlogError):
 
 
 class InvalidTransactionStateError(StateError):
-    """The state of the producer's transaction does not allow the call: the message has the state and what it allows."""
+    """The state of the producer's transaction does not allow the call: the message has the state
+    and what it allows.
+    """
 
 
 class TransactionAbortedError(EmbedlogError):
@@ -416,4 +530,8 @@ class UnsupportedPlatformError(EmbedlogError):
     """embedlog runs on Linux, x86-64 and arm64, in one interpreter of a process."""
 
 
-__all__ = sorted(name for name, value in list(globals().items()) if isinstance(value, type) and issubclass(value, EmbedlogError))
+__all__ = sorted(
+    name
+    for name, value in list(globals().items())
+    if isinstance(value, type) and issubclass(value, EmbedlogError)
+)

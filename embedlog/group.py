@@ -1,16 +1,18 @@
-"""The rules of one consumer group: its states, and the change that each event makes. Pure: no file, no lock, no clock.
+"""The rules of one consumer group: its states, and the change that each event makes. Pure: no file,
+no lock, no clock.
 
-GROUP-1  a function takes the newest record and an event, and returns the group to append, or a `Refusal`. It returns the same
-    object if there is nothing to append. The caller holds the lock of the group's partition from the read to the append
-GROUP-2  a join phase ends in the step in which the last missing member joins, leaves or is evicted; only then the generation
-    rises by one
+GROUP-1  a function takes the newest record and an event, and returns the group to append, or a
+    `Refusal`. It returns the same object if there is nothing to append. The caller holds the lock
+    of the group's partition from the read to the append
+GROUP-2  a join phase ends in the step in which the last missing member joins, leaves or is evicted;
+    only then the generation rises by one
 GROUP-3  a process that is not a member, or has another generation, cannot commit
-GROUP-4  a static member is removed after its session timeout or by name, never because its process ended or stopped polling. A
-    process that joins with its instance id replaces it, and fences it
-GROUP-5  `round` rises with every change of state, and with every new member while the first phase is delayed. So an observer
-    detects that an expired timer belongs to an earlier phase
-GROUP-6  a process slot belongs to one member. If it joins under another id, the previous member is removed without a wait: its
-    leave was not received, or its join not answered
+GROUP-4  a static member is removed after its session timeout or by name, never because its process
+    ended or stopped polling. A process that joins with its instance id replaces it, and fences it
+GROUP-5  `round` rises with every change of state, and with every new member while the first phase
+    is delayed. So an observer detects that an expired timer belongs to an earlier phase
+GROUP-6  a process slot belongs to one member. If it joins under another id, the previous member is
+    removed without a wait: its leave was not received, or its join not answered
 GROUP-7  unknown tagged fields of a newer version are kept, byte for byte
 """
 
@@ -33,7 +35,9 @@ Tags = tuple[tuple[int, bytes], ...]
 
 
 class State(IntEnum):
-    """Numbers of embedlog with Kafka's names. `DEAD` is never on disk: a deleted group has no record."""
+    """Numbers of embedlog with Kafka's names. `DEAD` is never on disk: a deleted group has no
+    record.
+    """
 
     EMPTY = 0
     PREPARING_REBALANCE = 1
@@ -55,7 +59,9 @@ class Refusal(Enum):
     ILLEGAL_GENERATION = "Specified group generation id is not valid."
     REBALANCE_IN_PROGRESS = "The group is rebalancing, so a rejoin is needed."
     FENCED_INSTANCE_ID = "Another member has taken the place of this static member."
-    INCONSISTENT_GROUP_PROTOCOL = "The group's members speak another protocol, or share no assignor with this one."
+    INCONSISTENT_GROUP_PROTOCOL = (
+        "The group's members speak another protocol, or share no assignor with this one."
+    )
     INVALID_SESSION_TIMEOUT = "The session timeout is not within the range allowed."
     GROUP_MAX_SIZE_REACHED = "The group has reached its maximum size."
     NON_EMPTY_GROUP = "The group is not empty."
@@ -86,7 +92,8 @@ class Limits:
 class Member:
     """One member. `protocols`: its assignors in order of preference, each with its subscription.
 
-    `joined`: whether it takes part in the present phase; a static member may stay in a generation without having joined it.
+    `joined`: whether it takes part in the present phase; a static member may stay in a generation
+    without having joined it.
     """
 
     member_id: str
@@ -108,7 +115,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The newest record of a group. `members` are in the order of their joins; `protocol` is None without members."""
+    """The newest record of a group. `members` are in the order of their joins; `protocol` is None
+    without members.
+    """
 
     protocol_type: str = ""
     generation: int = 0
@@ -130,7 +139,14 @@ class Group:
         """The member that has an instance id now."""
         if instance_id is None:
             return None
-        return next((member.member_id for member in self.members.values() if member.instance_id == instance_id), None)
+        return next(
+            (
+                member.member_id
+                for member in self.members.values()
+                if member.instance_id == instance_id
+            ),
+            None,
+        )
 
     def missing(self) -> list[str]:
         """The members that the join phase waits for."""
@@ -149,7 +165,8 @@ def join(
     protocol_type: str = TYPE,
     rejoining: bool = False,
 ) -> Group | Refusal:
-    """A member joins, again or for the first time; `rejoining`: it had this member id, so it must not join as a new one.
+    """A member joins, again or for the first time; `rejoining`: it had this member id, so it must
+    not join as a new one.
 
     Afterwards it is a member of the stable group at once, or it waits for the end of the phase.
     """
@@ -166,19 +183,26 @@ def join(
         return Refusal.FENCED_INSTANCE_ID
     if rejoining and before is None:
         return Refusal.UNKNOWN_MEMBER_ID
-    if not _supports_protocols(group, member, protocol_type, member.member_id if holder is None else holder):
+    if not _supports_protocols(
+        group, member, protocol_type, member.member_id if holder is None else holder
+    ):
         return Refusal.INCONSISTENT_GROUP_PROTOCOL
     if before is not None:
         return _join_again(group, before, member, now_ms)
     if holder is not None:
         return _replace_static(group, group.members[holder], member, now_ms)
-    if sum(not _same_process_slot(each, member) for each in group.members.values()) >= limits.max_size:
+    if (
+        sum(not _same_process_slot(each, member) for each in group.members.values())
+        >= limits.max_size
+    ):
         return Refusal.GROUP_MAX_SIZE_REACHED
     return _join_anew(group, member, protocol_type, limits, now_ms)
 
 
 def _supports_protocols(group: Group, member: Member, protocol_type: str, except_id: str) -> bool:
-    """Whether it shares a protocol with all other members; its own previous protocols are ignored."""
+    """Whether it shares a protocol with all other members; its own previous protocols are
+    ignored.
+    """
     names = {name for name, _ in member.protocols}
     if not names or not protocol_type or (group.members and group.protocol_type != protocol_type):
         return False
@@ -188,9 +212,15 @@ def _supports_protocols(group: Group, member: Member, protocol_type: str, except
     return bool(names)
 
 
-def _join_anew(group: Group, member: Member, protocol_type: str, limits: Limits, now_ms: int) -> Group:
+def _join_anew(
+    group: Group, member: Member, protocol_type: str, limits: Limits, now_ms: int
+) -> Group:
     member = replace(member, joined=True, assignment=b"")
-    members = {each.member_id: each for each in group.members.values() if not _same_process_slot(each, member)}
+    members = {
+        each.member_id: each
+        for each in group.members.values()
+        if not _same_process_slot(each, member)
+    }
     leader = group.leader if group.leader in members else next(iter(members), member.member_id)
     members[member.member_id] = member
     grown = replace(group, protocol_type=protocol_type, members=members, leader=leader)
@@ -202,15 +232,23 @@ def _join_anew(group: Group, member: Member, protocol_type: str, limits: Limits,
 
 
 def _same_process_slot(one: Member, other: Member) -> bool:
-    return one.process_slot is not None and one.process_slot == other.process_slot and one.instance_id is None
+    return (
+        one.process_slot is not None
+        and one.process_slot == other.process_slot
+        and one.instance_id is None
+    )
 
 
 def _join_again(group: Group, before: Member, member: Member, now_ms: int) -> Group:
-    member = replace(member, joined=True, assignment=before.assignment, others=member.others or before.others)
+    member = replace(
+        member, joined=True, assignment=before.assignment, others=member.others or before.others
+    )
     members = {**group.members, member.member_id: member}
     again = group if member == before else replace(group, members=members)
     if group.state is State.PREPARING_REBALANCE:
-        return again if again is group else _advance(replace(again, protocol=choose(members)), now_ms)
+        return (
+            again if again is group else _advance(replace(again, protocol=choose(members)), now_ms)
+        )
     leading = group.state is State.STABLE and group.leader == member.member_id
     if member.protocols == before.protocols and not leading:
         return again
@@ -219,15 +257,22 @@ def _join_again(group: Group, before: Member, member: Member, now_ms: int) -> Gr
 
 def _replace_static(group: Group, before: Member, member: Member, now_ms: int) -> Group:
     """A new process with the instance id of a static member replaces it, under a new member id."""
-    member = replace(member, joined=True, assignment=before.assignment, others=member.others or before.others)
-    members = {each.member_id: each for each in (member if each is before else each for each in group.members.values())}
+    member = replace(
+        member, joined=True, assignment=before.assignment, others=member.others or before.others
+    )
+    members = {
+        each.member_id: each
+        for each in (member if each is before else each for each in group.members.values())
+    }
     leader = member.member_id if group.leader == before.member_id else group.leader
     taken = replace(group, members=members, leader=leader)
     if group.state is State.PREPARING_REBALANCE:
         return _advance(replace(taken, protocol=choose(members)), now_ms)
     if group.state is State.STABLE and choose(members) == group.protocol:
         metadata = before.metadata(group.protocol), member.metadata(group.protocol)
-        if metadata[0] == metadata[1] or (group.protocol_type == TYPE and same_subscription(group.protocol or "", *metadata)):
+        if metadata[0] == metadata[1] or (
+            group.protocol_type == TYPE and same_subscription(group.protocol or "", *metadata)
+        ):
             return taken
     return _prepare(taken, now_ms, {member.member_id})
 
@@ -241,8 +286,8 @@ def end_delay(old: Group, now_ms: int) -> Group:
 
 
 def choose(members: Mapping[str, Member]) -> str | None:
-    """The protocol with the most votes: each member votes for the first in its list that all support; a tie goes to the first
-    member's.
+    """The protocol with the most votes: each member votes for the first in its list that all
+    support; a tie goes to the first member's.
     """
     lists = [[name for name, _ in member.protocols] for member in members.values()]
     if not lists:
@@ -256,7 +301,9 @@ def _prepare(group: Group, now_ms: int, joined: Iterable[str] = (), delayed: boo
     """Start a join phase: all members except those in `joined` must join again."""
     here = set(joined)
     members = {
-        member_id: member if member.joined == (member_id in here) else replace(member, joined=member_id in here)
+        member_id: member
+        if member.joined == (member_id in here)
+        else replace(member, joined=member_id in here)
         for member_id, member in group.members.items()
     }
     prepared = replace(
@@ -286,7 +333,10 @@ def _advance(group: Group, now_ms: int, overdue: bool = False) -> Group:
         generation=group.generation + 1 if group.generation < GENERATION_MAX else 1,
         protocol=choose(group.members),
         leader=leader,
-        members={member_id: replace(member, assignment=b"") for member_id, member in group.members.items()},
+        members={
+            member_id: replace(member, assignment=b"")
+            for member_id, member in group.members.items()
+        },
         changed_ms=now_ms,
         delayed=False,
         round=group.round + 1,
@@ -301,7 +351,8 @@ def sync(
     assignments: Mapping[str, bytes],
     now_ms: int,
 ) -> Group | Refusal:
-    """The leader sends the assignments; for other members the call checks whether they have been sent.
+    """The leader sends the assignments; for other members the call checks whether they have been
+    sent.
 
     Members without an assignment get an empty one; assignments of unknown members are ignored.
     """
@@ -314,7 +365,10 @@ def sync(
         return Refusal.REBALANCE_IN_PROGRESS
     if old.state is State.STABLE or member_id != old.leader:
         return old
-    members = {each: replace(member, assignment=assignments.get(each, b"")) for each, member in old.members.items()}
+    members = {
+        each: replace(member, assignment=assignments.get(each, b""))
+        for each, member in old.members.items()
+    }
     return replace(old, state=State.STABLE, members=members, changed_ms=now_ms, round=old.round + 1)
 
 
@@ -325,7 +379,11 @@ def leave(old: Group | None, member_id: str, now_ms: int) -> Group | Refusal:
     """A member leaves. A static one stays: its membership is kept for its next process."""
     if old is None or member_id not in old.members:
         return Refusal.UNKNOWN_MEMBER_ID
-    return old if old.members[member_id].instance_id is not None else _without(old, {member_id}, now_ms)
+    return (
+        old
+        if old.members[member_id].instance_id is not None
+        else _without(old, {member_id}, now_ms)
+    )
 
 
 def remove(old: Group | None, instance_ids: Collection[str] | None, now_ms: int) -> Group | Refusal:
@@ -340,15 +398,24 @@ def remove(old: Group | None, instance_ids: Collection[str] | None, now_ms: int)
 def evict(old: Group, verdicts: Mapping[str, Verdict], now_ms: int) -> Group:
     """Remove members that an observer found ended; verdicts that do not apply are ignored.
 
-    A late round concerns all members that it waits for: dynamic members are removed, static ones keep their last subscription.
+    A late round concerns all members that it waits for: dynamic members are removed, static ones
+    keep their last subscription.
     """
-    found = {member_id: verdict for member_id, verdict in verdicts.items() if member_id in old.members}
-    gone = {member_id for member_id, verdict in found.items() if _must_remove(old, old.members[member_id], verdict)}
+    found = {
+        member_id: verdict for member_id, verdict in verdicts.items() if member_id in old.members
+    }
+    gone = {
+        member_id
+        for member_id, verdict in found.items()
+        if _must_remove(old, old.members[member_id], verdict)
+    }
     preparing = old.state is State.PREPARING_REBALANCE and not old.delayed
     missing = old.missing() if preparing else []
     overdue = any(found.get(member_id) is Verdict.LATE for member_id in missing)
     if overdue:
-        gone.update(member_id for member_id in missing if old.members[member_id].instance_id is None)
+        gone.update(
+            member_id for member_id in missing if old.members[member_id].instance_id is None
+        )
     return _advance(_without(old, gone, now_ms), now_ms, overdue)
 
 
@@ -361,19 +428,30 @@ def _must_remove(group: Group, member: Member, verdict: Verdict) -> bool:
 def _without(old: Group, gone: set[str], now_ms: int) -> Group:
     if not gone:
         return old
-    members = {member_id: member for member_id, member in old.members.items() if member_id not in gone}
+    members = {
+        member_id: member for member_id, member in old.members.items() if member_id not in gone
+    }
     leader = next(iter(members), None) if old.leader in gone else old.leader
     left = replace(old, members=members, leader=leader, protocol=choose(members))
-    return _advance(left, now_ms) if old.state is State.PREPARING_REBALANCE else _prepare(left, now_ms)
+    return (
+        _advance(left, now_ms) if old.state is State.PREPARING_REBALANCE else _prepare(left, now_ms)
+    )
 
 
 # ---- offsets -------------------------------------------------------------------------------------
 
 
 def may_commit(
-    old: Group | None, member_id: str, generation: int, instance_id: str | None, *, transactional: bool = False
+    old: Group | None,
+    member_id: str,
+    generation: int,
+    instance_id: str | None,
+    *,
+    transactional: bool = False,
 ) -> Refusal | None:
-    """The reason to refuse a commit; None if it is allowed. A non-member has an empty id and generation -1."""
+    """The reason to refuse a commit; None if it is allowed. A non-member has an empty id and
+    generation -1.
+    """
     non_member = not member_id and instance_id is None and generation < 0
     if transactional and non_member:
         return None
@@ -393,10 +471,12 @@ def may_commit(
 
 
 def may_commit_held(old: Group | None, member_id: str) -> Refusal | None:
-    """The reason to refuse a commit of what a dynamic member has while it waits for its assignment; None if it is allowed.
+    """The reason to refuse a commit of what a dynamic member has while it waits for its assignment;
+    None if it is allowed.
 
-    REQUIRES that its assignors are cooperative: no other member gets a partition that it has named at its join, and not released.
-    In each generation it takes part, or it is no member any more, so the generation decides nothing here.
+    REQUIRES that its assignors are cooperative: no other member gets a partition that it has named
+    at its join, and not released. In each generation it takes part, or it is no member any more, so
+    the generation decides nothing here.
     """
     return member_refusal(old, member_id, None)
 
@@ -404,20 +484,31 @@ def may_commit_held(old: Group | None, member_id: str) -> Refusal | None:
 def member_refusal(old: Group | None, member_id: str, instance_id: str | None) -> Refusal | None:
     """The reason why this is not a member; None if it is one.
 
-    A replaced static member gets its own error: if it joined again under a new id, two processes would fence each other forever.
+    A replaced static member gets its own error: if it joined again under a new id, two processes
+    would fence each other forever.
     """
     if old is None:
         return Refusal.UNKNOWN_MEMBER_ID
     if old.state is State.DEAD:
         return Refusal.COORDINATOR_NOT_AVAILABLE
-    if instance_id is not None and (holder := old.holder(instance_id)) is not None and holder != member_id:
+    if (
+        instance_id is not None
+        and (holder := old.holder(instance_id)) is not None
+        and holder != member_id
+    ):
         return Refusal.FENCED_INSTANCE_ID
     member = old.members.get(member_id)
-    return None if member is not None and member.instance_id == instance_id else Refusal.UNKNOWN_MEMBER_ID
+    return (
+        None
+        if member is not None and member.instance_id == instance_id
+        else Refusal.UNKNOWN_MEMBER_ID
+    )
 
 
 def subscribed(old: Group | None) -> frozenset[str]:
-    """The topics to which members of a consumer group subscribe; an unreadable subscription counts as empty."""
+    """The topics to which members of a consumer group subscribe; an unreadable subscription counts
+    as empty.
+    """
     found: set[str] = set()
     if old is not None and old.protocol_type == TYPE:
         for member in old.members.values():
@@ -429,14 +520,18 @@ def subscribed(old: Group | None) -> frozenset[str]:
 
 
 def may_delete(old: Group | None, has_offsets: bool) -> Refusal | None:
-    """The reason to refuse the deletion of a group; a group that no member ever joined may have offsets."""
+    """The reason to refuse the deletion of a group; a group that no member ever joined may have
+    offsets.
+    """
     if old is None:
         return None if has_offsets else Refusal.GROUP_ID_NOT_FOUND
     return Refusal.NON_EMPTY_GROUP if old.members else None
 
 
 def may_reset(old: Group | None) -> Refusal | None:
-    """The reason to refuse a reset by an administrator. Kafka's `UNKNOWN_MEMBER_ID` would be unclear here."""
+    """The reason to refuse a reset by an administrator. Kafka's `UNKNOWN_MEMBER_ID` would be
+    unclear here.
+    """
     return Refusal.NON_EMPTY_GROUP if old is not None and old.members else None
 
 
@@ -449,8 +544,12 @@ def may_delete_offsets(old: Group | None, has_offsets: bool, topic: str) -> Refu
     return Refusal.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed(old) else None
 
 
-def expires_from_ms(old: Group | None, topics: frozenset[str], topic: str, commit_ms: int) -> int | None:
-    """The start of an offset's retention time; None while it cannot expire. `topics` are the `subscribed` ones."""
+def expires_from_ms(
+    old: Group | None, topics: frozenset[str], topic: str, commit_ms: int
+) -> int | None:
+    """The start of an offset's retention time; None while it cannot expire. `topics` are the
+    `subscribed` ones.
+    """
     if old is None or not old.protocol_type:
         return commit_ms
     if old.state is State.EMPTY:

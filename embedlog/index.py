@@ -1,11 +1,14 @@
 """Offset and time index of a segment (format.md 2.2, 2.3, 2.5).
 
 INDEX-1  losing an index loses time, never data: `Builder` makes it again from the batches
-INDEX-2  an entry names the last offset and the first byte of one batch; every user of an entry compares it with the batch there.
-         A time entry names the largest timestamp so far, and the last offset of the first batch that has it
-INDEX-3  the number of valid entries comes from the page or from the file's size, never from the content of the entries
+INDEX-2  an entry names the last offset and the first byte of one batch; every user of an entry
+         compares it with the batch there. A time entry names the largest timestamp so far, and the
+         last offset of the first batch that has it
+INDEX-3  the number of valid entries comes from the page or from the file's size, never from the
+    content of the entries
 INDEX-4  each offset entry has the digest of all batches before it (`digests`)
-INDEX-5  entries are written at number x size, never appended: a failed append leaves nothing that the next one does not overwrite
+INDEX-5  entries are written at number x size, never appended: a failed append leaves nothing that
+    the next one does not overwrite
 """
 
 from __future__ import annotations
@@ -28,19 +31,25 @@ if TYPE_CHECKING:
 
 OFFSET_ENTRY: Final = struct.Struct(">ii")  # relative offset, position
 TIME_ENTRY: Final = struct.Struct(">qi")  # timestamp, relative offset
-SIZE_START, SIZE_END = 8, 12  # the bytes of a batch header with the size of what follows
+# the bytes of a batch header with the size of what follows
+SIZE_START = 8
+SIZE_END = 12
 INDEX_BYTES_MAX: Final = file_names.INT_MAX  # the largest segment.index.bytes
 
 
 class Place(NamedTuple):
-    """The start of a lookup: entry number (-1: the segment's start), the last offset of the batch there, its first byte."""
+    """The start of a lookup: entry number (-1: the segment's start), the last offset of the batch
+    there, its first byte.
+    """
 
     number: int
     last_offset: int
     position: int
 
     def begins(self, batches: Batches, first: int) -> bool:
-        """Whether the first of these batches is the named one, which begins at offset `first` if that is not -1."""
+        """Whether the first of these batches is the named one, which begins at offset `first` if
+        that is not -1.
+        """
         if not len(batches) or (first >= 0 and batches["base_offset"][0] != first):
             return False
         return int(batches["base_offset"][0] + batches["last_offset_delta"][0]) == self.last_offset
@@ -58,7 +67,9 @@ class Time(NamedTuple):
         return cls(timestamp_ms, base + relative)
 
     def row(self, batches: Batches) -> int | None:
-        """The row of the batch with this offset, if the batch has this timestamp; None if the entry is wrong."""
+        """The row of the batch with this offset, if the batch has this timestamp; None if the entry
+        is wrong.
+        """
         at = int(np.searchsorted(batches["base_offset"], self.offset, "right")) - 1
         if at < 0 or self.offset > batches["base_offset"][at] + batches["last_offset_delta"][at]:
             return None
@@ -81,20 +92,31 @@ class Cut(NamedTuple):
 
 
 def count(path: Path, entry_bytes: int) -> int:
-    """Entries in an index file by its size, 0 if it is absent. Raises CorruptRecordError for an invalid size."""
+    """Entries in an index file by its size, 0 if it is absent. Raises CorruptRecordError for an
+    invalid size.
+    """
     found = files.facts_of(path)
     return _bounded(path, found.size) // entry_bytes if found is not None else 0
 
 
 def _bounded(path: Path, size: int) -> int:
-    """The size of an index. A sparse file of any size costs nothing, but its number of entries must fit the control page."""
+    """The size of an index. A sparse file of any size costs nothing, but its number of entries must
+    fit the control page.
+    """
     if size > INDEX_BYTES_MAX:
-        raise CorruptRecordError("an index is too large", path=path, expected=f"at most {INDEX_BYTES_MAX} bytes", found=size)
+        raise CorruptRecordError(
+            "an index is too large",
+            path=path,
+            expected=f"at most {INDEX_BYTES_MAX} bytes",
+            found=size,
+        )
     return size
 
 
 def offset_floor(fd: int, entries: int, base: int, offset: int) -> Place:
-    """The last entry at or below `offset`, or the segment's start, also if the index is shorter than it should be."""
+    """The last entry at or below `offset`, or the segment's start, also if the index is shorter
+    than it should be.
+    """
     target = min(offset - base, RELATIVE_MAX)
     if entries == 0 or target < 0:
         return Place(-1, base - 1, 0)
@@ -106,18 +128,28 @@ def offset_floor(fd: int, entries: int, base: int, offset: int) -> Place:
 
 
 def adjacent(fd: int, log_fd: int, base: int, place: Place) -> Place | None:
-    """The entry after that of `place`, if its batch directly follows by the size in the header; None otherwise."""
-    following, head = entry(fd, place.number + 1), files.pread(log_fd, SIZE_END, place.position, file_names.LOG)
+    """The entry after that of `place`, if its batch directly follows by the size in the header;
+    None otherwise.
+    """
+    following = entry(fd, place.number + 1)
+    head = files.pread(log_fd, SIZE_END, place.position, file_names.LOG)
     end = place.position + SIZE_END + int.from_bytes(head[SIZE_START:], "big", signed=True)
-    return Place(place.number + 1, base + following[0], end) if following is not None and following[1] == end else None
+    return (
+        Place(place.number + 1, base + following[0], end)
+        if following is not None and following[1] == end
+        else None
+    )
 
 
 def cut(fd: int, entries: int, base: int, position: int, after: int) -> Cut | None:
-    """The last boundary between two batches at or below byte `position`; if that is not above `after`, the first one above.
+    """The last boundary between two batches at or below byte `position`; if that is not above
+    `after`, the first one above.
 
-    An entry has the last offset of its batch, not the first: so the offset is that of the previous entry plus 1.
+    An entry has the last offset of its batch, not the first: so the offset is that of the previous
+    entry plus 1.
     """
-    low, high = 1, entries
+    low = 1
+    high = entries
     while low < high:
         middle = (low + high) // 2
         found = entry(fd, middle)
@@ -126,7 +158,8 @@ def cut(fd: int, entries: int, base: int, position: int, after: int) -> Cut | No
         else:
             high = middle
     for number in range(max(1, low - 1), min(low + 1, entries)):
-        one, two = entry(fd, number - 1), entry(fd, number)
+        one = entry(fd, number - 1)
+        two = entry(fd, number)
         if one is not None and two is not None and two[1] > after:
             return Cut(base + one[0] + 1, two[1])
     return None
@@ -135,15 +168,22 @@ def cut(fd: int, entries: int, base: int, position: int, after: int) -> Cut | No
 def entry(fd: int, number: int) -> tuple[int, int] | None:
     """Relative offset and position; None if the file is shorter than it should be."""
     raw = files.pread(fd, OFFSET_ENTRY.size, number * OFFSET_ENTRY.size, file_names.INDEX)
-    return None if len(raw) < OFFSET_ENTRY.size else (OFFSET_ENTRY.unpack(raw)[0], OFFSET_ENTRY.unpack(raw)[1])
+    return (
+        None
+        if len(raw) < OFFSET_ENTRY.size
+        else (OFFSET_ENTRY.unpack(raw)[0], OFFSET_ENTRY.unpack(raw)[1])
+    )
 
 
-def time_floor(fd: int, entries: int, base: int, timestamp_ms: int, lateness_ms: int = -1) -> Time | None:
-    """The entry at which a search for a time can start; None: at the segment's start. The caller compares it with its batch.
+def time_floor(
+    fd: int, entries: int, base: int, timestamp_ms: int, lateness_ms: int = -1
+) -> Time | None:
+    """The entry at which a search for a time can start; None: at the segment's start. The caller
+    compares it with its batch.
 
-    No record before the batch of an entry is newer than its time plus `lateness_ms` (-1: not known). That proves the last entry
-    at or below the time. Otherwise the entry before it is used. If one of the two is damaged, the other one is the proof, because
-    times and offsets rise.
+    No record before the batch of an entry is newer than its time plus `lateness_ms` (-1: not
+    known). That proves the last entry at or below the time. Otherwise the entry before it is used.
+    If one of the two is damaged, the other one is the proof, because times and offsets rise.
     """
     found = codec.time_floor_file(fd, entries, timestamp_ms) if entries else None
     if found is None:
@@ -151,48 +191,78 @@ def time_floor(fd: int, entries: int, base: int, timestamp_ms: int, lateness_ms:
     last = Time.read(found[1], base)
     if 0 <= lateness_ms < timestamp_ms - last.timestamp_ms:
         return last
-    raw = files.pread(fd, TIME_ENTRY.size, (found[0] - 1) * TIME_ENTRY.size, file_names.TIME_INDEX) if found[0] else b""
+    raw = (
+        files.pread(fd, TIME_ENTRY.size, (found[0] - 1) * TIME_ENTRY.size, file_names.TIME_INDEX)
+        if found[0]
+        else b""
+    )
     before = Time.read(raw, base) if len(raw) == TIME_ENTRY.size else None
-    return before if before is not None and before.timestamp_ms < last.timestamp_ms and before.offset < last.offset else None
+    return (
+        before
+        if before is not None
+        and before.timestamp_ms < last.timestamp_ms
+        and before.offset < last.offset
+        else None
+    )
 
 
 def time_ceiling(fd: int, entries: int, base: int, timestamp_ms: int) -> int | None:
-    """The last offset of the first batch that is as new as `timestamp_ms` according to the index; None without such an entry."""
+    """The last offset of the first batch that is as new as `timestamp_ms` according to the index;
+    None without such an entry.
+    """
     found = codec.time_floor_file(fd, entries, timestamp_ms - 1) if entries else None
     number = 0 if found is None else found[0] + 1
-    raw = files.pread(fd, TIME_ENTRY.size, number * TIME_ENTRY.size, file_names.TIME_INDEX) if number < entries else b""
+    raw = (
+        files.pread(fd, TIME_ENTRY.size, number * TIME_ENTRY.size, file_names.TIME_INDEX)
+        if number < entries
+        else b""
+    )
     return int(base + TIME_ENTRY.unpack(raw)[1]) if len(raw) == TIME_ENTRY.size else None
 
 
 def last(path: Path, layout_: struct.Struct) -> Last:
-    """The end of an index file; no entries if it is absent. Raises CorruptRecordError for an invalid size."""
+    """The end of an index file; no entries if it is absent. Raises CorruptRecordError for an
+    invalid size.
+    """
     found = files.facts_of(path)
     if found is None or found.size < layout_.size:
         return Last()
     if _bounded(path, found.size) % layout_.size:
         raise CorruptRecordError(
-            "invalid size of an index", path=path, expected=f"a multiple of {layout_.size}", found=found.size
+            "invalid size of an index",
+            path=path,
+            expected=f"a multiple of {layout_.size}",
+            found=found.size,
         )
     size = min(found.size, 2 * layout_.size)
     with files.opened(path) as fd:
         raw = files.pread(fd, size, found.size - size, path)
     if len(raw) < size:
-        raise CorruptRecordError("an index was shortened while it was read", path=path, expected=found.size)
+        raise CorruptRecordError(
+            "an index was shortened while it was read", path=path, expected=found.size
+        )
     ends = list(layout_.iter_unpack(raw))
     return Last(found.size // layout_.size, ends[-1], ends[-2] if len(ends) > 1 else None)
 
 
 def names_its_batch(fd: int, place: Place, base: int, size: int) -> bool:
-    """Whether the batch at the position of an offset entry is the one that the entry names, by its header."""
+    """Whether the batch at the position of an offset entry is the one that the entry names, by its
+    header.
+    """
     row = np.zeros(1, batch_dtype())
     with contextlib.suppress(CorruptRecordError):
         count, _ = system.walk_headers(fd, place.position, size, row, base)
-        return count == 1 and int(row["base_offset"][0]) + int(row["last_offset_delta"][0]) == place.last_offset
+        return (
+            count == 1
+            and int(row["base_offset"][0]) + int(row["last_offset_delta"][0]) == place.last_offset
+        )
     return False
 
 
 def newest_timestamps(batches: Batches) -> NDArray[np.int64]:
-    """The timestamp of each batch that counts for the time index. A batch that compaction emptied has none: -1."""
+    """The timestamp of each batch that counts for the time index. A batch that compaction emptied
+    has none: -1.
+    """
     return np.where(batches["records"] == 0, -1, batches["max_timestamp"]).astype(np.int64)
 
 
@@ -211,7 +281,8 @@ class Builder:
         self.bytes_since_entry = 0
         self.max_timestamp = -1
         self.max_timestamp_offset = base
-        self.min_timestamp, self.lateness_ms = EMPTY_MS, 0
+        self.min_timestamp = EMPTY_MS
+        self.lateness_ms = 0
         self.last_time_entry = -1
 
     @property
@@ -223,7 +294,9 @@ class Builder:
         return len(self.times) // TIME_ENTRY.size
 
     def add(self, batches: Batches, before: NDArray[np.uint64]) -> None:
-        """Add the following batches; their positions are bytes of the segment. `before`: chain digests."""
+        """Add the following batches; their positions are bytes of the segment. `before`: chain
+        digests.
+        """
         rows = zip(
             batches["base_offset"].tolist(),
             batches["last_offset_delta"].tolist(),
@@ -236,11 +309,13 @@ class Builder:
         )
         for first, delta, position, size, timestamp, oldest, digest in rows:
             last = first + delta
-            if oldest >= 0:  # else the smallest timestamp of the segment is unknown, and its lateness too
+            # else the smallest timestamp of the segment is unknown, and its lateness too
+            if oldest >= 0:
                 self.lateness_ms = max(self.lateness_ms, self.max_timestamp - oldest)
             self.min_timestamp = min(self.min_timestamp, oldest)
             if timestamp > self.max_timestamp:
-                self.max_timestamp, self.max_timestamp_offset = timestamp, last
+                self.max_timestamp = timestamp
+                self.max_timestamp_offset = last
             if self.bytes_since_entry > self.interval_bytes and last - self.base <= RELATIVE_MAX:
                 self.offsets += OFFSET_ENTRY.pack(last - self.base, position)
                 self.digests.append((position, digest))
@@ -249,14 +324,22 @@ class Builder:
             self.bytes_since_entry += size
 
     def add_time_entry(self) -> None:
-        """Add the largest timestamp so far, unless the index has it: at each offset entry, and when the segment is closed."""
-        if self.max_timestamp > self.last_time_entry and self.max_timestamp_offset - self.base <= RELATIVE_MAX:
+        """Add the largest timestamp so far, unless the index has it: at each offset entry, and when
+        the segment is closed.
+        """
+        if (
+            self.max_timestamp > self.last_time_entry
+            and self.max_timestamp_offset - self.base <= RELATIVE_MAX
+        ):
             self.times += TIME_ENTRY.pack(self.max_timestamp, self.max_timestamp_offset - self.base)
             self.last_time_entry = self.max_timestamp
 
     def records(self, first: int = 0) -> bytes:
         """The digests as stored in their file; `first` is the number of the first one."""
-        made = (interval_digests.record(self.base, first + at, *each) for at, each in enumerate(self.digests))
+        made = (
+            interval_digests.record(self.base, first + at, *each)
+            for at, each in enumerate(self.digests)
+        )
         return b"".join(made)
 
     def write(self, directory: Path, mode: int = 0o666) -> None:
@@ -269,9 +352,17 @@ class Builder:
         interval_digests.write(directory, self.base, self.records(), 0, mode)
 
     def write_tail(
-        self, directory: Path, offset_entries: int, time_entries: int, mode: int = 0o666, *, digested: bool = True
+        self,
+        directory: Path,
+        offset_entries: int,
+        time_entries: int,
+        mode: int = 0o666,
+        *,
+        digested: bool = True,
     ) -> None:
-        """Write the built entries after the first entries of existing files, and truncate the rest. REQUIRES the append lock."""
+        """Write the built entries after the first entries of existing files, and truncate the rest.
+        REQUIRES the append lock.
+        """
         tails = (
             (file_names.INDEX, self.offsets, offset_entries * OFFSET_ENTRY.size),
             (file_names.TIME_INDEX, self.times, time_entries * TIME_ENTRY.size),
@@ -282,4 +373,6 @@ class Builder:
                 files.write_all(fd, raw, position, path)
                 files.truncate(fd, position + len(raw), path)
         if digested:
-            interval_digests.write(directory, self.base, self.records(offset_entries), offset_entries, mode)
+            interval_digests.write(
+                directory, self.base, self.records(offset_entries), offset_entries, mode
+            )

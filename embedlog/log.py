@@ -1,8 +1,12 @@
-"""The public `Log`: one open directory, its administration, and its producers and consumers; and `open`.
+"""The public `Log`: one open directory, its administration, and its producers and consumers; and
+`open`.
 
-LOG-1  a method creates one object with the engine, or calls one part; the work is done in the modules of the parts
-LOG-2  clients of a log are closed with it: a producer's buffered records are appended, a consumer's wait is ended
-LOG-3  clients, scans and the modules of sets are imported on first use: opening a log takes less time than their imports
+LOG-1  a method creates one object with the engine, or calls one part; the work is done in the
+    modules of the parts
+LOG-2  clients of a log are closed with it: a producer's buffered records are appended, a consumer's
+    wait is ended
+LOG-3  clients, scans and the modules of sets are imported on first use: opening a log takes less
+    time than their imports
 """
 
 from __future__ import annotations
@@ -48,7 +52,8 @@ if TYPE_CHECKING:
     from embedlog.producer.producer import Producer
     from embedlog.replica import ReplicatedEngine
 
-    KeyOrBytes = TypeVar("KeyOrBytes", default=bytes)  # the type of a deserializer; bytes without one
+    # the type of a deserializer; bytes without one
+    KeyOrBytes = TypeVar("KeyOrBytes", default=bytes)
     ValueOrBytes = TypeVar("ValueOrBytes", default=bytes)
 
 __all__ = ["Log", "check", "open", "repair"]
@@ -58,8 +63,9 @@ __all__ = ["Log", "check", "open", "repair"]
 class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting):
     """One open log directory; made by `embedlog.open`. A context manager; `close` is idempotent.
 
-    **Threads:** every method may be called from any thread. **Processes:** any number may open the same directory. A handle
-    belongs to the process that opened it, cannot be pickled, and raises in a forked child.
+    **Threads:** every method may be called from any thread. **Processes:** any number may open the
+    same directory. A handle belongs to the process that opened it, cannot be pickled, and raises in
+    a forked child.
     """
 
     def __init__(
@@ -84,7 +90,13 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
             if restored and read_only:
                 raise TypeError("restored begins the set again, which read_only forbids")
             engine = ReplicatedEngine(
-                places, read_only=read_only, create=create, config=parsed, racks=racks, restored=restored, progress=progress
+                places,
+                read_only=read_only,
+                create=create,
+                config=parsed,
+                racks=racks,
+                restored=restored,
+                progress=progress,
             )
         else:
             if racks is not None:
@@ -92,7 +104,12 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
             if restored:
                 raise TypeError("restored belongs to a list of directories: all of a set")
             engine = open_directory(
-                location.checked(path), read_only=read_only, create=create, alone=alone, config=parsed, progress=progress
+                location.checked(path),
+                read_only=read_only,
+                create=create,
+                alone=alone,
+                config=parsed,
+                progress=progress,
             )
         try:
             self._use(engine)
@@ -104,47 +121,73 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
         """Serve this engine from now on. REQUIRES that the caller closes it after an error."""
         self._housekeeper: Housekeeper | None = None
         self.__dict__.pop("_describer", None)
-        self.path, self.read_only, self.config = engine.path, engine.read_only, engine.config
+        self.path = engine.path
+        self.read_only = engine.read_only
+        self.config = engine.config
         self._engine = engine
         self._topics = _replicated_topics(engine) if engine.replicated else TopicAdmin(engine)
         if not self.read_only:
-            self._housekeeper = _replica_housekeeper(engine) if engine.replicated else Housekeeper(engine)
+            self._housekeeper = (
+                _replica_housekeeper(engine) if engine.replicated else Housekeeper(engine)
+            )
             if self.config.housekeeping:
                 self._housekeeper.start()
 
     # ---- clients ---------------------------------------------------------------------------------
 
-    # fmt: off
     @overload
     def producer(
-        self, config: None = None, *, key_serializer: None = None, value_serializer: None = None,
+        self,
+        config: None = None,
+        *,
+        key_serializer: None = None,
+        value_serializer: None = None,
         **options: Unpack[ProducerOptions],
     ) -> Producer[bytes, bytes]: ...
     @overload
     def producer(
-        self, config: None = None, *, key_serializer: Serializer[K], value_serializer: None = None,
+        self,
+        config: None = None,
+        *,
+        key_serializer: Serializer[K],
+        value_serializer: None = None,
         **options: Unpack[ProducerOptions],
     ) -> Producer[K, bytes]: ...
     @overload
     def producer(
-        self, config: None = None, *, key_serializer: None = None, value_serializer: Serializer[V],
+        self,
+        config: None = None,
+        *,
+        key_serializer: None = None,
+        value_serializer: Serializer[V],
         **options: Unpack[ProducerOptions],
     ) -> Producer[bytes, V]: ...
     @overload
     def producer(
-        self, config: None = None, *, key_serializer: Serializer[K], value_serializer: Serializer[V],
+        self,
+        config: None = None,
+        *,
+        key_serializer: Serializer[K],
+        value_serializer: Serializer[V],
         **options: Unpack[ProducerOptions],
     ) -> Producer[K, V]: ...
     @overload
     def producer(
-        self, config: Mapping[str, Any] | None, *, key_serializer: Serializer[Any] | None = None,
-        value_serializer: Serializer[Any] | None = None, **options: Unpack[ProducerOptions],
+        self,
+        config: Mapping[str, Any] | None,
+        *,
+        key_serializer: Serializer[Any] | None = None,
+        value_serializer: Serializer[Any] | None = None,
+        **options: Unpack[ProducerOptions],
     ) -> Producer[Any, Any]: ...
-    # fmt: on
-    def producer(self, config: Mapping[str, Any] | None = None, **options: Any) -> Producer[Any, Any]:
-        """A producer, with Kafka's producer settings (docs/configuration.md): `config` is a mapping, keywords have underscores.
+    def producer(
+        self, config: Mapping[str, Any] | None = None, **options: Any
+    ) -> Producer[Any, Any]:
+        """A producer, with Kafka's producer settings (docs/configuration.md): `config` is a
+        mapping, keywords have underscores.
 
-        Raises ConfigError, ReadOnlyError, ClosedError, and MissingExtraError if `compression.type` is snappy without its package.
+        Raises ConfigError, ReadOnlyError, ClosedError, and MissingExtraError if `compression.type`
+        is snappy without its package.
         """
         from embedlog.producer.producer import Producer
 
@@ -153,92 +196,137 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
         self._engine.children.add(made)
         return made
 
-    # fmt: off
     @overload
     def consumer(
-        self, *topics: str, group_id: str | None = None, config: None = None,
-        key_deserializer: Deserializer[KeyOrBytes] | None = None, value_deserializer: Deserializer[ValueOrBytes] | None = None,
+        self,
+        *topics: str,
+        group_id: str | None = None,
+        config: None = None,
+        key_deserializer: Deserializer[KeyOrBytes] | None = None,
+        value_deserializer: Deserializer[ValueOrBytes] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> Consumer[KeyOrBytes, ValueOrBytes]: ...
     @overload
     def consumer(
-        self, *topics: str, group_id: str | None = None, config: Mapping[str, Any] | None,
-        key_deserializer: Deserializer[Any] | None = None, value_deserializer: Deserializer[Any] | None = None,
+        self,
+        *topics: str,
+        group_id: str | None = None,
+        config: Mapping[str, Any] | None,
+        key_deserializer: Deserializer[Any] | None = None,
+        value_deserializer: Deserializer[Any] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> Consumer[Any, Any]: ...
-    # fmt: on
     def consumer(
-        self, *topics: str, group_id: str | None = None, config: Mapping[str, Any] | None = None, **options: Any
+        self,
+        *topics: str,
+        group_id: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> Consumer[Any, Any]:
-        """A consumer of all partitions of `topics`, new ones noticed; without topics, of what it is given by `assign`.
+        """A consumer of all partitions of `topics`, new ones noticed; without topics, of what it is
+        given by `assign`.
 
-        With a group id, a member of that group: the partitions are shared among all members, in any process. Settings are
-        Kafka's for consumers: `config` is a mapping, keywords have underscores.
-        Raises ConfigError, UnknownTopicOrPartitionError, ClosedError.
+        With a group id, a member of that group: the partitions are shared among all members, in any
+        process. Settings are Kafka's for consumers: `config` is a mapping, keywords have
+        underscores. Raises ConfigError, UnknownTopicOrPartitionError, ClosedError.
         """
         from embedlog.consumer.consumer import Consumer
 
         self._engine.check_open()
-        made: Consumer[Any, Any] = Consumer(self._engine, _names(topics), _consumer_config(group_id, config, options))
+        made: Consumer[Any, Any] = Consumer(
+            self._engine, _names(topics), _consumer_config(group_id, config, options)
+        )
         self._engine.children.add(made)
         return made
 
-    # fmt: off
     @overload
     def async_producer(
-        self, config: None = None, *, key_serializer: None = None, value_serializer: None = None,
+        self,
+        config: None = None,
+        *,
+        key_serializer: None = None,
+        value_serializer: None = None,
         **options: Unpack[ProducerOptions],
     ) -> AsyncProducer[bytes, bytes]: ...
     @overload
     def async_producer(
-        self, config: None = None, *, key_serializer: Serializer[K], value_serializer: None = None,
+        self,
+        config: None = None,
+        *,
+        key_serializer: Serializer[K],
+        value_serializer: None = None,
         **options: Unpack[ProducerOptions],
     ) -> AsyncProducer[K, bytes]: ...
     @overload
     def async_producer(
-        self, config: None = None, *, key_serializer: None = None, value_serializer: Serializer[V],
+        self,
+        config: None = None,
+        *,
+        key_serializer: None = None,
+        value_serializer: Serializer[V],
         **options: Unpack[ProducerOptions],
     ) -> AsyncProducer[bytes, V]: ...
     @overload
     def async_producer(
-        self, config: None = None, *, key_serializer: Serializer[K], value_serializer: Serializer[V],
+        self,
+        config: None = None,
+        *,
+        key_serializer: Serializer[K],
+        value_serializer: Serializer[V],
         **options: Unpack[ProducerOptions],
     ) -> AsyncProducer[K, V]: ...
     @overload
     def async_producer(
-        self, config: Mapping[str, Any] | None, *, key_serializer: Serializer[Any] | None = None,
-        value_serializer: Serializer[Any] | None = None, **options: Unpack[ProducerOptions],
+        self,
+        config: Mapping[str, Any] | None,
+        *,
+        key_serializer: Serializer[Any] | None = None,
+        value_serializer: Serializer[Any] | None = None,
+        **options: Unpack[ProducerOptions],
     ) -> AsyncProducer[Any, Any]: ...
-    # fmt: on
-    def async_producer(self, config: Mapping[str, Any] | None = None, **options: Any) -> AsyncProducer[Any, Any]:
+    def async_producer(
+        self, config: Mapping[str, Any] | None = None, **options: Any
+    ) -> AsyncProducer[Any, Any]:
         """The producer for asyncio, to be used in `async with`. Raises as `producer` does."""
         from embedlog.aio.producer import AsyncProducer
 
         self._engine.check_open()
         return AsyncProducer(self._engine, _producer_config(config, options))
 
-    # fmt: off
     @overload
     def async_consumer(
-        self, *topics: str, group_id: str | None = None, config: None = None,
-        key_deserializer: Deserializer[KeyOrBytes] | None = None, value_deserializer: Deserializer[ValueOrBytes] | None = None,
+        self,
+        *topics: str,
+        group_id: str | None = None,
+        config: None = None,
+        key_deserializer: Deserializer[KeyOrBytes] | None = None,
+        value_deserializer: Deserializer[ValueOrBytes] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> AsyncConsumer[KeyOrBytes, ValueOrBytes]: ...
     @overload
     def async_consumer(
-        self, *topics: str, group_id: str | None = None, config: Mapping[str, Any] | None,
-        key_deserializer: Deserializer[Any] | None = None, value_deserializer: Deserializer[Any] | None = None,
+        self,
+        *topics: str,
+        group_id: str | None = None,
+        config: Mapping[str, Any] | None,
+        key_deserializer: Deserializer[Any] | None = None,
+        value_deserializer: Deserializer[Any] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> AsyncConsumer[Any, Any]: ...
-    # fmt: on
     def async_consumer(
-        self, *topics: str, group_id: str | None = None, config: Mapping[str, Any] | None = None, **options: Any
+        self,
+        *topics: str,
+        group_id: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> AsyncConsumer[Any, Any]:
         """The consumer for asyncio, to be used in `async with`. Raises ConfigError, ClosedError."""
         from embedlog.aio.consumer import AsyncConsumer
 
         self._engine.check_open()
-        return AsyncConsumer(self._engine, _names(topics), _consumer_config(group_id, config, options))
+        return AsyncConsumer(
+            self._engine, _names(topics), _consumer_config(group_id, config, options)
+        )
 
     def scan(
         self,
@@ -254,60 +342,83 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
         client_rack: str | None = None,
         progress: Callable[[int, int], object] | None = None,
     ) -> Scan:
-        """The present records of `topic` between the bounds, to be read any number of times: as records, or as columns.
+        """The present records of `topic` between the bounds, to be read any number of times: as
+        records, or as columns.
 
-        Starts are inclusive, ends exclusive. An offset is one for all partitions, or a mapping of TopicPartition, or of their
-        numbers; a partition without an entry is not bounded. Times are ms or aware datetimes. `client_rack`: as for a consumer.
-        A start below the log start is moved up to it, and an end above the log end down to it; `Scan.bounds` has the result.
-        A start above the log end is no error: the scan is empty, and its bounds are (start, start).
-        `progress(offsets passed, all offsets)` is called in each reading, after each chunk; its exception ends the reading.
-        Raises UnknownTopicOrPartitionError (also for a bound of a partition that is not read), ConfigError (a start after its
-        end), OffsetOutOfRangeError (a negative offset), InvalidTimestampError, ClosedError.
+        Starts are inclusive, ends exclusive. An offset is one for all partitions, or a mapping of
+        TopicPartition, or of their numbers; a partition without an entry is not bounded. Times are
+        ms or aware datetimes. `client_rack`: as for a consumer. A start below the log start is
+        moved up to it, and an end above the log end down to it; `Scan.bounds` has the result. A
+        start above the log end is no error: the scan is empty, and its bounds are (start, start).
+        `progress(offsets passed, all offsets)` is called in each reading, after each chunk; its
+        exception ends the reading. Raises UnknownTopicOrPartitionError (also for a bound of a
+        partition that is not read), ConfigError (a start after its end), OffsetOutOfRangeError (a
+        negative offset), InvalidTimestampError, ClosedError.
         """
         from embedlog.columns.scan import Scan
         from embedlog.columns.scan_bounds import ScanBounds
 
         self._engine.check_open()
         bounds = ScanBounds(
-            partitions=partitions, start_offset=start_offset, end_offset=end_offset, start_time=start_time, end_time=end_time,
-            columns=columns, isolation_level=isolation_level,
-        )  # fmt: skip
+            partitions=partitions,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            start_time=start_time,
+            end_time=end_time,
+            columns=columns,
+            isolation_level=isolation_level,
+        )
         if client_rack is not None and type(client_rack) is not str:
             raise TypeError(f"a rack is a text, not {type(client_rack).__name__}")
         return Scan(self._engine, topic, bounds, client_rack, progress)
 
     def sql(self, query: str, **bounds: Any) -> pyarrow.Table:
-        """The rows of an SQL query over the topics, each of which is a table of its name, as a pyarrow Table.
+        """The rows of an SQL query over the topics, each of which is a table of its name, as a
+        pyarrow Table.
 
-        `bounds` are the other arguments of `scan`. For several queries `embedlog.duckdb.register(log)` is faster: it gives a
-        connection with these tables. Raises MissingExtraError without duckdb or pyarrow, as `scan` does, and DuckDB's errors.
+        `bounds` are the other arguments of `scan`. For several queries
+        `embedlog.duckdb.register(log)` is faster: it gives a connection with these tables. Raises
+        MissingExtraError without duckdb or pyarrow, as `scan` does, and DuckDB's errors.
 
         Examples:
-            >>> log.sql('select partition, count(*) from events group by partition')        # doctest: +SKIP
+            >>> log.sql('select partition, count(*) from events group by partition')        #
+            doctest: +SKIP
         """
         self._engine.check_open()
-        found: pyarrow.Table = import_module("embedlog.duckdb").sql(self, query, **bounds)  # an integration is above this module
+        # an integration is above this module
+        found: pyarrow.Table = import_module("embedlog.duckdb").sql(self, query, **bounds)
         return found
 
     def last_record(
         self, topic: str, partition: int, *, isolation_level: Isolation = READ_UNCOMMITTED
     ) -> Record[bytes, bytes] | None:
-        """The record with the highest offset of a partition, or None if it has none; with "read_committed", of committed ones.
+        """The record with the highest offset of a partition, or None if it has none; with
+        "read_committed", of committed ones.
 
-        It is below the high watermark. Markers of transactions and offsets that compaction removed are passed over. The read is
-        that of the last batch; it grows with the size of the aborted data after the record, not with the log.
-        Raises UnknownTopicOrPartitionError, ConfigError, CorruptRecordError, ClosedError.
+        It is below the high watermark. Markers of transactions and offsets that compaction removed
+        are passed over. The read is that of the last batch; it grows with the size of the aborted
+        data after the record, not with the log. Raises UnknownTopicOrPartitionError, ConfigError,
+        CorruptRecordError, ClosedError.
         """
         from embedlog.columns.last_record import last_record
 
-        return last_record(self._engine.partition(topic, partition), topic, partition, isolation_level)
+        return last_record(
+            self._engine.partition(topic, partition), topic, partition, isolation_level
+        )
 
-    def backup(self, destination: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None) -> None:
-        """Copy all committed records to a directory that is absent or empty; other processes continue meanwhile.
+    def backup(
+        self,
+        destination: str | os.PathLike[str],
+        *,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> None:
+        """Copy all committed records to a directory that is absent or empty; other processes
+        continue meanwhile.
 
-        The copy is a closed log directory in Kafka's form, on stable storage, with its own identity. Every batch is checked
-        during the copy; in a set it is that of the leader. `progress(bytes copied, total bytes)` is called repeatedly; its
-        exception ends the backup. After an error nothing of the copy is left. Raises ForeignDirectoryError for a destination
+        The copy is a closed log directory in Kafka's form, on stable storage, with its own
+        identity. Every batch is checked during the copy; in a set it is that of the leader.
+        `progress(bytes copied, total bytes)` is called repeatedly; its exception ends the backup.
+        After an error nothing of the copy is left. Raises ForeignDirectoryError for a destination
         that is not empty, CorruptRecordError, StorageError, ClosedError, LeaderNotAvailableError.
         """
         from embedlog.admin import backup
@@ -317,10 +428,11 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
 
     @property
     def identity(self) -> str:
-        """The text that distinguishes this log from others: the `directory.id` of its directory; of a set its `cluster.id`.
+        """The text that distinguishes this log from others: the `directory.id` of its directory; of
+        a set its `cluster.id`.
 
-        A copy by `backup` has another one. A directory that only a Kafka before 3.7 has opened has its `cluster.id`.
-        Raises ClosedError, StorageError.
+        A copy by `backup` has another one. A directory that only a Kafka before 3.7 has opened has
+        its `cluster.id`. Raises ClosedError, StorageError.
         """
         self._engine.check_open()
         if self._engine.replicated:
@@ -329,7 +441,8 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
         found = None if meta is None else meta.directory_id or meta.cluster_id
         if not found:
             raise ForeignDirectoryError(
-                "the directory has no identity: open it for writing once, which adds one to meta.properties",
+                "the directory has no identity: open it for writing once, which adds one to "
+                "meta.properties",
                 path=self._engine.path,
             )
         return found
@@ -344,11 +457,14 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
         """Records below this offset are on stable storage."""
         return self._engine.partition(topic, partition).durable_offset
 
-    def housekeep(self, *, due_only: bool = False, progress: Callable[[int, int], object] | None = None) -> None:
+    def housekeep(
+        self, *, due_only: bool = False, progress: Callable[[int, int], object] | None = None
+    ) -> None:
         """Do one round of retention, expiry, removal of old files and compaction in this thread.
 
-        `due_only`: only due tasks that no other process does, which are usually none; for programs that open the log briefly.
-        `progress(bytes done, bytes known so far)` is called during compaction; what it raises ends the round.
+        `due_only`: only due tasks that no other process does, which are usually none; for programs
+        that open the log briefly. `progress(bytes done, bytes known so far)` is called during
+        compaction; what it raises ends the round.
         """
         self._engine.check_writable()
         if self._housekeeper is not None:
@@ -357,23 +473,32 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
     def close(self) -> None:
         """Close the directory; the last process shuts it down cleanly. Idempotent.
 
-        Threads: each call returns after the log is closed, also by another thread.
-        Raises DurabilityError if that sync fails, in the end DeliveryError if producers that it closed have lost records, and
-        LockTimeoutError if the close of another thread takes longer than `lock.timeout.ms`.
+        Threads: each call returns after the log is closed, also by another thread. Raises
+        DurabilityError if that sync fails, in the end DeliveryError if producers that it closed
+        have lost records, and LockTimeoutError if the close of another thread takes longer than
+        `lock.timeout.ms`.
         """
         self._engine.close()
 
     if not TYPE_CHECKING:  # the protocol of asynchronous clients; type checkers should refuse it
 
         def __aenter__(self) -> NoReturn:
-            raise TypeError("a Log supports `with`; log.async_producer(…) and log.async_consumer(…) support `async with`")
+            raise TypeError(
+                "a Log supports `with`; log.async_producer(…) and log.async_consumer(…) support "
+                "`async with`"
+            )
 
         __aexit__ = __aenter__
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         with self._engine.children.reported(kind):
             self.close()
 
@@ -384,7 +509,9 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
     def _repr_html_(self) -> str:
         from embedlog.descriptions.topics import table_of  # late: for notebooks only
 
-        return table_of(repr(self), [] if self._engine.closed else self.topics(), self.describe_topic)
+        return table_of(
+            repr(self), [] if self._engine.closed else self.topics(), self.describe_topic
+        )
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Log cannot be pickled: call embedlog.open(path) in the worker")
@@ -406,15 +533,20 @@ def _names(topics: tuple[Any, ...]) -> tuple[str, ...]:
     """Check the topics of a consumer, which are separate arguments."""
     for each in topics:
         if isinstance(each, Mapping):
-            raise TypeError("give topics first, and settings as config={…}: consumer('a', 'b', config={…})")
+            raise TypeError(
+                "give topics first, and settings as config={…}: consumer('a', 'b', config={…})"
+            )
         if isinstance(each, (list, tuple, set, frozenset)):
             raise TypeError(
-                f"topics are separate arguments, not in a {type(each).__name__}: consumer('a', 'b'), consumer(*names)"
+                f"topics are separate arguments, not in a {type(each).__name__}: consumer('a', "
+                "'b'), consumer(*names)"
             )
     return topics
 
 
-def _producer_config(config: Mapping[str, Any] | None, options: Mapping[str, Any]) -> ProducerConfig:
+def _producer_config(
+    config: Mapping[str, Any] | None, options: Mapping[str, Any]
+) -> ProducerConfig:
     from embedlog.config.client import ProducerConfig
     from embedlog.format import compression
 
@@ -423,10 +555,14 @@ def _producer_config(config: Mapping[str, Any] | None, options: Mapping[str, Any
     return parsed
 
 
-def _consumer_config(group_id: str | None, config: Mapping[str, Any] | None, options: Mapping[str, Any]) -> ConsumerConfig:
+def _consumer_config(
+    group_id: str | None, config: Mapping[str, Any] | None, options: Mapping[str, Any]
+) -> ConsumerConfig:
     from embedlog.config.client import ConsumerConfig
 
-    return parse(ConsumerConfig, config, **options, **({} if group_id is None else {"group_id": group_id}))
+    return parse(
+        ConsumerConfig, config, **options, **({} if group_id is None else {"group_id": group_id})
+    )
 
 
 @keywords.checked_call
@@ -444,30 +580,44 @@ def open(
 ) -> Log:
     """Open a log directory, and create it if it is absent; any number of processes may open it.
 
-    `read_only` takes no lock and needs no write permission; it follows other processes. `create=False` refuses an absent path.
-    A list of directories is a set with replicas; those that are missing or fail are away. `racks` has a label for each. One
-    directory of a set is written only if `alone`. `restored` begins a set again whose directories were all put back from copies
+    `read_only` takes no lock and needs no write permission; it follows other processes.
+    `create=False` refuses an absent path. A list of directories is a set with replicas; those that
+    are missing or fail are away. `racks` has a label for each. One directory of a set is written
+    only if `alone`. `restored` begins a set again whose directories were all put back from copies
     (docs/replicas.md). `config` has Kafka's names (docs/configuration.md); keywords use "_".
-    `progress(bytes done, bytes known so far)` is called in each load of a partition from its files, as in a recovery. A partition
-    is loaded by the call that uses it first; what `progress` raises ends that call.
+    `progress(bytes done, bytes known so far)` is called in each load of a partition from its files,
+    as in a recovery. A partition is loaded by the call that uses it first; what `progress` raises
+    ends that call.
 
-    Raises DirectoryInUseError if a broker uses it, ForeignDirectoryError, UnsupportedFormatError, UnsupportedFilesystemError,
-    ReplicaSetError, ConfigError, StorageError.
+    Raises DirectoryInUseError if a broker uses it, ForeignDirectoryError, UnsupportedFormatError,
+    UnsupportedFilesystemError, ReplicaSetError, ConfigError, StorageError.
     """
     try:
         return Log(
-            path, read_only=read_only, create=create, alone=alone, racks=racks, restored=restored, progress=progress,
-            config=config, **settings,
-        )  # fmt: skip
+            path,
+            read_only=read_only,
+            create=create,
+            alone=alone,
+            racks=racks,
+            restored=restored,
+            progress=progress,
+            config=config,
+            **settings,
+        )
     except StorageError as error:
         if read_only or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
         hint = " (read_only=True needs no write permission)"
-        raise StorageError(error.message + hint, errno=error.errno, path=error.path, position=error.position) from error
+        raise StorageError(
+            error.message + hint, errno=error.errno, path=error.path, position=error.position
+        ) from error
 
 
-def check(path: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None) -> CheckReport:
-    """Check one log directory, also one that cannot be opened: as `Log.check`, by path. Nothing is changed.
+def check(
+    path: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None
+) -> CheckReport:
+    """Check one log directory, also one that cannot be opened: as `Log.check`, by path. Nothing is
+    changed.
 
     Raises DirectoryInUseError if a broker uses it, StorageError if there is no such directory.
     """
@@ -476,13 +626,17 @@ def check(path: str | os.PathLike[str], *, progress: Callable[[int, int], object
     return log_check.check_path(path, progress)
 
 
-def repair(path: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None) -> CheckReport:
-    """Repair one log directory that no process has open: `repaired` names the changes, `findings` what is left.
+def repair(
+    path: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None
+) -> CheckReport:
+    """Repair one log directory that no process has open: `repaired` names the changes, `findings`
+    what is left.
 
-    Damaged bytes are cut out of segments and kept in files `embedlog.cut-BASE-POSITION`; no good batch is removed, and no offset
-    is used again. Damaged indexes, snapshots, epochs and checkpoints are made again from the log. An interrupted repair is
-    completed by the next one. A set repairs itself from its replicas: `Log.check(repair=True)`.
-    Raises DirectoryInUseError, ReplicaSetError for a directory of a set, StorageError.
+    Damaged bytes are cut out of segments and kept in files `embedlog.cut-BASE-POSITION`; no good
+    batch is removed, and no offset is used again. Damaged indexes, snapshots, epochs and
+    checkpoints are made again from the log. An interrupted repair is completed by the next one. A
+    set repairs itself from its replicas: `Log.check(repair=True)`. Raises DirectoryInUseError,
+    ReplicaSetError for a directory of a set, StorageError.
     """
     from embedlog.admin import directory_repair
 

@@ -1,10 +1,13 @@
-"""One opened log directory: its locks, its topics by name, its partitions by number, and its preparation and shutdown.
+"""One opened log directory: its locks, its topics by name, its partitions by number, and its
+preparation and shutdown.
 
 LOGDIRECTORY-1  opening reads one file of topics; a partition is opened when it is first used
-LOGDIRECTORY-2  the first process completes interrupted creations before the open lock is released; deletions need the open log
-LOGDIRECTORY-3  the last process leaves the directory as Kafka leaves it after an orderly shutdown. If the close of a partition
-    fails, the others are closed, and no checkpoint is written
-LOGDIRECTORY-4  a directory knows the open log only as its `Owner`; an open log of several directories has one object for each
+LOGDIRECTORY-2  the first process completes interrupted creations before the open lock is released;
+    deletions need the open log
+LOGDIRECTORY-3  the last process leaves the directory as Kafka leaves it after an orderly shutdown.
+    If the close of a partition fails, the others are closed, and no checkpoint is written
+LOGDIRECTORY-4  a directory knows the open log only as its `Owner`; an open log of several
+    directories has one object for each
 """
 
 from __future__ import annotations
@@ -20,8 +23,20 @@ from embedlog._native import system
 from embedlog.coordination import topic_directories
 from embedlog.coordination.directory import Directory
 from embedlog.coordination.topic_changes import TopicChanges
-from embedlog.errors import DirectoryInUseError, EmbedlogError, LockTimeoutError, ReadOnlyError, UnknownTopicOrPartitionError
-from embedlog.partition.log_context import CheckpointedOffsets, Context, KeptDescriptors, Shares, write_checkpoints
+from embedlog.errors import (
+    DirectoryInUseError,
+    EmbedlogError,
+    LockTimeoutError,
+    ReadOnlyError,
+    UnknownTopicOrPartitionError,
+)
+from embedlog.partition.log_context import (
+    CheckpointedOffsets,
+    Context,
+    KeptDescriptors,
+    Shares,
+    write_checkpoints,
+)
 from embedlog.partition.partition import Partition
 from embedlog.storage import file_names, files, location
 from embedlog.storage.descriptors import Handles
@@ -58,42 +73,60 @@ class Owner(Protocol):
 
 
 class LogDirectory:
-    """One log directory in one process. Threads: `enter`, `leave` and `close` once each; the rest may be called from any."""
+    """One log directory in one process. Threads: `enter`, `leave` and `close` once each; the rest
+    may be called from any.
+    """
 
     topic_changes: TopicChanges  # this and the next one after `enter`
     context: Context
 
-    def __init__(self, owner: Owner, path: Path, *, read_only: bool, create: bool, config: LogConfig) -> None:
+    def __init__(
+        self, owner: Owner, path: Path, *, read_only: bool, create: bool, config: LogConfig
+    ) -> None:
         self.check_open = owner.check_open
         self._refresh_owner = owner.refresh_topics
         self.forget_topic = owner.forget_topic
-        self.metrics, self.loads, self.traffic = owner.metrics, owner.loads, owner.traffic
+        self.metrics = owner.metrics
+        self.loads = owner.loads
+        self.traffic = owner.traffic
         self.path = path
         self.read_only = read_only
         self.config = config
         self.partitions: dict[tuple[str, int], Partition] = {}  # the open ones
-        self.preparing: Callable[[bool], None] | None = None  # called under the open lock, before anything is written
-        self.settings_of: Callable[[Topic], Mapping[str, str]] = lambda topic: topic.config  # of a set: the decided ones
-        self._applied: dict[tuple[str, int], Mapping[str, str]] = {}  # settings of the open partitions
+        # called under the open lock, before anything is written
+        self.preparing: Callable[[bool], None] | None = None
+        # of a set: the decided ones
+        self.settings_of: Callable[[Topic], Mapping[str, str]] = lambda topic: topic.config
+        # settings of the open partitions
+        self._applied: dict[tuple[str, int], Mapping[str, str]] = {}
         self._applied_content: object = None  # of the registry, at the last `refresh_partitions`
-        self._closed_places: set[tuple[str, int]] = set()  # where a partition was closed here, and none is open since
+        # where a partition was closed here, and none is open since
+        self._closed_places: set[tuple[str, int]] = set()
         self._half_deleted = False  # whether the first process found an interrupted deletion
         self._mutex = threading.RLock()
         self._acquired = contextlib.ExitStack()
         system.guard()
         mode = config.file_mode
-        self.in_set = file_names.REPLICAS in location.enter(path, read_only=read_only, create=create, mode=mode)
+        self.in_set = file_names.REPLICAS in location.enter(
+            path, read_only=read_only, create=create, mode=mode
+        )
         self.registry = TopicRegistry(path, mode)
         self.registry.moving = self._topics_moving
         self.registry.word = self.mapped_topics_version
         self.directory = Directory(
-            path, read_only=read_only, mode=mode, lock_timeout_ms=config.lock_timeout_ms, shared=config.shared
+            path,
+            read_only=read_only,
+            mode=mode,
+            lock_timeout_ms=config.lock_timeout_ms,
+            shared=config.shared,
         )
 
     # ---- open ------------------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """Take the locks and prepare the directory, so that partitions can be used. After an error, call `release`."""
+        """Take the locks and prepare the directory, so that partitions can be used. After an error,
+        call `release`.
+        """
         self.topic_changes = TopicChanges(self)
         self._acquired.callback(self.topic_changes.close)
         self._acquired.callback(self.directory.release)
@@ -104,13 +137,18 @@ class LogDirectory:
             self.context.node_slot = 0  # a reader shows committed records only
 
     def _prepare(self, first: bool) -> None:
-        """Under the open lock: read the topics, and as the first process complete interrupted changes."""
+        """Under the open lock: read the topics, and as the first process complete interrupted
+        changes.
+        """
         if self.preparing is not None:
             self.preparing(first)
         if first:
             names = files.listing(self.path)
             if file_names.REPLICAS in names and not self.in_set:
-                raise DirectoryInUseError("the directory became a member of a set during its opening: try again", path=self.path)
+                raise DirectoryInUseError(
+                    "the directory became a member of a set during its opening: try again",
+                    path=self.path,
+                )
             files.remove_temporaries(self.path, names)
         self.registry.load()
         if not (first or self.read_only):
@@ -119,12 +157,19 @@ class LogDirectory:
         if first:
             topic_directories.warn_of_foreign(found)
         linked = files.links(self.path)
-        for path in (path for numbers in found.live.values() for path in numbers.values() if path.name in linked):
+        for path in (
+            path
+            for numbers in found.live.values()
+            for path in numbers.values()
+            if path.name in linked
+        ):
             topic_directories.check_link(path, self.config.follow_links)
         if self.read_only:
             self._read_topics(found)
             return
-        changes = topic_directories.registry_changes(self._known(), found, foreign=self.directory.foreign)
+        changes = topic_directories.registry_changes(
+            self._known(), found, foreign=self.directory.foreign
+        )
         if changes.topics or changes.removed:
             self.registry.change(changes.topics, changes.removed)
         for topic in self.registry.unfinished():
@@ -136,23 +181,30 @@ class LogDirectory:
             self._forget_marks(found)
 
     def interpose(self, interposer: Interposer | None) -> None:
-        """Ask `interposer` before each append of this process from now on, or none. Raises LockTimeoutError."""
+        """Ask `interposer` before each append of this process from now on, or none. Raises
+        LockTimeoutError.
+        """
         self.context.interposer = interposer
         if not self.context.writers.release_all(self.config.lock_timeout_ms / 1000):
             raise LockTimeoutError("a thread of this process appends for too long", path=self.path)
 
     def finish_deletions(self) -> None:
-        """Complete deletions that the first process found interrupted. REQUIRES open groups: their offsets are deleted too."""
+        """Complete deletions that the first process found interrupted. REQUIRES open groups: their
+        offsets are deleted too.
+        """
         if not self._half_deleted:
             return
         try:
             with self.topic_changes.begin(self.config.lock_timeout_ms / 1000):
                 pass
-        except EmbedlogError as problem:  # the topic stays unusable, and the next change tries again
+        except EmbedlogError as problem:
+            # the topic stays unusable, and the next change tries again
             logger.warning("the deletion of a topic is incomplete: %s", problem)
 
     def _scan(self) -> topic_directories.Directories:
-        return topic_directories.scan_directories(self.path, self._known(), follow_links=self.config.follow_links)
+        return topic_directories.scan_directories(
+            self.path, self._known(), follow_links=self.config.follow_links
+        )
 
     def _known(self) -> dict[str, Topic]:
         return {topic.name: topic for topic in self.registry.all()}
@@ -165,7 +217,8 @@ class LogDirectory:
                 files.unlink(path / file_names.DIRTY, missing_ok=True)
 
     def _make_context(self) -> Context:
-        directory, shares = self.directory, Shares.of(self.config.max_open_files)
+        directory = self.directory
+        shares = Shares.of(self.config.max_open_files)
         return Context(
             self.path,
             directory.incarnation,
@@ -200,18 +253,26 @@ class LogDirectory:
     def _refresh_live(self) -> bool:
         """For a reader: whether a process writes here now, and its incarnation."""
         live = self.directory.refresh()
-        self.context.incarnation, self.context.directory_page = self.directory.incarnation, self.directory.page
-        self.context.clean, self.context.foreign = self.directory.clean, self.directory.foreign
-        self.context.seen, self.context.visit = self.directory.seen, self.directory.visit
+        self.context.incarnation = self.directory.incarnation
+        self.context.directory_page = self.directory.page
+        self.context.clean = self.directory.clean
+        self.context.foreign = self.directory.foreign
+        self.context.seen = self.directory.seen
+        self.context.visit = self.directory.visit
         return live
 
     # ---- topics ----------------------------------------------------------------------------------
 
     def check_writable(self) -> None:
-        """Raises ReadOnlyError, ClosedError, and StorageError if the directory or its lock file was replaced."""
+        """Raises ReadOnlyError, ClosedError, and StorageError if the directory or its lock file was
+        replaced.
+        """
         self.check_open()
         if self.read_only:
-            raise ReadOnlyError("the log was opened read-only; without read_only=True it can be changed", path=self.path)
+            raise ReadOnlyError(
+                "the log was opened read-only; without read_only=True it can be changed",
+                path=self.path,
+            )
         self.directory.check_lock()
 
     def _topics_moving(self, done: bool) -> None:
@@ -227,12 +288,16 @@ class LogDirectory:
             page.touch_topics()
 
     def mapped_topics_version(self) -> int:
-        """A number that changes with each change of topics, where reading it costs less than a `stat`, otherwise 1."""
+        """A number that changes with each change of topics, where reading it costs less than a
+        `stat`, otherwise 1.
+        """
         page = self.directory.page
         return 1 if page is None or page.locked else page.topics()
 
     def refresh_topics(self) -> None:
-        """Apply changes of other processes; partitions of deleted topics are closed. Raises ClosedError."""
+        """Apply changes of other processes; partitions of deleted topics are closed. Raises
+        ClosedError.
+        """
         self.check_open()
         self.follow_topics()
 
@@ -246,15 +311,19 @@ class LogDirectory:
             self.refresh_partitions()
 
     def reload_topics(self) -> None:
-        """For a reader: add the topics whose directories exist without an entry, and remove those without directories."""
+        """For a reader: add the topics whose directories exist without an entry, and remove those
+        without directories.
+        """
         self._read_topics(self._scan())
 
     def _read_topics(self, found: topic_directories.Directories) -> None:
-        """Take topics from the directories into memory. In a set the file of topics is the truth, unless a broker was there: a
-        malformed or other topic id then concerns one partition.
+        """Take topics from the directories into memory. In a set the file of topics is the truth,
+        unless a broker was there: a malformed or other topic id then concerns one partition.
         """
         foreign = self.directory.foreign or not self.in_set
-        changes = topic_directories.registry_changes(self._known(), found, foreign=foreign, reading=True)
+        changes = topic_directories.registry_changes(
+            self._known(), found, foreign=foreign, reading=True
+        )
         self.registry.change_in_memory(changes.topics, changes.removed)
 
     # ---- partitions ------------------------------------------------------------------------------
@@ -273,14 +342,16 @@ class LogDirectory:
     def renew_settings(self, name: str, number: int) -> None:
         """Read the topics as they are now, and apply the settings of one open partition.
 
-        Another thread may have read the topics, and not applied them yet: so this is done in any case. Raises ClosedError.
+        Another thread may have read the topics, and not applied them yet: so this is done in any
+        case. Raises ClosedError.
         """
         self._refresh_owner()
         with self._mutex:
             self._refresh_partition_locked(name, number)
 
     def _refresh_partition_locked(self, name: str, number: int) -> None:
-        partition, topic = self.partitions.get((name, number)), self.registry.get(name)
+        partition = self.partitions.get((name, number))
+        topic = self.registry.get(name)
         if partition is None:
             return
         gone = topic is None or topic.state == "deleting" or number not in topic.numbers
@@ -297,7 +368,9 @@ class LogDirectory:
         """Apply the present `settings_of` each topic to its open partitions."""
         with self._mutex:
             for (name, number), partition in self.partitions.items():
-                if (topic := self.registry.get(name)) is not None and topic.id_bytes == partition.topic_id:
+                if (
+                    topic := self.registry.get(name)
+                ) is not None and topic.id_bytes == partition.topic_id:
                     self._applied.pop((name, number), None)
                     partition.apply_config(self._config_of(topic))
 
@@ -314,7 +387,9 @@ class LogDirectory:
                 found.close()
 
     def partition(self, name: str, number: int) -> Partition:
-        """The open partition, with changes of topics by other processes. Raises UnknownTopicOrPartitionError."""
+        """The open partition, with changes of topics by other processes. Raises
+        UnknownTopicOrPartitionError.
+        """
         self.refresh_topics()
         return self.partition_of(self.registry.live(name), number)
 
@@ -330,28 +405,49 @@ class LogDirectory:
         if type(number) is not int:
             raise TypeError(f"a partition's number is an int, not {type(number).__name__}")
         if number not in topic.here:
-            expected = f"one of {_number_list(topic.here)}" if topic.only else f"0 to {topic.partitions - 1}"
+            expected = (
+                f"one of {_number_list(topic.here)}"
+                if topic.only
+                else f"0 to {topic.partitions - 1}"
+            )
             raise UnknownTopicOrPartitionError(
-                f"topic {name!r} has no partition {number}", path=self.path, expected=expected, found=number
+                f"topic {name!r} has no partition {number}",
+                path=self.path,
+                expected=expected,
+                found=number,
             )
         with self._mutex:
             found = self.partitions.get((name, number))
             if found is None:
-                now = self.registry.live(name)  # another thread may have read the topics after `topic` was read
+                # another thread may have read the topics after `topic` was read
+                now = self.registry.live(name)
                 if now.id_bytes != topic.id_bytes:
-                    raise UnknownTopicOrPartitionError(f"topic {name!r} was deleted and created again", path=self.path)
+                    raise UnknownTopicOrPartitionError(
+                        f"topic {name!r} was deleted and created again", path=self.path
+                    )
                 path = self.path / file_names.partition_name(name, number)
                 topic_directories.check_link(path, self.config.follow_links)
                 settings = dict(self.settings_of(now))
-                if (name, number) in self._closed_places:  # a late reader of the deleted topic may have opened its files again
+                # a late reader of the deleted topic may have opened its files again
+                if (name, number) in self._closed_places:
                     self._closed_places.discard((name, number))
                     self.context.handles.forget(str(path))
-                found = Partition(self.context, name, number, path, now.id_bytes, self.config.topic_config(settings))
-                self.partitions[name, number], self._applied[name, number] = found, settings
+                found = Partition(
+                    self.context,
+                    name,
+                    number,
+                    path,
+                    now.id_bytes,
+                    self.config.topic_config(settings),
+                )
+                self.partitions[name, number] = found
+                self._applied[name, number] = settings
         return found
 
     def all_partitions(self, *, loaded_only: bool) -> list[Partition]:
-        """Every local partition; `loaded_only`: those that have a page of this incarnation, or are open already."""
+        """Every local partition; `loaded_only`: those that have a page of this incarnation, or are
+        open already.
+        """
         found = []
         self.refresh_topics()
         for topic in map(self.registry.live, self.registry.names()):
@@ -359,7 +455,9 @@ class LogDirectory:
                 if (
                     not loaded_only
                     or (topic.name, number) in self.partitions
-                    or files.exists(self.path / file_names.partition_name(topic.name, number) / file_names.DIRTY)
+                    or files.exists(
+                        self.path / file_names.partition_name(topic.name, number) / file_names.DIRTY
+                    )
                 ):
                     with contextlib.suppress(UnknownTopicOrPartitionError):
                         found.append(self.partition_of(topic, number))
@@ -381,7 +479,9 @@ class LogDirectory:
         self._acquired.close()
 
     def leave(self) -> None:
-        """Leave the directory; the last process closes the dirty partitions in order (LOGDIRECTORY-3). Raises DurabilityError."""
+        """Leave the directory; the last process closes the dirty partitions in order
+        (LOGDIRECTORY-3). Raises DurabilityError.
+        """
         self.directory.leave(self._close_all)
 
     @property
@@ -413,16 +513,21 @@ class LogDirectory:
 
     def close(self) -> None:
         """Release the descriptors and mappings of this process, after `leave`. Idempotent."""
-        with contextlib.ExitStack() as closing:  # an interrupt in one step does not keep the rest open
+        # an interrupt in one step does not keep the rest open
+        with contextlib.ExitStack() as closing:
             closing.callback(self.topic_changes.close)
             closing.callback(self.context.handles.close)
             for partition in reversed(self.partitions.values()):
                 closing.callback(partition.close)
 
     def abandon(self) -> None:
-        """Close inherited descriptors in a forked child, so that the parent's locks end with the parent."""
+        """Close inherited descriptors in a forked child, so that the parent's locks end with the
+        parent.
+        """
         self.directory.abandon()
 
 
 def _number_list(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:NUMBERS_SHOWN])) + (", …" if len(numbers) > NUMBERS_SHOWN else "")
+    return ", ".join(map(str, numbers[:NUMBERS_SHOWN])) + (
+        ", …" if len(numbers) > NUMBERS_SHOWN else ""
+    )

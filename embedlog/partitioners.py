@@ -1,14 +1,17 @@
-"""Contains partitioners for the option `partitioner` of producers: callables that return the number of a partition.
+"""Contains partitioners for the option `partitioner` of producers: callables that return the number
+of a partition.
 
-Without a partitioner, murmur2 of the key chooses the partition, as in Kafka's clients. Records without a key go to one
-partition for `batch.size` bytes, which fills batches better than round robin.
+Without a partitioner, murmur2 of the key chooses the partition, as in Kafka's clients. Records
+without a key go to one partition for `batch.size` bytes, which fills batches better than round
+robin.
 
-PARTITIONER-1  a callable of three arguments gets (key as bytes, all partitions, available partitions), as in kafka-python
-PARTITIONER-2  a callable of six, or of any number, gets (topic, key, key as bytes, value, value as bytes, all partitions), as in
-    Kafka. Key and value are the sent objects, the bytes are those of the serializers
-    Instead of a callable, an object may have such a method `partition`
-PARTITIONER-3  a partitioner with state per topic has a method `for_topic(topic)`, which returns the callable for that topic; a
-    class is instantiated for each producer
+PARTITIONER-1  a callable of three arguments gets (key as bytes, all partitions, available
+    partitions), as in kafka-python
+PARTITIONER-2  a callable of six, or of any number, gets (topic, key, key as bytes, value, value as
+    bytes, all partitions), as in Kafka. Key and value are the sent objects, the bytes are those of
+    the serializers Instead of a callable, an object may have such a method `partition`
+PARTITIONER-3  a partitioner with state per topic has a method `for_topic(topic)`, which returns the
+    callable for that topic; a class is instantiated for each producer
 PARTITIONER-4  the signature of a callable is read once for each topic
 """
 
@@ -29,16 +32,26 @@ __all__ = ["RandomPartitioner", "RoundRobinPartitioner", "partition_of"]
 
 
 class Chooser:
-    """A partitioner of the user for one topic; its results are checked. Threads: as the partitioner."""
+    """A partitioner of the user for one topic; its results are checked. Threads: as the
+    partitioner.
+    """
 
     def __init__(self, partitioner: Any, topic: str) -> None:
         self._topic = topic
-        of_topic = partitioner.for_topic(topic) if hasattr(partitioner, "for_topic") else partitioner
+        of_topic = (
+            partitioner.for_topic(topic) if hasattr(partitioner, "for_topic") else partitioner
+        )
         self._choose: Callable[..., Any] = of_topic if callable(of_topic) else of_topic.partition
         self.sees_records = sees_records(self._choose)
 
     def of_record(
-        self, key: Any, key_bytes: bytes | None, value: Any, value_bytes: bytes | None, every: Sequence[int], here: list[int]
+        self,
+        key: Any,
+        key_bytes: bytes | None,
+        value: Any,
+        value_bytes: bytes | None,
+        every: Sequence[int],
+        here: list[int],
     ) -> int:
         """The partition of a record. `every`: all partitions, `here`: those in this directory.
 
@@ -54,7 +67,9 @@ class Chooser:
 
 
 def sees_records(choose: Callable[..., Any]) -> bool:
-    """Whether a callable takes the record, not only the key (PARTITIONER-1, PARTITIONER-2). Raises ConfigError for other ones."""
+    """Whether a callable takes the record, not only the key (PARTITIONER-1, PARTITIONER-2). Raises
+    ConfigError for other ones.
+    """
     import inspect  # late, as random below: a program without such a partitioner needs neither
 
     try:
@@ -64,7 +79,10 @@ def sees_records(choose: Callable[..., Any]) -> bool:
     if any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in signature.parameters.values()):
         return _takes(signature, 6)
     if not _takes(signature, 3) and not _takes(signature, 6):
-        expected = "a callable of (key, all, available) or of (topic, key, key_bytes, value, value_bytes, all)"
+        expected = (
+            "a callable of (key, all, available) or of (topic, key, key_bytes, value, "
+            "value_bytes, all)"
+        )
         raise ConfigError("partitioner", expected=expected, found=str(signature))
     return not _takes(signature, 3)
 
@@ -94,17 +112,22 @@ def partition_of(key: bytes, partition_count: int) -> int:
 class RoundRobinPartitioner:
     """The partitions of a topic in turn, without regard to the key.
 
-    The first one is `start`, or random, so that many short programs with one record each do not fill one partition.
+    The first one is `start`, or random, so that many short programs with one record each do not
+    fill one partition.
     """
 
     def __init__(self, start: int | None = None) -> None:
         self._start = start
-        self._numbers = itertools.count(int.from_bytes(os.urandom(4)) >> 1 if start is None else start)
+        self._numbers = itertools.count(
+            int.from_bytes(os.urandom(4)) >> 1 if start is None else start
+        )
 
     def for_topic(self, topic: str) -> RoundRobinPartitioner:
         return RoundRobinPartitioner(self._start)
 
-    def __call__(self, key: bytes | None, partitions: Sequence[int], available: Sequence[int]) -> int:
+    def __call__(
+        self, key: bytes | None, partitions: Sequence[int], available: Sequence[int]
+    ) -> int:
         among = available or partitions
         return among[next(self._numbers) % len(among)]
 
@@ -117,5 +140,7 @@ class RandomPartitioner:
 
         self._random = random.Random(seed)
 
-    def __call__(self, key: bytes | None, partitions: Sequence[int], available: Sequence[int]) -> int:
+    def __call__(
+        self, key: bytes | None, partitions: Sequence[int], available: Sequence[int]
+    ) -> int:
         return self._random.choice(available or partitions)

@@ -2,10 +2,13 @@
 
     embedlog.polars.scan(log, "events").filter(…).select(…).collect()
 
-POLARS-1  the bounds are pinned when the frame is created: later appends are not in it, however often it is collected
-POLARS-2  bounds of `offset`, `timestamp` and `partition` in a filter reduce what is read. The complete filter is applied by
-    polars afterwards, so a condition that is not recognized costs time and no row
-POLARS-3  only the columns of the query are decoded; where `topic` and `partition` are enough, records are only counted
+POLARS-1  the bounds are pinned when the frame is created: later appends are not in it, however
+    often it is collected
+POLARS-2  bounds of `offset`, `timestamp` and `partition` in a filter reduce what is read. The
+    complete filter is applied by polars afterwards, so a condition that is not recognized costs
+    time and no row
+POLARS-3  only the columns of the query are decoded; where `topic` and `partition` are enough,
+    records are only counted
 POLARS-4  a limit and `tail` decode about as many records as they return
 """
 
@@ -28,10 +31,11 @@ MIRRORED = {"Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq", "Eq": "Eq"}
 
 
 def scan(log: embedlog.Log, topic: str, **bounds: Any) -> polars.LazyFrame:
-    """A LazyFrame of the present records of the topic; `bounds` are the other arguments of `log.scan`.
+    """A LazyFrame of the present records of the topic; `bounds` are the other arguments of
+    `log.scan`.
 
-    The log must stay open until the frame is collected. Raises MissingExtraError without polars, UnknownTopicOrPartitionError,
-    ConfigError.
+    The log must stay open until the frame is collected. Raises MissingExtraError without polars,
+    UnknownTopicOrPartitionError, ConfigError.
     """
     _check_log(log)
     try:
@@ -46,10 +50,18 @@ def _frame(whole: embedlog.Scan, polars: Any, register_io_source: Any) -> Any:
     """A LazyFrame of a scan."""
     empty = polars.DataFrame(whole.narrowed(partitions=[]))
 
-    def source(columns: list[str] | None, predicate: Any, row_count: int | None, batch_rows: int | None) -> Iterator[Any]:
-        narrow = Narrow() if predicate is None or row_count is not None else Narrow().within(_tree(predicate))
+    def source(
+        columns: list[str] | None, predicate: Any, row_count: int | None, batch_rows: int | None
+    ) -> Iterator[Any]:
+        narrow = (
+            Narrow()
+            if predicate is None or row_count is not None
+            else Narrow().within(_tree(predicate))
+        )
         left = row_count
-        for read in _frames(narrow.of(whole.narrowed(columns=columns)), empty.schema, polars, few=left is not None):
+        for read in _frames(
+            narrow.of(whole.narrowed(columns=columns)), empty.schema, polars, few=left is not None
+        ):
             frame = read if left is None else read.head(left)
             left = None if left is None else left - frame.height
             yield frame if predicate is None else frame.filter(predicate)
@@ -57,7 +69,9 @@ def _frame(whole: embedlog.Scan, polars: Any, register_io_source: Any) -> Any:
                 return
 
     def tail(n: int = 5) -> Any:
-        """The last `n` records, without a read of the others. polars gives a source no limit from the end."""
+        """The last `n` records, without a read of the others. polars gives a source no limit from
+        the end.
+        """
         return _frame(whole.ending(n), polars, register_io_source)
 
     frame = register_io_source(source, schema=empty.schema, is_pure=True)
@@ -69,13 +83,16 @@ def _frame(whole: embedlog.Scan, polars: Any, register_io_source: Any) -> Any:
 def _frames(part: embedlog.Scan, schema: Any, polars: Any, *, few: bool) -> Iterator[Any]:
     """The records as DataFrames; `few`: the first records may be enough."""
     constants = {"topic": part.topic, "partition": 0}
-    if part.columns and constants.keys() >= set(part.columns):  # also `len()`, for which polars asks for any column
+    # also `len()`, for which polars asks for any column
+    if part.columns and constants.keys() >= set(part.columns):
         for number in part.bounds:
             count = part.narrowed(partitions=number).num_rows
             row = {**constants, "partition": number}
             one = [polars.Series(name, [row[name]], dtype=schema[name]) for name in part.columns]
             for start in range(0, count, ROWS_AT_ONCE):
-                yield polars.DataFrame([each.new_from_index(0, min(ROWS_AT_ONCE, count - start)) for each in one])
+                yield polars.DataFrame(
+                    [each.new_from_index(0, min(ROWS_AT_ONCE, count - start)) for each in one]
+                )
         return
     for piece in part.gradually() if few else (part,):
         for batch in piece:
@@ -86,7 +103,10 @@ def _check_log(given: object) -> None:
     if not isinstance(given, embedlog.Log):
         path = repr(str(given)) if isinstance(given, str | os.PathLike) else "path"
         found = type(given).__name__
-        raise TypeError(f"embedlog.polars.scan() takes an open log, not {found}: embedlog.open({path}, read_only=True)")
+        raise TypeError(
+            f"embedlog.polars.scan() takes an open log, not {found}: embedlog.open({path}, "
+            "read_only=True)"
+        )
 
 
 # ---- predicates ------------------------------------------------------------------------------------------------------
@@ -106,7 +126,8 @@ class Narrow:
 
     def of(self, scan: embedlog.Scan) -> embedlog.Scan:
         """The part of a scan within these bounds."""
-        known, wanted = list(scan.bounds), self.partitions
+        known = list(scan.bounds)
+        wanted = self.partitions
         return scan.narrowed(
             partitions=None if wanted is None else [number for number in known if number in wanted],
             start_offset=self.first or None,
@@ -124,14 +145,17 @@ class Narrow:
         comparison = node.get("BinaryExpr")
         if not isinstance(comparison, dict):
             return self
-        left, right, sign = comparison.get("left"), comparison.get("right"), comparison.get("op")
+        left = comparison.get("left")
+        right = comparison.get("right")
+        sign = comparison.get("op")
         if sign in ("And", "LogicalAnd"):
             return self.within(left).within(right)
         if sign in ("Or", "LogicalOr"):
             return self.within(left).or_within(self.within(right))
         if _column(right) is not None:
             left, right, sign = right, left, MIRRORED.get(str(sign))
-        column, number = _column(left), _number(right)
+        column = _column(left)
+        number = _number(right)
         if number is None or sign not in MIRRORED:
             return self
         return self._where(column, *_span(str(sign), number))
@@ -149,7 +173,8 @@ class Narrow:
 
     def _within_call(self, call: dict[str, Any]) -> Narrow:
         """Narrowed by `is_between` or `is_in` of a column."""
-        given, name = call.get("input"), call.get("function")
+        given = call.get("input")
+        name = call.get("function")
         name = name.get("Boolean") if isinstance(name, dict) else None
         if not isinstance(given, list) or not isinstance(name, dict) or len(name) != 1:
             return self
@@ -160,10 +185,16 @@ class Narrow:
             return self if values is None else self._among(column, values)
         if kind != "IsBetween" or len(given) != 3 or not isinstance(options, dict):
             return self
-        closed, found = options.get("closed"), self
-        for number, sign, ends in ((_number(given[1]), "Gt", ("Both", "Left")), (_number(given[2]), "Lt", ("Both", "Right"))):
+        closed = options.get("closed")
+        found = self
+        for number, sign, ends in (
+            (_number(given[1]), "Gt", ("Both", "Left")),
+            (_number(given[2]), "Lt", ("Both", "Right")),
+        ):
             if number is not None:
-                found = found._where(column, *_span(f"{sign}Eq" if closed in ends else sign, number))
+                found = found._where(
+                    column, *_span(f"{sign}Eq" if closed in ends else sign, number)
+                )
         return found
 
     def _where(self, column: str | None, low: int, high: int) -> Narrow:
@@ -180,12 +211,16 @@ class Narrow:
         """Narrowed to these values of a column."""
         if column == "partition":
             wanted = frozenset(values)
-            return replace(self, partitions=wanted if self.partitions is None else self.partitions & wanted)
+            return replace(
+                self, partitions=wanted if self.partitions is None else self.partitions & wanted
+            )
         return self._where(column, min(values, default=0), max(values, default=-1) + 1)
 
 
 class Number(NamedTuple):
-    """A whole number in a predicate: an offset, or milliseconds. Not `exact`: the literal is between it and the next one."""
+    """A whole number in a predicate: an offset, or milliseconds. Not `exact`: the literal is
+    between it and the next one.
+    """
 
     value: int
     exact: bool = True
@@ -198,7 +233,8 @@ def _column(node: Any) -> str | None:
 
 def _span(sign: str, number: Number) -> tuple[int, int]:
     """The least value, and the one after the greatest."""
-    value, above = number.value, number.value + 1
+    value = number.value
+    above = number.value + 1
     low = {"Gt": above, "GtEq": value if number.exact else above, "Eq": value}.get(sign, 0)
     high = {"Lt": value if number.exact else above, "LtEq": above, "Eq": above}.get(sign, NEVER)
     return low, high
@@ -222,14 +258,21 @@ def _number(node: Any) -> Number | None:
     if literal is None:
         return None
     kind, value = literal
-    if kind == "Datetime" and isinstance(value, list) and value[1:2] and value[1] in PER_MILLISECOND:
+    if (
+        kind == "Datetime"
+        and isinstance(value, list)
+        and value[1:2]
+        and value[1] in PER_MILLISECOND
+    ):
         whole, rest = divmod(value[0], PER_MILLISECOND[value[1]])
         return Number(int(whole), exact=not rest)
     return Number(value) if kind.startswith(("Int", "UInt")) and type(value) is int else None
 
 
 def _values(node: Any) -> list[int] | None:
-    """The whole numbers of a list literal, which is serialized as an IPC stream; times are rounded down to milliseconds."""
+    """The whole numbers of a list literal, which is serialized as an IPC stream; times are rounded
+    down to milliseconds.
+    """
     import polars
 
     literal = _literal(node)
@@ -245,7 +288,9 @@ def _values(node: Any) -> list[int] | None:
 
 
 def _tree(predicate: Any) -> Any:
-    """A predicate as nested mappings; None if this version of polars serializes it in another form."""
+    """A predicate as nested mappings; None if this version of polars serializes it in another
+    form.
+    """
     try:
         return json.loads(predicate.meta.serialize(format="json"))
     except (ValueError, TypeError, AttributeError):

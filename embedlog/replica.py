@@ -1,11 +1,13 @@
 """This module is the open log of several directories: a set with leaders and followers.
 
-REPLICAENGINE-1  the engine of a set gives `ReplicatedPartition`s; everything above it works as with one directory
+REPLICAENGINE-1  the engine of a set gives `ReplicatedPartition`s; everything above it works as with
+    one directory
 REPLICAENGINE-2  no directory of a set is special: `home` is the first one that is open now
 REPLICAENGINE-3  a failed directory is not closed in order: its next opening registers it as crashed
-REPLICAENGINE-4  one directory that is the only member of a set is opened as a set, by its path alone too
-REPLICAENGINE-5  a topic that is retired in one directory keeps its committed offsets: a newer topic may have its name. The
-    process that deletes a topic of the set deletes them (DELETEDTOPIC-1)
+REPLICAENGINE-4  one directory that is the only member of a set is opened as a set, by its path
+    alone too
+REPLICAENGINE-5  a topic that is retired in one directory keeps its committed offsets: a newer topic
+    may have its name. The process that deletes a topic of the set deletes them (DELETEDTOPIC-1)
 """
 
 from __future__ import annotations
@@ -71,17 +73,34 @@ class ReplicatedEngine(Engine):
         restored: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        self._racks, self._restored = racks, restored
-        super().__init__(paths, read_only=read_only, create=create, config=config, progress=progress)
+        self._racks = racks
+        self._restored = restored
+        super().__init__(
+            paths, read_only=read_only, create=create, config=config, progress=progress
+        )
 
-    def _enter(self, paths: Sequence[Path], undo: contextlib.ExitStack, *, create: bool, alone: bool) -> None:
+    def _enter(
+        self, paths: Sequence[Path], undo: contextlib.ExitStack, *, create: bool, alone: bool
+    ) -> None:
         config = self.config
         deadline_ns = files.deadline_after(config.lock_timeout_ms / 1000)
         if self.read_only:
             checked = set_up.check_to_read(paths, self._racks)
         else:
-            checked = set_up.prepare_set(paths, deadline_ns=deadline_ns, racks=self._racks, create=create, mode=config.file_mode)
-        self.set = ReplicaSet(self._directory, config, self.check_open, read_only=self.read_only, restored=self._restored)
+            checked = set_up.prepare_set(
+                paths,
+                deadline_ns=deadline_ns,
+                racks=self._racks,
+                create=create,
+                mode=config.file_mode,
+            )
+        self.set = ReplicaSet(
+            self._directory,
+            config,
+            self.check_open,
+            read_only=self.read_only,
+            restored=self._restored,
+        )
         self.set.members.changed = self._serve
         undo.callback(self.set.members.release)
         self.set.open(checked, dict(zip(map(str, paths), self._racks or (), strict=False)))
@@ -89,7 +108,12 @@ class ReplicatedEngine(Engine):
         self.set.topics.refresh()
 
     def _liveness(self) -> Liveness:
-        return SetLiveness(self.set.members.usable_paths, self.home.path, self.config.file_mode, self.config.shared == "locks")
+        return SetLiveness(
+            self.set.members.usable_paths,
+            self.home.path,
+            self.config.file_mode,
+            self.config.shared == "locks",
+        )
 
     def _directory(self, path: Path) -> LogDirectory:
         made = LogDirectory(self, path, read_only=self.read_only, create=False, config=self.config)
@@ -97,7 +121,9 @@ class ReplicatedEngine(Engine):
         return made
 
     def _serve(self, directories: Sequence[LogDirectory]) -> None:
-        """Use these open directories from now on, by node. Without any, the last ones stay, to be named in errors."""
+        """Use these open directories from now on, by node. Without any, the last ones stay, to be
+        named in errors.
+        """
         self.directories = list(directories)
         if directories:
             self.home = self.directories[0]
@@ -108,7 +134,9 @@ class ReplicatedEngine(Engine):
         self.set.close()
 
     def _leave_directory(self, directory: LogDirectory) -> None:
-        """As the last process, close it in order; a failed directory is left as it is (REPLICAENGINE-3)."""
+        """As the last process, close it in order; a failed directory is left as it is
+        (REPLICAENGINE-3).
+        """
         failed = self.set.members.failure(directory) is not None
         try:
             directory.leave()
@@ -118,10 +146,15 @@ class ReplicatedEngine(Engine):
             logger.warning("the directory %s was not closed in order: %s", directory.path, problem)
 
     def check_writable(self) -> None:
-        """Raises ReadOnlyError, ClosedError. A directory that was replaced is a failed one (REPLICA-18)."""
+        """Raises ReadOnlyError, ClosedError. A directory that was replaced is a failed one
+        (REPLICA-18).
+        """
         self.check_open()
         if self.read_only:
-            raise ReadOnlyError("the log was opened read-only; without read_only=True it can be changed", path=self.path)
+            raise ReadOnlyError(
+                "the log was opened read-only; without read_only=True it can be changed",
+                path=self.path,
+            )
 
     # ---- topics and partitions -------------------------------------------------------------------
 
@@ -136,7 +169,9 @@ class ReplicatedEngine(Engine):
         self.set.topics.refresh()
 
     def topics_version(self) -> int:
-        """A number that changes with each decision; odd during a change of topics in a directory."""
+        """A number that changes with each decision; odd during a change of topics in a
+        directory.
+        """
         return self.set.members.version()
 
     def mapped_topics_version(self) -> int:
@@ -161,31 +196,44 @@ class ReplicatedEngine(Engine):
         return cast("_Led", partition).is_led()
 
     def near(self, partition: LogPartition, rack: str | None) -> LogPartition:
-        if rack is None or not self.config.replica_selector_class.endswith("RackAwareReplicaSelector"):
+        if rack is None or not self.config.replica_selector_class.endswith(
+            "RackAwareReplicaSelector"
+        ):
             return partition
         return cast("LogPartition", self.set.nearby(partition.topic, partition.number, rack))
 
     def at_files(self, topic: Topic, number: int, call: Callable[[Partition], T]) -> T:
-        """As for one directory, with the files of the leader; the call is repeated at the next leader if it fails."""
+        """As for one directory, with the files of the leader; the call is repeated at the next
+        leader if it fails.
+        """
         self.check_open()
         held = self.set.partition(topic.name, number).held_replica()
         return self.set.copied(topic.name, number).at_files(call) if held is None else call(held)
 
     def still_lead(self, name: str, epochs: Mapping[int, int]) -> bool:
-        """As for one directory, by a settled decision: the pages of a directory that was away show nothing (LEDPARTITION-5).
+        """As for one directory, by a settled decision: the pages of a directory that was away show
+        nothing (LEDPARTITION-5).
 
         Raises LeaderNotAvailableError without a majority.
         """
         try:
             decided = self.set.decisions.settle().partitions
         except NotEnoughDirectoriesError as problem:
-            raise LeaderNotAvailableError(f"the leaders of {name} are not known: {problem}") from problem
+            raise LeaderNotAvailableError(
+                f"the leaders of {name} are not known: {problem}"
+            ) from problem
         found = {number: decided.get(self.set.partition(name, number).place) for number in epochs}
-        return all(each is not None and each.leader_epoch == epochs[number] for number, each in found.items())
+        return all(
+            each is not None and each.leader_epoch == epochs[number]
+            for number, each in found.items()
+        )
 
     def places(self) -> list[Path]:
         nodes = self.set.decisions.hint().nodes.values()
-        return [*(directory.path for directory in self.directories), *(Path(each.path) for each in nodes)]
+        return [
+            *(directory.path for directory in self.directories),
+            *(Path(each.path) for each in nodes),
+        ]
 
     def existing(self, places: Iterable[tuple[str, int]]) -> list[Partition]:
         self.refresh_topics()
@@ -199,12 +247,18 @@ class ReplicatedEngine(Engine):
 
     def all_partitions(self, *, loaded_only: bool) -> list[Partition]:
         self.refresh_topics()
-        return [self.partition_of(topic, number) for topic in self.set.topics.all() for number in range(topic.partitions)]
+        return [
+            self.partition_of(topic, number)
+            for topic in self.set.topics.all()
+            for number in range(topic.partitions)
+        ]
 
     # ---- durability ------------------------------------------------------------------------------
 
     def flush(self, topic: str | None = None) -> None:
-        """Put all published records on stable storage in all directories of each ISR. Raises DurabilityError."""
+        """Put all published records on stable storage in all directories of each ISR. Raises
+        DurabilityError.
+        """
         self.check_writable()
         for name in self.topic_names() if topic is None else [self.topic(topic).name]:
             found = self.topic(name)
@@ -222,20 +276,31 @@ class ReplicatedEngine(Engine):
         """Nothing (REPLICAENGINE-5)."""
 
     def undecided_least(self) -> dict[str, int]:
-        """The `min.insync.replicas` for each topic that has no decided value, and would have one if this set had made it."""
+        """The `min.insync.replicas` for each topic that has no decided value, and would have one if
+        this set had made it.
+        """
         found = {}
         for topic in self.set.topics.all():
             if "min.insync.replicas" in topic.config:
                 continue
-            least = self._internal_replicas(topic.name)[1] if is_internal(topic.name) else self.config.min_insync_replicas
+            least = (
+                self._internal_replicas(topic.name)[1]
+                if is_internal(topic.name)
+                else self.config.min_insync_replicas
+            )
             if least > 1:
                 found[topic.name] = least
         return found
 
     def _internal_replicas(self, name: str) -> tuple[int, int]:
-        """The copies of an internal topic, and its `min.insync.replicas`: one copy may be lost from three on."""
-        config, wanted, least = self.config, self.config.offsets_topic_replication_factor, OFFSETS_MIN_IN_SYNC
+        """The copies of an internal topic, and its `min.insync.replicas`: one copy may be lost from
+        three on.
+        """
+        config = self.config
+        wanted = self.config.offsets_topic_replication_factor
+        least = OFFSETS_MIN_IN_SYNC
         if name == "__transaction_state":
-            wanted, least = config.transaction_state_log_replication_factor, config.transaction_state_log_min_isr
+            wanted = config.transaction_state_log_replication_factor
+            least = config.transaction_state_log_min_isr
         factor = min(wanted, self.set.size())
         return factor, min(least, max(1, factor - 1))

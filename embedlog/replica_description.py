@@ -1,8 +1,12 @@
-"""Defines the description of a set of directories and their replicas, as `log.replicas()` returns it.
+"""Defines the description of a set of directories and their replicas, as `log.replicas()` returns
+it.
 
-REPLICADESCRIPTION-1  a value is immutable and contains no handle; `as_dict` has only what JSON can represent
-REPLICADESCRIPTION-2  None means "not known": the directory did not answer, or its files do not show it without a recovery
-REPLICADESCRIPTION-3  texts of directories (paths, racks, reasons, names) are escaped in HTML, and are one line in the table
+REPLICADESCRIPTION-1  a value is immutable and contains no handle; `as_dict` has only what JSON can
+    represent
+REPLICADESCRIPTION-2  None means "not known": the directory did not answer, or its files do not show
+    it without a recovery
+REPLICADESCRIPTION-3  texts of directories (paths, racks, reasons, names) are escaped in HTML, and
+    are one line in the table
 """
 
 from __future__ import annotations
@@ -32,10 +36,12 @@ PARTITIONS_SHOWN: Final = 200  # in a table; `partitions` has all of them
 class DirectoryDescription:
     """One directory of the set.
 
-    `state` is "live", or "witness" for a live one that takes no replicas. This process has not opened a directory that is "away".
-    A "failed" one does not answer, and a "foreign" one was written without the set. `since_ms` is the begin of such a state.
+    `state` is "live", or "witness" for a live one that takes no replicas. This process has not
+    opened a directory that is "away". A "failed" one does not answer, and a "foreign" one was
+    written without the set. `since_ms` is the begin of such a state.
 
-    `holds` and `leads` count decided partitions. `same_device` are the nodes on the same device: they fail together.
+    `holds` and `leads` count decided partitions. `same_device` are the nodes on the same device:
+    they fail together.
     """
 
     node: int
@@ -60,9 +66,10 @@ class DirectoryDescription:
 class ReplicaDescription:
     """One replica of a partition; offsets are those of its control page.
 
-    `state` has the name of Kafka's controller, for example "OnlineReplica". `lag` is in records up to the leader's log end,
-    `lag_bytes` in bytes. `last_caught_up_ms` is the time of the observation, or of the first record that is missing here;
-    `lag_seconds` is the age of that record.
+    `state` has the name of Kafka's controller, for example "OnlineReplica". `lag` is in records up
+    to the leader's log end, `lag_bytes` in bytes. `last_caught_up_ms` is the time of the
+    observation, or of the first record that is missing here; `lag_seconds` is the age of that
+    record.
     """
 
     node: int
@@ -83,9 +90,10 @@ class ReplicaDescription:
 class ReplicatedPartitionDescription:
     """One partition: the newest decision about it, and its replicas.
 
-    `leader` is -1 without one. `replicas` are the assigned nodes, the preferred leader first; `copies` describes each of them,
-    and those that are still to be deleted. `state` has the name of Kafka's controller, for example "OnlinePartition".
-    `internal` is whether the topic is internal, for example `__consumer_offsets`.
+    `leader` is -1 without one. `replicas` are the assigned nodes, the preferred leader first;
+    `copies` describes each of them, and those that are still to be deleted. `state` has the name of
+    Kafka's controller, for example "OnlinePartition". `internal` is whether the topic is internal,
+    for example `__consumer_offsets`.
     """
 
     topic: str
@@ -132,7 +140,9 @@ class ReplicatedPartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class DecisionDescription:
-    """One decision: the offset of its first record in `__replica_state`, its term, its time, and its changes in words."""
+    """One decision: the offset of its first record in `__replica_state`, its term, its time, and
+    its changes in words.
+    """
 
     offset: int
     term: int
@@ -142,10 +152,12 @@ class DecisionDescription:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasDescription:
-    """The directories of an open log, the partitions and their replicas, and the recent decisions, at the time of the call.
+    """The directories of an open log, the partitions and their replicas, and the recent decisions,
+    at the time of the call.
 
-    `voters` are the nodes of which a majority decides; `can_decide` is whether a majority answers. `term` is that of the newest
-    decision, -1 without one. The decisions are in the order of their offsets.
+    `voters` are the nodes of which a majority decides; `can_decide` is whether a majority answers.
+    `term` is that of the newest decision, -1 without one. The decisions are in the order of their
+    offsets.
     """
 
     directories: tuple[DirectoryDescription, ...]
@@ -167,12 +179,16 @@ class ReplicasDescription:
         return {**found, "warnings": list(self.warnings)}
 
     def __repr__(self) -> str:
-        directories, partitions = _directories(self), _partitions(self)
+        directories = _directories(self)
+        partitions = _partitions(self)
         warnings = f", {counted(len(self.warnings), 'warning')}" if self.warnings else ""
         return f"<embedlog.ReplicasDescription: {directories}, {partitions}{warnings}>"
 
     def __str__(self) -> str:
-        return "\n\n".join(f"{title}\n{_text(head, rows)}" if rows else title for title, head, rows in _tables(self))
+        return "\n\n".join(
+            f"{title}\n{_text(head, rows)}" if rows else title
+            for title, head, rows in _tables(self)
+        )
 
     def _repr_html_(self) -> str:
         return "".join(table(title, head, rows) for title, head, rows in _tables(self))
@@ -184,16 +200,25 @@ class ReplicasDescription:
 def _warnings(found: ReplicasDescription) -> Iterator[str]:
     if not found.can_decide:
         answering = [each.node for each in found.directories if each.voter and each.answers]
-        yield f"no majority of the voters {_nodes(found.voters)} answers (only {_nodes(answering)}): no decision is possible"
+        yield (
+            f"no majority of the voters {_nodes(found.voters)} answers (only "
+            f"{_nodes(answering)}): no decision is possible"
+        )
     for each in found.directories:
         if not each.answers:
             yield f"node {each.node} is {each.state}: {each.reason or 'no reason is known'}"
-    shared = {tuple(sorted((each.node, *each.same_device))) for each in found.directories if each.same_device}
+    shared = {
+        tuple(sorted((each.node, *each.same_device)))
+        for each in found.directories
+        if each.same_device
+    }
     for nodes in sorted(shared):
         yield f"nodes {_nodes(nodes)} are on one device and fail together"
     counts = {
         "without a leader": sum(each.offline for each in found.partitions),
-        "with fewer replicas in sync than assigned": sum(each.under_replicated for each in found.partitions),
+        "with fewer replicas in sync than assigned": sum(
+            each.under_replicated for each in found.partitions
+        ),
         "below min.insync.replicas": sum(each.under_min_isr for each in found.partitions),
     }
     for what, count in counts.items():
@@ -211,7 +236,10 @@ def _single_copies(found: ReplicasDescription) -> Iterator[str]:
     names = list(dict.fromkeys(each.topic for each in single))
     shown = ", ".join(names[:TOPICS_SHOWN]) + (", …" if len(names) > TOPICS_SHOWN else "")
     has = "has" if len(single) == 1 else "have"
-    yield f"{counted(len(single), 'partition')} {has} one copy only ({shown}): replicate(factor) gives each more"
+    yield (
+        f"{counted(len(single), 'partition')} {has} one copy only ({shown}): replicate(factor) "
+        "gives each more"
+    )
 
 
 # ---- tables --------------------------------------------------------------------------------------
@@ -222,7 +250,9 @@ Table = tuple[str, Sequence[str], list[list[str]]]
 def _tables(found: ReplicasDescription) -> Iterator[Table]:
     """Title, head and rows of each table; a table without a head is a list."""
     decides = "a majority answers" if found.can_decide else "NO majority answers"
-    term = "" if found.term < 0 else f"; term {found.term}, voters {_nodes(found.voters)}, {decides}"
+    term = (
+        "" if found.term < 0 else f"; term {found.term}, voters {_nodes(found.voters)}, {decides}"
+    )
     yield (
         f"{_directories(found)}{term}",
         _DIRECTORY_HEAD,
@@ -238,7 +268,11 @@ def _tables(found: ReplicasDescription) -> Iterator[Table]:
         [row for each in shown for row in _partition_rows(each)],
     )
     if found.decisions:
-        yield "Recent decisions", _DECISION_HEAD, [_decision_row(each) for each in found.decisions[-DECISIONS_SHOWN:]]
+        yield (
+            "Recent decisions",
+            _DECISION_HEAD,
+            [_decision_row(each) for each in found.decisions[-DECISIONS_SHOWN:]],
+        )
 
 
 _DIRECTORY_HEAD: Final = ("node", "state", "path", "rack", "leads", "holds", "since", "reason")
@@ -262,7 +296,16 @@ _DECISION_HEAD: Final = ("offset", "term", "time", "changes")
 
 def _directory_row(each: DirectoryDescription) -> list[str]:
     since = "" if each.since_ms is None else _second(each.since_ms)
-    texts = (str(each.node), each.state, each.path, each.rack or "", str(each.leads), str(each.holds), since, each.reason or "")
+    texts = (
+        str(each.node),
+        each.state,
+        each.path,
+        each.rack or "",
+        str(each.leads),
+        str(each.holds),
+        since,
+        each.reason or "",
+    )
     return [line(text) for text in texts]
 
 
@@ -278,7 +321,14 @@ def _partition_rows(each: ReplicatedPartitionDescription) -> list[list[str]]:
     for copy in each.copies:
         state = copy.state.removeprefix("Replica").removesuffix("Replica")
         role = "leader" if copy.leads and state == "Online" else state
-        numbers = (copy.log_start, copy.log_end, copy.high_watermark, copy.durable_offset, copy.lag, copy.lag_bytes)
+        numbers = (
+            copy.log_start,
+            copy.log_end,
+            copy.high_watermark,
+            copy.durable_offset,
+            copy.lag,
+            copy.lag_bytes,
+        )
         lag_s = "?" if copy.lag_seconds is None else f"{copy.lag_seconds:.1f}"
         rows.append([*facts, str(copy.node), role, *map(_number, numbers), lag_s])
         facts = [""] * len(facts)
@@ -302,7 +352,9 @@ def _directories(found: ReplicasDescription) -> str:
 
 
 def _partitions(found: ReplicasDescription) -> str:
-    return counted_partitions(len(found.partitions), sum(each.internal for each in found.partitions))
+    return counted_partitions(
+        len(found.partitions), sum(each.internal for each in found.partitions)
+    )
 
 
 def _nodes(nodes: Iterable[int]) -> str:

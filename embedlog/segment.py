@@ -19,7 +19,15 @@ from embedlog._native.lazy_numpy import np
 from embedlog.errors import StorageError
 from embedlog.format import legacy
 from embedlog.format.buffer_pool import shared_pool
-from embedlog.format.record_batch import HEADER_SIZE, Batches, Chain, Head, Problem, scan, scan_heads
+from embedlog.format.record_batch import (
+    HEADER_SIZE,
+    Batches,
+    Chain,
+    Head,
+    Problem,
+    scan,
+    scan_heads,
+)
 from embedlog.format.record_columns import LOG_OFFSET_MAX, RELATIVE_MAX
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 
@@ -44,16 +52,22 @@ class Paths(NamedTuple):
 
 
 def paths(directory: Path, base: int) -> Paths:
-    return Paths(*(file_names.segment_path(directory, base, suffix) for suffix in file_names.SEGMENT_SUFFIXES))
+    return Paths(
+        *(
+            file_names.segment_path(directory, base, suffix)
+            for suffix in file_names.SEGMENT_SUFFIXES
+        )
+    )
 
 
 class Walk:
-    """Reads a range of a segment batch by batch, each checked; afterwards `end` and `problem` describe the result.
+    """Reads a range of a segment batch by batch, each checked; afterwards `end` and `problem`
+    describe the result.
 
-    The file's name limits the offsets in it, unless the walk is not `bounded`. `end` is the first byte after the last good batch.
-    `problem` is None if the file ended, even in the middle of a batch.
-    `records` of a walk from the start, and `epochs`, are compared during the walk; after a mismatch `agreed` is the end of the
-    matching part.
+    The file's name limits the offsets in it, unless the walk is not `bounded`. `end` is the first
+    byte after the last good batch. `problem` is None if the file ended, even in the middle of a
+    batch. `records` of a walk from the start, and `epochs`, are compared during the walk; after a
+    mismatch `agreed` is the end of the matching part.
     """
 
     def __init__(
@@ -68,14 +82,18 @@ class Walk:
         *,
         bounded: bool = True,
     ) -> None:
-        self._fd, self._path, self._size = fd, path, size
+        self._fd = fd
+        self._path = path
+        self._size = size
         self.chain = chain
         if bounded and (named := file_names.parse(path.name)):
             chain.segment_base = named[0]
         self.end = start
         self.before: NDArray[np.uint64]  # the chain digest before each batch of the last chunk
         self.problem: Problem | None = None
-        self._records, self._state, self._epochs = records, interval_digests.State(), epochs
+        self._records = records
+        self._state = interval_digests.State()
+        self._epochs = epochs
         self.agreed: int | None = None
 
     def __iter__(self) -> Iterator[Batches]:
@@ -83,14 +101,15 @@ class Walk:
             yield batches
 
     def chunks(self) -> Iterator[tuple[memoryview, Batches]]:
-        """Batches with their bytes: `batches["position"]` counts from the start of the file, the view starts at the first
-        batch.
+        """Batches with their bytes: `batches["position"]` counts from the start of the file, the
+        view starts at the first batch.
         """
         want = CHUNK_BYTES
         while self.end < self._size:
             chunk = shared_pool().lease(min(want, self._size - self.end)).view
             got = files.pread_into(self._fd, chunk, self.end, self._path)
-            view, digest = chunk[:got], self.chain.digest
+            view = chunk[:got]
+            digest = self.chain.digest
             scanned = scan(view, self.chain, position=self.end)
             if scanned.consumed:
                 self.before = interval_digests.before(view, scanned.batches, digest)
@@ -108,16 +127,22 @@ class Walk:
                 want = max(scanned.need, 2 * want)
 
     def heads(self) -> Iterator[list[Head]]:
-        """The batches without numpy, for a walk along few of them. REQUIRES no `records` and no `epochs`."""
+        """The batches without numpy, for a walk along few of them. REQUIRES no `records` and no
+        `epochs`.
+        """
         want = CHUNK_BYTES
         while self.end < self._size:
             chunk = bytearray(min(want, self._size - self.end))
             got = files.pread_into(self._fd, chunk, self.end, self._path)
-            found, consumed, need, self.problem = scan_heads(memoryview(chunk)[:got], self.chain, self.end)
+            found, consumed, need, self.problem = scan_heads(
+                memoryview(chunk)[:got], self.chain, self.end
+            )
             self.end += consumed
             if found:
                 yield found
-            if self.problem is not None or (not consumed and (got < len(chunk) or self.end + got >= self._size)):
+            if self.problem is not None or (
+                not consumed and (got < len(chunk) or self.end + got >= self._size)
+            ):
                 return  # in the second case the file ends inside this batch
             want = CHUNK_BYTES if consumed else max(need, 2 * want)
 
@@ -129,7 +154,8 @@ class Walk:
         if self._epochs is not None and self.problem is None:
             wrong = self._epochs.disagreement(batches["base_offset"], batches["leader_epoch"])
         if wrong is not None:
-            self.agreed, found = int(batches["position"][wrong[0]]), int(batches["leader_epoch"][wrong[0]])
+            self.agreed = int(batches["position"][wrong[0]])
+            found = int(batches["leader_epoch"][wrong[0]])
             self.problem = Problem(self.agreed, checkpoints.OTHER_EPOCH, wrong[1], found)
         return self.problem is None
 
@@ -143,7 +169,9 @@ def overflows(base: int, next_offset: int) -> bool:
 
 
 def end_of_batch(fd: int, path: Path, position: int, size: int) -> int | None:
-    """The end of the batch or message at a position by its header, None if a file of `size` bytes cannot have it there."""
+    """The end of the batch or message at a position by its header, None if a file of `size` bytes
+    cannot have it there.
+    """
     head = files.pread(fd, MAGIC_AT + 1, position, path)
     if len(head) <= MAGIC_AT or head[MAGIC_AT] not in SIZE_MIN:
         return None
@@ -152,7 +180,9 @@ def end_of_batch(fd: int, path: Path, position: int, size: int) -> int | None:
 
 
 def batch_at(fd: int, path: Path, position: int, size: int) -> Batches | None:
-    """The batch or message at a position, as one row, if its checksum and its counts are right, whatever its offsets are."""
+    """The batch or message at a position, as one row, if its checksum and its counts are right,
+    whatever its offsets are.
+    """
     end = end_of_batch(fd, path, position, size)
     if end is None:
         return None
@@ -161,13 +191,20 @@ def batch_at(fd: int, path: Path, position: int, size: int) -> Batches | None:
     return None
 
 
-def search_batch(fd: int, path: Path, start: int, size: int, low: int = 0, high: int = LOG_OFFSET_MAX) -> Batches | None:
-    """The first batch with a right checksum at or after byte `start` whose offsets are from `low` to below `high`."""
+def search_batch(
+    fd: int, path: Path, start: int, size: int, low: int = 0, high: int = LOG_OFFSET_MAX
+) -> Batches | None:
+    """The first batch with a right checksum at or after byte `start` whose offsets are from `low`
+    to below `high`.
+    """
     for position in range(start, size, CHUNK_BYTES):
         data = files.pread(fd, CHUNK_BYTES + MAGIC_AT, position, path)
         for candidate in _candidates(np.frombuffer(data, np.uint8), position, size, low, high):
             found = batch_at(fd, path, candidate, size)
-            if found is not None and int(found["base_offset"][0]) + int(found["last_offset_delta"][0]) < high:
+            if (
+                found is not None
+                and int(found["base_offset"][0]) + int(found["last_offset_delta"][0]) < high
+            ):
                 return found
     return None
 
@@ -189,7 +226,9 @@ def _candidates(data: NDArray[np.uint8], start: int, size: int, low: int, high: 
     offsets = np.ascontiguousarray(fields[:, :8]).view(">i8")[:, 0]
     sizes = np.ascontiguousarray(fields[:, 8:]).view(">i4")[:, 0].astype(np.int64) + LENGTH_END
     smallest = np.array([SIZE_MIN[number] for number in range(max(SIZE_MIN) + 1)])[magic[rows]]
-    good = (offsets >= low) & (offsets < high) & (sizes >= smallest) & (rows + start + sizes <= size)
+    good = (
+        (offsets >= low) & (offsets < high) & (sizes >= smallest) & (rows + start + sizes <= size)
+    )
     return [int(row) + start for row in rows[good]]
 
 
@@ -199,8 +238,8 @@ def _candidates(data: NDArray[np.uint8], start: int, size: int, low: int, high: 
 class CompactionSigns:
     """Whether the batches of a log show that a compaction has removed records.
 
-    A batch then has fewer records than offsets, or begins after a gap and is followed by another one. A gap before the last batch
-    proves nothing: one changed bit of its offset makes the same.
+    A batch then has fewer records than offsets, or begins after a gap and is followed by another
+    one. A gap before the last batch proves nothing: one changed bit of its offset makes the same.
     """
 
     def __init__(self) -> None:
@@ -217,13 +256,17 @@ class CompactionSigns:
         ends = batches["base_offset"] + batches["last_offset_delta"] + 1
         gaps = batches["base_offset"] != np.concatenate(([self._end], ends[:-1]))
         thinned = batches["records"] < batches["last_offset_delta"].astype(np.int64) + 1
-        self.found = self.found or self._gap_before_last or bool(gaps[:-1].any()) or bool(thinned.any())
+        self.found = (
+            self.found or self._gap_before_last or bool(gaps[:-1].any()) or bool(thinned.any())
+        )
         self._gap_before_last = bool(gaps[-1])
         self._end = int(ends[-1])
 
 
 class Leap(NamedTuple):
-    """The last batch of a walk: where it is, the offset after the batch before it, its base offset, and the offset after it."""
+    """The last batch of a walk: where it is, the offset after the batch before it, its base offset,
+    and the offset after it.
+    """
 
     position: int
     expected: int
@@ -231,17 +274,22 @@ class Leap(NamedTuple):
     end: int
 
     def is_damage(self, base: int) -> bool:
-        """Whether one changed bit has made the only offset that the segment of this base cannot hold.
+        """Whether one changed bit has made the only offset that the segment of this base cannot
+        hold.
 
-        No checksum covers a base offset. That many records can be compacted away in a segment of an old broker, but an offset
-        that only one bit separates from the one that continues the log is not one that a cleaner has left.
+        No checksum covers a base offset. That many records can be compacted away in a segment of an
+        old broker, but an offset that only one bit separates from the one that continues the log is
+        not one that a cleaner has left.
         """
         is_alone = self.end - base > RELATIVE_MAX + 1 and self.expected - base <= RELATIVE_MAX + 1
         return is_alone and (self.expected ^ self.found).bit_count() == 1
 
 
-def rebuild(directory: Path, base: int, size: int, interval_bytes: int, *, final: bool, mode: int) -> index.Builder:
-    """Rebuild both indexes and the digests of a segment from its first `size` bytes. REQUIRES the append lock.
+def rebuild(
+    directory: Path, base: int, size: int, interval_bytes: int, *, final: bool, mode: int
+) -> index.Builder:
+    """Rebuild both indexes and the digests of a segment from its first `size` bytes. REQUIRES the
+    append lock.
 
     `final` adds the last time-index entry, as in a closed segment.
     """
@@ -258,7 +306,8 @@ def rebuild(directory: Path, base: int, size: int, interval_bytes: int, *, final
 
 
 def create(directory: Path, base: int, mode: int, allocate_bytes: int = 0) -> None:
-    """Create empty files, replacing leftovers with the same names; the log reserves `allocate_bytes`, which read as zeros.
+    """Create empty files, replacing leftovers with the same names; the log reserves
+    `allocate_bytes`, which read as zeros.
 
     REQUIRES the append lock and the roll intent in the page.
     """
@@ -268,18 +317,25 @@ def create(directory: Path, base: int, mode: int, allocate_bytes: int = 0) -> No
             files.truncate(fd, 0, path)
             if allocate_bytes and suffix == file_names.LOG:
                 files.allocate(fd, allocate_bytes, path)
-    files.unlink(file_names.segment_path(directory, base, file_names.TRANSACTION_INDEX), missing_ok=True)
+    files.unlink(
+        file_names.segment_path(directory, base, file_names.TRANSACTION_INDEX), missing_ok=True
+    )
 
 
 def set_aside(
-    directory: Path, base: int, suffixes: tuple[str, ...] = (*file_names.SEGMENT_SUFFIXES, file_names.SNAPSHOT)
+    directory: Path,
+    base: int,
+    suffixes: tuple[str, ...] = (*file_names.SEGMENT_SUFFIXES, file_names.SNAPSHOT),
 ) -> None:
-    """Rename the files of a segment that is no longer part of the log; they are unlinked after their delay."""
+    """Rename the files of a segment that is no longer part of the log; they are unlinked after
+    their delay.
+    """
     for suffix in suffixes:
         path = file_names.segment_path(directory, base, suffix)
         with contextlib.suppress(FileNotFoundError):
             _rename_if_there(path, path.with_name(path.name + file_names.DELETED))
-    files.unlink(file_names.segment_path(directory, base, file_names.DIGESTS), missing_ok=True)  # readers work without them
+    # readers work without them
+    files.unlink(file_names.segment_path(directory, base, file_names.DIGESTS), missing_ok=True)
 
 
 def _rename_if_there(source: Path, target: Path) -> None:
@@ -297,20 +353,29 @@ def finish(
     *,
     sync: bool,
 ) -> int:
-    """Finish a segment as Kafka closes one: final time-index entry, all files truncated to their size (format.md 2.5).
+    """Finish a segment as Kafka closes one: final time-index entry, all files truncated to their
+    size (format.md 2.5).
 
     Returns the number of time-index entries. REQUIRES the append lock.
     """
     files_of = paths(directory, base)
     if final_entry is not None:
         with files.opened(files_of.time_index, files.WRITE) as fd:
-            files.write_all(fd, index.TIME_ENTRY.pack(*final_entry), time_entries * index.TIME_ENTRY.size, files_of.time_index)
+            files.write_all(
+                fd,
+                index.TIME_ENTRY.pack(*final_entry),
+                time_entries * index.TIME_ENTRY.size,
+                files_of.time_index,
+            )
         time_entries += 1
     sizes = (
         (files_of.log, size),
         (files_of.offset_index, index_entries * index.OFFSET_ENTRY.size),
         (files_of.time_index, time_entries * index.TIME_ENTRY.size),
-        (file_names.segment_path(directory, base, file_names.DIGESTS), index_entries * interval_digests.RECORD_BYTES),
+        (
+            file_names.segment_path(directory, base, file_names.DIGESTS),
+            index_entries * interval_digests.RECORD_BYTES,
+        ),
     )
     for path, wanted in sizes:
         if path.name.startswith(file_names.DIGESTS) and not files.exists(path):
@@ -346,7 +411,9 @@ def first_timestamp(directory: Path, base: int, size: int) -> int:
 
 
 def copy_aside(path: Path, start: int, end: int, target: Path, mode: int) -> None:
-    """Keep bytes before they are truncated, unless all are zero. Holes and zeros become holes of the copy."""
+    """Keep bytes before they are truncated, unless all are zero. Holes and zeros become holes of
+    the copy.
+    """
     with files.opened(path) as source, contextlib.ExitStack() as opened:
         fd = -1
         for first, range_end in files.data_ranges(source, start, end, path):

@@ -1,14 +1,19 @@
 """Named topics with their partitions and settings, stored in one small file.
 
-TOPIC-1  names are valid in Kafka, and no two names collide in its metrics (where "." and "_" are equal)
-TOPIC-2  the file is replaced as a whole, and is on disk when `put` and `remove` return; their caller holds the directory lock
-TOPIC-3  a topic is `creating` on disk before its first directory is made, `deleting` before its first directory is renamed. The
-    next process completes an interrupted change (`topic_directories`)
-TOPIC-4  additions of a newer version are kept in the file; an incompatible newer version has a higher version number and is
-    refused
+TOPIC-1  names are valid in Kafka, and no two names collide in its metrics (where "." and "_" are
+    equal)
+TOPIC-2  the file is replaced as a whole, and is on disk when `put` and `remove` return; their
+    caller holds the directory lock
+TOPIC-3  a topic is `creating` on disk before its first directory is made, `deleting` before its
+    first directory is renamed. The next process completes an interrupted change
+    (`topic_directories`)
+TOPIC-4  additions of a newer version are kept in the file; an incompatible newer version has a
+    higher version number and is refused
 TOPIC-5  memory follows disk: the registry changes only after the bytes are safe
-TOPIC-6  a file that was read and is gone is an error, not a log without topics: the directory was moved, or its disk is absent
-TOPIC-7  what cannot be read is not written: one bad topic would make the directory unusable for every process
+TOPIC-6  a file that was read and is gone is an error, not a log without topics: the directory was
+    moved, or its disk is absent
+TOPIC-7  what cannot be read is not written: one bad topic would make the directory unusable for
+    every process
 """
 
 from __future__ import annotations
@@ -40,16 +45,25 @@ from embedlog.storage.json_file import Entries, JsonFile
 VERSION = 1
 WORD_TRUST_NS = 100_000_000  # limits the trust in a control page that may have been replaced
 STATES = ("creating", "live", "deleting")
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__replica_state"})
-NO_FIELDS: Final[Mapping[str, Any]] = {}  # shared by all topics; can be copied, in contrast to a mapping proxy
+INTERNAL_TOPICS = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__replica_state"}
+)
+# shared by all topics; can be copied, in contrast to a mapping proxy
+NO_FIELDS: Final[Mapping[str, Any]] = {}
 RESERVED_TOPICS = frozenset({"__cluster_metadata"})  # the log of KRaft, not a topic
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _REBUILD = (
-    "if it cannot be restored, remove the file, or let `embedlog repair --execute` set it aside: topics are found again by their"
+    "if it cannot be restored, remove the file, or let `embedlog repair --execute` set it aside: "
+    "topics are found again by their"
     " directories, without their settings"
 )
-_FILE = JsonFile("topics", "the topics of this log directory; written by embedlog, change them through it", VERSION, _REBUILD)
+_FILE = JsonFile(
+    "topics",
+    "the topics of this log directory; written by embedlog, change them through it",
+    VERSION,
+    _REBUILD,
+)
 
 
 # ---- names ---------------------------------------------------------------------------------------
@@ -74,7 +88,9 @@ def check_collision(name: str, others: Iterable[str]) -> None:
         return  # another name with the same metrics would contain one of both
     for other in others:
         if other != name and other.replace(".", "_") == plain:
-            raise InvalidTopicError(f"{name} collides with the topic {other}: Kafka's metrics treat . and _ as equal")
+            raise InvalidTopicError(
+                f"{name} collides with the topic {other}: Kafka's metrics treat . and _ as equal"
+            )
 
 
 def is_internal(name: str) -> bool:
@@ -88,8 +104,9 @@ def is_internal(name: str) -> bool:
 class Topic(NamedTuple):
     """One topic as stored in the file.
 
-    `partitions` is visible to users; `growing`, which is higher, is the intended number while directories are made. `only` has
-    the local numbers, if not all are local: other brokers of a cluster hold the rest.
+    `partitions` is visible to users; `growing`, which is higher, is the intended number while
+    directories are made. `only` has the local numbers, if not all are local: other brokers of a
+    cluster hold the rest.
     """
 
     name: str
@@ -153,20 +170,34 @@ def _decode_topic(path: Path, name: str, entry: object) -> Topic:
             others=rest,
         )
         _check(topic)
-    except (KeyError, TypeError, ValueError, AttributeError, InvalidPartitionsError, InvalidTopicError) as problem:
-        raise ForeignDirectoryError(f"the entry of {name!r} cannot be read ({problem!r}); {_REBUILD}", path=path) from problem
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        InvalidPartitionsError,
+        InvalidTopicError,
+    ) as problem:
+        raise ForeignDirectoryError(
+            f"the entry of {name!r} cannot be read ({problem!r}); {_REBUILD}", path=path
+        ) from problem
     return topic
 
 
 def check_count(count: int) -> int:
-    """The number of partitions of a topic that has them all, if it is allowed. Raises InvalidPartitionsError."""
+    """The number of partitions of a topic that has them all, if it is allowed. Raises
+    InvalidPartitionsError.
+    """
     if not 1 <= count <= PARTITIONS_MAX:
-        raise InvalidPartitionsError("number of partitions", expected=f"1 to {PARTITIONS_MAX}", found=count)
+        raise InvalidPartitionsError(
+            "number of partitions", expected=f"1 to {PARTITIONS_MAX}", found=count
+        )
     return count
 
 
 def _check(topic: Topic) -> None:
-    """Raises InvalidTopicError, InvalidPartitionsError, TypeError, ValueError for a topic that the file must not have (TOPIC-7).
+    """Raises InvalidTopicError, InvalidPartitionsError, TypeError, ValueError for a topic that the
+    file must not have (TOPIC-7).
 
     Without `only`, all partitions are local, so there are fewer.
     """
@@ -178,7 +209,9 @@ def _check(topic: Topic) -> None:
     rising = all(before < after for before, after in pairwise((*topic.only, topic.partitions)))
     if not rising or topic.partitions < 1 or min(numbers) < 0 or max(numbers) > limit:
         found = f"partitions {topic.partitions}, growing {topic.growing}, only {topic.only}"
-        raise InvalidPartitionsError(f"partitions of the topic {topic.name!r}", expected=f"1 to {limit}", found=found)
+        raise InvalidPartitionsError(
+            f"partitions of the topic {topic.name!r}", expected=f"1 to {limit}", found=found
+        )
     if topic.state not in STATES:
         raise ValueError(f"state {topic.state!r}")
     id_bytes(topic.topic_id)
@@ -199,8 +232,9 @@ class _Content(NamedTuple):
 class TopicRegistry:
     """All topics of one log directory, kept in `embedlog.topics`.
 
-    **Threads**: any may read at any time; `put` and `remove` are for the holder of the directory lock. A mutex orders the threads
-    that replace the content: a slow one would take an older one over.
+    **Threads**: any may read at any time; `put` and `remove` are for the holder of the directory
+    lock. A mutex orders the threads that replace the content: a slow one would take an older one
+    over.
     """
 
     def __init__(self, directory: Path, mode: int = 0o666) -> None:
@@ -208,13 +242,19 @@ class TopicRegistry:
         self._name = str(self.path)
         self._mode = mode
         self._signature: tuple[int, ...] | None = None
-        self.content = _Content()  # another object after each change and each read, whoever caused it
+        # another object after each change and each read, whoever caused it
+        self.content = _Content()
         self._mutex = threading.RLock()
-        self._entries = Entries()  # of the topics that were encoded last, so that a change encodes only its topics
+        # of the topics that were encoded last, so that a change encodes only its topics
+        self._entries = Entries()
         self._encoded: Mapping[str, Topic] | None = {}  # those topics; None after a failure
-        self._word, self._trusted_ns = 1, 0  # the version at the last check of the file, and the end of its validity
-        self.word: Callable[[], int] = lambda: 1  # changes with each change of the file; odd if unknown
-        self.moving: Callable[[bool], None] = lambda done: None  # called before (False) and after (True) each change of the file
+        # the version at the last check of the file, and the end of its validity
+        self._word = 1
+        self._trusted_ns = 0
+        # changes with each change of the file; odd if unknown
+        self.word: Callable[[], int] = lambda: 1
+        # called before (False) and after (True) each change of the file
+        self.moving: Callable[[bool], None] = lambda done: None
 
     @property
     def generation(self) -> int:
@@ -224,13 +264,17 @@ class TopicRegistry:
     def load(self) -> None:
         """Read the file; if there was never one, there are no topics.
 
-        Raises ForeignDirectoryError for a damaged file, UnsupportedFormatError for a newer one, StorageError for one that is gone
-        (TOPIC-6); then the registry is unchanged.
+        Raises ForeignDirectoryError for a damaged file, UnsupportedFormatError for a newer one,
+        StorageError for one that is gone (TOPIC-6); then the registry is unchanged.
         """
-        signature = self._sign()  # before the read: a change in between is detected by the next refresh
+        # before the read: a change in between is detected by the next refresh
+        signature = self._sign()
         data = files.read_bytes(self.path)
         if data is None and self._signature:
-            text = "the file of the topics is gone while the log is open: the directory was removed or renamed"
+            text = (
+                "the file of the topics is gone while the log is open: the directory was removed "
+                "or renamed"
+            )
             raise StorageError(text, errno=errno.ENOENT, path=self.path)
         self.content = _Content() if data is None else _decode(self.path, data)
         self._signature = signature
@@ -238,15 +282,19 @@ class TopicRegistry:
     def refresh(self) -> bool:
         """Read the file if another process changed it; True if it was read.
 
-        Needs one `stat`, unless the version in the control page is unchanged, which is valid for WORD_TRUST_NS.
+        Needs one `stat`, unless the version in the control page is unchanged, which is valid for
+        WORD_TRUST_NS.
         """
-        word, now = self.word(), time.monotonic_ns()
+        word = self.word()
+        now = time.monotonic_ns()
         if word == self._word and not word & 1 and now < self._trusted_ns:
             return False
         with Guard(self._mutex.release, self._mutex.acquire):
-            word = self.word()  # before the read: what changes in between is noticed by the next refresh
+            # before the read: what changes in between is noticed by the next refresh
+            word = self.word()
             changed = self._refresh_by_file()
-            self._word, self._trusted_ns = word, now + WORD_TRUST_NS
+            self._word = word
+            self._trusted_ns = now + WORD_TRUST_NS
         return changed
 
     def _refresh_by_file(self) -> bool:
@@ -273,7 +321,13 @@ class TopicRegistry:
             return topic
         if topic is None and not isinstance(name, str):
             raise TypeError(f"the name of a topic is a str, not {type(name).__name__}: {name!r}")
-        why = "is being created" if topic and topic.state == "creating" else "is being deleted" if topic else "is unknown"
+        why = (
+            "is being created"
+            if topic and topic.state == "creating"
+            else "is being deleted"
+            if topic
+            else "is unknown"
+        )
         hint = "" if topic else self._hint(name)
         raise UnknownTopicOrPartitionError(f"topic {name!r} {why}{hint}", path=self.path.parent)
 
@@ -293,7 +347,9 @@ class TopicRegistry:
         return [topic for _, topic in sorted(self.content.topics.items())]
 
     def unfinished(self) -> list[Topic]:
-        """Topics whose creation, growth or deletion was interrupted, or is in progress under the directory lock."""
+        """Topics whose creation, growth or deletion was interrupted, or is in progress under the
+        directory lock.
+        """
         content = self.content
         return [content.topics[name] for name in sorted(content.unfinished)]
 
@@ -302,11 +358,15 @@ class TopicRegistry:
         return self.content.topics.keys()
 
     def put(self, *topics: Topic, beside: Sequence[Path] = ()) -> None:
-        """Add or replace topics, durably, after the directories `beside`. The caller holds the directory lock."""
+        """Add or replace topics, durably, after the directories `beside`. The caller holds the
+        directory lock.
+        """
         self._change({topic.name: topic for topic in topics}, (), beside)
 
     def remove(self, *names: str) -> None:
-        """Remove topics, durably; unknown names are ignored. The caller holds the directory lock."""
+        """Remove topics, durably; unknown names are ignored. The caller holds the directory
+        lock.
+        """
         self._change({}, names)
 
     def change(self, topics: Iterable[Topic], removed: Iterable[str]) -> None:
@@ -317,28 +377,36 @@ class TopicRegistry:
         """As `change`, for a reader that must write nothing: the file does not change."""
         self.content = self._changed({topic.name: topic for topic in topics}, tuple(removed))
 
-    def _change(self, topics: dict[str, Topic], removed: tuple[str, ...], beside: Sequence[Path] = ()) -> None:
+    def _change(
+        self, topics: dict[str, Topic], removed: tuple[str, ...], beside: Sequence[Path] = ()
+    ) -> None:
         for topic in topics.values():
             _check(topic)
         self._refresh_by_file()
         content = self._changed(topics, removed)
         self.moving(False)
         try:
-            files.write_atomically(self.path, self._encode(content, {*topics, *removed}), self._mode, beside=beside)
+            files.write_atomically(
+                self.path, self._encode(content, {*topics, *removed}), self._mode, beside=beside
+            )
         finally:
             self.moving(True)
         with Guard(self._mutex.release, self._mutex.acquire):
-            self._signature, self.content = self._sign(), content
+            self._signature = self._sign()
+            self.content = content
 
     def _encode(self, content: _Content, changed: Iterable[str]) -> bytes:
         """The file with this content, which differs from the present one by the changed topics."""
-        before, self._encoded = self._encoded, None
+        before = self._encoded
+        self._encoded = None
         if before is None:
-            before, self._entries = {}, Entries()
+            before = {}
+            self._entries = Entries()
         if before is not self.content.topics:  # the file was read again: compare all topics
             changed = before.keys() | content.topics.keys()
         for name in changed:
-            old, new = before.get(name), content.topics.get(name)
+            old = before.get(name)
+            new = content.topics.get(name)
             if new is None:
                 self._entries.remove(name)
             elif old is not new and old != new:

@@ -1,13 +1,16 @@
-"""The rules of one transactional id: its states, and the change that each event makes. Pure: no file, no lock, no clock.
+"""The rules of one transactional id: its states, and the change that each event makes. Pure: no
+file, no lock, no clock.
 
-TRANSACTION-1  a function takes the newest record and an event, and returns the record to append, or a `Refusal`. It returns the
-    same record if there is nothing to append. The caller holds the lock of `__transaction_state` from the read to the append
-TRANSACTION-2  every decision raises the epoch (KIP-890): a writer with the previous epoch is fenced, and an old marker cannot end
-    a new transaction
+TRANSACTION-1  a function takes the newest record and an event, and returns the record to append, or
+    a `Refusal`. It returns the same record if there is nothing to append. The caller holds the lock
+    of `__transaction_state` from the read to the append
+TRANSACTION-2  every decision raises the epoch (KIP-890): a writer with the previous epoch is
+    fenced, and an old marker cannot end a new transaction
 TRANSACTION-3  a decision is written once; it may be completed only while it is still the newest one
-TRANSACTION-4  the outcome of the last transaction, with its identity, is kept until the next decision
-TRANSACTION-5  time is given as a `Moment`: the wall clock for Kafka's fields and the expiry of ids, the monotonic clock for
-    timeouts
+TRANSACTION-4  the outcome of the last transaction, with its identity, is kept until the next
+    decision
+TRANSACTION-5  time is given as a `Moment`: the wall clock for Kafka's fields and the expiry of ids,
+    the monotonic clock for timeouts
 """
 
 from __future__ import annotations
@@ -19,13 +22,16 @@ from typing import Final, NamedTuple
 from embedlog.format.process_slot import ProcessSlot
 from embedlog.format.record_columns import EPOCH_MAX
 
-EPOCH_LAST: Final = EPOCH_MAX - 1  # the last epoch of a transaction: its decision must still raise it
+# the last epoch of a transaction: its decision must still raise it
+EPOCH_LAST: Final = EPOCH_MAX - 1
 NO_ID: Final = -1
 CLIENT_VERSION: Final = 2  # Kafka's version of "every transaction raises the epoch"
 
 
 class Status(IntEnum):
-    """Kafka's numbers. `DEAD` and `PREPARE_EPOCH_FENCE` exist in a broker's memory only, never on disk."""
+    """Kafka's numbers. `DEAD` and `PREPARE_EPOCH_FENCE` exist in a broker's memory only, never on
+    disk.
+    """
 
     EMPTY = 0
     ONGOING = 1
@@ -45,7 +51,9 @@ SETTLED: Final = COMPLETED | {Status.EMPTY}
 class Refusal(Enum):
     """Reasons to refuse an event, with Kafka's names."""
 
-    PRODUCER_FENCED = "a newer producer has this transactional id, or the transaction was aborted by others"
+    PRODUCER_FENCED = (
+        "a newer producer has this transactional id, or the transaction was aborted by others"
+    )
     INVALID_PRODUCER_ID_MAPPING = "the transactional id belongs to another producer id now"
     CONCURRENT_TRANSACTIONS = "the last transaction is not complete yet"
     INVALID_TXN_STATE = "the transaction is not in a state for this"
@@ -56,7 +64,8 @@ class Moment(NamedTuple):
 
     wall_ms: int
     monotonic_ns: int
-    boot: int  # a number for this boot of the machine: monotonic clocks of different boots cannot be compared
+    # a number for this boot of the machine: monotonic clocks of different boots cannot be compared
+    boot: int
 
 
 class Outcome(NamedTuple):
@@ -98,7 +107,9 @@ class Transaction(NamedTuple):
     @property
     def decision(self) -> str:
         """The decision of a prepared or completed state."""
-        return "commit" if self.status in (Status.PREPARE_COMMIT, Status.COMPLETE_COMMIT) else "abort"
+        return (
+            "commit" if self.status in (Status.PREPARE_COMMIT, Status.COMPLETE_COMMIT) else "abort"
+        )
 
 
 # ---- events of the owner -------------------------------------------------------------------------
@@ -112,10 +123,15 @@ def initialize(
     now: Moment,
     claimed: tuple[int, int] | None = None,
 ) -> Transaction | Refusal:
-    """A producer starts to use the id. `claimed`: the id and epoch that it had, if it is the same producer as before."""
+    """A producer starts to use the id. `claimed`: the id and epoch that it had, if it is the same
+    producer as before.
+    """
     if old is None:
         return Transaction(new_id, 0, timeout_ms, updated_ms=now.wall_ms, owner=process_slot)
-    if claimed is not None and claimed not in ((old.producer_id, old.epoch), (old.producer_id, old.epoch - 1)):
+    if claimed is not None and claimed not in (
+        (old.producer_id, old.epoch),
+        (old.producer_id, old.epoch - 1),
+    ):
         return Refusal.PRODUCER_FENCED
     if old.status not in SETTLED:
         return Refusal.CONCURRENT_TRANSACTIONS
@@ -144,7 +160,8 @@ def register(
     now: Moment,
     process_slot: ProcessSlot | None = None,
 ) -> Transaction | Refusal:
-    """The transaction of this id and epoch will write to these partitions; the first registration begins it.
+    """The transaction of this id and epoch will write to these partitions; the first registration
+    begins it.
 
     `process_slot`: that of its owner from now on, if it may be another one.
     """
@@ -171,9 +188,17 @@ def register(
 
 
 def end(
-    old: Transaction | None, producer_id: int, epoch: int, process_slot: ProcessSlot, commit: bool, next_id: int, now: Moment
+    old: Transaction | None,
+    producer_id: int,
+    epoch: int,
+    process_slot: ProcessSlot,
+    commit: bool,
+    next_id: int,
+    now: Moment,
 ) -> Transaction | Refusal:
-    """The owner decides. A repeated call, after an error or an interrupt, finds its own decision and changes nothing."""
+    """The owner decides. A repeated call, after an error or an interrupt, finds its own decision
+    and changes nothing.
+    """
     kind = "commit" if commit else "abort"
     if (
         old is not None
@@ -190,14 +215,20 @@ def end(
         return _prepared(old, commit, next_id, now)
     if old.status in COMPLETED and old.decision == kind:
         return old
-    return Refusal.CONCURRENT_TRANSACTIONS if old.status in PREPARED and old.decision == kind else Refusal.INVALID_TXN_STATE
+    return (
+        Refusal.CONCURRENT_TRANSACTIONS
+        if old.status in PREPARED and old.decision == kind
+        else Refusal.INVALID_TXN_STATE
+    )
 
 
 # ---- events of any process ------------------------------------------------------------------------
 
 
 def is_abandoned(state: Transaction, alive: bool, now: Moment) -> bool:
-    """Whether an undecided transaction must be aborted: its owner has ended, or it has been open for too long."""
+    """Whether an undecided transaction must be aborted: its owner has ended, or it has been open
+    for too long.
+    """
     if state.status is not Status.ONGOING:
         return False
     if state.owner is None or state.began is None or not alive or state.began.boot != now.boot:
@@ -205,16 +236,28 @@ def is_abandoned(state: Transaction, alive: bool, now: Moment) -> bool:
     return now.monotonic_ns - state.began.monotonic_ns > state.timeout_ms * 1_000_000
 
 
-def abort_abandoned(old: Transaction | None, seen: Transaction, next_id: int, now: Moment) -> Transaction | None:
-    """Abort an abandoned transaction; None if it is not the same transaction now. This fences its owner."""
-    if old is None or old.status is not Status.ONGOING or (old.producer_id, old.epoch) != (seen.producer_id, seen.epoch):
+def abort_abandoned(
+    old: Transaction | None, seen: Transaction, next_id: int, now: Moment
+) -> Transaction | None:
+    """Abort an abandoned transaction; None if it is not the same transaction now. This fences its
+    owner.
+    """
+    if (
+        old is None
+        or old.status is not Status.ONGOING
+        or (old.producer_id, old.epoch) != (seen.producer_id, seen.epoch)
+    ):
         return None
     return _prepared(old, False, next_id, now)._replace(owner=None)
 
 
 def complete(old: Transaction | None, seen: Transaction, now: Moment) -> Transaction | None:
     """Every marker of the decision `seen` is written; None if another process has completed it."""
-    if old is None or (old.status, old.producer_id, old.epoch) != (seen.status, seen.producer_id, seen.epoch):
+    if old is None or (old.status, old.producer_id, old.epoch) != (
+        seen.status,
+        seen.producer_id,
+        seen.epoch,
+    ):
         return None
     rolled = seen.next_id != NO_ID
     return old._replace(
@@ -249,19 +292,25 @@ def is_expired(state: Transaction, alive: bool, expiration_ms: int, now: Moment)
 
 
 def covers(state: Transaction | None, partition: TopicPartition, epoch: int) -> bool:
-    """Whether the record covers open data of this epoch in this partition, so that the data will be decided."""
+    """Whether the record covers open data of this epoch in this partition, so that the data will be
+    decided.
+    """
     if state is None or state.status in SETTLED or partition not in state.partitions:
         return False
     return epoch == (state.epoch if state.status is Status.ONGOING else state.epoch - 1)
 
 
 def raise_epoch(old: Transaction, producer_id: int, epoch: int, now: Moment) -> Transaction:
-    """Raise the epoch to one that a partition has stored: records of this id with that epoch were lost."""
+    """Raise the epoch to one that a partition has stored: records of this id with that epoch were
+    lost.
+    """
     if old.status not in SETTLED or old.producer_id != producer_id or epoch <= old.epoch:
         return old
     return old._replace(epoch=min(epoch, EPOCH_MAX), updated_ms=now.wall_ms)
 
 
 def following(state: Transaction) -> tuple[int, int]:
-    """Producer id and epoch with which an id continues, after a decision perhaps with a new producer id."""
+    """Producer id and epoch with which an id continues, after a decision perhaps with a new
+    producer id.
+    """
     return (state.producer_id, state.epoch) if state.next_id == NO_ID else (state.next_id, 0)

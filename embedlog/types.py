@@ -37,25 +37,33 @@ class _TopicPartition(NamedTuple):
 
 
 class TopicPartition(_TopicPartition):
-    """One partition of one topic; the key of every mapping in the API. Raises TypeError for a topic that is not a str, and for a
-    number that is not an int: it would be a different key."""
+    """One partition of one topic; the key of every mapping in the API. Raises TypeError for a topic
+    that is not a str, and for a number that is not an int: it would be a different key.
+    """
 
     __slots__ = ()
 
     def __new__(cls, topic: str, partition: int) -> Self:
         if not isinstance(topic, str):
-            raise TypeError(f"the topic of a TopicPartition is a str, not {type(topic).__name__}: found {topic!r:.100}")
+            raise TypeError(
+                f"the topic of a TopicPartition is a str, not {type(topic).__name__}: found "
+                f"{topic!r:.100}"
+            )
         if type(partition) is not int:
             partition = _whole(partition, topic)
         return tuple.__new__(cls, (topic, partition))
 
 
 def brief(places: Iterable[tuple[str, int]]) -> str:
-    """Partitions in the form of log messages: orders[0-2,5] users[0]; shortened if there are many."""
+    """Partitions in the form of log messages: orders[0-2,5] users[0]; shortened if there are
+    many.
+    """
     by_topic: dict[str, list[int]] = {}
     for topic, number in sorted(places):
         by_topic.setdefault(topic, []).append(number)
-    text = " ".join(f"{topic}[{_runs(numbers)}]" for topic, numbers in by_topic.items()) or "nothing"
+    text = (
+        " ".join(f"{topic}[{_runs(numbers)}]" for topic, numbers in by_topic.items()) or "nothing"
+    )
     return text if len(text) <= BRIEF_MAX else text[: BRIEF_MAX - 1] + "…"
 
 
@@ -76,7 +84,9 @@ def _whole(number: object, topic: object) -> int:
         with contextlib.suppress(TypeError):
             return operator.index(number)  # type: ignore[arg-type]
     found = f"{number!r:.50} of {topic!r:.300}"
-    raise TypeError(f"the partition of a TopicPartition is an int, not {type(number).__name__}: found {found}")
+    raise TypeError(
+        f"the partition of a TopicPartition is an int, not {type(number).__name__}: found {found}"
+    )
 
 
 def topic_partition(given: object) -> TopicPartition:
@@ -90,9 +100,14 @@ def topic_partition(given: object) -> TopicPartition:
 
 def topic_partitions(given: Iterable[object]) -> list[TopicPartition]:
     """The TopicPartition of each, without repetition."""
-    if isinstance(given, tuple) and len(given) == 1 and isinstance(given[0], (list, set, frozenset)):
+    if (
+        isinstance(given, tuple)
+        and len(given) == 1
+        and isinstance(given[0], (list, set, frozenset))
+    ):
         raise TypeError(
-            f"partitions are separate arguments, not in a {type(given[0]).__name__}: call(a, b), or call(*partitions)"
+            f"partitions are separate arguments, not in a {type(given[0]).__name__}: call(a, b), "
+            "or call(*partitions)"
         )
     if isinstance(given, (str, tuple)) and not all(isinstance(each, tuple) for each in given):
         raise TypeError(f"partitions are given as a list of TopicPartition, not {given!r:.100}")
@@ -109,8 +124,9 @@ def by_partition(name: str, given: Mapping[Any, Value]) -> dict[TopicPartition, 
 class NewTopic(NamedTuple):
     """A topic for `create_topics`; without `partitions` it gets `num.partitions` of the log.
 
-    `replication_factor`: the directories that hold each partition, in a set of directories; 1 if not given, also as -1.
-    `assignment` has the nodes of each partition instead, the preferred leader first: `{0: [1, 2], 1: [2, 3]}`.
+    `replication_factor`: the directories that hold each partition, in a set of directories; 1 if
+    not given, also as -1. `assignment` has the nodes of each partition instead, the preferred
+    leader first: `{0: [1, 2], 1: [2, 3]}`.
     """
 
     name: str
@@ -121,7 +137,9 @@ class NewTopic(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed offset: the next record to read, a text of the application, and the epoch of the record before it."""
+    """A committed offset: the next record to read, a text of the application, and the epoch of the
+    record before it.
+    """
 
     offset: int
     metadata: str = ""
@@ -129,7 +147,9 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """The identity of a member in its group, for `send_offsets_to_transaction`; without `member_id` it is not a member."""
+    """The identity of a member in its group, for `send_offsets_to_transaction`; without `member_id`
+    it is not a member.
+    """
 
     group_id: str
     generation: int = -1
@@ -151,7 +171,9 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class ProducerRecord(NamedTuple):
-    """A record before it is sent, as `on_send` of an interceptor receives it; `record._replace(…)` makes a changed copy."""
+    """A record before it is sent, as `on_send` of an interceptor receives it; `record._replace(…)`
+    makes a changed copy.
+    """
 
     topic: str
     value: Any = None
@@ -182,7 +204,11 @@ class RecordMetadata(NamedTuple):
 
 def _absent(place: object, name: str) -> NoReturn:
     """The AttributeError of RecordMetadata, with a hint for names of other clients."""
-    hint = "; the sender has key, value and headers" if name == "checksum" or name.startswith("serialized_") else ""
+    hint = (
+        "; the sender has key, value and headers"
+        if name == "checksum" or name.startswith("serialized_")
+        else ""
+    )
     raise AttributeError(f"a RecordMetadata has no attribute {name}{hint}", name=name, obj=place)
 
 

@@ -1,4 +1,6 @@
-"""Helpers of the Spark examples: a session with one-line errors for missing requirements, and the input data."""
+"""Helpers of the Spark examples: a session with one-line errors for missing requirements, and the
+input data.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,12 @@ CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "2",  # two cores; Spark's 200 would make every batch of a stream 200 tasks
+    # two cores; Spark's 200 would make every batch of a stream 200 tasks
+    "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={DATA.parent / 'log4j2.properties'}",  # less output
+    # less output
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={DATA.parent / 'log4j2.properties'}",
 }
 
 
@@ -43,7 +47,8 @@ def spark_session(name: str, master: str = "local[2]") -> SparkSession:
     """A session on this machine. Exits with one line if Spark or Java is missing."""
     if missing():
         sys.exit(f"{name}: {missing()}")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the default `python3` of the path may not have embedlog
+    # the default `python3` of the path may not have embedlog
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     warnings.filterwarnings("ignore", module="pyspark")
     from pyspark.sql import SparkSession
@@ -54,11 +59,13 @@ def spark_session(name: str, master: str = "local[2]") -> SparkSession:
     return builder.getOrCreate()
 
 
-def to_the_end(start: Callable[[], StreamingQuery], watch: Callable[[StreamingQuery], None] | None = None) -> StreamingQuery:
+def to_the_end(
+    start: Callable[[], StreamingQuery], watch: Callable[[StreamingQuery], None] | None = None
+) -> StreamingQuery:
     """Start a query and wait until it has read everything; `watch` is called ten times a second.
 
-    Spark gives the Python worker of a stream ten seconds to start. If that is too short on a busy machine, the query is started
-    again: it continues at its checkpoint.
+    Spark gives the Python worker of a stream ten seconds to start. If that is too short on a busy
+    machine, the query is started again: it continues at its checkpoint.
     """
     attempts = 0
     while True:

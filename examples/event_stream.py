@@ -1,17 +1,20 @@
-"""Serves topics as server-sent events; a browser that lost its connection continues at the next record (Last-Event-ID).
+"""Serves topics as server-sent events; a browser that lost its connection continues at the next
+record (Last-Event-ID).
 
-    python examples/event_stream.py data --port 8000
-    curl -N http://127.0.0.1:8000/orders                                from now on
-    curl -N 'http://127.0.0.1:8000/orders?from=earliest'                from the first record on
-    curl -N -H 'Last-Event-ID: 0:12,1:7' http://127.0.0.1:8000/orders   after an event that was received
+    python examples/event_stream.py data --port 8000 curl -N http://127.0.0.1:8000/orders
+    from now on curl -N 'http://127.0.0.1:8000/orders?from=earliest'                from the first
+    record on curl -N -H 'Last-Event-ID: 0:12,1:7' http://127.0.0.1:8000/orders   after an event
+    that was received
 
-In a browser: `new EventSource("/orders")` with a listener of the messages. The id of an event has the next offset of each
-partition. So the server keeps no state of a client, and any server of the same directory can continue a stream. Committed
-records come once, and in the order of their partition. The log is opened read-only.
+In a browser: `new EventSource("/orders")` with a listener of the messages. The id of an event has
+the next offset of each partition. So the server keeps no state of a client, and any server of the
+same directory can continue a stream. Committed records come once, and in the order of their
+partition. The log is opened read-only.
 
-An id that is malformed is an error 400. The error 410 means that records after the id were deleted: the client must decide where
-to begin. Without a record, a comment is sent from time to time, so that proxies keep the connection. There is no access control:
-bind it to a local address, after a proxy that has one.
+An id that is malformed is an error 400. The error 410 means that records after the id were deleted:
+the client must decide where to begin. Without a record, a comment is sent from time to time, so
+that proxies keep the connection. There is no access control: bind it to a local address, after a
+proxy that has one.
 """
 
 from __future__ import annotations
@@ -49,11 +52,14 @@ class EventServer(ThreadingHTTPServer):
     daemon_threads = False  # the close waits for them: the log is closed after it
 
     def __init__(self, address: tuple[str, int], log: embedlog.Log) -> None:
-        self.log, self.stopping = log, threading.Event()
+        self.log = log
+        self.stopping = threading.Event()
         super().__init__(address, EventHandler)
 
     def stop(self) -> None:
-        """End `serve_forever` and all streams. Not to be called by the thread of `serve_forever`."""
+        """End `serve_forever` and all streams. Not to be called by the thread of
+        `serve_forever`.
+        """
         self.stopping.set()
         self.shutdown()
         self.server_close()
@@ -70,7 +76,9 @@ class EventHandler(BaseHTTPRequestHandler):
         assert isinstance(server, EventServer)
         url = urlsplit(self.path)
         query = parse_qs(url.query)
-        with server.log.consumer(isolation_level="read_committed", auto_offset_reset="none") as consumer:
+        with server.log.consumer(
+            isolation_level="read_committed", auto_offset_reset="none"
+        ) as consumer:
             try:
                 start(
                     server.log,
@@ -111,11 +119,21 @@ class EventHandler(BaseHTTPRequestHandler):
         """Requests are not printed."""
 
 
-def start(log: embedlog.Log, consumer: Consumer[bytes, bytes], topic: str, event_id: str | None, begin: str) -> None:
-    """Assign all partitions of the topic, at the positions of the id or at the begin. Raises RefusedError."""
+def start(
+    log: embedlog.Log,
+    consumer: Consumer[bytes, bytes],
+    topic: str,
+    event_id: str | None,
+    begin: str,
+) -> None:
+    """Assign all partitions of the topic, at the positions of the id or at the begin. Raises
+    RefusedError.
+    """
     if topic not in log.topics():
         raise RefusedError(HTTPStatus.NOT_FOUND, "no such topic")
-    places = [TopicPartition(topic, number) for number in range(log.describe_topic(topic).partition_count)]
+    places = [
+        TopicPartition(topic, number) for number in range(log.describe_topic(topic).partition_count)
+    ]
     consumer.assign(places)
     ends = consumer.end_offsets(places)
     if not event_id:
@@ -123,19 +141,31 @@ def start(log: embedlog.Log, consumer: Consumer[bytes, bytes], topic: str, event
     else:
         if EVENT_ID.fullmatch(event_id) is None:
             raise RefusedError(HTTPStatus.BAD_REQUEST, "Last-Event-ID is not an id of this server")
-        known = {int(number): int(offset) for number, offset in (pair.split(":") for pair in event_id.split(","))}
+        known = {
+            int(number): int(offset)
+            for number, offset in (pair.split(":") for pair in event_id.split(","))
+        }
         first = consumer.beginning_offsets(places)
-        starts = {place: known.get(place.partition, first[place]) for place in places}  # a new partition has no position yet
+        # a new partition has no position yet
+        starts = {place: known.get(place.partition, first[place]) for place in places}
         if any(not first[place] <= starts[place] <= ends[place] for place in places):
-            raise RefusedError(HTTPStatus.GONE, "records after this Last-Event-ID are not in the log")
+            raise RefusedError(
+                HTTPStatus.GONE, "records after this Last-Event-ID are not in the log"
+            )
     for place, offset in starts.items():
         consumer.seek(place, offset)
 
 
 def event_of(record: Record[bytes, bytes], positions: Mapping[int, int]) -> bytes:
-    """An event: the id is the position after it. JSON has no line breaks, so its data is one line."""
+    """An event: the id is the position after it. JSON has no line breaks, so its data is one
+    line.
+    """
     event_id = ",".join(f"{number}:{offset}" for number, offset in sorted(positions.items()))
-    fields = {"partition": record.partition, "offset": record.offset, "timestamp_ms": record.timestamp_ms}
+    fields = {
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+    }
     data = json.dumps({**fields, "key": text_of(record.key), "value": text_of(record.value)})
     return f"id: {event_id}\ndata: {data}\n\n".encode()
 

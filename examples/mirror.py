@@ -1,19 +1,24 @@
-"""Mirrors a topic to a real Kafka and back: offsets are mapped, and every record is copied once, even if the mirror is killed.
+"""Mirrors a topic to a real Kafka and back: offsets are mapped, and every record is copied once,
+even if the mirror is killed.
 
-    python examples/mirror.py push data events localhost:9092       from the log directory `data` to the broker
-    python examples/mirror.py pull data events localhost:9092       from the broker to the log directory
-    python examples/mirror.py push data events localhost:9092 --find 2:1234
-                                                                    the broker's offset of offset 1234 of partition 2
+    python examples/mirror.py push data events localhost:9092       from the log directory `data` to
+    the broker python examples/mirror.py pull data events localhost:9092       from the broker to
+    the log directory python examples/mirror.py push data events localhost:9092 --find 2:1234
+                                                                    the broker's offset of offset
+                                                                    1234 of partition 2
 
-A run copies the records that exist when it begins, and ends. The next run continues where the last one stopped or was killed.
-Each piece is one transaction: the records, and lines of a *map* (a second topic, `events.map`, beside the copy) from source
-offsets to target offsets. The map is the mirror's only state: a run continues after its last line. A piece of a killed mirror
-has neither records nor lines, because the next run aborts it before it reads the map.
+A run copies the records that exist when it begins, and ends. The next run continues where the last
+one stopped or was killed. Each piece is one transaction: the records, and lines of a *map* (a
+second topic, `events.map`, beside the copy) from source offsets to target offsets. The map is the
+mirror's only state: a run continues after its last line. A piece of a killed mirror has neither
+records nor lines, because the next run aborts it before it reads the map.
 
-Guaranteed: readers with `isolation.level=read_committed` see each committed record once, in order, in its partition,
-with key, value, headers and timestamp. Not guaranteed: readers of uncommitted data also see aborted pieces. Offsets and leader
-epochs differ (hence the map). A broker with `message.timestamp.type=LogAppendTime` assigns new timestamps, as does librdkafka for
-timestamp 0. Records that retention deleted from the source before they were copied are lost: the mirror reports this and stops.
+Guaranteed: readers with `isolation.level=read_committed` see each committed record once, in order,
+in its partition, with key, value, headers and timestamp. Not guaranteed: readers of uncommitted
+data also see aborted pieces. Offsets and leader epochs differ (hence the map). A broker with
+`message.timestamp.type=LogAppendTime` assigns new timestamps, as does librdkafka for timestamp 0.
+Records that retention deleted from the source before they were copied are lost: the mirror reports
+this and stops.
 """
 
 from __future__ import annotations
@@ -37,7 +42,9 @@ import embedlog
 
 
 class Run(NamedTuple):
-    """One line of the map: `size` records from source offset `source` on have the target offsets from `target` on."""
+    """One line of the map: `size` records from source offset `source` on have the target offsets
+    from `target` on.
+    """
 
     source: int
     target: int
@@ -63,11 +70,13 @@ class MirrorError(Exception):
     """The mirror cannot continue without loss or duplicates."""
 
 
-# ---- the map ---------------------------------------------------------------------------------------------------------
+# ---- the map -------------------------------------------------------------------------------------
 
 
 def runs(places: Iterable[tuple[int, int]]) -> Iterator[Run]:
-    """Pairs of a source offset and a target offset, in order, as lines of the map: both sides may have gaps."""
+    """Pairs of a source offset and a target offset, in order, as lines of the map: both sides may
+    have gaps.
+    """
     found: Run | None = None
     for source, target in places:
         if found and (source, target) == (found.source + found.size, found.target + found.size):
@@ -94,13 +103,15 @@ def translate(lines: list[Run], offset: int) -> int | None:
 
 
 def map_lines(places: dict[int, list[tuple[int, int]]]) -> Iterator[tuple[int, bytes, bytes]]:
-    """Partition, key and value of the records of the map. Keys are unique, so compaction keeps every line."""
+    """Partition, key and value of the records of the map. Keys are unique, so compaction keeps
+    every line.
+    """
     for partition, pairs in places.items():
         for run in runs(pairs):
             yield partition, b"%d" % run.source, json.dumps(run._asdict()).encode()
 
 
-# ---- the embedlog side -----------------------------------------------------------------------------------------------
+# ---- the embedlog side ---------------------------------------------------------------------------
 
 
 def map_here(log: embedlog.Log, topic: str) -> Map:
@@ -119,13 +130,16 @@ def records_here(log: embedlog.Log, topic: str, known: Map) -> tuple[int, Iterat
         wanted = next_offset(known[each.partition])
         if wanted is not None and not each.log_start_offset <= wanted <= each.log_end_offset:
             raise MirrorError(
-                f"{topic}-{each.partition}: offset {wanted} is next, the log has {each.log_start_offset} to {each.log_end_offset}"
+                f"{topic}-{each.partition}: offset {wanted} is next, the log has "
+                f"{each.log_start_offset} to {each.log_end_offset}"
             )
         starts[each.partition] = each.log_start_offset if wanted is None else wanted
     scan = log.scan(topic, start_offset=starts, isolation_level="read_committed")
     count = sum(end - start for start, end in scan.bounds.values())
     return count, (
-        Record(each.partition, each.offset, each.key, each.value, list(each.headers), each.timestamp_ms)
+        Record(
+            each.partition, each.offset, each.key, each.value, list(each.headers), each.timestamp_ms
+        )
         for each in scan.records()
     )
 
@@ -135,30 +149,38 @@ def write_here(producer: embedlog.Producer, target: str, piece: list[Record]) ->
     with producer.transaction():
         futures = [
             producer.send(
-                target, each.value, each.key, partition=each.partition, timestamp_ms=each.timestamp_ms, headers=each.headers
+                target,
+                each.value,
+                each.key,
+                partition=each.partition,
+                timestamp_ms=each.timestamp_ms,
+                headers=each.headers,
             )
             for each in piece
         ]
         places = defaultdict(list)
         for each, future in zip(piece, futures, strict=True):
-            places[each.partition].append((each.offset, future.result().offset))  # written, not committed yet
+            # written, not committed yet
+            places[each.partition].append((each.offset, future.result().offset))
         for partition, key, value in map_lines(places):
             producer.send(f"{target}.map", value, key, partition=partition)
 
 
-# ---- the Kafka side --------------------------------------------------------------------------------------------------
+# ---- the Kafka side ------------------------------------------------------------------------------
 
 
 def consumer_there(bootstrap: str) -> Any:
-    return confluent_kafka.Consumer({
-        "bootstrap.servers": bootstrap,
-        "group.id": "mirror",  # required by the client; nothing is committed
-        "enable.auto.commit": False,
-        "isolation.level": "read_committed",
-        "auto.offset.reset": "error",  # records deleted by retention are an error
-        "enable.partition.eof": True,
-        "fetch.wait.max.ms": 50,
-    })  # fmt: skip
+    return confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "mirror",  # required by the client; nothing is committed
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",  # records deleted by retention are an error
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 50,
+        }
+    )
 
 
 def partitions_there(consumer: Any, topic: str) -> list[int]:
@@ -168,7 +190,9 @@ def partitions_there(consumer: Any, topic: str) -> list[int]:
 
 def consume(consumer: Any, topic: str, starts: dict[int, int]) -> Iterator[Any]:
     """Messages from these offsets until the end of each partition."""
-    consumer.assign([confluent_kafka.TopicPartition(topic, number, start) for number, start in starts.items()])
+    consumer.assign(
+        [confluent_kafka.TopicPartition(topic, number, start) for number, start in starts.items()]
+    )
     open_ends = set(starts)
     while open_ends:
         for message in consumer.consume(10_000, timeout=0.1):
@@ -192,16 +216,28 @@ def map_there(consumer: Any, topic: str) -> Map:
 
 def records_there(consumer: Any, topic: str, known: Map) -> tuple[int, Iterator[Record]]:
     """An upper bound of the records to copy, and the records."""
-    starts, count = {}, 0
+    starts = {}
+    count = 0
     for number in partitions_there(consumer, topic):
-        first, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, number), timeout=30)
+        first, end = consumer.get_watermark_offsets(
+            confluent_kafka.TopicPartition(topic, number), timeout=30
+        )
         wanted = next_offset(known[number])
         if wanted is not None and not first <= wanted <= end:
-            raise MirrorError(f"{topic}-{number}: offset {wanted} is next, the broker has {first} to {end}")
+            raise MirrorError(
+                f"{topic}-{number}: offset {wanted} is next, the broker has {first} to {end}"
+            )
         starts[number] = first if wanted is None else wanted
         count += end - starts[number]
     return count, (
-        Record(each.partition(), each.offset(), each.key(), each.value(), each.headers() or [], each.timestamp()[1])
+        Record(
+            each.partition(),
+            each.offset(),
+            each.key(),
+            each.value(),
+            each.headers() or [],
+            each.timestamp()[1],
+        )
         for each in consume(consumer, topic, starts)
     )
 
@@ -219,7 +255,9 @@ def create_there(bootstrap: str, topics: dict[str, dict[str, str]], partition_co
 
 
 def write_there(producer: Any, target: str, piece: list[Record]) -> None:
-    """Write one piece and its lines of the map, both or neither: an error ends the mirror, and the next run aborts the piece."""
+    """Write one piece and its lines of the map, both or neither: an error ends the mirror, and the
+    next run aborts the piece.
+    """
     places: dict[int, list[tuple[int, int]]] = defaultdict(list)
     failed: list[Any] = []
 
@@ -232,9 +270,14 @@ def write_there(producer: Any, target: str, piece: list[Record]) -> None:
     producer.begin_transaction()
     for each in piece:
         producer.produce(
-            target, each.value, each.key, each.partition, timestamp=each.timestamp_ms, headers=each.headers,
+            target,
+            each.value,
+            each.key,
+            each.partition,
+            timestamp=each.timestamp_ms,
+            headers=each.headers,
             on_delivery=functools.partial(delivered, each.offset),
-        )  # fmt: skip
+        )
         producer.poll(0)
     producer.flush()  # the map needs their offsets
     if failed:
@@ -244,7 +287,7 @@ def write_there(producer: Any, target: str, piece: list[Record]) -> None:
     producer.commit_transaction()
 
 
-# ---- push and pull ---------------------------------------------------------------------------------------------------
+# ---- push and pull -------------------------------------------------------------------------------
 
 
 def in_pieces(records: Iterator[Record], size: int, total: int) -> Iterator[list[Record]]:
@@ -262,11 +305,18 @@ def push(options: argparse.Namespace) -> int:
         topics = {options.target: {}, f"{options.target}.map": KEPT}
         create_there(options.bootstrap, topics, log.describe_topic(options.topic).partition_count)
         producer = confluent_kafka.Producer(
-            {"bootstrap.servers": options.bootstrap, "transactional.id": f"mirror-{options.target}", "linger.ms": 5}
+            {
+                "bootstrap.servers": options.bootstrap,
+                "transactional.id": f"mirror-{options.target}",
+                "linger.ms": 5,
+            }
         )
-        producer.init_transactions()  # fences an earlier mirror and aborts its piece: the map is stable from here on
+        # fences an earlier mirror and aborts its piece: the map is stable from here on
+        producer.init_transactions()
         consumer = consumer_there(options.bootstrap)
-        count, records = records_here(log, options.topic, map_there(consumer, f"{options.target}.map"))
+        count, records = records_here(
+            log, options.topic, map_there(consumer, f"{options.target}.map")
+        )
         consumer.close()
         copied = 0
         for piece in in_pieces(records, options.piece, count):
@@ -281,12 +331,17 @@ def pull(options: argparse.Namespace) -> int:
     partition_count = len(partitions_there(consumer, options.topic))
     if not partition_count:
         raise MirrorError(f"{options.topic}: the broker has no such topic")
-    with embedlog.open(options.directory) as log, log.producer(transactional_id=f"mirror-{options.target}") as producer:
+    with (
+        embedlog.open(options.directory) as log,
+        log.producer(transactional_id=f"mirror-{options.target}") as producer,
+    ):
         for name, config in ((options.target, {}), (f"{options.target}.map", KEPT)):
             if name not in log.topics():
                 log.create_topic(name, partition_count, config=config)
         producer.init_transactions()  # as above
-        count, records = records_there(consumer, options.topic, map_here(log, f"{options.target}.map"))
+        count, records = records_there(
+            consumer, options.topic, map_here(log, f"{options.target}.map")
+        )
         copied = 0
         for piece in in_pieces(records, options.piece, count):
             write_here(producer, options.target, piece)
@@ -299,20 +354,34 @@ def find(options: argparse.Namespace) -> int | None:
     """The target offset of a source offset."""
     partition, offset = (int(word) for word in options.find.split(":"))
     if options.direction == "push":
-        return translate(map_there(consumer_there(options.bootstrap), f"{options.target}.map")[partition], offset)
+        return translate(
+            map_there(consumer_there(options.bootstrap), f"{options.target}.map")[partition], offset
+        )
     with embedlog.open(options.directory, read_only=True) as log:
         return translate(map_here(log, f"{options.target}.map")[partition], offset)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="mirror a topic to a real Kafka, or back")
-    parser.add_argument("direction", choices=["push", "pull"], help="push: to the broker; pull: from it")
+    parser.add_argument(
+        "direction", choices=["push", "pull"], help="push: to the broker; pull: from it"
+    )
     parser.add_argument("directory", help="the log directory")
     parser.add_argument("topic", help="the topic that is copied")
     parser.add_argument("bootstrap", help="address of a broker, such as localhost:9092")
     parser.add_argument("--target", help="the name of the copy, if it is to have another one")
-    parser.add_argument("--piece", type=int, default=5000, metavar="N", help="records in one transaction (default %(default)s)")
-    parser.add_argument("--find", metavar="PARTITION:OFFSET", help="copy nothing, print the position of that offset in the copy")
+    parser.add_argument(
+        "--piece",
+        type=int,
+        default=5000,
+        metavar="N",
+        help="records in one transaction (default %(default)s)",
+    )
+    parser.add_argument(
+        "--find",
+        metavar="PARTITION:OFFSET",
+        help="copy nothing, print the position of that offset in the copy",
+    )
     options = parser.parse_args()
     options.target = options.target or options.topic
     try:

@@ -1,19 +1,24 @@
-"""Connects a topic and a table of SQLite or PostgreSQL in both directions: each row and each record once, also after kill -9.
+"""Connects a topic and a table of SQLite or PostgreSQL in both directions: each row and each record
+once, also after kill -9.
 
-    python examples/table_connectors.py pull data orders shop.sqlite      rows of the table `orders` to the topic `orders`
-    python examples/table_connectors.py push data orders shop.sqlite      records of the topic `orders` to the table `orders_log`
-    python examples/table_connectors.py push data orders postgresql:///shop --follow
+    python examples/table_connectors.py pull data orders shop.sqlite      rows of the table `orders`
+    to the topic `orders` python examples/table_connectors.py push data orders shop.sqlite
+    records of the topic `orders` to the table `orders_log` python examples/table_connectors.py push
+    data orders postgresql:///shop --follow
 
-A run copies what exists and ends; with `--follow` it continues for ever. The next run continues where the last one ended or was
-killed. The contract is small. A `Source` returns rows after a position. A `Sink` takes records, and its `flush` stores them
-together with the offsets of the next records. So a sink is also the pattern for any result that is stored in a database.
+A run copies what exists and ends; with `--follow` it continues for ever. The next run continues
+where the last one ended or was killed. The contract is small. A `Source` returns rows after a
+position. A `Sink` takes records, and its `flush` stores them together with the offsets of the next
+records. So a sink is also the pattern for any result that is stored in a database.
 
-A pull stores the position in the topic `NAME.positions`, in one transaction of the log with the records. A push stores offsets in
-the table `NAME_positions`, in one transaction of the database with the rows.
+A pull stores the position in the topic `NAME.positions`, in one transaction of the log with the
+records. A push stores offsets in the table `NAME_positions`, in one transaction of the database
+with the rows.
 
-Required of a source table: a column `id` that grows with each row, in SQLite with AUTOINCREMENT; the other columns become JSON.
-Only new rows are copied: an updated or deleted row is not noticed. Run one pull and one push of a topic at a time. A second pull
-fences the first one; a second push fails at the primary key.
+Required of a source table: a column `id` that grows with each row, in SQLite with AUTOINCREMENT;
+the other columns become JSON. Only new rows are copied: an updated or deleted row is not noticed.
+Run one pull and one push of a topic at a time. A second pull fences the first one; a second push
+fails at the primary key.
 """
 
 from __future__ import annotations
@@ -67,14 +72,17 @@ class Sink(Protocol):
 # ---- the two directions ----------------------------------------------------------------------------------------------
 
 
-def pull(log: embedlog.Log, topic: str, source: Source, *, count: int = COUNT, follow: bool = False) -> int:
+def pull(
+    log: embedlog.Log, topic: str, source: Source, *, count: int = COUNT, follow: bool = False
+) -> int:
     """Copy rows to a topic; returns their number."""
     progress = f"{topic}.positions"
     log.create_topic(topic, exist_ok=True)
     log.create_topic(progress, config={"cleanup.policy": "compact"}, exist_ok=True)
     copied = 0
     with log.producer(transactional_id=f"pull-{topic}") as producer:
-        producer.init_transactions()  # ends the transaction of a killed run, before its position is read
+        # ends the transaction of a killed run, before its position is read
+        producer.init_transactions()
         position = last_position(log, progress)
         while True:
             rows = source.read(position, count)
@@ -83,7 +91,8 @@ def pull(log: embedlog.Log, topic: str, source: Source, *, count: int = COUNT, f
                     for row in rows:
                         producer.send(topic, row.value, key=row.key)
                     producer.send(progress, b"%d" % rows[-1].position, key=b"position")
-                position, copied = rows[-1].position, copied + len(rows)
+                position = rows[-1].position
+                copied = copied + len(rows)
             elif not follow:
                 return copied
             else:
@@ -98,9 +107,13 @@ def last_position(log: embedlog.Log, progress: str) -> int:
     return found
 
 
-def push(log: embedlog.Log, topic: str, sink: Sink, *, count: int = COUNT, follow: bool = False) -> int:
+def push(
+    log: embedlog.Log, topic: str, sink: Sink, *, count: int = COUNT, follow: bool = False
+) -> int:
     """Copy the committed records of a topic to a sink; returns their number."""
-    places = [TopicPartition(topic, number) for number in range(log.describe_topic(topic).partition_count)]
+    places = [
+        TopicPartition(topic, number) for number in range(log.describe_topic(topic).partition_count)
+    ]
     copied = 0
     with log.consumer(isolation_level="read_committed", auto_offset_reset="none") as consumer:
         consumer.assign(places)
@@ -138,7 +151,10 @@ class Database(Protocol):
 class Sqlite:
     """A file of SQLite."""
 
-    mark, bytes_type, lock = "?", "BLOB", ""  # one writer at a time: ids become visible in order
+    # one writer at a time: ids become visible in order
+    mark = "?"
+    bytes_type = "BLOB"
+    lock = ""
 
     def __init__(self, path: str) -> None:
         self.connection = sqlite3.connect(path, timeout=60, isolation_level=None)
@@ -162,8 +178,10 @@ class Sqlite:
 class Postgres:
     """A database of PostgreSQL; needs psycopg 3."""
 
-    mark, bytes_type = "%s", "BYTEA"
-    lock = "LOCK TABLE {} IN SHARE MODE"  # an open transaction may hold a smaller id than those that are visible
+    mark = "%s"
+    bytes_type = "BYTEA"
+    # an open transaction may hold a smaller id than those that are visible
+    lock = "LOCK TABLE {} IN SHARE MODE"
 
     def __init__(self, url: str) -> None:
         import psycopg
@@ -193,7 +211,8 @@ class TableSource:
     """The rows of a table by their `id`."""
 
     def __init__(self, database: Database, table: str) -> None:
-        self._database, self._table = database, quoted(table)
+        self._database = database
+        self._table = quoted(table)
 
     def read(self, position: int, count: int) -> Sequence[Row]:
         mark = self._database.mark
@@ -204,7 +223,10 @@ class TableSource:
             cursor.execute(query, (position, count))
             names = [column[0] for column in cursor.description]
             found = [dict(zip(names, values, strict=True)) for values in cursor.fetchall()]
-        return [Row(int(row["id"]), b"%d" % row["id"], json.dumps(row, default=_text).encode()) for row in found]
+        return [
+            Row(int(row["id"]), b"%d" % row["id"], json.dumps(row, default=_text).encode())
+            for row in found
+        ]
 
 
 def _text(value: object) -> str:
@@ -216,12 +238,15 @@ class TableSink:
     """A table with a row for each record, and a table of positions."""
 
     def __init__(self, database: Database, table: str, topic: str) -> None:
-        self._database, self._topic = database, topic
-        self._rows, self._positions = quoted(f"{table}_log"), quoted(f"{table}_positions")
+        self._database = database
+        self._topic = topic
+        self._rows = quoted(f"{table}_log")
+        self._positions = quoted(f"{table}_positions")
         self._taken: list[Record[bytes, bytes]] = []
         with database.transaction() as cursor:
             cursor.execute(
-                f"CREATE TABLE IF NOT EXISTS {self._rows} (topic TEXT, part INTEGER, position BIGINT, key {database.bytes_type},"
+                f"CREATE TABLE IF NOT EXISTS {self._rows} (topic TEXT, part INTEGER, position "
+                f"BIGINT, key {database.bytes_type},"
                 f" value {database.bytes_type}, PRIMARY KEY (topic, part, position))"
             )
             cursor.execute(
@@ -233,7 +258,9 @@ class TableSink:
         query = f"SELECT part, position FROM {self._positions} WHERE topic = {self._database.mark}"
         with self._database.transaction() as cursor:
             cursor.execute(query, (self._topic,))
-            return {TopicPartition(self._topic, part): position for part, position in cursor.fetchall()}
+            return {
+                TopicPartition(self._topic, part): position for part, position in cursor.fetchall()
+            }
 
     def put(self, records: Sequence[Record[bytes, bytes]]) -> None:
         self._taken += records
@@ -246,8 +273,16 @@ class TableSink:
             " ON CONFLICT (topic, part) DO UPDATE SET position = excluded.position"
         )
         with self._database.transaction() as cursor:
-            cursor.executemany(insert, [(each.topic, each.partition, each.offset, each.key, each.value) for each in self._taken])
-            cursor.executemany(update, [(*place, position) for place, position in positions.items()])
+            cursor.executemany(
+                insert,
+                [
+                    (each.topic, each.partition, each.offset, each.key, each.value)
+                    for each in self._taken
+                ],
+            )
+            cursor.executemany(
+                update, [(*place, position) for place, position in positions.items()]
+            )
         self._taken = []
 
 
@@ -263,9 +298,18 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=COUNT, help="rows of a transaction")
     parser.add_argument("--follow", action="store_true", help="continue for ever")
     given = parser.parse_args()
-    with embedlog.open(given.directory) as log, contextlib.closing(connect(given.database)) as database:
+    with (
+        embedlog.open(given.directory) as log,
+        contextlib.closing(connect(given.database)) as database,
+    ):
         if given.direction == "pull":
-            copied = pull(log, given.name, TableSource(database, given.name), count=given.count, follow=given.follow)
+            copied = pull(
+                log,
+                given.name,
+                TableSource(database, given.name),
+                count=given.count,
+                follow=given.follow,
+            )
         else:
             sink = TableSink(database, given.name, given.name)
             copied = push(log, given.name, sink, count=given.count, follow=given.follow)

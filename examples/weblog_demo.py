@@ -1,10 +1,12 @@
-"""Runs weblog.py on the real log with progress, tables and a chart, and checks that every session was written once.
+"""Runs weblog.py on the real log with progress, tables and a chart, and checks that every session
+was written once.
 
     python examples/weblog_demo.py                  in a temporary directory
     python examples/weblog_demo.py --keep data      in a directory that is kept
 
-After a part of the lines, the demo removes Spark's record that the last batch is done. A driver killed between the write of a
-batch and that record leaves the same state. Spark then writes the batch again, and embedlog detects the repetition.
+After a part of the lines, the demo removes Spark's record that the last batch is done. A driver
+killed between the write of a batch and that record leaves the same state. Spark then writes the
+batch again, and embedlog detects the repetition.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 
 LINES_AT_ONCE = 2000
 FIRST_PART = 0.6  # of the lines
-Session = tuple[str, str | None, datetime, datetime, int, int, int]  # in the order of weblog.SESSION
+# in the order of weblog.SESSION
+Session = tuple[str, str | None, datetime, datetime, int, int, int]
 
 
 # ---- reference -------------------------------------------------------------------------------------------------------
@@ -67,7 +70,15 @@ def by_hand(access: Iterable[bytes]) -> tuple[list[Session], list[bytes]]:
 def summed(client: str, requests: list[tuple[datetime, int, int]]) -> Session:
     moments, statuses, sizes = zip(*requests, strict=True)
     errors = sum(status >= 400 for status in statuses)
-    return client, weblog.NAMES.get(client), moments[0], moments[-1], len(requests), sum(sizes), errors
+    return (
+        client,
+        weblog.NAMES.get(client),
+        moments[0],
+        moments[-1],
+        len(requests),
+        sum(sizes),
+        errors,
+    )
 
 
 # ---- the run ---------------------------------------------------------------------------------------------------------
@@ -90,12 +101,19 @@ def written(directory: str, topic: str) -> int:
 
 def run(spark: SparkSession, directory: str, path: Path, console: Console) -> dict[str, Any]:
     """Run the pipeline in two parts with a failure between them; return the figures."""
-    columns = (TextColumn("{task.description:<36}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description:<36}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     found = list(lines(path))
     first = round(FIRST_PART * len(found))
     with Progress(*columns, console=console) as bars:
 
-        def through(words: str, write: Callable[..., StreamingQuery], *arguments: int, total: int) -> dict[int, Any]:
+        def through(
+            words: str, write: Callable[..., StreamingQuery], *arguments: int, total: int
+        ) -> dict[int, Any]:
             """Run a query to its end with a progress bar; return its batch reports by number."""
             task = bars.add_task(words, total=total)
             done: dict[int, Any] = {}
@@ -109,17 +127,29 @@ def run(spark: SparkSession, directory: str, path: Path, console: Console) -> di
 
         weblog.load(directory, found[:first], closed=False)
         before = through("lines into sessions", weblog.write_sessions, LINES_AT_ONCE, total=first)
-        written_before, forgotten = written(directory, "sessions"), forget_last_batch(directory)
+        written_before = written(directory, "sessions")
+        forgotten = forget_last_batch(directory)
         weblog.load(directory, found, closed=True)
         rest = before[forgotten]["numInputRows"] + len(found) - first + 1  # and the tick
-        after = through("the others, and that batch again", weblog.write_sessions, LINES_AT_ONCE, total=rest)
+        after = through(
+            "the others, and that batch again", weblog.write_sessions, LINES_AT_ONCE, total=rest
+        )
         through("lines that cannot be read", weblog.write_refused, total=len(found) + 1)
         through("sessions into the table", weblog.write_table, total=written(directory, "sessions"))
     rows = [tuple(row) for row in spark.read.parquet(weblog.table_of(directory)).collect()]
-    states = [state for each in (*before.values(), *after.values()) for state in each["stateOperators"]]
+    states = [
+        state for each in (*before.values(), *after.values()) for state in each["stateOperators"]
+    ]
     late = sum(state["numRowsDroppedByWatermark"] for state in states)
     twice = forgotten in before and forgotten in after
-    return {"lines": found, "rows": rows, "late": late, "before": written_before, "again": forgotten, "twice": twice}
+    return {
+        "lines": found,
+        "rows": rows,
+        "late": late,
+        "before": written_before,
+        "again": forgotten,
+        "twice": twice,
+    }
 
 
 # ---- output ----------------------------------------------------------------------------------------------------------
@@ -134,8 +164,12 @@ def clients(rows: list[Session]) -> Table:
     table = Table("client", "name", title="clients with the most requests")
     for column in ("sessions", "requests", "MB", "errors"):
         table.add_column(column, justify="right")
-    for client, (count, requests, size, errors) in sorted(totals.items(), key=lambda each: -each[1][1])[:10]:
-        table.add_row(client, names[client], f"{count:,}", f"{requests:,}", f"{size / 1e6:.1f}", f"{errors:,}")
+    for client, (count, requests, size, errors) in sorted(
+        totals.items(), key=lambda each: -each[1][1]
+    )[:10]:
+        table.add_row(
+            client, names[client], f"{count:,}", f"{requests:,}", f"{size / 1e6:.1f}", f"{errors:,}"
+        )
     return table
 
 
@@ -146,25 +180,33 @@ def hours(rows: list[Session]) -> Table:
         counts[start.hour] += requests
     table = Table(title="when (UTC)", box=None, show_header=False)
     for hour in range(24):
-        table.add_row(f"{hour:02}:00", Bar(max(counts.values()), 0, counts[hour], width=60), f"{counts[hour]:,}")
+        table.add_row(
+            f"{hour:02}:00",
+            Bar(max(counts.values()), 0, counts[hour], width=60),
+            f"{counts[hour]:,}",
+        )
     return table
 
 
 def proofs(directory: str, told: dict[str, Any]) -> list[tuple[bool, str]]:
     """The guarantees and whether they hold."""
-    access, rows = told["lines"], told["rows"]
+    access = told["lines"]
+    rows = told["rows"]
     expected, unreadable = by_hand(access)
-    refused, count = written(directory, "refused"), written(directory, "sessions")
+    refused = written(directory, "refused")
+    count = written(directory, "sessions")
     inside = sum(row[4] for row in rows)
     different = len({(row[0], row[2]) for row in rows})
     return [
         (
             len(access) == inside + refused,
-            f"rows in = rows out: {len(access):,} lines = {inside:,} in sessions + {refused:,} refused, {told['late']} came late",
+            f"rows in = rows out: {len(access):,} lines = {inside:,} in sessions + {refused:,} "
+            f"refused, {told['late']} came late",
         ),
         (
             count == len(rows) == different and told["before"] > 0 and told["twice"],
-            f"written once: {count:,} sessions in the topic, {len(rows):,} in the table, {different:,} different ones; "
+            f"written once: {count:,} sessions in the topic, {len(rows):,} in the table, "
+            f"{different:,} different ones; "
             f"batch {told['again']} was written twice, after {told['before']:,} sessions",
         ),
         (
@@ -175,9 +217,18 @@ def proofs(directory: str, told: dict[str, Any]) -> list[tuple[bool, str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="the pipeline of weblog.py on the real log, with a proof")
-    parser.add_argument("--input", type=Path, default=DATA / "apache_access.log.xz", help="another access log, also as .xz")
-    parser.add_argument("--keep", metavar="DIRECTORY", help="the log directory, which must be new; it is kept")
+    parser = argparse.ArgumentParser(
+        description="the pipeline of weblog.py on the real log, with a proof"
+    )
+    parser.add_argument(
+        "--input",
+        type=Path,
+        default=DATA / "apache_access.log.xz",
+        help="another access log, also as .xz",
+    )
+    parser.add_argument(
+        "--keep", metavar="DIRECTORY", help="the log directory, which must be new; it is kept"
+    )
     options = parser.parse_args()
     console = Console()
     with tempfile.TemporaryDirectory(prefix="embedlog-weblog-") as scratch:
@@ -189,7 +240,11 @@ def main() -> int:
         results = proofs(directory, told)
         spark.stop()
     for holds, words in results:
-        console.print(f"[green]proved[/]  {words}" if holds else f"[red]NOT SO[/]  {words}", soft_wrap=True, highlight=False)
+        console.print(
+            f"[green]proved[/]  {words}" if holds else f"[red]NOT SO[/]  {words}",
+            soft_wrap=True,
+            highlight=False,
+        )
     return 0 if all(holds for holds, _ in results) else 1
 
 

@@ -1,11 +1,13 @@
 """Counts words over a topic, directly from files that Kafka wrote or could have written.
 
-    python examples/word_count.py                        the sources of Python's standard library, written to a topic first
-    python examples/word_count.py /var/kafka docs        topic `docs` in the directory of a broker, or in a copy of it
+    python examples/word_count.py                        the sources of Python's standard library,
+    written to a topic first python examples/word_count.py /var/kafka docs        topic `docs` in
+    the directory of a broker, or in a copy of it
 
-The directory is only read: no byte in it changes, and no broker is needed; the directory of a *running* broker is refused. Two
-functions compute the same table. `table` is plain Spark over `format("embedlog")`: every line passes through the JVM and is split
-by SQL. `fused` counts inside the reading tasks, in Arrow: only the words of a batch and their counts leave them.
+The directory is only read: no byte in it changes, and no broker is needed; the directory of a
+*running* broker is refused. Two functions compute the same table. `table` is plain Spark over
+`format("embedlog")`: every line passes through the JVM and is split by SQL. `fused` counts inside
+the reading tasks, in Arrow: only the words of a batch and their counts leave them.
 """
 
 from __future__ import annotations
@@ -44,8 +46,15 @@ def table(spark: SparkSession, directory: str, topic: str) -> DataFrame:
     import pyspark.sql.functions as fn
 
     # `columns`: other columns are not decoded
-    read = spark.read.format("embedlog").option("subscribe", topic).option("columns", "value").load(directory)
-    words = read.select(fn.explode(fn.expr(f"regexp_extract_all(string(value), '{WORD}', 0)")).alias("word"))
+    read = (
+        spark.read.format("embedlog")
+        .option("subscribe", topic)
+        .option("columns", "value")
+        .load(directory)
+    )
+    words = read.select(
+        fn.explode(fn.expr(f"regexp_extract_all(string(value), '{WORD}', 0)")).alias("word")
+    )
     return words.groupBy("word").count()
 
 
@@ -62,22 +71,42 @@ def count_words(batches: Iterator[Any]) -> Iterator[Any]:
         for value in batch["value"].to_pylist():
             counts.update(word.findall(value or b""))
         texts = pyarrow.array([each.decode() for each in counts], pyarrow.string())
-        yield pyarrow.record_batch({"word": texts, "count": pyarrow.array(counts.values(), pyarrow.int64())})
+        yield pyarrow.record_batch(
+            {"word": texts, "count": pyarrow.array(counts.values(), pyarrow.int64())}
+        )
 
 
 def fused(spark: SparkSession, directory: str, topic: str) -> DataFrame:
     """The same table, counted in the reading tasks."""
-    counted = embedlog.spark.scan(spark, directory, topic, columns=["value"]).map_arrow(count_words, "word STRING, count BIGINT")
+    counted = embedlog.spark.scan(spark, directory, topic, columns=["value"]).map_arrow(
+        count_words, "word STRING, count BIGINT"
+    )
     return counted.groupBy("word").agg({"count": "sum"}).toDF("word", "count")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="word count over a topic, directly from Kafka's files")
-    parser.add_argument("directory", nargs="?", help="a log directory; without it a new one is filled with the standard library")
-    parser.add_argument("topic", nargs="?", default="lines", help="a topic in it (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        description="word count over a topic, directly from Kafka's files"
+    )
+    parser.add_argument(
+        "directory",
+        nargs="?",
+        help="a log directory; without it a new one is filled with the standard library",
+    )
+    parser.add_argument(
+        "topic", nargs="?", default="lines", help="a topic in it (default: %(default)s)"
+    )
     parser.add_argument("--fused", action="store_true", help="count inside the reading tasks")
-    parser.add_argument("--files", type=int, metavar="N", help="only the first N files of the standard library")
-    parser.add_argument("--top", type=int, default=20, metavar="N", help="how many words to show (default: %(default)s)")
+    parser.add_argument(
+        "--files", type=int, metavar="N", help="only the first N files of the standard library"
+    )
+    parser.add_argument(
+        "--top",
+        type=int,
+        default=20,
+        metavar="N",
+        help="how many words to show (default: %(default)s)",
+    )
     parser.add_argument("--output", help="write the whole table to this parquet file")
     options = parser.parse_args()
     spark = spark_session("word_count")

@@ -1,13 +1,17 @@
-"""One poller with a pool of worker threads: records of a key in order, commits in order, at least once.
+"""One poller with a pool of worker threads: records of a key in order, commits in order, at least
+once.
 
-    python examples/worker_pool.py data events --group digests --workers 4        SHA-256 of each value, to `events.digests`
+    python examples/worker_pool.py data events --group digests --workers 4        SHA-256 of each
+    value, to `events.digests`
 
-A consumer is for one thread. Here that thread polls and commits, and others work: useful if the work waits (for a service, a
-disk) or leaves the interpreter's lock. Records of one key go to one worker, so their order is kept. The committed offset of a
-partition is never after a record that is not finished: a killed program repeats records, and loses none.
+A consumer is for one thread. Here that thread polls and commits, and others work: useful if the
+work waits (for a service, a disk) or leaves the interpreter's lock. Records of one key go to one
+worker, so their order is kept. The committed offset of a partition is never after a record that is
+not finished: a killed program repeats records, and loses none.
 
-At most `--in-flight` records wait. Then all partitions are paused, and polls continue, so the member stays in its group. Before a
-partition moves to another member, its records are finished and committed. The error of a worker ends the program.
+At most `--in-flight` records wait. Then all partitions are paused, and polls continue, so the
+member stays in its group. Before a partition moves to another member, its records are finished and
+committed. The error of a worker ends the program.
 """
 
 from __future__ import annotations
@@ -31,7 +35,9 @@ FINISH_S = 60.0  # for the records of a partition that moves, below max.poll.int
 
 
 class FinishedPrefix:
-    """The records of one partition that are being processed. `position` is the offset after the finished ones at the front."""
+    """The records of one partition that are being processed. `position` is the offset after the
+    finished ones at the front.
+    """
 
     def __init__(self) -> None:
         self.position: int | None = None
@@ -58,10 +64,21 @@ class FinishedPrefix:
 class Pool:
     """A poller and its workers. Threads: one, except `stop`."""
 
-    def __init__(self, consumer: Consumer[bytes, bytes], handle: Handle, *, workers: int = 4, in_flight: int = 1000) -> None:
-        self._consumer, self._handle, self._limit = consumer, handle, in_flight
+    def __init__(
+        self,
+        consumer: Consumer[bytes, bytes],
+        handle: Handle,
+        *,
+        workers: int = 4,
+        in_flight: int = 1000,
+    ) -> None:
+        self._consumer = consumer
+        self._handle = handle
+        self._limit = in_flight
         self._lanes = [ThreadPoolExecutor(1, f"worker-{number}") for number in range(workers)]
-        self._done: queue.SimpleQueue[tuple[Record[bytes, bytes], FinishedPrefix, Future[object]]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[
+            tuple[Record[bytes, bytes], FinishedPrefix, Future[object]]
+        ] = queue.SimpleQueue()
         self._partitions: dict[TopicPartition, FinishedPrefix] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._waiting = 0
@@ -69,11 +86,15 @@ class Pool:
         self._ended = False
 
     def stop(self) -> None:
-        """End `run` when the records that were begun are finished. May be called by any thread and by a signal handler."""
+        """End `run` when the records that were begun are finished. May be called by any thread and
+        by a signal handler.
+        """
         self._stopped.set()
 
     def run(self, topics: Iterable[str], *, idle_s: float | None = None) -> None:
-        """Process records until `stop`, or until none came for `idle_s`. Raises the error of a worker."""
+        """Process records until `stop`, or until none came for `idle_s`. Raises the error of a
+        worker.
+        """
         self._consumer.subscribe(topics, on_revoked=self._revoked, on_lost=self._lost)
         busy_s = commit_s = time.monotonic()
         try:
@@ -91,7 +112,8 @@ class Pool:
             for lane in self._lanes:
                 lane.shutdown(cancel_futures=True)
             self._commit()
-            self._ended = True  # the close of the consumer revokes partitions, too: there is nothing left to finish
+            # the close of the consumer revokes partitions, too: there is nothing left to finish
+            self._ended = True
 
     def _poll(self) -> int:
         """Give new records to the workers, and take finished ones."""
@@ -101,7 +123,9 @@ class Pool:
             records = self._consumer.poll(0.0)  # returns no record, and keeps the membership
         else:
             self._consumer.resume(*self._consumer.paused())
-            records = self._consumer.poll(0.01 if self._waiting else 0.1, max_records=self._limit - self._waiting)
+            records = self._consumer.poll(
+                0.01 if self._waiting else 0.1, max_records=self._limit - self._waiting
+            )
         for record in records:
             self._begin(record)
         while self._take(timeout=0.0):
@@ -109,7 +133,9 @@ class Pool:
         return len(records)
 
     def _begin(self, record: Record[bytes, bytes]) -> None:
-        found = self._partitions.setdefault(TopicPartition(record.topic, record.partition), FinishedPrefix())
+        found = self._partitions.setdefault(
+            TopicPartition(record.topic, record.partition), FinishedPrefix()
+        )
         found.begin(record.offset)
         self._waiting += 1
         lane = hash(record.key if record.key is not None else record.partition) % len(self._lanes)
@@ -119,12 +145,15 @@ class Pool:
     def _take(self, timeout: float) -> bool:
         """Take one finished record; whether there was one."""
         try:
-            record, found, done = self._done.get(timeout=timeout) if timeout else self._done.get_nowait()
+            record, found, done = (
+                self._done.get(timeout=timeout) if timeout else self._done.get_nowait()
+            )
         except queue.Empty:
             return False
         self._waiting -= 1
         done.result()
-        found.finish(record.offset)  # also of a partition that was lost meanwhile: nothing reads it any more
+        # also of a partition that was lost meanwhile: nothing reads it any more
+        found.finish(record.offset)
         return True
 
     def _finish(self, places: Iterable[TopicPartition]) -> None:
@@ -133,14 +162,25 @@ class Pool:
             until_s = time.monotonic() + FINISH_S
             while found.count:
                 if time.monotonic() > until_s:
-                    raise TimeoutError(f"{found.count} records are not finished after {FINISH_S:g} s")
+                    raise TimeoutError(
+                        f"{found.count} records are not finished after {FINISH_S:g} s"
+                    )
                 self._take(timeout=1.0)
 
     def _commit(self) -> None:
-        due = {place: found.position for place, found in self._partitions.items() if found.position is not None}
-        due = {place: position for place, position in due.items() if self._committed.get(place) != position}
+        due = {
+            place: found.position
+            for place, found in self._partitions.items()
+            if found.position is not None
+        }
+        due = {
+            place: position
+            for place, position in due.items()
+            if self._committed.get(place) != position
+        }
         if due:
-            with contextlib.suppress(embedlog.CommitFailedError, embedlog.RebalanceInProgressError):  # then they are read again
+            # then they are read again
+            with contextlib.suppress(embedlog.CommitFailedError, embedlog.RebalanceInProgressError):
                 self._consumer.commit(due)
                 self._committed.update(due)
 
@@ -163,7 +203,9 @@ def main() -> None:
     parser.add_argument("--group", default="digests")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--in-flight", type=int, default=1000, help="records that wait for workers")
-    parser.add_argument("--idle", type=float, default=None, metavar="S", help="end after this time without a record")
+    parser.add_argument(
+        "--idle", type=float, default=None, metavar="S", help="end after this time without a record"
+    )
     given = parser.parse_args()
     target = f"{given.topic}.digests"
     with embedlog.open(given.directory) as log, log.producer() as producer:
@@ -174,7 +216,9 @@ def main() -> None:
 
         options = {"auto.offset.reset": "earliest", "enable.auto.commit": False}
         with log.consumer(group_id=given.group, config=options) as consumer:
-            Pool(consumer, digest, workers=given.workers, in_flight=given.in_flight).run([given.topic], idle_s=given.idle)
+            Pool(consumer, digest, workers=given.workers, in_flight=given.in_flight).run(
+                [given.topic], idle_s=given.idle
+            )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Where Spark finds `format("embedlog")`: it imports every top-level module called `pyspark_…` and takes its `DefaultSource`.
+"""Where Spark finds `format("embedlog")`: it imports every top-level module called `pyspark_…` and
+takes its `DefaultSource`.
 
-One of them that cannot be imported spoils the search for all, so this one imports nothing but pyspark; embedlog is imported when
-the format is used.
+One of them that cannot be imported spoils the search for all, so this one imports nothing but
+pyspark; embedlog is imported when the format is used.
 """
 
 from __future__ import annotations

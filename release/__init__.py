@@ -1,1 +1,3 @@
-"""Contains the tools of a release: wheels for every platform, checks of their contents, and trials of an installed wheel."""
+"""Contains the tools of a release: wheels for every platform, checks of their contents, and trials
+of an installed wheel.
+"""

@@ -1,9 +1,13 @@
-"""Contains the checks of the files, tags and metadata of a wheel, which also run over the wheels of a release workflow.
+"""Contains the checks of the files, tags and metadata of a wheel, which also run over the wheels of
+a release workflow.
 
-- a wheel has both extension modules, the types and the Spark entry, and neither C sources nor test code
+- a wheel has both extension modules, the types and the Spark entry, and neither C sources nor test
+  code
 - it has no symbol and no text of fault injection and mutants
-- one wheel serves every later Python of its platform: the stable ABI of Python 3.11. A free-threaded Python has one of its own
-- an extension for musl has no thread-local variable of the initial-exec model: musl loads none after the start of a process
+- one wheel serves every later Python of its platform: the stable ABI of Python 3.11. A
+  free-threaded Python has one of its own
+- an extension for musl has no thread-local variable of the initial-exec model: musl loads none
+  after the start of a process
 """
 
 from __future__ import annotations
@@ -16,26 +20,49 @@ import zipfile
 from pathlib import Path
 
 # Names and texts of fault injection and mutants (`embedlog/_native/testing`).
-TEST_NAMES = (b"mutant", b"el_fault", b"el_before", b"el_after", b"el_point", b"torn-publish", b"before-unlock")
+TEST_NAMES = (
+    b"mutant",
+    b"el_fault",
+    b"el_before",
+    b"el_after",
+    b"el_point",
+    b"torn-publish",
+    b"before-unlock",
+)
 NEEDED = {"embedlog/py.typed", "embedlog/_native/_rows.pyi", "pyspark_embedlog/__init__.py"}
 REQUIRED = {"cffi", "lz4", "numpy", "zstandard"}
-NAME = re.compile(r"embedlog-(?P<version>[^-]+)-(?P<abi>cp311-abi3|cp314-cp314t)-(?P<platforms>[\w.]+)\.whl")
-ELF_MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine, a number of two bytes at byte 18 of an ELF file
-PT_DYNAMIC, DT_FLAGS, DF_STATIC_TLS = 2, 30, 0x10
+NAME = re.compile(
+    r"embedlog-(?P<version>[^-]+)-(?P<abi>cp311-abi3|cp314-cp314t)-(?P<platforms>[\w.]+)\.whl"
+)
+# e_machine, a number of two bytes at byte 18 of an ELF file
+ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
+PT_DYNAMIC = 2
+DT_FLAGS = 30
+DF_STATIC_TLS = 0x10
 
 
 def problems(wheel: Path) -> list[str]:
     """What is wrong with this wheel, one line each; an empty list if nothing is."""
     name = NAME.fullmatch(wheel.name)
     if name is None:
-        return [f"{wheel.name}: the name is neither embedlog-VERSION-cp311-abi3-PLATFORM.whl nor that of cp314-cp314t"]
+        return [
+            f"{wheel.name}: the name is neither embedlog-VERSION-cp311-abi3-PLATFORM.whl nor that "
+            "of cp314-cp314t"
+        ]
     modules = extensions(name["abi"], name["platforms"])
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         found = [f"{missing} is missing" for missing in sorted({*NEEDED, *modules} - names)]
-        found += [f"{extra} is a source of C" for extra in sorted(names) if extra.endswith((".c", ".h"))]
+        found += [
+            f"{extra} is a source of C" for extra in sorted(names) if extra.endswith((".c", ".h"))
+        ]
         metadata = f"embedlog-{name['version']}.dist-info"
-        tops = {each.split("/")[0] for each in names} - {"embedlog", "pyspark_embedlog", "embedlog.libs", metadata}
+        tops = {each.split("/")[0] for each in names} - {
+            "embedlog",
+            "pyspark_embedlog",
+            "embedlog.libs",
+            metadata,
+        }
         found += [f"{top} does not belong to the package" for top in sorted(tops)]
         for extension in names.intersection(modules):
             found += _extension_problems(extension, archive.read(extension), name["platforms"])
@@ -53,7 +80,9 @@ def extensions(abi: str, platforms: str) -> tuple[str, ...]:
 
 
 def _extension_problems(name: str, binary: bytes, platforms: str) -> list[str]:
-    found = [f"{name} contains {text.decode()}: a test build" for text in TEST_NAMES if text in binary]
+    found = [
+        f"{name} contains {text.decode()}: a test build" for text in TEST_NAMES if text in binary
+    ]
     machine = next((machine for machine in ELF_MACHINES if platforms.endswith(machine)), None)
     number = int.from_bytes(binary[18:20], "little")
     if binary[:4] != b"\x7fELF" or machine is None or number != ELF_MACHINES[machine]:
@@ -68,7 +97,8 @@ def has_static_tls(binary: bytes) -> bool:
     (headers,) = struct.unpack_from("<Q", binary, 32)  # e_phoff
     size, count = struct.unpack_from("<HH", binary, 54)  # e_phentsize, e_phnum
     for header in range(headers, headers + size * count, size):
-        kind, offset, length = struct.unpack_from("<I4xQ16xQ", binary, header)  # p_type, p_offset, p_filesz
+        # p_type, p_offset, p_filesz
+        kind, offset, length = struct.unpack_from("<I4xQ16xQ", binary, header)
         if kind == PT_DYNAMIC:
             entries = struct.iter_unpack("<QQ", binary[offset : offset + length])
             return any(tag == DT_FLAGS and value & DF_STATIC_TLS for tag, value in entries)

@@ -1,4 +1,5 @@
-"""Makes the long description of the distribution: README.md with absolute links, since a package index has no other files.
+"""Makes the long description of the distribution: README.md with absolute links, since a package
+index has no other files.
 
 - a relative link becomes one below the address of the sources, at the tag of the version
 """

@@ -1,1 +1,3 @@
-"""The test suite. It mirrors the packages: the tests of `embedlog/PACKAGE/NAME.py` are in `tests/PACKAGE/test_NAME.py`."""
+"""The test suite. It mirrors the packages: the tests of `embedlog/PACKAGE/NAME.py` are in
+`tests/PACKAGE/test_NAME.py`.
+"""

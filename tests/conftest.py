@@ -1,6 +1,7 @@
 """Fixtures and hooks of all tests: printed seeds, golden directories, one broker for the whole run.
 
-The environment is prepared once, so that processes which tests start find this embedlog and no other.
+The environment is prepared once, so that processes which tests start find this embedlog and no
+other.
 """
 
 from __future__ import annotations
@@ -45,31 +46,43 @@ from tests.support.transactional_producers import QUIET
 FIRST = ("kafka", "spark", "tests/project/", "tests/faults/")  # groups of tests, the longest first
 # One for all workers of a run, which inherit the environment.
 SAMPLE_SEED = os.environ.setdefault(
-    "EMBEDLOG_SAMPLES", os.environ.get("EMBEDLOG_SEED") or str(random.SystemRandom().getrandbits(32))
+    "EMBEDLOG_SAMPLES",
+    os.environ.get("EMBEDLOG_SEED") or str(random.SystemRandom().getrandbits(32)),
 )
 MANY_TESTS = 2000
 JVMS_S = 600  # for a test that starts some Java: on a machine as slow as they come
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"
-BUILD = Path(embedlog.__file__).resolve().parent.parent  # another place than ROOT under `make test-sanitize`
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of the many processes would compile all modules again
+# another place than ROOT under `make test-sanitize`
+BUILD = Path(embedlog.__file__).resolve().parent.parent
+# each of the many processes would compile all modules again
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BUILD), str(ROOT), os.environ.get("PYTHONPATH")]))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [str(BUILD), str(ROOT), os.environ.get("PYTHONPATH")])
+)
 
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a run in the background inherits that, and tests send interrupts
+# a run in the background inherits that, and tests send interrupts
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not system.TEST_BUILD and "EMBEDLOG_INSTALLED" not in os.environ:  # a trial of a wheel runs tests that need neither
+    # a trial of a wheel runs tests that need neither
+    if not system.TEST_BUILD and "EMBEDLOG_INSTALLED" not in os.environ:
         core = "this core has no fault injection and no mutants (not the test build)"
-        pytest.exit(f"embedlog: {core}: EMBEDLOG_TEST_BUILD=1 pip install --no-build-isolation -e .", returncode=4)
+        pytest.exit(
+            f"embedlog: {core}: EMBEDLOG_TEST_BUILD=1 pip install --no-build-isolation -e .",
+            returncode=4,
+        )
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A free-threaded Python ran the whole session without the GIL: no import switched it on."""
-    free_threaded = sysconfig.get_config_var("Py_GIL_DISABLED") and os.environ.get("PYTHON_GIL") != "1"
+    free_threaded = (
+        sysconfig.get_config_var("Py_GIL_DISABLED") and os.environ.get("PYTHON_GIL") != "1"
+    )
     if free_threaded and sys._is_gil_enabled():  # type: ignore[attr-defined]
         print("embedlog: an import has switched the GIL on", file=sys.stderr)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -77,7 +90,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[object]:
-    """Without the garbage collector: tests live until the end of the run, and each worker would search them in vain."""
+    """Without the garbage collector: tests live until the end of the run, and each worker would
+    search them in vain.
+    """
     gc.disable()
     try:
         return (yield)
@@ -87,12 +102,17 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """One worker per test file, and one for all tests that need the broker; a piece of an experiment runs in any worker."""
+    """One worker per test file, and one for all tests that need the broker; a piece of an
+    experiment runs in any worker.
+    """
     leave_out_what_passed(config, items)
     leave_out_of_samples(items)
     for item in items:
         needs_broker = "broker" in getattr(item, "fixturenames", ())
-        if item.get_closest_marker("spark") is not None and item.get_closest_marker("xdist_group") is None:
+        if (
+            item.get_closest_marker("spark") is not None
+            and item.get_closest_marker("xdist_group") is None
+        ):
             item.add_marker(pytest.mark.xdist_group("spark"))  # one worker, one JVM
         alone = item.get_closest_marker("faults") is not None and not needs_broker
         if item.get_closest_marker("xdist_group") is None and not alone:
@@ -100,15 +120,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group("kafka" if needs_broker else file))
         if needs_broker:
             item.add_marker(pytest.mark.kafka)
-        if "kafka" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
+        if (
+            "kafka" in getattr(item, "fixturenames", ())
+            and item.get_closest_marker("timeout") is None
+        ):
             item.add_marker(pytest.mark.timeout(JVMS_S))
     items.sort(key=_rank)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """The tests of the suite live until its end: without them a collection of garbage takes 10 ms instead of 400.
+    """The tests of the suite live until its end: without them a collection of garbage takes 10 ms
+    instead of 400.
 
-    Not in short runs: what is frozen is nobody's referrer, and hypothesis, which looks at those, is imported later there.
+    Not in short runs: what is frozen is nobody's referrer, and hypothesis, which looks at those, is
+    imported later there.
     """
     if len(session.items) >= MANY_TESTS:
         gc.collect()
@@ -116,7 +141,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def leave_out_of_samples(items: list[pytest.Item]) -> None:
-    """Mark the cases of a large table that are not in this run's sample as slow. All workers of a run draw the same sample."""
+    """Mark the cases of a large table that are not in this run's sample as slow. All workers of a
+    run draw the same sample.
+    """
     for item in items:
         sample = item.get_closest_marker("sample")
         if sample is None:
@@ -132,7 +159,10 @@ def pytest_report_header() -> str:
 
 def _rank(item: pytest.Item) -> int:
     """The largest groups come first, so that no worker begins one when the others have finished."""
-    (group,) = (str(mark.args[0]) for mark in list(item.iter_markers("xdist_group"))[:1] or [pytest.mark.xdist_group("").mark])
+    (group,) = (
+        str(mark.args[0])
+        for mark in list(item.iter_markers("xdist_group"))[:1] or [pytest.mark.xdist_group("").mark]
+    )
     return next((rank for rank, first in enumerate(FIRST) if group.startswith(first)), len(FIRST))
 
 
@@ -141,7 +171,9 @@ def _rank(item: pytest.Item) -> int:
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """A seed, new in every run; EMBEDLOG_SEED repeats one. Printed, so a failure's report holds it."""
+    """A seed, new in every run; EMBEDLOG_SEED repeats one. Printed, so a failure's report holds
+    it.
+    """
     given = os.environ.get("EMBEDLOG_SEED")
     number = int(given) if given else random.SystemRandom().getrandbits(32)
     print(f"seed of {request.node.name}: EMBEDLOG_SEED={number}")
@@ -150,7 +182,9 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def campaign_seed(testrun_uid: str) -> int:
-    """One seed for all pieces of an experiment, in whichever worker they run; EMBEDLOG_SEED repeats one."""
+    """One seed for all pieces of an experiment, in whichever worker they run; EMBEDLOG_SEED repeats
+    one.
+    """
     given = os.environ.get("EMBEDLOG_SEED")
     number = int(given) if given else zlib.crc32(testrun_uid.encode())
     print(f"seed of this run: EMBEDLOG_SEED={number}")
@@ -171,7 +205,9 @@ _BASELINE = pytest.StashKey[leaks.Snapshot]()
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A temporary directory of this process and its children alone: a test created every file that remains there."""
+    """A temporary directory of this process and its children alone: a test created every file that
+    remains there.
+    """
     tmp_path_factory.getbasetemp()  # stays in the real one
     own = tempfile.mkdtemp(prefix="embedlog-tests-")
     os.chmod(own, 0o1777)  # as /tmp: some tests run as other users
@@ -179,30 +215,45 @@ def _own_temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterat
         patch.setenv("TMPDIR", own)
         patch.setattr(tempfile, "tempdir", own)
         yield
-    util.Finalize(None, shutil.rmtree, args=[own], kwargs={"ignore_errors": True}, exitpriority=AFTER_MULTIPROCESSINGS_OWN)
+    util.Finalize(
+        None,
+        shutil.rmtree,
+        args=[own],
+        kwargs={"ignore_errors": True},
+        exitpriority=AFTER_MULTIPROCESSINGS_OWN,
+    )
 
 
 @pytest.fixture(autouse=True)
 def _leaks(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails a test that leaves descriptors, file mappings, threads or temporary files (`tests.support.leaks`).
+    """Fails a test that leaves descriptors, file mappings, threads or temporary files
+    (`tests.support.leaks`).
 
-    Set up before the other fixtures of a test and torn down after them. A failed test is not checked: its traceback references
-    its open objects. The marker `may_leak("reason")` excludes a test.
+    Set up before the other fixtures of a test and torn down after them. A failed test is not
+    checked: its traceback references its open objects. The marker `may_leak("reason")` excludes a
+    test.
     """
     failed = request.session.testsfailed
     before = request.node.stash[_BASELINE] = leaks.Snapshot()
     yield
-    excused = request.session.testsfailed > failed or request.node.get_closest_marker("may_leak") is not None
+    excused = (
+        request.session.testsfailed > failed
+        or request.node.get_closest_marker("may_leak") is not None
+    )
     left = [] if excused else leaks.left_since(before)
     if left:
         pytest.fail("left open by this test:\n  " + "\n  ".join(left), pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Iterator[Any]:
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Iterator[Any]:
     """Resources that a fixture of a wider scope opens during a test belong to the fixture."""
     item = getattr(request, "_pyfuncitem", None)
-    baseline = None if fixturedef.scope == "function" or item is None else item.stash.get(_BASELINE, None)
+    baseline = (
+        None if fixturedef.scope == "function" or item is None else item.stash.get(_BASELINE, None)
+    )
     if baseline is None:
         return (yield)
     before = leaks.Snapshot()
@@ -215,7 +266,8 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.Fix
 # ---- a log -----------------------------------------------------------------------------------------------------------
 
 INTERNAL_PARTITIONS = {
-    name: getattr(LogConfig, name) for name in ("offsets_topic_num_partitions", "transaction_state_log_num_partitions")
+    name: getattr(LogConfig, name)
+    for name in ("offsets_topic_num_partitions", "transaction_state_log_num_partitions")
 }
 FEW_PARTITIONS = 4
 
@@ -224,8 +276,8 @@ FEW_PARTITIONS = 4
 def _small_internal_topics() -> Iterator[None]:
     """Logs of this process have few partitions of internal topics, unless a test sets their number.
 
-    The files of the usual 50 would take most of the time of a short test with a group or a transaction: in a set of three
-    directories those of 300 partitions are made.
+    The files of the usual 50 would take most of the time of a short test with a group or a
+    transaction: in a set of three directories those of 300 partitions are made.
     """
     with pytest.MonkeyPatch.context() as patch:
         for name in INTERNAL_PARTITIONS:
@@ -292,7 +344,9 @@ def golden_copy(golden: Path, tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def golden_expected(golden: Path) -> Callable[[str, str], list[dict[str, object]]]:
-    """`golden_expected("clean", "corners")`: the records of that topic as a real client read them, one dict each."""
+    """`golden_expected("clean", "corners")`: the records of that topic as a real client read them,
+    one dict each.
+    """
 
     def expected(name: str, topic: str) -> list[dict[str, object]]:
         lines = (golden / name / "expected" / f"{topic}.jsonl").read_text().splitlines()
@@ -318,7 +372,9 @@ def kafka() -> None:
 
 @pytest.fixture(scope="session")
 def dump_log_verify(kafka: None) -> Callable[..., int]:
-    """`dump_log_verify(directory)`: Kafka's own dump-log finds nothing wrong in a directory that was closed cleanly."""
+    """`dump_log_verify(directory)`: Kafka's own dump-log finds nothing wrong in a directory that
+    was closed cleanly.
+    """
     return oracle.verify
 
 

@@ -1,4 +1,6 @@
-"""User code that raises exceptions outside of Exception: it ends no thread of the library and prevents no other callback."""
+"""User code that raises exceptions outside of Exception: it ends no thread of the library and
+prevents no other callback.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ class Raising:
     heard: list[str]
 
     def __init__(self, heard: list[str], raised: type[BaseException] | None) -> None:
-        self.heard, self.raised = heard, raised
+        self.heard = heard
+        self.raised = raised
 
     def _called(self, name: str) -> None:
         self.heard.append(name)
@@ -61,7 +64,9 @@ def test_an_interrupt_goes_on_in_the_main_thread_only(raised: type[BaseException
     assert not _callbacks.interrupts(asyncio.CancelledError())
 
 
-def test_a_report_whose_handler_raises_goes_to_the_hook_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_whose_handler_raises_goes_to_the_hook_of_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Broken(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             raise SystemExit("the handler")
@@ -88,7 +93,13 @@ def test_interceptors_of_both_clients_may_raise_anything(log: embedlog.Log) -> N
     with log.consumer("one", **config) as consumer:
         assert [record.value for record in consumer.poll(timeout=10)] == [b"v"]
         consumer.commit()
-    assert [name for name in heard if name != "commit"] == ["send", "acknowledgement", "close", "consume", "close"]
+    assert [name for name in heard if name != "commit"] == [
+        "send",
+        "acknowledgement",
+        "close",
+        "consume",
+        "close",
+    ]
     assert "commit" in heard
 
 
@@ -101,7 +112,9 @@ def test_the_callback_of_a_commit_may_raise_anything(log: embedlog.Log) -> None:
 
     with log.producer() as producer:
         producer.send("one", b"v")
-    with log.consumer("one", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+    with log.consumer(
+        "one", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False
+    ) as consumer:
         assert consumer.poll(timeout=10)
         consumer.commit_async(callback=callback)
         consumer.commit_async(callback=callback)
@@ -121,7 +134,9 @@ def test_a_listener_may_raise_anything_and_the_assignment_stands(log: embedlog.L
         assert len(consumer.assignment()) == 1
 
 
-def test_nothing_that_a_round_raises_ends_the_housekeeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_that_a_round_raises_ends_the_housekeeper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rounds: list[None] = []
 
     def tick(_: Housekeeper) -> None:

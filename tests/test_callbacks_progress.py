@@ -1,4 +1,6 @@
-"""Progress of loads and of compaction: rising amounts up to all, and the caller's exception ends the work."""
+"""Progress of loads and of compaction: rising amounts up to all, and the caller's exception ends
+the work.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,10 @@ def test_a_recovery_reports_each_byte_that_it_reads(tmp_path: Path, read_only: b
     amounts: list[tuple[int, int]] = []
     copy = unclean_copy(tmp_path / "log")
     with embedlog.open(
-        copy, read_only=read_only, progress=lambda done, total: amounts.append((done, total)), config=QUIET
+        copy,
+        read_only=read_only,
+        progress=lambda done, total: amounts.append((done, total)),
+        config=QUIET,
     ) as log:
         assert not amounts, "a partition is loaded at its first use"
         log.describe_topic("events")
@@ -64,7 +69,10 @@ def test_a_recovery_reports_each_byte_that_it_reads(tmp_path: Path, read_only: b
 
 def test_an_exception_of_the_callback_ends_the_load_and_not_the_log(tmp_path: Path) -> None:
     written(tmp_path / "log")
-    with embedlog.open(unclean_copy(tmp_path / "log"), progress=stop, config=QUIET) as log, pytest.raises(Stopped):
+    with (
+        embedlog.open(unclean_copy(tmp_path / "log"), progress=stop, config=QUIET) as log,
+        pytest.raises(Stopped),
+    ):
         log.describe_topic("events")
     with embedlog.open(tmp_path / "copy", config=QUIET) as log:
         assert sum(each.log_end_offset for each in log.describe_topic("events").partitions) == 2000
@@ -77,7 +85,9 @@ def test_compaction_reports_the_bytes_that_it_reads(tmp_path: Path) -> None:
         log.housekeep(progress=lambda done, total: amounts.append((done, total)))
         check_rising(amounts)
         assert len(amounts) > 6
-        assert amounts[-1][1] > 400_000, "the dirty part is read for its keys, and again to be written"
+        assert amounts[-1][1] > 400_000, (
+            "the dirty part is read for its keys, and again to be written"
+        )
         assert len(list(log.scan("events").records())) < 2000
         amounts.clear()
         log.housekeep(progress=lambda done, total: amounts.append((done, total)))
@@ -91,7 +101,9 @@ def test_an_exception_of_the_callback_ends_the_compaction_without_a_loss(tmp_pat
             log.housekeep(progress=stop)
         assert len(list(log.scan("events").records())) == 2000
         log.housekeep()
-        assert {each.key for each in log.scan("events").records()} == {b"%d" % number for number in range(50)}
+        assert {each.key for each in log.scan("events").records()} == {
+            b"%d" % number for number in range(50)
+        }
 
 
 def test_pieces_that_end_early_count_as_wholes() -> None:

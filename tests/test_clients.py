@@ -1,4 +1,6 @@
-"""The close of a log with its clients: of those that were dropped, and of those that another thread makes meanwhile."""
+"""The close of a log with its clients: of those that were dropped, and of those that another thread
+makes meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,11 @@ def test_the_records_of_a_dropped_producer_are_written_before_its_log_is_closed(
     log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They were lost: the log was closed before the thread of the producer wrote them."""
-    closing, left = threading.Event(), threading.Event()
-    close, leave, deliver = Children._close, log._engine._leave, Accumulator._deliver
+    closing = threading.Event()
+    left = threading.Event()
+    close = Children._close
+    leave = log._engine._leave
+    deliver = Accumulator._deliver
 
     def closed(children: Children) -> list[DeliveryError]:
         closing.set()
@@ -56,7 +61,9 @@ def test_the_records_of_a_dropped_producer_are_written_before_its_log_is_closed(
 
 
 def test_a_log_is_closed_while_another_thread_makes_clients() -> None:
-    """The iteration over the clients failed with RuntimeError, and the log stayed open. The oldest clients are dropped."""
+    """The iteration over the clients failed with RuntimeError, and the log stayed open. The oldest
+    clients are dropped.
+    """
     children = Children()
     made: collections.deque[Any] = collections.deque(maxlen=2000)
 

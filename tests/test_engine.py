@@ -43,7 +43,9 @@ def test_a_topic_read_before_its_recreation_opens_no_partition(log: embedlog.Log
         producer.send("t", b"v", partition=0).result(10)
 
 
-def test_a_partition_has_the_present_settings_of_a_topic_that_was_read_before(log: embedlog.Log) -> None:
+def test_a_partition_has_the_present_settings_of_a_topic_that_was_read_before(
+    log: embedlog.Log,
+) -> None:
     before = log._engine.topic("t")
     log.alter_topic("t", {"retention.ms": 7})
     assert log._engine.partition_of(before, 0).config.retention_ms == 7
@@ -70,7 +72,9 @@ def held_close(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> Iterator[t
     closer.join(30)
 
 
-def test_a_close_returns_after_that_of_another_thread(log: embedlog.Log, held_close: threading.Event) -> None:
+def test_a_close_returns_after_that_of_another_thread(
+    log: embedlog.Log, held_close: threading.Event
+) -> None:
     second = threading.Thread(target=log.close)
     second.start()
     second.join(0.1)
@@ -82,7 +86,9 @@ def test_a_close_returns_after_that_of_another_thread(log: embedlog.Log, held_cl
     assert all(directory.is_left for directory in log._engine.directories)
 
 
-def test_a_close_that_waits_for_another_thread_has_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_close_that_waits_for_another_thread_has_a_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with embedlog.open(tmp_path / "log", config={"lock.timeout.ms": 100}) as log:
         refused = list[BaseException]()
 
@@ -102,21 +108,26 @@ def test_a_close_that_waits_for_another_thread_has_a_deadline(tmp_path: Path, mo
         assert "another thread is closing the log" in str(refused[0])
 
 
-def test_a_close_inside_of_a_close_returns_at_once(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_close_inside_of_a_close_returns_at_once(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log._engine.loads, "end", log.close)
     log.close()
     assert all(directory.is_left for directory in log._engine.directories)
 
 
 def test_a_directory_that_was_renamed_for_a_while_is_closed_in_order(tmp_path: Path) -> None:
-    path, away = tmp_path / "log", tmp_path / "away"
+    path = tmp_path / "log"
+    away = tmp_path / "away"
     with embedlog.open(path, config={"housekeeping": False}) as log:
         log.create_topic("t")
         with log.producer() as producer:
             producer.send("t", b"1").result(20)
         path.rename(away)
         log._engine.registry.word = lambda: 1  # the page is not trusted: the file is looked at
-        with pytest.raises(StorageError, match="the file of the topics is gone while the log is open"):
+        with pytest.raises(
+            StorageError, match="the file of the topics is gone while the log is open"
+        ):
             log.topics()
         away.rename(path)
         assert log.topics() == ["t"]
@@ -131,7 +142,9 @@ def test_a_deleted_topic_opens_no_partition(log: embedlog.Log) -> None:
         log._engine.partition_of(before, 0)
 
 
-def test_open_without_a_thread_for_the_housekeeper_leaves_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_without_a_thread_for_the_housekeeper_leaves_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -139,7 +152,8 @@ def test_open_without_a_thread_for_the_housekeeper_leaves_the_directory(tmp_path
         patch.setattr(threading.Thread, "start", refused)
         with pytest.raises(RuntimeError, match="can't start new thread"):
             embedlog.open(tmp_path / "log")
-    with embedlog.open(tmp_path / "log", shared="locks"):  # refused while the directory is open in another way
+    # refused while the directory is open in another way
+    with embedlog.open(tmp_path / "log", shared="locks"):
         pass
 
 
@@ -160,11 +174,14 @@ def test_open_that_is_interrupted_in_the_deletion_of_a_topic_leaves_the_director
         assert log.topics() == []
 
 
-CLEANUP = {"close", "_unlock", "unlock", "release", "leave", "left", "__exit__"}  # an interrupt of these is not repeated
+# an interrupt of these is not repeated
+CLEANUP = {"close", "_unlock", "unlock", "release", "leave", "left", "__exit__"}
 
 
 def is_in_finalizer(frame: FrameType) -> bool:
-    """Whether the interpreter prints an exception of this frame instead of raising it in the opening."""
+    """Whether the interpreter prints an exception of this frame instead of raising it in the
+    opening.
+    """
     caller = frame.f_back
     while caller is not None and caller.f_code.co_filename != weakref.__file__:
         caller = caller.f_back
@@ -172,13 +189,16 @@ def is_in_finalizer(frame: FrameType) -> bool:
 
 
 def interrupted_at(number: int, opening: Callable[[], embedlog.Log]) -> embedlog.Log | None:
-    """The log, or None if an interrupt came at the call of a function of the package with this number."""
+    """The log, or None if an interrupt came at the call of a function of the package with this
+    number.
+    """
     left = number
 
     def traced(frame: FrameType, event: str, argument: object) -> None:
         nonlocal left
         code = frame.f_code
-        usual = code.co_name not in CLEANUP and not code.co_flags & inspect.CO_GENERATOR  # the end of a generator is a call, too
+        # the end of a generator is a call, too
+        usual = code.co_name not in CLEANUP and not code.co_flags & inspect.CO_GENERATOR
         if event == "call" and usual and PACKAGE in code.co_filename:
             left -= 1
             if left == 0 and is_in_finalizer(frame):
@@ -198,9 +218,15 @@ def interrupted_at(number: int, opening: Callable[[], embedlog.Log]) -> embedlog
 def held_files(root: Path) -> list[str]:
     """Descriptors and mappings of files of a directory in this process."""
     links = [
-        os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if Path(f"/proc/self/fd/{name}").exists()
+        os.readlink(f"/proc/self/fd/{name}")
+        for name in os.listdir("/proc/self/fd")
+        if Path(f"/proc/self/fd/{name}").exists()
     ]
-    mapped = [line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if str(root) in line]
+    mapped = [
+        line.split()[-1]
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if str(root) in line
+    ]
     return [each for each in links + mapped if str(root) in each]
 
 
@@ -223,11 +249,14 @@ def test_an_interrupt_at_any_step_of_an_opening_releases_everything(
         (root / file_names.CLEAN_MARK).write_text('{"version":0}')
     whole = root.rename(tmp_path / "whole")
 
-    steps, every = 0, 3 if state == "closed" else 8
+    steps = 0
+    every = 3 if state == "closed" else 8
     for number in range(rng.randrange(1, every + 1), 10_000, every):
         shutil.rmtree(root, ignore_errors=True)
         shutil.copytree(whole, root)
-        opened = interrupted_at(number, lambda: embedlog.open(root, read_only=read_only, config={"housekeeping": False}))
+        opened = interrupted_at(
+            number, lambda: embedlog.open(root, read_only=read_only, config={"housekeeping": False})
+        )
         if opened is not None:
             opened.close()
             break

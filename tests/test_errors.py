@@ -1,4 +1,6 @@
-"""The tree of errors: the content of a message, the classes of `except`, and errors through a process pool."""
+"""The tree of errors: the content of a message, the classes of `except`, and errors through a
+process pool.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,14 @@ def one(error: type[EmbedlogError]) -> EmbedlogError:
     if error is errors.MissingExtraError:
         return errors.MissingExtraError("Arrow tables need pyarrow", extra="arrow")
     facts = {"errno": errno.ENOSPC} if error is errors.StorageError else {}
-    return error("crc", path=Path("/log/events-0/0.log"), position=8192, expected="1a2b3c4d", found="00000000", **facts)
+    return error(
+        "crc",
+        path=Path("/log/events-0/0.log"),
+        position=8192,
+        expected="1a2b3c4d",
+        found="00000000",
+        **facts,
+    )
 
 
 @each_error
@@ -49,7 +58,10 @@ def test_an_error_says_what_a_caller_can_do(error: type[EmbedlogError]) -> None:
         ({"position": 7}, "at byte 7: crc"),
         ({"expected": 1}, "crc: expected 1"),
         ({"found": 0}, "crc: found 0"),
-        ({"path": "/l/0.log", "position": 8192, "expected": 1, "found": 2}, "/l/0.log at byte 8192: crc: expected 1, found 2"),
+        (
+            {"path": "/l/0.log", "position": 8192, "expected": 1, "found": 2},
+            "/l/0.log at byte 8192: crc: expected 1, found 2",
+        ),
     ],
 )
 def test_the_text_is_made_of_the_facts_that_are_there(facts: dict[str, object], text: str) -> None:
@@ -58,18 +70,31 @@ def test_the_text_is_made_of_the_facts_that_are_there(facts: dict[str, object], 
 
 def test_facts_are_attributes() -> None:
     error = one(errors.CorruptRecordError)
-    assert (error.path, error.position, error.expected, error.found) == ("/log/events-0/0.log", 8192, "1a2b3c4d", "00000000")
+    assert (error.path, error.position, error.expected, error.found) == (
+        "/log/events-0/0.log",
+        8192,
+        "1a2b3c4d",
+        "00000000",
+    )
     assert error.message == "crc"
 
 
 @pytest.mark.parametrize(
     ("error", "builtin"),
-    [(errors.StorageError, OSError), (errors.LockTimeoutError, TimeoutError), (errors.DeadlineError, TimeoutError),
-     (errors.BufferExhaustedError, errors.DeadlineError), (errors.MissingExtraError, ImportError),
-     (errors.LogTruncationError, errors.OffsetOutOfRangeError), (errors.UnknownOptionError, TypeError),
-     (errors.ForkedError, errors.ClosedError)],
-)  # fmt: skip
-def test_an_error_is_caught_as_what_python_users_expect(error: type[EmbedlogError], builtin: type[Exception]) -> None:
+    [
+        (errors.StorageError, OSError),
+        (errors.LockTimeoutError, TimeoutError),
+        (errors.DeadlineError, TimeoutError),
+        (errors.BufferExhaustedError, errors.DeadlineError),
+        (errors.MissingExtraError, ImportError),
+        (errors.LogTruncationError, errors.OffsetOutOfRangeError),
+        (errors.UnknownOptionError, TypeError),
+        (errors.ForkedError, errors.ClosedError),
+    ],
+)
+def test_an_error_is_caught_as_what_python_users_expect(
+    error: type[EmbedlogError], builtin: type[Exception]
+) -> None:
     with pytest.raises(builtin):
         raise one(error)
 
@@ -83,15 +108,24 @@ def test_what_the_system_said_is_kept() -> None:
 
 
 def test_a_missing_extra_names_the_command() -> None:
-    assert str(one(errors.MissingExtraError)) == 'Arrow tables need pyarrow: pip install "embedlog[arrow]"'
+    assert (
+        str(one(errors.MissingExtraError))
+        == 'Arrow tables need pyarrow: pip install "embedlog[arrow]"'
+    )
 
 
 HOSTILE = "a\nERROR forged \x1b[2J \x7f \x85 \u2028 \u202e \udcff end"
 
 
 @each_error
-def test_control_characters_of_names_and_values_never_reach_a_terminal(error: type[EmbedlogError]) -> None:
-    facts: dict[str, Any] = {"extra": HOSTILE} if error is errors.MissingExtraError else {"expected": HOSTILE, "found": HOSTILE}
+def test_control_characters_of_names_and_values_never_reach_a_terminal(
+    error: type[EmbedlogError],
+) -> None:
+    facts: dict[str, Any] = (
+        {"extra": HOSTILE}
+        if error is errors.MissingExtraError
+        else {"expected": HOSTILE, "found": HOSTILE}
+    )
     if error is not errors.MissingExtraError:
         facts["path"] = HOSTILE
     if issubclass(error, errors.PlacedError):
@@ -109,7 +143,20 @@ def test_printable_text_stays_as_it_is() -> None:
 
 def test_only_what_can_pass_by_itself_is_retriable() -> None:
     names = {error.__name__ for error in ALL if error.retriable}
-    waited_for = {"BufferExhaustedError", "DeadlineError", "DirectoryInUseError", "LockTimeoutError"}
-    returning = {f"{each}Error" for each in ("NotEnoughDirectories", "LeaderNotAvailable", "PreferredLeaderNotAvailable")}
+    waited_for = {
+        "BufferExhaustedError",
+        "DeadlineError",
+        "DirectoryInUseError",
+        "LockTimeoutError",
+    }
+    returning = {
+        f"{each}Error"
+        for each in ("NotEnoughDirectories", "LeaderNotAvailable", "PreferredLeaderNotAvailable")
+    }
     returning.add("EligibleLeadersNotAvailableError")
-    assert names == {*waited_for, *returning, "RebalanceInProgressError", "RetriableCommitFailedError"}
+    assert names == {
+        *waited_for,
+        *returning,
+        "RebalanceInProgressError",
+        "RetriableCommitFailedError",
+    }

@@ -1,4 +1,6 @@
-"""The rules of groups: every cell of Kafka's tables but for static members and offsets, which have files of their own."""
+"""The rules of groups: every cell of Kafka's tables but for static members and offsets, which have
+files of their own.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ from tests.support.group_members import (
 
 @pytest.mark.parametrize("session_ms", [5_999, 1_800_001, -1])
 def test_a_session_timeout_out_of_range_is_refused(session_ms: int) -> None:
-    assert rules.join(None, member("a", session_timeout_ms=session_ms), LIMITS, NOW) is Refusal.INVALID_SESSION_TIMEOUT
+    assert (
+        rules.join(None, member("a", session_timeout_ms=session_ms), LIMITS, NOW)
+        is Refusal.INVALID_SESSION_TIMEOUT
+    )
 
 
 def test_a_full_group_takes_nobody_but_its_own() -> None:
@@ -58,8 +63,13 @@ VOTES = [
 
 
 @pytest.mark.parametrize(("lists", "chosen"), VOTES)
-def test_the_protocol_with_the_most_votes_among_the_common_ones_wins(lists: list[tuple[str, ...]], chosen: str) -> None:
-    members = [member(f"m{rank}", protocols=tuple((name, SAID) for name in names)) for rank, names in enumerate(lists)]
+def test_the_protocol_with_the_most_votes_among_the_common_ones_wins(
+    lists: list[tuple[str, ...]], chosen: str
+) -> None:
+    members = [
+        member(f"m{rank}", protocols=tuple((name, SAID) for name in names))
+        for rank, names in enumerate(lists)
+    ]
     group = completing(*members)
     assert group.protocol == chosen
 
@@ -68,13 +78,27 @@ def test_a_member_with_nothing_in_common_is_refused() -> None:
     stranger = member("c", protocols=(("roundrobin", SAID),))
     for old in (preparing(A, B), completing(A, B), stable(A, B)):
         assert rules.join(old, stranger, LIMITS, NOW) is Refusal.INCONSISTENT_GROUP_PROTOCOL
-        assert rules.join(old, C, LIMITS, NOW, protocol_type="connect") is Refusal.INCONSISTENT_GROUP_PROTOCOL
-    assert rules.join(None, member("c", protocols=()), LIMITS, NOW) is Refusal.INCONSISTENT_GROUP_PROTOCOL
+        assert (
+            rules.join(old, C, LIMITS, NOW, protocol_type="connect")
+            is Refusal.INCONSISTENT_GROUP_PROTOCOL
+        )
+    assert (
+        rules.join(None, member("c", protocols=()), LIMITS, NOW)
+        is Refusal.INCONSISTENT_GROUP_PROTOCOL
+    )
     assert rules.join(None, C, LIMITS, NOW, protocol_type="") is Refusal.INCONSISTENT_GROUP_PROTOCOL
 
 
 def test_an_empty_group_takes_any_protocol() -> None:
-    group = taken(rules.join(emptied(), member("c", protocols=(("default", b"?"),)), LIMITS, NOW, protocol_type="connect"))
+    group = taken(
+        rules.join(
+            emptied(),
+            member("c", protocols=(("default", b"?"),)),
+            LIMITS,
+            NOW,
+            protocol_type="connect",
+        )
+    )
     assert (group.protocol_type, group.protocol) == ("connect", "default")
 
 
@@ -98,7 +122,9 @@ def test_the_generation_rises_even_if_nobody_is_left() -> None:
 
 def test_the_highest_generation_is_followed_by_a_low_one() -> None:
     last = replace(stable(A, B), generation=rules.GENERATION_MAX)
-    assert taken(rules.join(taken(rules.join(last, A, LIMITS, NOW)), B, LIMITS, NOW)).generation == 1
+    assert (
+        taken(rules.join(taken(rules.join(last, A, LIMITS, NOW)), B, LIMITS, NOW)).generation == 1
+    )
 
 
 # ---- C.1: the initial delay -------------------------------------------------------------------------
@@ -113,7 +139,12 @@ def test_the_first_phase_of_a_group_waits_for_newcomers() -> None:
     assert grown.round > group.round, "for every newcomer the delay begins once more"
     assert taken(rules.join(grown, A, DELAYING, LATER)) is grown
     done = rules.end_delay(grown, LATER)
-    assert (done.state, done.generation, done.delayed, done.leader) == (State.COMPLETING_REBALANCE, 1, False, "a")
+    assert (done.state, done.generation, done.delayed, done.leader) == (
+        State.COMPLETING_REBALANCE,
+        1,
+        False,
+        "a",
+    )
     assert rules.end_delay(done, LATER) is done
 
 
@@ -129,7 +160,12 @@ def test_nobody_is_late_while_the_phase_is_delayed() -> None:
     group = taken(rules.join(taken(rules.join(None, A, DELAYING, NOW)), B, DELAYING, NOW))
     assert rules.evict(group, {"a": Verdict.LATE, "b": Verdict.LATE}, LATER) is group
     less = rules.evict(group, {"a": Verdict.DEAD}, LATER)
-    assert (list(less.members), less.leader, less.delayed, less.state) == (["b"], "b", True, State.PREPARING_REBALANCE)
+    assert (list(less.members), less.leader, less.delayed, less.state) == (
+        ["b"],
+        "b",
+        True,
+        State.PREPARING_REBALANCE,
+    )
     none = rules.evict(less, {"b": Verdict.DEAD}, LATER)
     assert (none.state, none.delayed, none.generation) == (State.EMPTY, False, 1)
 
@@ -141,20 +177,36 @@ def test_nobody_is_late_while_the_phase_is_delayed() -> None:
 def test_the_first_to_join_leads_a_new_generation(old: Group | None) -> None:
     group = taken(rules.join(old, B, LIMITS, LATER))
     before = 0 if old is None else old.generation
-    assert (group.state, group.generation, group.leader) == (State.COMPLETING_REBALANCE, before + 1, "b")
-    assert (group.protocol_type, group.protocol, list(group.members)) == ("consumer", "range", ["b"])
+    assert (group.state, group.generation, group.leader) == (
+        State.COMPLETING_REBALANCE,
+        before + 1,
+        "b",
+    )
+    assert (group.protocol_type, group.protocol, list(group.members)) == (
+        "consumer",
+        "range",
+        ["b"],
+    )
 
 
 def test_a_newcomer_in_a_join_phase_waits_with_the_others() -> None:
     old = preparing(A, B)
     group = taken(rules.join(old, C, LIMITS, LATER))
-    assert (group.state, group.missing(), group.round) == (State.PREPARING_REBALANCE, ["b"], old.round)
+    assert (group.state, group.missing(), group.round) == (
+        State.PREPARING_REBALANCE,
+        ["b"],
+        old.round,
+    )
 
 
 @pytest.mark.parametrize("old", [completing(A, B), stable(A, B)])
 def test_a_newcomer_begins_a_rebalance_in_which_all_have_to_come_again(old: Group) -> None:
     group = taken(rules.join(old, C, LIMITS, LATER))
-    assert (group.state, group.generation, group.leader) == (State.PREPARING_REBALANCE, old.generation, "a")
+    assert (group.state, group.generation, group.leader) == (
+        State.PREPARING_REBALANCE,
+        old.generation,
+        "a",
+    )
     assert group.missing() == ["a", "b"]
     assert (group.changed_ms, group.round) == (LATER, old.round + 1)
 
@@ -165,7 +217,11 @@ def test_the_join_phase_ends_with_the_last_one_who_comes() -> None:
     group = taken(rules.join(group, A, LIMITS, NOW))
     assert group.missing() == ["b"]
     done = taken(rules.join(group, B, LIMITS, LATER))
-    assert (done.state, done.generation, done.leader) == (State.COMPLETING_REBALANCE, group.generation + 1, "a")
+    assert (done.state, done.generation, done.leader) == (
+        State.COMPLETING_REBALANCE,
+        group.generation + 1,
+        "a",
+    )
     assert [each.assignment for each in done.members.values()] == [b"", b"", b""]
 
 
@@ -191,21 +247,33 @@ def test_a_leader_that_comes_again_wants_a_rebalance() -> None:
 @pytest.mark.parametrize("who", ["a", "b"])
 @pytest.mark.parametrize("old", [completing(A, B), stable(A, B)])
 def test_another_subscription_begins_a_rebalance(old: Group, who: str) -> None:
-    group = taken(rules.join(old, member(who, protocols=(("range", OTHER), BOTH[1])), LIMITS, LATER))
+    group = taken(
+        rules.join(old, member(who, protocols=(("range", OTHER), BOTH[1])), LIMITS, LATER)
+    )
     assert group.state is State.PREPARING_REBALANCE
     assert group.missing() == [{"a": "b", "b": "a"}[who]]
     assert group.members[who].metadata("range") == OTHER
 
 
 def test_another_subscription_in_a_join_phase_is_taken_in() -> None:
-    group = taken(rules.join(preparing(A, B), member("a", protocols=(("range", OTHER),)), LIMITS, LATER))
-    assert (group.missing(), group.protocol, group.members["a"].metadata("range")) == (["b"], "range", OTHER)
+    group = taken(
+        rules.join(preparing(A, B), member("a", protocols=(("range", OTHER),)), LIMITS, LATER)
+    )
+    assert (group.missing(), group.protocol, group.members["a"].metadata("range")) == (
+        ["b"],
+        "range",
+        OTHER,
+    )
 
 
 def test_another_life_of_a_member_is_noted_without_a_rebalance() -> None:
     old = stable(A, B)
     group = taken(rules.join(old, replace(B, process_slot=ProcessSlot(7, 7)), LIMITS, LATER))
-    assert (group.state, group.round, group.members["b"].process_slot) == (State.STABLE, old.round, ProcessSlot(7, 7))
+    assert (group.state, group.round, group.members["b"].process_slot) == (
+        State.STABLE,
+        old.round,
+        ProcessSlot(7, 7),
+    )
     assert group.members["b"].assignment == b"b"
 
 
@@ -216,7 +284,9 @@ def test_who_was_evicted_does_not_come_back_under_its_old_name_unawares() -> Non
 
 @pytest.mark.parametrize("old", [preparing(A, B), completing(A, B), stable(A, B), stable(B, A)])
 def test_who_comes_under_another_id_is_not_waited_for_under_the_old_one(old: Group) -> None:
-    """Its leaving was lost, or it does not know that it has joined: the old id exists as long as the new one does."""
+    """Its leaving was lost, or it does not know that it has joined: the old id exists as long as
+    the new one does.
+    """
     same = replace(C, process_slot=A.process_slot)
     group = taken(rules.join(old, same, Limits(max_size=2), LATER))
     assert list(group.members) == ["b", "c"]
@@ -226,7 +296,11 @@ def test_who_comes_under_another_id_is_not_waited_for_under_the_old_one(old: Gro
 
 def test_who_is_alone_and_comes_under_another_id_leads() -> None:
     group = taken(rules.join(stable(A), replace(C, process_slot=A.process_slot), LIMITS, LATER))
-    assert (list(group.members), group.leader, group.state) == (["c"], "c", State.COMPLETING_REBALANCE)
+    assert (list(group.members), group.leader, group.state) == (
+        ["c"],
+        "c",
+        State.COMPLETING_REBALANCE,
+    )
 
 
 # ---- C.2: sync ---------------------------------------------------------------------------------------
@@ -248,16 +322,24 @@ SYNCS = [
 
 
 @pytest.mark.parametrize(("old", "who", "generation", "refusal"), SYNCS)
-def test_a_sync_out_of_place_is_refused(old: Group | None, who: str, generation: int, refusal: Refusal) -> None:
+def test_a_sync_out_of_place_is_refused(
+    old: Group | None, who: str, generation: int, refusal: Refusal
+) -> None:
     assert rules.sync(old, who, generation, None, {"a": b"x"}, NOW) is refusal
 
 
 def test_the_leaders_sync_makes_the_group_stable() -> None:
     old = completing(A, B)
     group = taken(rules.sync(old, "a", old.generation, None, {"a": b"1", "x": b"2"}, LATER))
-    assert (group.state, group.generation, group.changed_ms) == (State.STABLE, old.generation, LATER)
+    assert (group.state, group.generation, group.changed_ms) == (
+        State.STABLE,
+        old.generation,
+        LATER,
+    )
     assert {name: each.assignment for name, each in group.members.items()} == {"a": b"1", "b": b""}
-    assert rules.sync(group, "a", old.generation, None, {"a": b"3"}, LATER) is group, "the first assignment stays"
+    assert rules.sync(group, "a", old.generation, None, {"a": b"3"}, LATER) is group, (
+        "the first assignment stays"
+    )
 
 
 def test_a_followers_sync_asks_only() -> None:
@@ -304,7 +386,9 @@ COMMITS = [
 
 
 @pytest.mark.parametrize(("old", "who", "generation", "refusal"), COMMITS)
-def test_who_may_commit(old: Group | None, who: str, generation: int, refusal: Refusal | None) -> None:
+def test_who_may_commit(
+    old: Group | None, who: str, generation: int, refusal: Refusal | None
+) -> None:
     assert rules.may_commit(old, who, generation, None) is refusal
 
 
@@ -320,7 +404,9 @@ TRANSACTIONAL = [
 
 
 @pytest.mark.parametrize(("old", "who", "generation", "refusal"), TRANSACTIONAL)
-def test_who_may_commit_within_a_transaction(old: Group | None, who: str, generation: int, refusal: Refusal | None) -> None:
+def test_who_may_commit_within_a_transaction(
+    old: Group | None, who: str, generation: int, refusal: Refusal | None
+) -> None:
     assert rules.may_commit(old, who, generation, None, transactional=True) is refusal
 
 
@@ -348,7 +434,12 @@ def test_who_leaves_a_running_generation_ends_it(old: Group) -> None:
 def test_the_last_one_who_leaves_empties_the_group() -> None:
     old = stable(A)
     group = taken(rules.leave(old, "a", LATER))
-    assert (group.state, group.generation, group.protocol, group.leader) == (State.EMPTY, old.generation + 1, None, None)
+    assert (group.state, group.generation, group.protocol, group.leader) == (
+        State.EMPTY,
+        old.generation + 1,
+        None,
+        None,
+    )
     assert (group.protocol_type, group.changed_ms, group.members) == ("consumer", LATER, {})
 
 
@@ -364,7 +455,11 @@ def test_a_stranger_does_not_leave(old: Group | None) -> None:
 def test_an_evicted_member_is_not_waited_for(verdict: Verdict) -> None:
     for old in (completing(A, B), stable(A, B)):
         group = rules.evict(old, {"b": verdict, "x": verdict}, LATER)
-        assert (group.state, group.missing(), list(group.members)) == (State.PREPARING_REBALANCE, ["a"], ["a"])
+        assert (group.state, group.missing(), list(group.members)) == (
+            State.PREPARING_REBALANCE,
+            ["a"],
+            ["a"],
+        )
     group = rules.evict(preparing(A, B), {"b": verdict}, LATER)
     assert (group.state, list(group.members)) == (State.COMPLETING_REBALANCE, ["a"])
 
@@ -385,13 +480,22 @@ def test_a_late_round_goes_on_with_those_who_came() -> None:
 def test_who_has_joined_is_not_late() -> None:
     old = preparing(A, B)
     assert rules.evict(old, {"a": Verdict.LATE}, LATER) is old
-    assert rules.evict(stable(A, B), {"a": Verdict.LATE, "b": Verdict.LATE}, LATER).state is State.STABLE
+    assert (
+        rules.evict(stable(A, B), {"a": Verdict.LATE, "b": Verdict.LATE}, LATER).state
+        is State.STABLE
+    )
 
 
 def test_a_late_round_without_its_leader_has_another_one() -> None:
-    old = taken(rules.join(stable(A, B, C), member("b", protocols=(("range", OTHER),)), LIMITS, NOW))
+    old = taken(
+        rules.join(stable(A, B, C), member("b", protocols=(("range", OTHER),)), LIMITS, NOW)
+    )
     group = rules.evict(old, {"a": Verdict.LATE, "c": Verdict.LATE}, LATER)
-    assert (group.state, group.leader, list(group.members)) == (State.COMPLETING_REBALANCE, "b", ["b"])
+    assert (group.state, group.leader, list(group.members)) == (
+        State.COMPLETING_REBALANCE,
+        "b",
+        ["b"],
+    )
 
 
 def test_a_round_to_which_nobody_came_ends_with_nobody() -> None:

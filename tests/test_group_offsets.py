@@ -6,13 +6,30 @@ import pytest
 
 from embedlog import group as rules
 from embedlog.group import Group, Refusal
-from tests.support.group_members import LATER, LIMITS, NOW, OTHER, A, B, completing, emptied, member, preparing, stable, taken
+from tests.support.group_members import (
+    LATER,
+    LIMITS,
+    NOW,
+    OTHER,
+    A,
+    B,
+    completing,
+    emptied,
+    member,
+    preparing,
+    stable,
+    taken,
+)
 
 COMMITTED = NOW - 5000
 
 
 def connect() -> Group:
-    return taken(rules.join(None, member("w", protocols=(("default", b"?"),)), LIMITS, NOW, protocol_type="connect"))
+    return taken(
+        rules.join(
+            None, member("w", protocols=(("default", b"?"),)), LIMITS, NOW, protocol_type="connect"
+        )
+    )
 
 
 @pytest.mark.parametrize("old", [preparing(A, B), completing(A, B), stable(A, B)])
@@ -56,7 +73,9 @@ EXPIRY = [
 
 
 @pytest.mark.parametrize(("why", "old", "topic", "base_ms"), EXPIRY, ids=[row[0] for row in EXPIRY])
-def test_from_when_on_an_offset_expires(why: str, old: Group | None, topic: str, base_ms: int | None) -> None:
+def test_from_when_on_an_offset_expires(
+    why: str, old: Group | None, topic: str, base_ms: int | None
+) -> None:
     assert rules.expires_from_ms(old, rules.subscribed(old), topic, COMMITTED) == base_ms, why
 
 

@@ -28,38 +28,50 @@ def numbers(rng: random.Random, count: int, most: int, shape: str) -> list[int]:
 
 @pytest.mark.parametrize("shape", ["even", "steep", "flat"])
 @pytest.mark.parametrize("count", COUNTS)
-def test_offsets_as_bisection_finds_them(rng: random.Random, tmp_path: Path, count: int, shape: str) -> None:
+def test_offsets_as_bisection_finds_them(
+    rng: random.Random, tmp_path: Path, count: int, shape: str
+) -> None:
     offsets = numbers(rng, count, 2**31 - 10_000, shape)
     entries = b"".join(struct.pack(">ii", offset, number) for number, offset in enumerate(offsets))
     path = tmp_path / "index"
     path.write_bytes(entries + bytes(4096))  # as preallocated: bytes after the count are not read
     fd = os.open(path, os.O_RDONLY)
     try:
-        near = [offset + step for offset in rng.sample(offsets, min(count, 100)) for step in (-1, 0, 1)]
+        near = [
+            offset + step for offset in rng.sample(offsets, min(count, 100)) for step in (-1, 0, 1)
+        ]
         for target in (0, 2**31 - 1, *(place for place in near if 0 <= place < 2**31)):
             expected = bisect.bisect_right(offsets, target) - 1
             assert codec.index_floor(entries, target) == expected
             found = codec.index_floor_file(fd, count, target)
-            assert found == (None if expected < 0 else (expected, entries[8 * expected : 8 * expected + 8]))
+            assert found == (
+                None if expected < 0 else (expected, entries[8 * expected : 8 * expected + 8])
+            )
     finally:
         os.close(fd)
 
 
 @pytest.mark.parametrize("shape", ["even", "steep", "flat"])
 @pytest.mark.parametrize("count", COUNTS)
-def test_times_as_bisection_finds_them(rng: random.Random, tmp_path: Path, count: int, shape: str) -> None:
+def test_times_as_bisection_finds_them(
+    rng: random.Random, tmp_path: Path, count: int, shape: str
+) -> None:
     times = numbers(rng, count, 2**62, shape)
     entries = b"".join(struct.pack(">qi", moment, number) for number, moment in enumerate(times))
     path = tmp_path / "timeindex"
     path.write_bytes(entries)
     fd = os.open(path, os.O_RDONLY)
     try:
-        near = [moment + step for moment in rng.sample(times, min(count, 100)) for step in (-1, 0, 1)]
+        near = [
+            moment + step for moment in rng.sample(times, min(count, 100)) for step in (-1, 0, 1)
+        ]
         for target in (-(2**63), 2**63 - 1, *near):
             expected = bisect.bisect_right(times, target) - 1
             assert codec.time_floor(entries, target) == expected
             found = codec.time_floor_file(fd, count, target)
-            assert found == (None if expected < 0 else (expected, entries[12 * expected : 12 * expected + 12]))
+            assert found == (
+                None if expected < 0 else (expected, entries[12 * expected : 12 * expected + 12])
+            )
     finally:
         os.close(fd)
 

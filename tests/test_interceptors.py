@@ -50,7 +50,9 @@ def test_each_gets_the_result_of_the_one_before() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), BaseException("x"), TypeError("x")])
-def test_a_failure_is_logged_and_the_last_good_item_goes_on(caplog: pytest.LogCaptureFixture, error: BaseException) -> None:
+def test_a_failure_is_logged_and_the_last_good_item_goes_on(
+    caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
     made = chain(Adding("a"), Raising(error), Adding("b"))
     assert made.transform("change", "", text, " on this") == "ab"
     assert "change of the interceptor" in caplog.text
@@ -91,9 +93,13 @@ def test_a_handler_of_the_log_that_raises_breaks_nothing(monkeypatch: pytest.Mon
     assert chain(Raising(ValueError("x"))).transform("change", "a", text) == "a"
 
 
-@pytest.mark.parametrize("given", [object(), print, type("Empty", (), {}), type("NotCallable", (), {"change": 1})])
+@pytest.mark.parametrize(
+    "given", [object(), print, type("Empty", (), {}), type("NotCallable", (), {"change": 1})]
+)
 def test_an_object_without_a_method_of_the_client_is_refused(given: Any) -> None:
-    with pytest.raises(ConfigError, match=r"interceptor\.classes: expected objects or classes with change or hear"):
+    with pytest.raises(
+        ConfigError, match=r"interceptor\.classes: expected objects or classes with change or hear"
+    ):
         chain(given)
 
 

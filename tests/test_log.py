@@ -1,4 +1,6 @@
-"""The public verbs of an open log: settings are taken in one manner everywhere, wrong names are answered in one manner."""
+"""The public verbs of an open log: settings are taken in one manner everywhere, wrong names are
+answered in one manner.
+"""
 
 from __future__ import annotations
 
@@ -30,27 +32,65 @@ def closed(made: Any) -> Any:
 
 # Calls with settings: (call with settings, an option, a value, how to read it back).
 TAKERS: dict[str, tuple[Callable[..., Any], str, Any, Callable[[Any], Any]]] = {
-    "producer": (lambda log, *a, **k: closed(log.producer(*a, **k)), "linger.ms", 7, lambda made: made._config.linger_ms),
-    "consumer": (lambda log, **k: closed(log.consumer("t", **k)), "max.poll.records", 7, lambda m: m._config.max_poll_records),
-    "async_producer": (lambda log, *a, **k: log.async_producer(*a, **k), "linger.ms", 7, lambda made: made._config.linger_ms),
-    "async_consumer": (lambda log, **k: log.async_consumer("t", **k), "max.poll.records", 7,
-                       lambda made: made._config.max_poll_records),
-    "create_topic": (lambda log, **k: log.create_topic("new", **k) and log, "retention.ms", 7,
-                     lambda log: int(log.describe_topic("new").config["retention.ms"])),
-    "alter_topic": (lambda log, **k: (log.alter_topic("t", **k), log)[1], "retention.ms", 7,
-                    lambda log: int(log.describe_topic("t").config["retention.ms"])),
-    "open": (lambda log, **k: closed(embedlog.open(log.path.parent / "other", **k)), "log.retention.ms", 7,
-             lambda log: log.config.log_retention_ms),
-}  # fmt: skip
+    "producer": (
+        lambda log, *a, **k: closed(log.producer(*a, **k)),
+        "linger.ms",
+        7,
+        lambda made: made._config.linger_ms,
+    ),
+    "consumer": (
+        lambda log, **k: closed(log.consumer("t", **k)),
+        "max.poll.records",
+        7,
+        lambda m: m._config.max_poll_records,
+    ),
+    "async_producer": (
+        lambda log, *a, **k: log.async_producer(*a, **k),
+        "linger.ms",
+        7,
+        lambda made: made._config.linger_ms,
+    ),
+    "async_consumer": (
+        lambda log, **k: log.async_consumer("t", **k),
+        "max.poll.records",
+        7,
+        lambda made: made._config.max_poll_records,
+    ),
+    "create_topic": (
+        lambda log, **k: log.create_topic("new", **k) and log,
+        "retention.ms",
+        7,
+        lambda log: int(log.describe_topic("new").config["retention.ms"]),
+    ),
+    "alter_topic": (
+        lambda log, **k: (log.alter_topic("t", **k), log)[1],
+        "retention.ms",
+        7,
+        lambda log: int(log.describe_topic("t").config["retention.ms"]),
+    ),
+    "open": (
+        lambda log, **k: closed(embedlog.open(log.path.parent / "other", **k)),
+        "log.retention.ms",
+        7,
+        lambda log: log.config.log_retention_ms,
+    ),
+}
 
 
 @pytest.mark.parametrize("taker", TAKERS)
-def test_settings_are_a_mapping_or_keywords_in_both_spellings(log: embedlog.Log, taker: str) -> None:
+def test_settings_are_a_mapping_or_keywords_in_both_spellings(
+    log: embedlog.Log, taker: str
+) -> None:
     call, name, value, read = TAKERS[taker]
     under = name.replace(".", "_")
     wrong = name.replace("s", "z", 1)
-    for given in ({"config": {name: wrong}}, {"config": {wrong: value}}, {wrong.replace(".", "_"): value}, {"zzz": 1},
-                  {"config": {name: value}, under: value}):  # fmt: skip
+    for given in (
+        {"config": {name: wrong}},
+        {"config": {wrong: value}},
+        {wrong.replace(".", "_"): value},
+        {"zzz": 1},
+        {"config": {name: value}, under: value},
+    ):
         with pytest.raises(embedlog.ConfigError):
             call(log, **given)
     with pytest.raises(TypeError, match="mapping of names to values"):
@@ -84,7 +124,9 @@ def test_pythons_own_errors_name_the_class_that_users_know(log: embedlog.Log) ->
         log.create_topic()  # type: ignore[call-arg]
 
 
-def test_a_close_reports_each_partition_that_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_close_reports_each_partition_that_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     log = embedlog.open(tmp_path, config={"housekeeping": False})
     log.create_topic("t", 2)
     with log.producer() as producer:
@@ -97,4 +139,6 @@ def test_a_close_reports_each_partition_that_fails(tmp_path: Path, caplog: pytes
     finally:
         system.fault_off()
     told = [str(raised.value), *(record.getMessage() for record in caplog.records)]
-    assert [any(f"/t-{number}/" in each for each in told) for number in range(2)] == [True, True], told
+    assert [any(f"/t-{number}/" in each for each in told) for number in range(2)] == [True, True], (
+        told
+    )

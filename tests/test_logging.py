@@ -49,7 +49,10 @@ def test_the_same_failure_is_logged_once_and_then_once_a_pause(
     for second in range(int(2 * PAUSE_S)):
         clock.now_s = float(second)
         fail(recurring)
-    assert lines(caplog) == ["flush of t-0: disk", f"flush of t-0: disk ({int(PAUSE_S) - 1} more since the last such message)"]
+    assert lines(caplog) == [
+        "flush of t-0: disk",
+        f"flush of t-0: disk ({int(PAUSE_S) - 1} more since the last such message)",
+    ]
 
 
 def test_another_key_and_another_kind_of_failure_are_logged_at_once(
@@ -71,7 +74,9 @@ def test_a_failure_after_a_quiet_time_is_a_first_one(
     assert lines(caplog) == ["flush of t-0: disk"] * 2
 
 
-def test_what_is_remembered_is_bounded(recurring: Recurring, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_remembered_is_bounded(
+    recurring: Recurring, caplog: pytest.LogCaptureFixture
+) -> None:
     for key in range(KEYS_MAX + 1):
         fail(recurring, key)
     assert len(recurring._series) == KEYS_MAX
@@ -81,7 +86,9 @@ def test_what_is_remembered_is_bounded(recurring: Recurring, caplog: pytest.LogC
     assert len(lines(caplog)) == 1, "the oldest key was forgotten, the newest was not"
 
 
-def test_one_damaged_partition_does_not_flood_the_log(nursery: Nursery, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_damaged_partition_does_not_flood_the_log(
+    nursery: Nursery, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The housekeeper meets it four times a second, for as long as the log is open."""
     play = Play(nursery, tmp_path / "log", config={"flush.ms": 1})
     victim = play.enter()
@@ -102,7 +109,9 @@ def test_one_damaged_partition_does_not_flood_the_log(nursery: Nursery, tmp_path
         log.close()
 
 
-def test_frequent_changes_are_one_line_in_ten_seconds_with_a_count(caplog: pytest.LogCaptureFixture, clock: Clock) -> None:
+def test_frequent_changes_are_one_line_in_ten_seconds_with_a_count(
+    caplog: pytest.LogCaptureFixture, clock: Clock
+) -> None:
     caplog.set_level(logging.INFO, logger="embedlog")
     frequent = Frequent(clock)
 

@@ -1,7 +1,8 @@
-"""The documented bounds of memory: scan, fetch and producer in a process of their own, by resident size and page faults.
+"""The documented bounds of memory: scan, fetch and producer in a process of their own, by resident
+size and page faults.
 
-The resident size includes everything: objects of Python, arrays, blocks of the pool, the C core. The limits are those of
-docs/limits.md. No test looks at a clock.
+The resident size includes everything: objects of Python, arrays, blocks of the pool, the C core.
+The limits are those of docs/limits.md. No test looks at a clock.
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ from tests.support.crowd import FREE_THREADED
 
 MIB = 1 << 20
 SCAN_MAX_BYTES = 128 * MIB  # and one batch
-FETCH_FACTOR = 3.25  # the bytes of a fetch, their columns, and those of the fetch before, until they are released
-FETCH_MORE_BYTES = {"none": 12 * MIB, "zstd": 64 * MIB}  # compressed batches are decoded in groups of 8 MiB
+# the bytes of a fetch, their columns, and those of the fetch before, until they are released
+FETCH_FACTOR = 3.25
+# compressed batches are decoded in groups of 8 MiB
+FETCH_MORE_BYTES = {"none": 12 * MIB, "zstd": 64 * MIB}
 PRODUCER_FACTOR = 1.75
 RECORD_BYTES = 1000
 LOG_BYTES = 96 * MIB
 SMALL_BYTES = 32 * MIB
-# A block of the pool has huge pages if the kernel has some: then 0.5 faults for each fresh MiB, otherwise 256.
+# A block of the pool has huge pages if the kernel has some: then 0.5 faults for each fresh MiB,
+# otherwise 256.
 FAULTS_PER_MIB_MAX = {
     "none": 1.0,
     "zstd": 20.0,
@@ -110,8 +114,12 @@ def fetch(directory: str, way: str, max_bytes: str) -> dict[str, Any]:
 
 def produce(size: str, memory: str) -> dict[str, Any]:
     """Sends while no append ends, until the memory of the producer is full."""
-    go, sent = threading.Event(), 0
-    with tempfile.TemporaryDirectory() as directory, embedlog.open(directory, config={"housekeeping": False}) as log:
+    go = threading.Event()
+    sent = 0
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        embedlog.open(directory, config={"housekeeping": False}) as log,
+    ):
         log.create_topic("t")
         with log.producer() as warm:
             warm.send("t", b"first").result()
@@ -123,7 +131,11 @@ def produce(size: str, memory: str) -> dict[str, Any]:
             return real(this, *arguments, **keywords)
 
         partition.append = append  # type: ignore[method-assign]
-        options: Any = {"buffer.memory": int(memory), "max.block.ms": 50, "on.delivery.error": "log"}
+        options: Any = {
+            "buffer.memory": int(memory),
+            "max.block.ms": 50,
+            "on.delivery.error": "log",
+        }
         with log.producer(options) as producer:
 
             def work() -> None:
@@ -147,7 +159,9 @@ WORK = {"scan": scan, "scan_without_pool": scan_without_pool, "fetch": fetch, "p
 
 def child(*words: object) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.test_memory_bounds", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, env=os.environ, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, timeout=120, env=os.environ, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -155,7 +169,10 @@ def child(*words: object) -> dict[str, Any]:
 
 def filled(directory: Path, size: int, codec: str) -> str:
     """A log of compressible records of RECORD_BYTES."""
-    lines = [(b"%09d " % number * (RECORD_BYTES // 10))[:RECORD_BYTES] for number in range(size // RECORD_BYTES)]
+    lines = [
+        (b"%09d " % number * (RECORD_BYTES // 10))[:RECORD_BYTES]
+        for number in range(size // RECORD_BYTES)
+    ]
     with embedlog.open(directory) as log, log.producer(compression_type=codec) as producer:
         log.create_topic("t", 1, config={"flush.ms": 3_600_000})
         producer.send_batch("t", lines).result()
@@ -182,9 +199,11 @@ def test_a_scan_needs_less_memory_than_its_bound(large: str) -> None:
 def test_a_scan_touches_no_fresh_pages_for_each_piece(large: str) -> None:
     found = child("scan", large)
     codec = Path(large).name
-    # Python without the GIL has another allocator, which returns pages of short objects from time to time.
+    # Python without the GIL has another allocator, which returns pages of short objects from time
+    # to time.
     assert found["faults_per_mib"] < FAULTS_PER_MIB_MAX[codec] * (3 if FREE_THREADED else 1)
-    if codec != "none":  # plain values stay in the buffer of the read, which the allocator may return again
+    # plain values stay in the buffer of the read, which the allocator may return again
+    if codec != "none":
         without = child("scan_without_pool", large)
         assert without["faults_per_mib"] > 3 * found["faults_per_mib"]  # the count sees fresh pages
 
@@ -199,10 +218,20 @@ def test_a_consumer_needs_memory_for_about_one_fetch(large: str, way: str, max_b
 
 def test_the_memory_of_a_consumer_is_that_of_its_setting(small: str) -> None:
     """The bound is not reached by chance: a setting as large as the log takes more."""
-    assert child("fetch", small, "batches", 30_000_000)["grown"] > FETCH_FACTOR * 100_000 + FETCH_MORE_BYTES["none"]
+    assert (
+        child("fetch", small, "batches", 30_000_000)["grown"]
+        > FETCH_FACTOR * 100_000 + FETCH_MORE_BYTES["none"]
+    )
 
 
-@pytest.mark.parametrize("size", [pytest.param(100, marks=pytest.mark.slow), 1000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param(100, marks=pytest.mark.slow),
+        1000,
+        pytest.param(100_000, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("memory", [8_000_000, pytest.param(32_000_000, marks=pytest.mark.slow)])
 def test_a_producer_needs_memory_for_its_buffer(size: int, memory: int) -> None:
     found = child("produce", size, memory)

@@ -56,7 +56,11 @@ def test_rates_forget_what_is_older_than_a_minute_and_totals_do_not() -> None:
     assert metrics.rate("record") == pytest.approx(5 / 31)
     assert metrics.peak("size", None) == 3
     clock.now += 1000
-    assert (metrics.rate("record"), metrics.peak("size", 0.0), metrics.mean("byte", "record", 1.0)) == (0.0, 0.0, 1.0)
+    assert (
+        metrics.rate("record"),
+        metrics.peak("size", 0.0),
+        metrics.mean("byte", "record", 1.0),
+    ) == (0.0, 0.0, 1.0)
     assert (metrics.peak("size", None), metrics.mean("byte", "record", None)) == (None, None)
     assert metrics.total("record") == 105
 
@@ -69,7 +73,8 @@ def test_a_duration_is_a_total_in_seconds() -> None:
 
 
 def test_a_source_is_counted_in_the_window_in_which_it_counted() -> None:
-    clock, source = Clock(), Counting()
+    clock = Clock()
+    source = Counting()
     metrics = Metrics(clock)
     metrics.source = source
     source.fetch(10)
@@ -77,26 +82,36 @@ def test_a_source_is_counted_in_the_window_in_which_it_counted() -> None:
     metrics.turn()  # a client calls this before it counts on
     source.fetch(2)
     clock.now += 10
-    assert (metrics.total("fetch"), metrics.rate("fetch"), metrics.peak("size", None)) == (2, 2 / 40, 10)
+    assert (metrics.total("fetch"), metrics.rate("fetch"), metrics.peak("size", None)) == (
+        2,
+        2 / 40,
+        10,
+    )
     clock.now += WINDOW_S
     assert (metrics.rate("fetch"), metrics.peak("size", None), source.turns) == (1 / 40, 2, 2)
     assert metrics.total("fetch") == 2
 
 
 def test_after_an_idle_minute_nothing_of_a_source_is_recent() -> None:
-    clock, source = Clock(), Counting()
+    clock = Clock()
+    source = Counting()
     metrics = Metrics(clock)
     metrics.source = source
     source.fetch(10)
     clock.now += 2 * WINDOW_S
     metrics.turn()
     source.fetch(3)
-    assert (metrics.total("fetch"), metrics.rate("fetch"), metrics.peak("size", None)) == (2, 1 / 30, 3)
+    assert (metrics.total("fetch"), metrics.rate("fetch"), metrics.peak("size", None)) == (
+        2,
+        1 / 30,
+        3,
+    )
     assert source.turns == 2, "both windows are over"
 
 
 def test_a_window_does_not_end_before_it_is_full() -> None:
-    clock, source = Clock(), Counting()
+    clock = Clock()
+    source = Counting()
     metrics = Metrics(clock)
     metrics.source = source
     clock.now += WINDOW_S - 0.001
@@ -106,7 +121,8 @@ def test_a_window_does_not_end_before_it_is_full() -> None:
 
 
 def test_a_signal_handler_counts_inside_a_count() -> None:
-    clock, inside = Clock(), []
+    clock = Clock()
+    inside = []
 
     def interrupted() -> float:
         """A clock that is read under the lock, where a handler closes the client."""
@@ -125,10 +141,14 @@ def test_a_signal_handler_counts_inside_a_count() -> None:
 
 
 class KeptEvents:
-    """The slow reference: it keeps every event and every begin of a window, and adds up at each question."""
+    """The slow reference: it keeps every event and every begin of a window, and adds up at each
+    question.
+    """
 
     def __init__(self, clock: Clock, window_s: float, window_count: int) -> None:
-        self.clock, self.window_s, self.window_count = clock, window_s, window_count
+        self.clock = clock
+        self.window_s = window_s
+        self.window_count = window_count
         self.begins = [clock.now]
         self.events: list[tuple[int, float]] = []  # the number of the window, and the value
 
@@ -146,18 +166,24 @@ class KeptEvents:
     def recent(self) -> tuple[float, list[float]]:
         self.touch()
         first = max(0, len(self.begins) - self.window_count)
-        return self.clock.now - self.begins[first], [value for window, value in self.events if window >= first]
+        return self.clock.now - self.begins[first], [
+            value for window, value in self.events if window >= first
+        ]
 
 
 @pytest.mark.parametrize("window_count", [1, 2, 3])
 def test_windows_agree_with_a_slow_reference(window_count: int) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
-    chance, clock = random.Random(seed), Clock()
-    metrics, kept = Metrics(clock, window_s=4.0, window_count=window_count), KeptEvents(clock, 4.0, window_count)
-    spread, rotations = Spread(window_count), 0
+    chance = random.Random(seed)
+    clock = Clock()
+    metrics = Metrics(clock, window_s=4.0, window_count=window_count)
+    kept = KeptEvents(clock, 4.0, window_count)
+    spread = Spread(window_count)
+    rotations = 0
     for _ in range(500):
-        clock.now += chance.choice((0.0, 0.25, 0.5, 1.0, 4.0, 9.0, 4.0 * window_count, 60.0))  # no rounding
+        # no rounding
+        clock.now += chance.choice((0.0, 0.25, 0.5, 1.0, 4.0, 9.0, 4.0 * window_count, 60.0))
         if chance.random() < 0.7:
             value = float(chance.randrange(1, 100))
             metrics.note({"byte": value, "fetch": 1}, {"size": value})
@@ -167,10 +193,14 @@ def test_windows_agree_with_a_slow_reference(window_count: int) -> None:
             rotations = len(kept.begins) - 1
             spread.note(int(value))
             assert spread.recent()[1:] == (min(kept.recent()[1]), max(kept.recent()[1]))
-            assert spread.recent()[0] == pytest.approx(sum(kept.recent()[1]) / len(kept.recent()[1]))
+            assert spread.recent()[0] == pytest.approx(
+                sum(kept.recent()[1]) / len(kept.recent()[1])
+            )
             continue
         spent, recent = kept.recent()
         assert metrics.rate("byte") == (sum(recent) / spent if spent else 0.0)
         assert metrics.peak("size", None) == max(recent, default=None)
-        assert metrics.mean("byte", "fetch", None) == (sum(recent) / len(recent) if recent else None)
+        assert metrics.mean("byte", "fetch", None) == (
+            sum(recent) / len(recent) if recent else None
+        )
         assert metrics.total("byte") == sum(value for _, value in kept.events)

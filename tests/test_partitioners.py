@@ -1,4 +1,6 @@
-"""Partitioners: the arguments of a user's callable, by its signature; the first partition of round robin."""
+"""Partitioners: the arguments of a user's callable, by its signature; the first partition of round
+robin.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,20 @@ class Json:
         return b"<%s>" % str(data).encode()
 
 
-@pytest.mark.parametrize("serializers", [{}, {"key_serializer": Json, "value_serializer": Json}], ids=["bytes", "objects"])
+@pytest.mark.parametrize(
+    "serializers",
+    [{}, {"key_serializer": Json, "value_serializer": Json}],
+    ids=["bytes", "objects"],
+)
 @pytest.mark.parametrize("manner", ["six", "any", "object", "method", "class of a method"])
-def test_a_partitioner_of_six_arguments_sees_topic_key_and_value(log: embedlog.Log, manner: str, serializers: Any) -> None:
+def test_a_partitioner_of_six_arguments_sees_topic_key_and_value(
+    log: embedlog.Log, manner: str, serializers: Any
+) -> None:
     asked: list[Any] = []
 
-    def by_value(topic: str, key: Any, key_bytes: Any, value: Any, value_bytes: Any, partitions: list[int]) -> int:
+    def by_value(
+        topic: str, key: Any, key_bytes: Any, value: Any, value_bytes: Any, partitions: list[int]
+    ) -> int:
         asked.append((topic, key, key_bytes, value, value_bytes, partitions))
         return len(value) % len(partitions)
 
@@ -38,19 +48,33 @@ def test_a_partitioner_of_six_arguments_sees_topic_key_and_value(log: embedlog.L
     class Method:
         """As the interface of Kafka's Java client."""
 
-        def partition(self, topic: str, key: Any, key_bytes: Any, value: Any, value_bytes: Any, partitions: list[int]) -> int:
+        def partition(
+            self,
+            topic: str,
+            key: Any,
+            key_bytes: Any,
+            value: Any,
+            value_bytes: Any,
+            partitions: list[int],
+        ) -> int:
             return by_value(topic, key, key_bytes, value, value_bytes, partitions)
 
     manners: dict[str, Any] = {
-        "six": by_value, "any": lambda *arguments: by_value(*arguments), "object": Object, "method": Method(),
+        "six": by_value,
+        "any": lambda *arguments: by_value(*arguments),
+        "object": Object,
+        "method": Method(),
         "class of a method": Method,
-    }  # fmt: skip
+    }
     with log.producer(partitioner=manners[manner], **serializers) as to:
         value, key = ("ab", "k") if serializers else (b"ab", b"k")
         assert to.send("t", value, key).result(10).partition == 2
         assert to.send("t", value, key, partition=1).result(10).partition == 1
         longer = value + value[:1]
-        assert to.send_batch("t", [longer, value], [None, key]).result(10) == [("t", 3, 0, 1), ("t", 2, 1, 1)]
+        assert to.send_batch("t", [longer, value], [None, key]).result(10) == [
+            ("t", 3, 0, 1),
+            ("t", 2, 1, 1),
+        ]
     seen = (lambda data: b"<%s>" % str(data).encode()) if serializers else (lambda data: data)
     every = [0, 1, 2, 3]
     assert asked == [
@@ -74,10 +98,14 @@ def test_an_object_without_a_method_is_refused(log: embedlog.Log) -> None:
         log.producer(partitioner=object())  # type: ignore[arg-type]
 
 
-def test_how_a_partitioner_is_asked_is_seen_once_for_each_topic(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_a_partitioner_is_asked_is_seen_once_for_each_topic(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks: list[Any] = []
     look = partitioners.sees_records
-    monkeypatch.setattr(partitioners, "sees_records", lambda choose: (looks.append(choose), look(choose))[1])
+    monkeypatch.setattr(
+        partitioners, "sees_records", lambda choose: (looks.append(choose), look(choose))[1]
+    )
     with log.producer(partitioner=lambda key, every, available: 0) as producer:
         for _ in range(5):
             producer.send("t", b"v").result(10)
@@ -101,16 +129,24 @@ def test_a_partitioner_is_asked_as_its_signature_says(choose: Any, sees: bool) -
     assert partitioners.sees_records(choose) is sees
 
 
-def test_a_partitioner_of_another_number_of_arguments_is_refused_in_the_call(log: embedlog.Log) -> None:
+def test_a_partitioner_of_another_number_of_arguments_is_refused_in_the_call(
+    log: embedlog.Log,
+) -> None:
     with log.producer(partitioner=lambda key: 0) as producer:
-        with pytest.raises(ConfigError, match=r"partitioner: expected a callable of \(key, all, available\) or .*found \(key\)"):
+        with pytest.raises(
+            ConfigError,
+            match=r"partitioner: expected a callable of \(key, all, available\) or .*found \(key\)",
+        ):
             producer.send("t", b"v")
         with pytest.raises(ConfigError, match="partitioner"):
             producer.send_batch("t", [b"v"])
 
 
-def test_many_short_programs_that_go_round_robin_do_not_fill_one_partition(log: embedlog.Log) -> None:
+def test_many_short_programs_that_go_round_robin_do_not_fill_one_partition(
+    log: embedlog.Log,
+) -> None:
     for _ in range(40):
         with log.producer(partitioner=partitioners.RoundRobinPartitioner) as producer:
             producer.send("t", b"v").result(10)
-    assert all(part.log_end_offset < 40 for part in log.describe_topic("t").partitions)  # by chance once in 4^39
+    # by chance once in 4^39
+    assert all(part.log_end_offset < 40 for part in log.describe_topic("t").partitions)

@@ -31,7 +31,10 @@ def created(log: embedlog.Log, name: str = "t", partitions: int = 2, factor: int
 
 def is_used(log: embedlog.Log, node: int) -> bool:
     """Whether a directory leads a partition, or is in an ISR."""
-    return any(node in each.isr or node == each.leader for each in log._engine.set.decisions.hint().partitions.values())
+    return any(
+        node in each.isr or node == each.leader
+        for each in log._engine.set.decisions.hint().partitions.values()
+    )
 
 
 def values(log: embedlog.Log, name: str = "t") -> list[bytes]:
@@ -68,7 +71,11 @@ def test_a_group_consumes_and_commits(tmp_path: Path) -> None:
                 found += [record.value for record in consumer.poll(5)]
             consumer.commit()
         assert sorted(found) == [b"%03d" % number for number in range(20)]
-    with opened(tmp_path) as log, log.producer() as producer, log.consumer("t", group_id="g") as consumer:
+    with (
+        opened(tmp_path) as log,
+        log.producer() as producer,
+        log.consumer("t", group_id="g") as consumer,
+    ):
         producer.send("t", b"later").result(10)
         assert [record.value for record in consumer.poll(5)] == [b"later"]
         assert log.describe_group("g").lag == 1
@@ -86,7 +93,9 @@ def test_a_transaction_is_seen_whole_or_not_at_all(tmp_path: Path, commit: bool)
             producer.flush()
             assert not list(log.scan("t", isolation_level="read_committed").records())
             producer.commit_transaction() if commit else producer.abort_transaction()
-        assert len(list(log.scan("t", isolation_level="read_committed").records())) == (10 if commit else 0)
+        assert len(list(log.scan("t", isolation_level="read_committed").records())) == (
+            10 if commit else 0
+        )
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
@@ -96,7 +105,8 @@ def test_writing_goes_on_without_a_directory_that_was_removed(tmp_path: Path, lo
         wanted: list[bytes] = []
         deadline_s = time.monotonic() + 30
         with log.producer(linger_ms=0) as producer:
-            while len(wanted) < 60 or is_used(log, lost):  # the paths are compared once a millisecond (CAPPENDLOCK-4)
+            # the paths are compared once a millisecond (CAPPENDLOCK-4)
+            while len(wanted) < 60 or is_used(log, lost):
                 assert time.monotonic() < deadline_s
                 if len(wanted) == 20:
                     (tmp_path / f"d{lost}").rename(tmp_path / "removed")
@@ -110,10 +120,14 @@ def test_writing_goes_on_without_a_directory_that_was_removed(tmp_path: Path, lo
 
 
 def test_a_record_that_is_only_in_the_leader_is_not_acknowledged(tmp_path: Path) -> None:
-    """Two directories: the ISR cannot shrink without the second one, so nothing is committed until the timeout (REPLICA-4)."""
+    """Two directories: the ISR cannot shrink without the second one, so nothing is committed until
+    the timeout (REPLICA-4).
+    """
     with opened(tmp_path, 2) as log:
         log.create_topic("t", assignment={0: [1, 2]})
-        with log.producer(linger_ms=0, delivery_timeout_ms=1000, request_timeout_ms=300) as producer:
+        with log.producer(
+            linger_ms=0, delivery_timeout_ms=1000, request_timeout_ms=300
+        ) as producer:
             producer.send("t", b"first").result(20)
             follower = 3 - log._engine.partition("t", 0).node
             (tmp_path / f"d{follower}").rename(tmp_path / "removed")
@@ -134,7 +148,10 @@ def test_a_flush_goes_on_without_a_directory_that_was_removed(tmp_path: Path) ->
             producer.send("t", b"after", partition=0).result(20)
         log.flush("t")
         log.flush()
-        assert all(0 <= log._engine.partition("t", number).durable_offset == end for number, end in ((0, 2), (1, 0)))
+        assert all(
+            0 <= log._engine.partition("t", number).durable_offset == end
+            for number, end in ((0, 2), (1, 0))
+        )
 
 
 def test_a_directory_that_returns_joins_again(tmp_path: Path) -> None:
@@ -149,15 +166,21 @@ def test_a_directory_that_returns_joins_again(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         log.housekeep()
         state = log._engine.set.decisions.hint()
-        assert all(sorted(each.isr) == [1, 2, 3] for each in state.partitions.values()), state.partitions
+        assert all(sorted(each.isr) == [1, 2, 3] for each in state.partitions.values()), (
+            state.partitions
+        )
         wanted = values(log)
         assert len(wanted) == 6
     with embedlog.open(tmp_path / "d2", read_only=True) as alone:
         assert values(alone) == wanted
 
 
-def test_a_replica_without_appends_is_complete_after_its_directory_was_away_for_a_while(tmp_path: Path) -> None:
-    """Its partitions were not closed in order, although the directory had the mark of that: no ISR could keep them (E17)."""
+def test_a_replica_without_appends_is_complete_after_its_directory_was_away_for_a_while(
+    tmp_path: Path,
+) -> None:
+    """Its partitions were not closed in order, although the directory had the mark of that: no ISR
+    could keep them (E17).
+    """
     with opened(tmp_path) as log:
         for name in ("used", "unused"):
             log.create_topic(name, assignment={0: [3, 1, 2]}, config={"min.insync.replicas": "2"})
@@ -189,7 +212,9 @@ def test_records_of_acks_1_are_committed_by_the_housekeeper(tmp_path: Path) -> N
         assert values(log) == [b"value"]
 
 
-def test_acknowledged_records_survive_kills_of_the_writer(tmp_path: Path, rng: random.Random) -> None:
+def test_acknowledged_records_survive_kills_of_the_writer(
+    tmp_path: Path, rng: random.Random
+) -> None:
     with opened(tmp_path) as log:
         created(log)
     acknowledged: list[bytes] = []
@@ -217,7 +242,10 @@ def test_acknowledged_records_survive_kills_of_the_writer(tmp_path: Path, rng: r
         assert set(acknowledged) <= set(there)
         assert len(there) == len(set(there))
         log.housekeep()
-        ends = {node: [end_of(tmp_path / f"d{node}" / f"t-{number}") for number in range(2)] for node in (1, 2, 3)}
+        ends = {
+            node: [end_of(tmp_path / f"d{node}" / f"t-{number}") for number in range(2)]
+            for node in (1, 2, 3)
+        }
     assert ends[1] == ends[2] == ends[3]
 
 
@@ -286,7 +314,10 @@ def test_a_consumer_and_its_group_go_on_after_the_loss_of_a_directory(tmp_path: 
     with opened(tmp_path) as log:
         created(log)
         found: list[bytes] = []
-        with log.producer(linger_ms=0) as producer, log.consumer("t", group_id="g", auto_offset_reset="earliest") as consumer:
+        with (
+            log.producer(linger_ms=0) as producer,
+            log.consumer("t", group_id="g", auto_offset_reset="earliest") as consumer,
+        ):
             for number in range(40):
                 if number == 15:
                     (tmp_path / "d1").rename(tmp_path / "removed")
@@ -313,7 +344,9 @@ def test_a_transaction_is_whole_after_the_loss_of_a_directory(tmp_path: Path) ->
                         producer.flush()
                         (tmp_path / "d2").rename(tmp_path / "removed")
                 producer.commit_transaction() if run % 2 else producer.abort_transaction()
-        seen = sorted(record.value for record in log.scan("t", isolation_level="read_committed").records())
+        seen = sorted(
+            record.value for record in log.scan("t", isolation_level="read_committed").records()
+        )
         assert seen == [b"%d-%d" % (run, number) for run in (1, 3) for number in range(4)]
 
 
@@ -325,11 +358,15 @@ def test_a_caller_that_waits_appends_to_all_directories_itself(tmp_path: Path, l
         with log.producer() as producer:
             for number, value in enumerate(wanted):
                 if number == 100:
-                    assert producer._rows.direct_count > 80, "only the first records need the thread"
+                    assert producer._rows.direct_count > 80, (
+                        "only the first records need the thread"
+                    )
                     before = producer._rows.direct_count
                     (tmp_path / f"d{lost}").rename(tmp_path / "removed")
                 assert producer.send("t", value).result(20).offset == number
-            assert producer._rows.direct_count > before + 50, "the remaining directories are used in the same way"
+            assert producer._rows.direct_count > before + 50, (
+                "the remaining directories are used in the same way"
+            )
         assert values(log) == wanted
     for node in {1, 2, 3} - {lost}:
         with embedlog.open(tmp_path / f"d{node}", read_only=True) as alone:
@@ -343,31 +380,46 @@ def test_one_election_replaces_all_leaders_that_were_in_a_lost_directory(tmp_pat
         with log.producer(linger_ms=0) as producer:
             for number in range(9):
                 producer.send("t", b"before", partition=number).result(20)
-            lost = sorted(each.number for each in decisions.hint().partitions.values() if each.leader == 1)
+            lost = sorted(
+                each.number for each in decisions.hint().partitions.values() if each.leader == 1
+            )
             assert len(lost) == 3
             version = decisions.version()
             (tmp_path / "d1").rename(tmp_path / "removed")
             producer.send("t", b"after", partition=lost[0]).result(20)
-            elected = {each.number: each for each in decisions.hint().partitions.values() if each.number in lost}
-            assert [(each.leader in (2, 3), each.leader_epoch) for each in elected.values()] == [(True, 1)] * 3
-            assert decisions.version() == version + 3, "a record for each partition, in one decision"
+            elected = {
+                each.number: each
+                for each in decisions.hint().partitions.values()
+                if each.number in lost
+            }
+            assert [(each.leader in (2, 3), each.leader_epoch) for each in elected.values()] == [
+                (True, 1)
+            ] * 3
+            assert decisions.version() == version + 3, (
+                "a record for each partition, in one decision"
+            )
             for number in lost[1:]:
                 producer.send("t", b"after", partition=number).result(20)
             assert decisions.version() == version + 3, "their first appends need no decision"
         assert values(log) == [b"after"] * 3 + [b"before"] * 9
 
 
-def test_an_election_is_made_without_those_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_election_is_made_without_those_that_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with opened(tmp_path) as log:
         created(log, partitions=6)
         decisions = log._engine.set.decisions
         with log.producer(linger_ms=0) as producer:
             for number in range(6):
                 producer.send("t", b"before", partition=number).result(20)
-            lost = sorted(each.number for each in decisions.hint().partitions.values() if each.leader == 1)
+            lost = sorted(
+                each.number for each in decisions.hint().partitions.values() if each.leader == 1
+            )
             assert len(lost) == 2
             (tmp_path / "d1").rename(tmp_path / "removed")
-            decide, asked = proposals.decide, []
+            decide = proposals.decide
+            asked = []
 
             def refused(state, event):  # type: ignore[no-untyped-def]
                 asked.append(event.place[1])
@@ -385,8 +437,12 @@ def fail_after_append(leader: object, end: int, deadline_ns: int) -> int:
     raise embedlog.NotEnoughReplicasAfterAppendError("not committed", offset=end - 1)
 
 
-def test_a_repeated_append_of_a_transaction_is_committed_to_the_isr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An append to a transaction fails before its commit; its repetition must not take the leader's log for enough."""
+def test_a_repeated_append_of_a_transaction_is_committed_to_the_isr(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append to a transaction fails before its commit; its repetition must not take the leader's
+    log for enough.
+    """
     with opened(tmp_path) as log:
         created(log, TOPIC, partitions=1)
         writer = begun(log)
@@ -407,7 +463,9 @@ def test_a_repeated_append_of_a_transaction_is_committed_to_the_isr(tmp_path: Pa
 
 
 def test_a_copy_of_the_decision_log_that_was_closed_is_opened_again(tmp_path: Path) -> None:
-    """A process closes the partitions of a directory that is missing; the directory may be back before it is needed."""
+    """A process closes the partitions of a directory that is missing; the directory may be back
+    before it is needed.
+    """
     with opened(tmp_path) as log:
         created(log)
         decisions = log._engine.set.decisions

@@ -15,7 +15,8 @@ LARGE = 300 << 20  # as a preallocated file's tail, and more than one would hold
 
 
 def test_a_tail_of_zeros_is_not_kept_however_long(tmp_path: Path) -> None:
-    source, target = tmp_path / "source", tmp_path / "target"
+    source = tmp_path / "source"
+    target = tmp_path / "target"
     with source.open("wb") as file:
         file.write(b"data")
         file.truncate(LARGE)
@@ -24,7 +25,8 @@ def test_a_tail_of_zeros_is_not_kept_however_long(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_is_kept_whole_and_nothing_of_an_older_copy(tmp_path: Path) -> None:
-    source, target = tmp_path / "source", tmp_path / "target"
+    source = tmp_path / "source"
+    target = tmp_path / "target"
     tail = b"\0" * (2 << 20) + b"torn" + b"\0" * 100
     source.write_bytes(b"data" + tail)
     target.write_bytes(b"x" * (3 << 20))
@@ -33,7 +35,8 @@ def test_what_is_kept_is_kept_whole_and_nothing_of_an_older_copy(tmp_path: Path)
 
 
 def test_a_hole_is_a_hole_in_what_is_kept(tmp_path: Path) -> None:
-    source, target = tmp_path / "source", tmp_path / "target"
+    source = tmp_path / "source"
+    target = tmp_path / "target"
     with source.open("wb") as file:
         file.write(b"data")
         file.seek(LARGE // 2)
@@ -52,8 +55,11 @@ def test_a_hole_is_a_hole_in_what_is_kept(tmp_path: Path) -> None:
         assert file.read() == b"x"
 
 
-def test_holes_are_passed_over_without_being_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, target = tmp_path / "source", tmp_path / "target"
+def test_holes_are_passed_over_without_being_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    target = tmp_path / "target"
     with source.open("wb") as file:
         file.truncate(1 << 40)
     monkeypatch.delattr(files, "pread")
@@ -61,8 +67,11 @@ def test_holes_are_passed_over_without_being_read(tmp_path: Path, monkeypatch: p
     assert not target.exists()
 
 
-def test_where_holes_cannot_be_told_everything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, target = tmp_path / "source", tmp_path / "target"
+def test_where_holes_cannot_be_told_everything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    target = tmp_path / "target"
     source.write_bytes(b"data" + bytes(3 << 20) + b"torn")
 
     def cannot(fd: int, position: int, how: int) -> int:

@@ -1,4 +1,6 @@
-"""The registry of topics: names Kafka would refuse, files damaged, newer or edited, two processes, an older version beside."""
+"""The registry of topics: names Kafka would refuse, files damaged, newer or edited, two processes,
+an older version beside.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,22 @@ def edited(path: Path, change: dict[str, object], checksum: bool = True) -> None
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", "a" * 250, "a b", "a/b", "../a", "ä", "a\n", "a\x00", "a:b", "a" * 100_000, "__cluster_metadata"]
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "a" * 250,
+        "a b",
+        "a/b",
+        "../a",
+        "ä",
+        "a\n",
+        "a\x00",
+        "a:b",
+        "a" * 100_000,
+        "__cluster_metadata",
+    ],
 )
 def test_a_name_kafka_refuses_is_refused(name: str) -> None:
     with pytest.raises(InvalidTopicError) as caught:
@@ -61,7 +78,9 @@ def test_a_name_of_a_wrong_type_is_a_type_error(name: object) -> None:
         topic.check_name(name)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["a", "...", "-", "a-0", "A.b_c-9", "a" * 249, "__consumer_offsets"])
+@pytest.mark.parametrize(
+    "name", ["a", "...", "-", "a-0", "A.b_c-9", "a" * 249, "__consumer_offsets"]
+)
 def test_a_name_kafka_takes_is_taken(name: str) -> None:
     assert topic.check_name(name) == name
 
@@ -99,7 +118,8 @@ def test_the_file_can_be_read_by_a_person(tmp_path: Path) -> None:
 
 
 def test_a_change_by_another_process_is_seen_at_the_next_refresh(tmp_path: Path) -> None:
-    mine, other = registry(tmp_path), registry(tmp_path)
+    mine = registry(tmp_path)
+    other = registry(tmp_path)
     assert not mine.refresh()
     other.put(some())
     assert mine.get("events") is None
@@ -111,7 +131,9 @@ def test_a_change_by_another_process_is_seen_at_the_next_refresh(tmp_path: Path)
 def test_a_word_that_stands_still_spares_the_look_at_the_file_but_not_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine, other, word = registry(tmp_path), registry(tmp_path), 2
+    mine = registry(tmp_path)
+    other = registry(tmp_path)
+    word = 2
     mine.word = lambda: word
     assert not mine.refresh()
     other.put(some("told"))
@@ -132,7 +154,8 @@ def test_a_word_that_stands_still_spares_the_look_at_the_file_but_not_for_long(
 
 
 def test_a_file_that_is_gone_is_an_error_and_no_log_without_topics(tmp_path: Path) -> None:
-    found, other = registry(tmp_path), some("other")
+    found = registry(tmp_path)
+    other = some("other")
     found.put(topic_of_file := some())
     data = (tmp_path / file_names.TOPICS).read_bytes()
     (tmp_path / file_names.TOPICS).unlink()
@@ -148,7 +171,8 @@ def test_a_file_that_is_gone_is_an_error_and_no_log_without_topics(tmp_path: Pat
 
 
 def test_a_change_keeps_what_another_process_changed_before(tmp_path: Path) -> None:
-    mine, other = registry(tmp_path), registry(tmp_path)
+    mine = registry(tmp_path)
+    other = registry(tmp_path)
     other.put(some("theirs"))
     mine.put(some("mine"))
     assert registry(tmp_path).names() == ["mine", "theirs"]
@@ -176,7 +200,9 @@ def test_a_newer_version_is_refused_by_name_and_left_alone(tmp_path: Path) -> No
     edited(tmp_path, {"version": 2})
     before = (tmp_path / file_names.TOPICS).read_bytes()
     found = TopicRegistry(tmp_path)
-    with pytest.raises(UnsupportedFormatError, match="newer embedlog: version: expected 1, found 2"):
+    with pytest.raises(
+        UnsupportedFormatError, match="newer embedlog: version: expected 1, found 2"
+    ):
         found.load()
     with pytest.raises(UnsupportedFormatError):
         found.put(some("mine"))
@@ -187,7 +213,9 @@ def test_a_file_edited_by_hand_is_noticed(tmp_path: Path) -> None:
     registry(tmp_path).put(some(config={"retention.ms": "86400000"}))
     path = tmp_path / file_names.TOPICS
     path.write_text(path.read_text().replace("86400000", "864"))
-    with pytest.raises(ForeignDirectoryError, match="edited by hand; if it cannot be restored, remove the file"):
+    with pytest.raises(
+        ForeignDirectoryError, match="edited by hand; if it cannot be restored, remove the file"
+    ):
         registry(tmp_path)
 
 
@@ -206,7 +234,17 @@ def test_every_flipped_byte_is_noticed_or_means_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"version": 1}', b'{"version":1,"checksum":[]}', b"\0" * 999]
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b'{"version": 1}',
+        b'{"version":1,"checksum":[]}',
+        b"\0" * 999,
+    ],
 )
 def test_other_peoples_files_are_not_taken_for_topics(tmp_path: Path, data: bytes) -> None:
     (tmp_path / file_names.TOPICS).write_bytes(data)
@@ -216,18 +254,36 @@ def test_other_peoples_files_are_not_taken_for_topics(tmp_path: Path, data: byte
 
 @pytest.mark.parametrize(
     "entry",
-    [[], {}, {"partitions": 0}, {"partitions": True}, {"partitions": "3"}, {"topic_id": "short"}, {"state": "asleep"},
-     {"config": []}, {"growing": -1}, {"only": [-1]}, {"only": 5}, {"only": [0, 0]}, {"only": [5]}],
-)  # fmt: skip
+    [
+        [],
+        {},
+        {"partitions": 0},
+        {"partitions": True},
+        {"partitions": "3"},
+        {"topic_id": "short"},
+        {"state": "asleep"},
+        {"config": []},
+        {"growing": -1},
+        {"only": [-1]},
+        {"only": 5},
+        {"only": [0, 0]},
+        {"only": [5]},
+    ],
+)
 def test_an_entry_that_makes_no_sense_is_refused(tmp_path: Path, entry: object) -> None:
     registry(tmp_path).put(some())
     good = json.loads((tmp_path / file_names.TOPICS).read_text())["topics"]["events"]
-    edited(tmp_path, {"topics": {"events": good | entry if entry and isinstance(entry, dict) else entry}})
+    edited(
+        tmp_path,
+        {"topics": {"events": good | entry if entry and isinstance(entry, dict) else entry}},
+    )
     with pytest.raises(ForeignDirectoryError, match="the entry of 'events' cannot be read"):
         registry(tmp_path)
 
 
-def test_a_failed_write_changes_neither_disk_nor_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_changes_neither_disk_nor_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = registry(tmp_path)
     found.put(some())
 
@@ -248,9 +304,12 @@ def test_a_reader_that_may_not_write_adopts_in_memory_only(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("state", "why"), [("creating", "is being created"), ("deleting", "is being deleted"), (None, "is unknown")]
+    ("state", "why"),
+    [("creating", "is being created"), ("deleting", "is being deleted"), (None, "is unknown")],
 )
-def test_a_topic_that_is_not_live_cannot_be_used(tmp_path: Path, state: str | None, why: str) -> None:
+def test_a_topic_that_is_not_live_cannot_be_used(
+    tmp_path: Path, state: str | None, why: str
+) -> None:
     found = registry(tmp_path)
     found.put(some("other"), *([some(state=state)] if state else []))
     with pytest.raises(UnknownTopicOrPartitionError, match=f"'events' {why}"):
@@ -259,7 +318,9 @@ def test_a_topic_that_is_not_live_cannot_be_used(tmp_path: Path, state: str | No
 
 
 def test_what_a_newer_version_added_in_no_utf8_stays_as_it_is(tmp_path: Path) -> None:
-    """JSON can spell a lone surrogate: it was read, and the next change of any topic failed because of it."""
+    """JSON can spell a lone surrogate: it was read, and the next change of any topic failed because
+    of it.
+    """
     registry = TopicRegistry(tmp_path)
     registry.load()
     registry.put(Topic("t", new_id(), 1, others={"added": "\ud800"}))
@@ -272,14 +333,26 @@ def test_what_a_newer_version_added_in_no_utf8_stays_as_it_is(tmp_path: Path) ->
 
 
 IMPOSSIBLE: list[dict[str, object]] = [
-    {"partitions": 0}, {"partitions": 2**20 + 1}, {"partitions": 2**31}, {"growing": 2**20 + 1}, {"growing": 2**40},
-    {"growing": -1}, {"partitions": 2**31 + 1, "only": (5,)}, {"only": (0, 0)}, {"only": (7,)}, {"state": "asleep"},
-    {"partitions": True}, {"topic_id": "short"}, {"name": "a b"},
-]  # fmt: skip
+    {"partitions": 0},
+    {"partitions": 2**20 + 1},
+    {"partitions": 2**31},
+    {"growing": 2**20 + 1},
+    {"growing": 2**40},
+    {"growing": -1},
+    {"partitions": 2**31 + 1, "only": (5,)},
+    {"only": (0, 0)},
+    {"only": (7,)},
+    {"state": "asleep"},
+    {"partitions": True},
+    {"topic_id": "short"},
+    {"name": "a b"},
+]
 
 
 @pytest.mark.parametrize("facts", IMPOSSIBLE, ids=str)
-def test_a_topic_that_cannot_be_read_is_not_written(tmp_path: Path, facts: dict[str, object]) -> None:
+def test_a_topic_that_cannot_be_read_is_not_written(
+    tmp_path: Path, facts: dict[str, object]
+) -> None:
     found = registry(tmp_path)
     found.put(some("kept"))
     before = (tmp_path / file_names.TOPICS).read_bytes()
@@ -290,8 +363,12 @@ def test_a_topic_that_cannot_be_read_is_not_written(tmp_path: Path, facts: dict[
         assert (found.names(), found.generation) == (["kept"], 1)
 
 
-@pytest.mark.parametrize("numbers", [{"partitions": 2**31}, {"partitions": 2**62}, {"partitions": 1, "growing": 2**40}])
-def test_a_signed_number_of_partitions_that_nobody_has_is_refused(tmp_path: Path, numbers: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "numbers", [{"partitions": 2**31}, {"partitions": 2**62}, {"partitions": 1, "growing": 2**40}]
+)
+def test_a_signed_number_of_partitions_that_nobody_has_is_refused(
+    tmp_path: Path, numbers: dict[str, int]
+) -> None:
     registry(tmp_path).put(some())
     entry = json.loads((tmp_path / file_names.TOPICS).read_text())["topics"]["events"]
     edited(tmp_path, {"topics": {"events": entry | numbers}})
@@ -309,10 +386,14 @@ def test_random_changes_of_two_processes_and_failed_ones(
     tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A change encodes only its topics: the file has all of them, whatever was encoded before."""
-    both, known = [registry(tmp_path), registry(tmp_path)], dict[str, Topic]()
+    both = [registry(tmp_path), registry(tmp_path)]
+    known = dict[str, Topic]()
     for _ in range(120):
         one = rng.choice(both)
-        wanted = [some(f"t{rng.randrange(15)}", state=rng.choice(["live", "live", "creating"])) for _ in range(rng.randrange(4))]
+        wanted = [
+            some(f"t{rng.randrange(15)}", state=rng.choice(["live", "live", "creating"]))
+            for _ in range(rng.randrange(4))
+        ]
         removed = rng.sample([f"t{number}" for number in range(15)], rng.randrange(3))
         topics = {topic.name: topic for topic in wanted if topic.name not in removed}
         if rng.random() < 0.2:
@@ -325,7 +406,11 @@ def test_random_changes_of_two_processes_and_failed_ones(
             known = {name: topic for name, topic in known.items() if name not in removed} | topics
         read = registry(tmp_path)
         assert read.all() == one.all() == [known[name] for name in sorted(known)]
-        assert read.unfinished() == one.unfinished() == [each for each in read.all() if not each.finished]
+        assert (
+            read.unfinished()
+            == one.unfinished()
+            == [each for each in read.all() if not each.finished]
+        )
 
 
 def failing(*_: object, **__: object) -> None:
@@ -333,5 +418,8 @@ def failing(*_: object, **__: object) -> None:
 
 
 def test_a_topic_can_be_copied_and_pickled() -> None:
-    for made in (Topic("t", new_id(), 1), Topic("t", new_id(), 2, {"retention.ms": "5"}, growing=3, others={"new": [1]})):
+    for made in (
+        Topic("t", new_id(), 1),
+        Topic("t", new_id(), 2, {"retention.ms": "5"}, growing=3, others={"new": [1]}),
+    ):
         assert copy.deepcopy(made) == pickle.loads(pickle.dumps(made)) == made

@@ -1,4 +1,6 @@
-"""The command line of the race: `python -m benchmarks.race`; the package's own text has the rules."""
+"""The command line of the race: `python -m benchmarks.race`; the package's own text has the
+rules.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +22,42 @@ OTHERS = ("spark", "cost")
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.race", description=__doc__)
-    parser.add_argument("--only", action="append", choices=[*GROUPS, *OTHERS], help="one group of workloads (repeat for more)")
-    parser.add_argument("--peer", action="append", choices=list(PEERS), help="one peer besides embedlog (repeat for more)")
-    parser.add_argument("--match", default="", help="only workloads with this text in their key")
-    parser.add_argument("--scale", choices=list(SCALES), default="default", help="full: up to 10 GB, hours")
-    parser.add_argument("--rounds", type=int, help="rounds of each workload (default: those of the scale)")
     parser.add_argument(
-        "--every-kind", action="store_true", help="all record sizes with both kinds of values and both codecs, as full has them"
+        "--only",
+        action="append",
+        choices=[*GROUPS, *OTHERS],
+        help="one group of workloads (repeat for more)",
+    )
+    parser.add_argument(
+        "--peer",
+        action="append",
+        choices=list(PEERS),
+        help="one peer besides embedlog (repeat for more)",
+    )
+    parser.add_argument("--match", default="", help="only workloads with this text in their key")
+    parser.add_argument(
+        "--scale", choices=list(SCALES), default="default", help="full: up to 10 GB, hours"
+    )
+    parser.add_argument(
+        "--rounds", type=int, help="rounds of each workload (default: those of the scale)"
+    )
+    parser.add_argument(
+        "--every-kind",
+        action="store_true",
+        help="all record sizes with both kinds of values and both codecs, as full has them",
     )
     parser.add_argument("--directory", help="where to work (default: the temporary directory)")
     parser.add_argument("--json", type=Path, help="write the results here")
     parser.add_argument(
-        "--keep", action="store_true", help=f"replace these parts of the results of {pages.PAGE.name}, and write it"
+        "--keep",
+        action="store_true",
+        help=f"replace these parts of the results of {pages.PAGE.name}, and write it",
     )
-    parser.add_argument("--pages", action="store_true", help="only write the page and its plots from the kept results")
+    parser.add_argument(
+        "--pages",
+        action="store_true",
+        help="only write the page and its plots from the kept results",
+    )
     return parser.parse_args()
 
 
@@ -43,14 +67,16 @@ def say(text: str) -> None:
 
 def main() -> int:
     chosen = arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the broker is stopped and the files are removed
+    # so that the broker is stopped and the files are removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if chosen.pages:
         return pages.main()
     names = ["embedlog", *(name for name in chosen.peer or PEERS if name != "embedlog")]
     for name in names:
         if missing := PEERS[name].missing():
             say(f"{name}: not installed ({missing}): {PEERS[name].INSTALL}")
-    groups, scale = chosen.only or [*GROUPS, *OTHERS], SCALES[chosen.scale]
+    groups = chosen.only or [*GROUPS, *OTHERS]
+    scale = SCALES[chosen.scale]
     every_kind = scale.every_kind or chosen.every_kind
     scale = dataclasses.replace(scale, rounds=chosen.rounds or scale.rounds, every_kind=every_kind)
     results: dict[str, Any] = {}

@@ -1,7 +1,8 @@
-"""The values that all peers append: random bytes and JSON-like text, kept in one file that every language can read.
+"""The values that all peers append: random bytes and JSON-like text, kept in one file that every
+language can read.
 
-The file is a sequence of values, each after its size as a little-endian number of 4 bytes. A peer that needs more records than
-it has begins again with the first.
+The file is a sequence of values, each after its size as a little-endian number of 4 bytes. A peer
+that needs more records than it has begins again with the first.
 """
 
 from __future__ import annotations
@@ -17,14 +18,33 @@ from typing import Any
 SIZE = struct.Struct("<I")
 DISTINCT_BYTES = 16 << 20  # of one file, at most
 WORDS = (
-    "cart", "checkout", "login", "logout", "search", "payment", "refund", "view", "click", "scroll", "error", "retry", "item",
-    "order", "user", "session", "page",
-)  # fmt: skip
+    "cart",
+    "checkout",
+    "login",
+    "logout",
+    "search",
+    "payment",
+    "refund",
+    "view",
+    "click",
+    "scroll",
+    "error",
+    "retry",
+    "item",
+    "order",
+    "user",
+    "session",
+    "page",
+)
 
 
 def json_value(rng: random.Random, number: int, record_bytes: int) -> bytes:
     """An event of about so many bytes."""
-    event: dict[str, Any] = {"id": number, "user": f"user-{rng.randrange(10_000)}", "type": rng.choice(WORDS)}
+    event: dict[str, Any] = {
+        "id": number,
+        "user": f"user-{rng.randrange(10_000)}",
+        "type": rng.choice(WORDS),
+    }
     left = record_bytes - len(json.dumps(event))
     if left > 20:
         words: list[str] = []
@@ -41,14 +61,20 @@ def make(path: Path, kind: str, record_bytes: int, total_bytes: int) -> int:
     count = max(1, min(total_bytes, DISTINCT_BYTES) // record_bytes)
     with path.open("wb") as file:
         for number in range(count):
-            value = rng.randbytes(record_bytes) if kind == "random" else json_value(rng, number, record_bytes)
+            value = (
+                rng.randbytes(record_bytes)
+                if kind == "random"
+                else json_value(rng, number, record_bytes)
+            )
             file.write(SIZE.pack(len(value)) + value)
     return count
 
 
 def load(path: str) -> list[bytes]:
     """All values of a file."""
-    text, at, found = Path(path).read_bytes(), 0, []
+    text = Path(path).read_bytes()
+    at = 0
+    found = []
     while at < len(text):
         (size,) = SIZE.unpack_from(text, at)
         found.append(text[at + 4 : at + 4 + size])

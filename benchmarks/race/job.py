@@ -1,4 +1,6 @@
-"""The description of one turn, which the parent process writes as JSON and the turn's process reads."""
+"""The description of one turn, which the parent process writes as JSON and the turn's process
+reads.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ import json
 from dataclasses import dataclass
 from typing import Self
 
-BASE_MS = 1_700_000_000_000  # the time of the first record of a filled store; each later record is one ms later
+# the time of the first record of a filled store; each later record is one ms later
+BASE_MS = 1_700_000_000_000
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,9 @@ def as_text(part: Any, depth: int = 0) -> str:
     if isinstance(part, list):
         lines = [space + as_text(each, DEPTH) for each in part]
     else:
-        lines = [f"{space}{json.dumps(name)}: {as_text(each, depth + 1)}" for name, each in part.items()]
+        lines = [
+            f"{space}{json.dumps(name)}: {as_text(each, depth + 1)}" for name, each in part.items()
+        ]
     opening, closing = "[]" if isinstance(part, list) else "{}"
     return opening + "\n" + ",\n".join(lines) + "\n" + " " * depth + closing + "\n" * (depth == 0)
 
@@ -65,8 +67,12 @@ def merged(kept: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
     if kept.get("groups") and results.get("groups"):
         others = [each for each in kept["workloads"] if each["group"] not in results["groups"]]
         keys = {each["key"] for each in others}
-        found["figures"] = {key: each for key, each in kept["figures"].items() if key in keys} | results["figures"]
-        found["workloads"] = sorted(others + results["workloads"], key=lambda each: list(GROUPS).index(each["group"]))
+        found["figures"] = {
+            key: each for key, each in kept["figures"].items() if key in keys
+        } | results["figures"]
+        found["workloads"] = sorted(
+            others + results["workloads"], key=lambda each: list(GROUPS).index(each["group"])
+        )
         found["groups"] = {name: (kept["groups"] | results["groups"]).get(name) for name in GROUPS}
         found["groups"] = {name: each for name, each in found["groups"].items() if each}
         found["stores"] = kept["stores"] | results["stores"]

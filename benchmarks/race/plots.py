@@ -13,9 +13,13 @@ from typing import Any
 
 from .sizes import DIMENSIONS, MEASURES, UNITS
 
-FILES = {name: f"{name}.svg" for name in ("append", "read", "point", "tail", "durable", "processes", "json", "size")}
+FILES = {
+    name: f"{name}.svg"
+    for name in ("append", "read", "point", "tail", "durable", "processes", "json", "size")
+}
 SIZE_FILES = {name: f"cost-{name}.svg" for name in DIMENSIONS}
-OURS_COLOR, THEIR_COLOR = "#c0392b", "#7f8c8d"
+OURS_COLOR = "#c0392b"
+THEIR_COLOR = "#7f8c8d"
 LABELS = {"records_s": "records/s", "p50_us": "µs (p50; the line ends at p99)"}
 
 
@@ -31,7 +35,9 @@ def parts(results: dict[str, Any], group: str) -> dict[str, Any]:
 
 
 def draw(results: dict[str, Any], group: str, names: dict[str, str]) -> bytes:
-    """One plot: a panel for each workload, a line for each peer with a dot at its median, on a logarithmic axis."""
+    """One plot: a panel for each workload, a line for each peer with a dot at its median, on a
+    logarithmic axis.
+    """
     workloads = [each for each in results["workloads"] if each["group"] == group]
     columns = 2 if len(workloads) > 1 else 1
     lines = (len(workloads) + columns - 1) // columns
@@ -61,7 +67,11 @@ def panel(axes: Any, results: dict[str, Any], workload: dict[str, Any], title: s
     measure = workload["measures"][0]
     figures = results["figures"].get(workload["key"], {})
     shown = {peer: found for peer, found in figures.items() if measure in found}
-    best = sorted(shown, key=lambda peer: statistics.median(shown[peer][measure]), reverse=measure == "records_s")[::-1]
+    best = sorted(
+        shown,
+        key=lambda peer: statistics.median(shown[peer][measure]),
+        reverse=measure == "records_s",
+    )[::-1]
     for at, peer in enumerate(best):
         values = shown[peer][measure]
         middle = statistics.median(values)
@@ -82,12 +92,25 @@ def draw_sizes(found: dict[str, Any], dimension: str) -> bytes:
     with rendered(15.6, 5.2, digest(found)) as (figure, file):
         for axes, (name, title) in zip(figure.subplots(2, 3).flat, MEASURES.items(), strict=True):
             values = [found[str(size)][name] for size in sizes]
-            axes.plot(sizes, [statistics.median(each) for each in values], color=OURS_COLOR, marker="o", markersize=3)
-            axes.fill_between(sizes, [min(each) for each in values], [max(each) for each in values], color=OURS_COLOR, alpha=0.2)
+            axes.plot(
+                sizes,
+                [statistics.median(each) for each in values],
+                color=OURS_COLOR,
+                marker="o",
+                markersize=3,
+            )
+            axes.fill_between(
+                sizes,
+                [min(each) for each in values],
+                [max(each) for each in values],
+                color=OURS_COLOR,
+                alpha=0.2,
+            )
             axes.set_xscale("log")
             axes.set_yscale("log")
             axes.minorticks_off()
-            low, high = min(map(min, values)), max(map(max, values))
+            low = min(map(min, values))
+            high = max(map(max, values))
             axes.set_ylim(low / 4, high * 4)
             axes.set_title(title)
             axes.set_xlabel(UNITS[dimension])

@@ -1,4 +1,6 @@
-"""Starts turns: the processes of one turn get ready, begin together, and answer with one line of JSON each."""
+"""Starts turns: the processes of one turn get ready, begin together, and answer with one line of
+JSON each.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,13 @@ class Running:
         pipe = subprocess.PIPE
         environment = os.environ | {"PYTHONWARNINGS": "ignore"}
         self._process = subprocess.Popen(
-            command(peer, turn, job), stdin=pipe, stdout=pipe, stderr=self._errors, text=True, cwd=ROOT, env=environment
+            command(peer, turn, job),
+            stdin=pipe,
+            stdout=pipe,
+            stderr=self._errors,
+            text=True,
+            cwd=ROOT,
+            env=environment,
         )
         self._timer = threading.Timer(deadline_s, self._process.kill)
         self._timer.daemon = True
@@ -78,8 +86,12 @@ class Running:
         self._errors.close()
 
 
-def take(peer: type[Peer], turns: list[tuple[str, Job]], deadline_s: float = DEADLINE_S) -> list[dict[str, Any]]:
-    """The answers of processes that begin at the same moment; they get ready one after the other."""
+def take(
+    peer: type[Peer], turns: list[tuple[str, Job]], deadline_s: float = DEADLINE_S
+) -> list[dict[str, Any]]:
+    """The answers of processes that begin at the same moment; they get ready one after the
+    other.
+    """
     running: list[Running] = []
     try:
         for turn, job in turns:

@@ -26,14 +26,22 @@ Results = dict[str, Any]
 
 def commit() -> str:
     """The commit of the code, with a plus sign if files have changed."""
-    found = subprocess.run(["git", "describe", "--always", "--dirty=+"], cwd=ROOT, capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return found.stdout.strip() or "unknown"
 
 
 def file_system(directory: Path) -> str:
     """The type of the file system of a directory."""
     mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
-    inside = [(len(point), kind) for point, kind in mounts if directory.resolve().is_relative_to(point)]
+    inside = [
+        (len(point), kind) for point, kind in mounts if directory.resolve().is_relative_to(point)
+    ]
     return max(inside)[1]
 
 
@@ -45,7 +53,12 @@ def load() -> str:
 def conditions(directory: Path) -> Iterator[dict[str, str]]:
     """Date, commit, load and file system of a part of the run; complete when the block ends."""
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    found = {"date": date, "commit": commit(), "load_before": load(), "files": file_system(directory)}
+    found = {
+        "date": date,
+        "commit": commit(),
+        "load_before": load(),
+        "files": file_system(directory),
+    }
     began = time.monotonic()
     yield found
     found |= {"load_after": load(), "minutes": f"{(time.monotonic() - began) / 60:.1f}"}
@@ -80,13 +93,24 @@ class Race:
 
     def job(self, workload: Workload, place: Place, **more: Any) -> Job:
         asked: dict[str, Any] = {
-            "where": place.where, "values": str(self.values(workload)), "topic": place.topic,
-            "count": max(1, (workload.total_bytes or self.scale.total_bytes) // workload.record_bytes // workload.processes),
+            "where": place.where,
+            "values": str(self.values(workload)),
+            "topic": place.topic,
+            "count": max(
+                1,
+                (workload.total_bytes or self.scale.total_bytes)
+                // workload.record_bytes
+                // workload.processes,
+            ),
             "seconds": self.seconds(workload),
-            "batch": workload.batch, "codec": workload.codec, "durable": workload.durable, "threads": workload.threads,
-            "spin": workload.spin, "samples": self.scale.samples if workload.latency else 0,
+            "batch": workload.batch,
+            "codec": workload.codec,
+            "durable": workload.durable,
+            "threads": workload.threads,
+            "spin": workload.spin,
+            "samples": self.scale.samples if workload.latency else 0,
             "record_bytes": workload.record_bytes,
-        }  # fmt: skip
+        }
         return Job(**(asked | more))
 
     def seconds(self, workload: Workload) -> float:
@@ -110,11 +134,16 @@ class Race:
         (found,) = take(peer, [("verify", checked)], self.deadline_s(workload))
         expected = data.checksum(data.load(job.values), made["records"])
         if (found["records"], found["checksum"]) != (made["records"], expected):
-            raise TurnError(f"{peer.NAME} returned other values than it was given: {found}, expected {made}, {expected}")
+            raise TurnError(
+                f"{peer.NAME} returned other values than it was given: {found}, expected {made}, "
+                f"{expected}"
+            )
         size = disk_bytes(place.directory)
         self.filled.setdefault(workload.store, {})[peer.NAME] = {
-            "records": made["records"], "bytes": made["bytes"], "disk_bytes": size,
-        }  # fmt: skip
+            "records": made["records"],
+            "bytes": made["bytes"],
+            "disk_bytes": size,
+        }
         return Filled(place, made["records"])
 
     # ---- turns ----
@@ -130,9 +159,17 @@ class Race:
         try:
             job = self.job(workload, place)
             if workload.turn == "tail":
-                take(peer, [("fill", self.job(workload, place, count=TAIL_FILL, samples=0))], deadline)
-                return measured(workload, take(peer, [("tail/reader", job), ("tail/writer", job)], deadline)[:1])
-            return measured(workload, take(peer, [(workload.turn, job)] * workload.processes, deadline))
+                take(
+                    peer,
+                    [("fill", self.job(workload, place, count=TAIL_FILL, samples=0))],
+                    deadline,
+                )
+                return measured(
+                    workload, take(peer, [("tail/reader", job), ("tail/writer", job)], deadline)[:1]
+                )
+            return measured(
+                workload, take(peer, [(workload.turn, job)] * workload.processes, deadline)
+            )
         finally:
             self.stores.remove(place)
 
@@ -141,7 +178,11 @@ class Race:
         results = self.figures.setdefault(workload.key, {})
         able = []
         for peer in self.peers:
-            promised = [name for name, asked in (("durable", workload.durable), ("spin", workload.spin)) if asked]
+            promised = [
+                name
+                for name, asked in (("durable", workload.durable), ("spin", workload.spin))
+                if asked
+            ]
             reasons = [peer.reason(name, workload.codec) for name in (workload.turn, *promised)]
             if reason := next(filter(None, reasons), ""):
                 results[peer.NAME] = {"lacks": reason}
@@ -154,14 +195,20 @@ class Race:
                 if "failed" in results.get(peer.NAME, {}):
                     continue
                 try:
-                    found = self.turn(peer, workload, filled.get(peer.NAME) if workload.store else None)
+                    found = self.turn(
+                        peer, workload, filled.get(peer.NAME) if workload.store else None
+                    )
                 except TurnError as problem:
                     results[peer.NAME] = {"failed": short(problem)}
                     self.say(f"{workload.key}: {peer.NAME}: {short(problem)}")
                 else:
                     for name, value in found.items():
                         results.setdefault(peer.NAME, {}).setdefault(name, []).append(value)
-        shown = (f"{name} {min(each[measure(workload)]):,.4g}" for name, each in results.items() if measure(workload) in each)
+        shown = (
+            f"{name} {min(each[measure(workload)]):,.4g}"
+            for name, each in results.items()
+            if measure(workload) in each
+        )
         self.say(f"{workload.key}: " + ", ".join(shown))
 
     def run_all(self, chosen: Iterable[Workload]) -> Iterator[Workload]:
@@ -210,25 +257,39 @@ def measured(workload: Workload, answers: list[dict[str, Any]]) -> dict[str, flo
         return {name: answers[0][name] for name in ("p50_us", "p99_us")}
     records = sum(each["records"] for each in answers)
     if not workload.store:
-        stored, warm = max(each["stored"] for each in answers), sum(each.get("warm", 0) for each in answers)
+        stored = max(each["stored"] for each in answers)
+        warm = sum(each.get("warm", 0) for each in answers)
         if stored != records + warm:
-            raise TurnError(f"{records} and {warm} records were appended, and {stored} are in the store")
+            raise TurnError(
+                f"{records} and {warm} records were appended, and {stored} are in the store"
+            )
     if len(answers) > 1:
-        seconds = (max(each["ended_ns"] for each in answers) - min(each["began_ns"] for each in answers)) / 1e9
+        seconds = (
+            max(each["ended_ns"] for each in answers) - min(each["began_ns"] for each in answers)
+        ) / 1e9
     else:
         seconds = answers[0]["seconds"]
     if not records:
         raise TurnError("no record within the time of a turn")
-    return {"records_s": records / seconds, "MB_s": sum(each.get("bytes", 0) for each in answers) / seconds / 1e6}
+    return {
+        "records_s": records / seconds,
+        "MB_s": sum(each.get("bytes", 0) for each in answers) / seconds / 1e6,
+    }
 
 
 def facts(peer: type[Peer]) -> dict[str, str]:
     """What the page says of a peer."""
     missing = peer.missing()
     return {
-        "title": peer.TITLE, "language": peer.LANGUAGE, "version": "" if missing else peer.version(), "missing": missing,
-        "install": peer.INSTALL, "checksum": peer.CHECKSUM, "settings": peer.SETTINGS, "durable": peer.DURABLE,
-    }  # fmt: skip
+        "title": peer.TITLE,
+        "language": peer.LANGUAGE,
+        "version": "" if missing else peer.version(),
+        "missing": missing,
+        "install": peer.INSTALL,
+        "checksum": peer.CHECKSUM,
+        "settings": peer.SETTINGS,
+        "durable": peer.DURABLE,
+    }
 
 
 def run(
@@ -240,7 +301,9 @@ def run(
     say: Callable[[str], None],
     save: Callable[[Results], None] = lambda results: None,
 ) -> Results:
-    """All chosen workloads; the results as JSON keeps them. `save` receives those so far after each workload."""
+    """All chosen workloads; the results as JSON keeps them. `save` receives those so far after each
+    workload.
+    """
     peers = [PEERS[name] for name in names if not PEERS[name].missing()]
     chosen = [each for each in workloads(scale) if each.group in groups and match in each.key]
     with conditions(directory) as found, Stores(directory) as stores:
@@ -250,16 +313,30 @@ def run(
     return results_of(race, chosen, names, found)
 
 
-def results_of(race: Race, chosen: list[Workload], names: list[str], found: dict[str, str]) -> Results:
+def results_of(
+    race: Race, chosen: list[Workload], names: list[str], found: dict[str, str]
+) -> Results:
     """What JSON keeps, of the workloads that have run."""
-    scale, chosen = race.scale, [each for each in chosen if each.key in race.figures]
+    scale = race.scale
+    chosen = [each for each in chosen if each.key in race.figures]
     return {
-        "machine": machine(), "scale": scale.name, "rounds": scale.rounds,
-        "kafka": Stores.kafka_version, "peers": {name: facts(PEERS[name]) for name in names},
+        "machine": machine(),
+        "scale": scale.name,
+        "rounds": scale.rounds,
+        "kafka": Stores.kafka_version,
+        "peers": {name: facts(PEERS[name]) for name in names},
         "workloads": [
-            {"key": each.key, "group": each.group, "title": each.title, "record": each.record_bytes, "kind": each.kind,
-             "codec": each.codec, "measures": ["p50_us", "p99_us"] if each.latency else ["records_s"], "store": each.store,
-             "size": each.total_bytes}
+            {
+                "key": each.key,
+                "group": each.group,
+                "title": each.title,
+                "record": each.record_bytes,
+                "kind": each.kind,
+                "codec": each.codec,
+                "measures": ["p50_us", "p99_us"] if each.latency else ["records_s"],
+                "store": each.store,
+                "size": each.total_bytes,
+            }
             for each in chosen
         ],
         "groups": {
@@ -267,5 +344,6 @@ def results_of(race: Race, chosen: list[Workload], names: list[str], found: dict
             for name, text in GROUPS.items()
             if any(each.group == name for each in chosen)
         },
-        "figures": race.figures, "stores": race.filled,
-    }  # fmt: skip
+        "figures": race.figures,
+        "stores": race.filled,
+    }

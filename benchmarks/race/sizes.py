@@ -1,8 +1,8 @@
 """Measures the cost of embedlog over the size of a log: bytes, partitions and segments.
 
-S1  each log is built by this process and measured by a new one
-S2  a point read seeks to a random offset of a random partition; an append sends to random partitions
-S3  a log of many partitions has 20,000 records in all, so that its costs per record are those of its partitions
+S1  each log is built by this process and measured by a new one S2  a point read seeks to a random
+offset of a random partition; an append sends to random partitions S3  a log of many partitions has
+20,000 records in all, so that its costs per record are those of its partitions
 """
 
 from __future__ import annotations
@@ -29,24 +29,41 @@ from .processes import ROOT
 TOPIC = "sizes"
 MB = 1_000_000
 DIMENSIONS = {
-    "bytes": {"quick": (MB // 10, MB), "default": (10 * MB, 100 * MB, 500 * MB), "full": tuple(10**n * MB for n in (1, 2, 3, 4))},
-    "partitions": {"quick": (1, 10), "default": (1, 10, 100, 1000), "full": (1, 10, 100, 1000, 10_000)},
-    "segments": {"quick": (1, 10), "default": (1, 10, 100, 1000, 10_000), "full": (1, 10, 100, 1000, 10_000, 100_000)},
-}  # fmt: skip
+    "bytes": {
+        "quick": (MB // 10, MB),
+        "default": (10 * MB, 100 * MB, 500 * MB),
+        "full": tuple(10**n * MB for n in (1, 2, 3, 4)),
+    },
+    "partitions": {
+        "quick": (1, 10),
+        "default": (1, 10, 100, 1000),
+        "full": (1, 10, 100, 1000, 10_000),
+    },
+    "segments": {
+        "quick": (1, 10),
+        "default": (1, 10, 100, 1000, 10_000),
+        "full": (1, 10, 100, 1000, 10_000, 100_000),
+    },
+}
 UNITS = {"bytes": "bytes of values", "partitions": "partitions", "segments": "segments"}
 MEASURES = {
-    "append_us": "µs for each appended record", "scan_us": "µs for each scanned record", "point_us": "µs for a point read, p50",
-    "open_ms": "ms until it is open", "memory_mib": "MiB of memory, most", "descriptors": "open descriptors, most",
-}  # fmt: skip
+    "append_us": "µs for each appended record",
+    "scan_us": "µs for each scanned record",
+    "point_us": "µs for a point read, p50",
+    "open_ms": "ms until it is open",
+    "memory_mib": "MiB of memory, most",
+    "descriptors": "open descriptors, most",
+}
 RECORD_BYTES = 1000
 PARTITIONED_RECORDS = 20_000  # in all partitions together
 SEGMENT_BYTES = 16_384
 SEGMENT_RECORDS = 4
-APPENDS, POINTS = 10_000, 300
+APPENDS = 10_000
+POINTS = 300
 HOLD = {"housekeeping": False}
 
 
-# ---- the logs --------------------------------------------------------------------------------------------------------
+# ---- the logs ------------------------------------------------------------------------------------
 
 
 def of_bytes(directory: Path, size: int) -> None:
@@ -70,15 +87,21 @@ def of_segments(directory: Path, count: int) -> None:
     """Segments of about 16 kB: four batches of four records."""
     values = [b"%0990d" % number for number in range(SEGMENT_RECORDS)]
     with embedlog.open(directory) as log, log.producer(linger_ms=0) as producer:
-        log.create_topic(TOPIC, 1, config=QUIET | {"segment.bytes": SEGMENT_BYTES, "index.interval.bytes": 4000})
+        log.create_topic(
+            TOPIC, 1, config=QUIET | {"segment.bytes": SEGMENT_BYTES, "index.interval.bytes": 4000}
+        )
         for _ in range(count * SEGMENT_RECORDS):
             producer.send_batch(TOPIC, values).result()
 
 
-BUILD: dict[str, Callable[[Path, int], None]] = {"bytes": of_bytes, "partitions": of_partitions, "segments": of_segments}
+BUILD: dict[str, Callable[[Path, int], None]] = {
+    "bytes": of_bytes,
+    "partitions": of_partitions,
+    "segments": of_segments,
+}
 
 
-# ---- the measured process --------------------------------------------------------------------------------------------
+# ---- the measured process ------------------------------------------------------------------------
 
 
 class Most:
@@ -94,7 +117,8 @@ class Most:
 
 def measure(directory: str) -> dict[str, float]:
     """All measures of one log; memory and descriptors are those of the whole process."""
-    began, most = time.perf_counter(), Most()
+    began = time.perf_counter()
+    most = Most()
     with embedlog.open(directory, config=HOLD) as log:
         opened = time.perf_counter() - began
         with log.consumer(auto_offset_reset="earliest", max_poll_records=1) as consumer:
@@ -105,14 +129,19 @@ def measure(directory: str) -> dict[str, float]:
         scanned = scan(log, most)
         appended = append(log, count, most)
     return {
-        "append_us": appended * 1e6, "scan_us": scanned * 1e6, "point_us": point / 1e3, "open_ms": opened * 1e3,
-        "memory_mib": most.memory / (1 << 20), "descriptors": most.descriptors,
-    }  # fmt: skip
+        "append_us": appended * 1e6,
+        "scan_us": scanned * 1e6,
+        "point_us": point / 1e3,
+        "open_ms": opened * 1e3,
+        "memory_mib": most.memory / (1 << 20),
+        "descriptors": most.descriptors,
+    }
 
 
 def points(consumer: embedlog.Consumer, ends: dict[TopicPartition, int], most: Most) -> float:
     """Nanoseconds of a point read, the median; each partition of some is assigned before."""
-    rng, times = random.Random(1), []
+    rng = random.Random(1)
+    times = []
     some = rng.sample(sorted(ends), min(len(ends), POINTS))
     consumer.assign(some)
     for turn in range(-20, POINTS):
@@ -135,7 +164,8 @@ def scan(log: embedlog.Log, most: Most) -> float:
     """Seconds for each record of a scan of everything."""
     for _ in log.scan(TOPIC, partitions=0, end_offset=1):
         continue  # its code is loaded
-    rows, began = 0, time.perf_counter()
+    rows = 0
+    began = time.perf_counter()
     for number, batch in enumerate(log.scan(TOPIC)):
         rows += batch.num_rows
         if number % 16 == 0:
@@ -145,7 +175,8 @@ def scan(log: embedlog.Log, most: Most) -> float:
 
 def append(log: embedlog.Log, partitions: int, most: Most) -> float:
     """Seconds for each record that is sent, all flushed together."""
-    rng, value = random.Random(2), bytes(100)
+    rng = random.Random(2)
+    value = bytes(100)
     with log.producer() as producer:
         producer.send(TOPIC, value, partition=0).result()
         began = time.perf_counter()
@@ -157,7 +188,7 @@ def append(log: embedlog.Log, partitions: int, most: Most) -> float:
     return took / APPENDS
 
 
-# ---- all of them -----------------------------------------------------------------------------------------------------
+# ---- all of them ---------------------------------------------------------------------------------
 
 
 def run(scale: str, directory: Path, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
@@ -180,13 +211,18 @@ def run(scale: str, directory: Path, rounds: int, say: Callable[[str], None]) ->
         for size, rows in measured.items():
             values = {name: [each[name] for each in rows] for name in MEASURES}
             found[dimension][str(size)] = values | {"stored_bytes": stored[size]}
-            say(f"{dimension} {size}: " + ", ".join(f"{name} {min(each):.4g}" for name, each in values.items()))
+            say(
+                f"{dimension} {size}: "
+                + ", ".join(f"{name} {min(each):.4g}" for name, each in values.items())
+            )
     return found
 
 
 def in_its_own_process(path: Path) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.race.sizes", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=900)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=900
+    )
     if done.returncode:
         raise RuntimeError(f"{path.name}: {done.stderr[-2000:]}")
     answer: dict[str, float] = json.loads(done.stdout)
@@ -194,7 +230,9 @@ def in_its_own_process(path: Path) -> dict[str, float]:
 
 
 def growth(values: Iterable[list[float]]) -> float:
-    """The largest over the smallest, of the least values of all rounds: other load only adds to a cost."""
+    """The largest over the smallest, of the least values of all rounds: other load only adds to a
+    cost.
+    """
     least = [min(each) for each in values]
     return max(least) / min(least)
 

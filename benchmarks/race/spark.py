@@ -17,21 +17,38 @@ from tests.kafka.oracle import CACHE
 
 from .processes import ROOT
 
-INSTALL = "needs Java 17, Maven and `pip install pyspark`; `python -m benchmarks.rivals_spark` then installs the connector"
+INSTALL = (
+    "needs Java 17, Maven and `pip install pyspark`; `python -m benchmarks.rivals_spark` then "
+    "installs the connector"
+)
 ROWS = {"quick": 10_000, "default": 300_000, "full": 2_000_000}
-SESSIONS = {"quick": 1, "default": 1, "full": 3}  # of each side and record size; each repeats its reads and writes
+# of each side and record size; each repeats its reads and writes
+SESSIONS = {"quick": 1, "default": 1, "full": 3}
 TIMEOUT_S = {"quick": 600, "default": 900, "full": 7200}
 
 
 def run(scale: str, directory: Path) -> dict[str, Any]:
     """The outcomes of `rivals_spark`, or the reason why it cannot run."""
     version = version_of_connector()
-    if not shutil.which("java") or find_spec("pyspark") is None or not (CACHE.parent / f"spark-{version}" / "ready").exists():
+    if (
+        not shutil.which("java")
+        or find_spec("pyspark") is None
+        or not (CACHE.parent / f"spark-{version}" / "ready").exists()
+    ):
         return {"lacks": INSTALL}
     import pyspark
 
     path = directory / "spark.json"
-    words = ["--rows", str(ROWS[scale]), "--rounds", str(SESSIONS[scale]), "--repeats", "5", "--json", str(path)]
+    words = [
+        "--rows",
+        str(ROWS[scale]),
+        "--rounds",
+        str(SESSIONS[scale]),
+        "--repeats",
+        "5",
+        "--json",
+        str(path),
+    ]
     command = [sys.executable, "-m", "benchmarks.rivals_spark", *words]
     error = in_its_own_group(command, directory, TIMEOUT_S[scale])
     if not path.exists():  # status 1 also means that a target was missed
@@ -42,11 +59,18 @@ def run(scale: str, directory: Path) -> dict[str, Any]:
 
 
 def in_its_own_group(command: list[str], directory: Path, timeout_s: float) -> str:
-    """Run a program that starts others, and end all of them; the last line of its errors. Its files are in the directory."""
+    """Run a program that starts others, and end all of them; the last line of its errors. Its files
+    are in the directory.
+    """
     environment = os.environ | {"TMPDIR": str(directory)}
     with (directory / "spark.txt").open("w+") as errors:
         running = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
         )
         try:
             running.wait(timeout_s)

@@ -1,4 +1,6 @@
-"""Places for stores: directories of their own, or topics of one broker that is started on first use."""
+"""Places for stores: directories of their own, or topics of one broker that is started on first
+use.
+"""
 
 from __future__ import annotations
 
@@ -46,16 +48,24 @@ class Stores:
 
     def _started(self) -> Broker:
         if self._broker is None:
-            config = {"log.retention.check.interval.ms": 3_600_000, "message.max.bytes": RECORD_MOST_BYTES,
-                      "log.segment.delete.delay.ms": 0, "file.delete.delay.ms": 0}  # fmt: skip
-            self._broker = self._stack.enter_context(Broker(self._directory / "broker", config, heap="1g"))
+            config = {
+                "log.retention.check.interval.ms": 3_600_000,
+                "message.max.bytes": RECORD_MOST_BYTES,
+                "log.segment.delete.delay.ms": 0,
+                "file.delete.delay.ms": 0,
+            }
+            self._broker = self._stack.enter_context(
+                Broker(self._directory / "broker", config, heap="1g")
+            )
         return self._broker
 
     def _topics(self) -> Any:
         if self._admin is None:
             from confluent_kafka.admin import AdminClient
 
-            self._admin = AdminClient({"bootstrap.servers": self._started().bootstrap, "log_level": 2})
+            self._admin = AdminClient(
+                {"bootstrap.servers": self._started().bootstrap, "log_level": 2}
+            )
         return self._admin
 
     def new(self, peer: type[Peer], *, durable: bool = False) -> Place:
@@ -78,7 +88,9 @@ class Stores:
                 if path == place.directory or path.name.startswith(f"{place.directory.name}-"):
                     shutil.rmtree(path, ignore_errors=True)
         else:
-            self._topics().delete_topics([place.topic], operation_timeout=WAIT_S)[place.topic].result(WAIT_S)
+            self._topics().delete_topics([place.topic], operation_timeout=WAIT_S)[
+                place.topic
+            ].result(WAIT_S)
 
 
 def disk_bytes(directory: Path) -> int:

@@ -1,9 +1,10 @@
 """One turn of a peer, in this process: `python -m benchmarks.race.turn PEER WORKLOAD JOB`.
 
-T1  it prints "ready" when everything is open, begins when a line "go" arrives, and answers with one line of JSON
-T2  a rate ends when everything appended is kept; afterwards the records in the store are counted
-T3  a rate looks at the clock once in a batch; a value that is read is touched, and its bytes are counted
-T4  before the clock starts, each peer has appended or read one record: it is connected, and its code is loaded
+T1  it prints "ready" when everything is open, begins when a line "go" arrives, and answers with one
+line of JSON T2  a rate ends when everything appended is kept; afterwards the records in the store
+are counted T3  a rate looks at the clock once in a batch; a value that is read is touched, and its
+bytes are counted T4  before the clock starts, each peer has appended or read one record: it is
+connected, and its code is loaded
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def limited(job: Job, batch: int) -> Iterator[list[bytes]]:
 
 
 def until(seconds: float, pieces: Iterator[Any]) -> Iterator[Any]:
-    """The pieces for so many seconds after the second one is asked for: the first is prepared before the clock starts."""
+    """The pieces for so many seconds after the second one is asked for: the first is prepared
+    before the clock starts.
+    """
     yield next(pieces)
     end = time.perf_counter() + seconds
     for piece in pieces:
@@ -51,11 +54,19 @@ def until(seconds: float, pieces: Iterator[Any]) -> Iterator[Any]:
 
 
 def appended(
-    peer: Peer, pieces: Iterator[Any], append: Callable[[Any], None], size_of: Callable[[Any], int], warm: bool = True
+    peer: Peer,
+    pieces: Iterator[Any],
+    append: Callable[[Any], None],
+    size_of: Callable[[Any], int],
+    warm: bool = True,
 ) -> Answer:
-    """Append all pieces. The first is taken before the clock starts, and its first value is appended (T4)."""
+    """Append all pieces. The first is taken before the clock starts, and its first value is
+    appended (T4).
+    """
     peer.begin()
-    first, records, size = next(pieces), 0, 0
+    first = next(pieces)
+    records = 0
+    size = 0
     if warm:
         append(first[:1])
         peer.finish()
@@ -78,7 +89,9 @@ def bytes_of(values: list[bytes]) -> int:
 
 
 def append_each(peer: Peer) -> Answer:
-    return appended(peer, limited(peer.job, min(peer.job.batch * 10, EACH_MOST)), peer.append_each, bytes_of)
+    return appended(
+        peer, limited(peer.job, min(peer.job.batch * 10, EACH_MOST)), peer.append_each, bytes_of
+    )
 
 
 def append_batch(peer: Peer) -> Answer:
@@ -89,17 +102,21 @@ def append_columns(peer: Peer) -> Answer:
     """Slices of one Arrow array, which is made before the clock starts."""
     import pyarrow as pa
 
-    job, values = peer.job, pa.array(data.load(peer.job.values), pa.binary())
+    job = peer.job
+    values = pa.array(data.load(peer.job.values), pa.binary())
 
     def slices() -> Iterator[Any]:
-        left, at = job.count, 0
+        left = job.count
+        at = 0
         while left > 0:
             part = values.slice(at, min(job.batch * peer.SLICE, left))
             yield part
             left -= len(part)
             at = (at + len(part)) % len(values)
 
-    return appended(peer, until(job.seconds, slices()), peer.append_columns, lambda part: part.nbytes)
+    return appended(
+        peer, until(job.seconds, slices()), peer.append_columns, lambda part: part.nbytes
+    )
 
 
 def fill(peer: Peer) -> Answer:
@@ -132,7 +149,8 @@ def acknowledged(peer: Peer) -> Answer:
 
 def durable(peer: Peer) -> Answer:
     """Threads with one record in flight each; asyncio's client has tasks."""
-    job, value = peer.job, data.load(peer.job.values)[0]
+    job = peer.job
+    value = data.load(peer.job.values)[0]
     peer.begin()
     peer.acknowledged(value)
     counts = [0] * job.threads
@@ -175,7 +193,9 @@ def read_records(peer: Peer) -> Answer:
     peer.warm_reader()
     ready()
     began = time.perf_counter()
-    end, records, size = began + job.seconds, 0, 0
+    end = began + job.seconds
+    records = 0
+    size = 0
     for values in peer.records(0):
         for value in values:
             size += len(value)
@@ -191,7 +211,9 @@ def read_columns(peer: Peer) -> Answer:
     peer.warm_columns()
     ready()
     began = time.perf_counter()
-    end, records, size = began + job.seconds, 0, 0
+    end = began + job.seconds
+    records = 0
+    size = 0
     for values in peer.columns():
         size += values.nbytes
         records += len(values)
@@ -215,7 +237,9 @@ def verify(peer: Peer) -> Answer:
 
 def points(peer: Peer, read: Callable[[int], bytes]) -> Answer:
     """Reads at random; each value is compared with the one that was appended."""
-    job, values, rng = peer.job, data.load(peer.job.values), random.Random(1)
+    job = peer.job
+    values = data.load(peer.job.values)
+    rng = random.Random(1)
     peer.open_reader()
     for _ in range(min(20, job.samples)):
         read(rng.randrange(job.count))
@@ -270,7 +294,11 @@ def tail_reader(peer: Peer) -> Answer:
 def latencies(times_ns: list[int]) -> Answer:
     times = sorted(times_ns)
     at = min(len(times) - 1, int(len(times) * 0.99))
-    return {"samples": len(times), "p50_us": times[len(times) // 2] / 1e3, "p99_us": times[at] / 1e3}
+    return {
+        "samples": len(times),
+        "p50_us": times[len(times) // 2] / 1e3,
+        "p99_us": times[at] / 1e3,
+    }
 
 
 TURNS: dict[str, Callable[[Peer], Answer]] = {

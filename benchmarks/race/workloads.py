@@ -1,13 +1,16 @@
 """The workloads and their scales.
 
-A workload is one turn of each peer, repeated. A rate is in records/s: more is better. A latency is in µs: less is better.
+A workload is one turn of each peer, repeated. A rate is in records/s: more is better. A latency is
+in µs: less is better.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-KB, MB, GB = 1000, 1000_000, 1000_000_000
+KB = 1000
+MB = 1000_000
+GB = 1000_000_000
 BATCH_BYTES = 1 << 20  # of one batch of rows, at most
 
 
@@ -30,7 +33,9 @@ SCALES = {
     for each in (
         Scale("quick", 1, 200 * KB, 0.2, 5.0, 20, (100 * KB,)),
         Scale("default", 3, 100 * MB, 0.4, 1.0, 300, ()),
-        Scale("full", 5, 500 * MB, 5.0, 30.0, 2000, (10 * MB, 100 * MB, GB, 10 * GB), every_kind=True),
+        Scale(
+            "full", 5, 500 * MB, 5.0, 30.0, 2000, (10 * MB, 100 * MB, GB, 10 * GB), every_kind=True
+        ),
     )
 }
 
@@ -95,8 +100,13 @@ GROUPS = {
     "json": "JSON-like text, with and without zstd",
     "size": "Sizes of the store",
 }
-WAYS = {"append/each": "one call for each record", "append/batch": "in batches", "append/columns": "from Arrow columns",
-        "read/records": "as Python objects", "read/columns": "as Arrow columns"}  # fmt: skip
+WAYS = {
+    "append/each": "one call for each record",
+    "append/batch": "in batches",
+    "append/columns": "from Arrow columns",
+    "read/records": "as Python objects",
+    "read/columns": "as Arrow columns",
+}
 
 
 def _append(turn: str, record_bytes: int, **more: object) -> Workload:
@@ -116,7 +126,9 @@ def _kinds(scale: Scale) -> list[Workload]:
             if kind == "json" or scale.every_kind:
                 for turn in ("append/batch", "read/records"):
                     verb = turn.partition("/")[0]
-                    found.append(Workload("json", turn, f"{verb} {WAYS[turn]}", record_bytes, kind, codec))
+                    found.append(
+                        Workload("json", turn, f"{verb} {WAYS[turn]}", record_bytes, kind, codec)
+                    )
     return found
 
 
@@ -131,18 +143,30 @@ def _sizes(scale: Scale) -> list[Workload]:
 def workloads(scale: Scale) -> list[Workload]:
     """All workloads of a scale, those of one store together."""
     return [
-        _append("append/each", 100), _append("append/batch", 100), _append("append/columns", 100),
-        _append("append/batch", KB), _append("append/columns", KB), _append("append/batch", 100 * KB),
-        _read("read/records", 100), _read("read/columns", 100),
+        _append("append/each", 100),
+        _append("append/batch", 100),
+        _append("append/columns", 100),
+        _append("append/batch", KB),
+        _append("append/columns", KB),
+        _append("append/batch", 100 * KB),
+        _read("read/records", 100),
+        _read("read/columns", 100),
         Workload("point", "offset", "read one record at a random offset", latency=True),
         Workload("point", "time", "read one record at a random time", latency=True),
-        _read("read/records", KB), _read("read/columns", KB), _read("read/records", 100 * KB),
+        _read("read/records", KB),
+        _read("read/columns", KB),
+        _read("read/records", 100 * KB),
         Workload("tail", "acknowledged", "append one record, until it is kept", latency=True),
         Workload("tail", "tail", "from the append to a reader in another process", latency=True),
         Workload("tail", "tail", "from the append to a reader that spins", latency=True, spin=True),
         Workload("durable", "durable", "durable appends by 1 writer", durable=True),
         Workload("durable", "durable", "durable appends by 16 writers", durable=True, threads=16),
-        *(Workload("processes", "processes", f"append by {n} process{'es' * (n > 1)}", processes=n) for n in (1, 2, 4)),
+        *(
+            Workload(
+                "processes", "processes", f"append by {n} process{'es' * (n > 1)}", processes=n
+            )
+            for n in (1, 2, 4)
+        ),
         *_kinds(scale),
         *_sizes(scale),
-    ]  # fmt: skip
+    ]

@@ -1,13 +1,13 @@
 """Builds `_core` from the C files of `codec`, `system` and `log`, declared by the headers of `api`.
 
-BUILD-1  a header of `api` has no directives (except `native.h`, which includes the others): cffi and the C compiler read the
-    same text
-BUILD-2  one binary per platform, not one per Python: the limited API. A free-threaded Python, which has none before 3.15, needs
-    a binary of its own
-BUILD-3  release builds never fail on a warning of a newer compiler; EMBEDLOG_STRICT=1, EMBEDLOG_SANITIZE=1 (address,
-    undefined) and EMBEDLOG_SANITIZE=thread are for development
-BUILD-4  fault injection and mutants (`testing`) exist only in the test build: EMBEDLOG_TEST_BUILD=1, or an editable install
-    without EMBEDLOG_TEST_BUILD=0; a wheel has neither
+BUILD-1  a header of `api` has no directives (except `native.h`, which includes the others): cffi
+    and the C compiler read the same text
+BUILD-2  one binary per platform, not one per Python: the limited API. A free-threaded Python, which
+    has none before 3.15, needs a binary of its own
+BUILD-3  release builds never fail on a warning of a newer compiler; EMBEDLOG_STRICT=1,
+    EMBEDLOG_SANITIZE=1 (address, undefined) and EMBEDLOG_SANITIZE=thread are for development
+BUILD-4  fault injection and mutants (`testing`) exist only in the test build:
+    EMBEDLOG_TEST_BUILD=1, or an editable install without EMBEDLOG_TEST_BUILD=0; a wheel has neither
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ FOLDER = Path(__file__).resolve().parent
 CORE_FOLDERS = ("codec", "system", "log")
 
 FLAGS = ["-O3", "-std=c11", "-fvisibility=hidden", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64"]
-STRICT_FLAGS = ["-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-Wno-unused-parameter", "-Wno-missing-field-initializers"]
+STRICT_FLAGS = [
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wno-unused-function",
+    "-Wno-unused-parameter",
+    "-Wno-missing-field-initializers",
+]
 # Frame pointers make the sanitizers' reports readable; -O1 keeps the lines of code apart.
 # Python's own -fwrapv would hide overflows.
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-wrapv"]
@@ -35,12 +42,18 @@ TEST_FLAGS = ["-DEMBEDLOG_TEST_BUILD"]
 
 
 def is_test_build() -> bool:
-    """Whether the core contains fault injection and mutants: EMBEDLOG_TEST_BUILD decides; the default is an editable install."""
-    return os.environ.get("EMBEDLOG_TEST_BUILD", "1" if "editable_wheel" in sys.argv else "0") == "1"
+    """Whether the core contains fault injection and mutants: EMBEDLOG_TEST_BUILD decides; the
+    default is an editable install.
+    """
+    return (
+        os.environ.get("EMBEDLOG_TEST_BUILD", "1" if "editable_wheel" in sys.argv else "0") == "1"
+    )
 
 
 def compile_flags() -> list[str]:
-    """Flags of both extension modules; the environment chooses the strict, the sanitized and the test build."""
+    """Flags of both extension modules; the environment chooses the strict, the sanitized and the
+    test build.
+    """
     flags = list(FLAGS)
     if os.environ.get("EMBEDLOG_STRICT") == "1":
         flags += STRICT_FLAGS
@@ -75,7 +88,8 @@ def make() -> FFI:
     builder.set_source(
         "embedlog._native._core",
         '#include "api/native.h"\n',
-        sources=[str(path.relative_to(FOLDER.parent.parent)) for path in core_sources()],  # setuptools wants relative paths
+        # setuptools wants relative paths
+        sources=[str(path.relative_to(FOLDER.parent.parent)) for path in core_sources()],
         include_dirs=[str(FOLDER)],
         depends=[str(path) for path in sorted(FOLDER.rglob("*.h"))],
         extra_compile_args=compile_flags(),
@@ -83,7 +97,9 @@ def make() -> FFI:
         libraries=["pthread"],
         **({"py_limited_api": True} if STABLE_ABI else {}),  # without the GIL cffi decides
         # cffi 2 defines it for a free-threaded Python twice, in two ways; the compiler warns
-        undef_macros=["_CFFI_NO_LIMITED_API"] if not STABLE_ABI and os.environ.get("EMBEDLOG_STRICT") == "1" else [],
+        undef_macros=["_CFFI_NO_LIMITED_API"]
+        if not STABLE_ABI and os.environ.get("EMBEDLOG_STRICT") == "1"
+        else [],
     )
     return builder
 

@@ -1,7 +1,10 @@
-"""System calls, fault injection, locks on files and heartbeats of the C core; `system` exports the same names.
+"""System calls, fault injection, locks on files and heartbeats of the C core; `system` exports the
+same names.
 
-CALLS-1  results are numbers; a negative code below -1000 is a system error: ``errno_of`` returns its errno
-CALLS-2  every wait that may be long is divided into slices of at most 50 ms, so that Ctrl-C and SIGTERM are handled
+CALLS-1  results are numbers; a negative code below -1000 is a system error: ``errno_of`` returns
+    its errno
+CALLS-2  every wait that may be long is divided into slices of at most 50 ms, so that Ctrl-C and
+    SIGTERM are handled
 """
 
 from __future__ import annotations
@@ -116,7 +119,17 @@ CALLS: Final = (
     "list",
     "point",
 )
-ACTIONS: Final = ("none", "fail", "short", "torn_kill", "kill_before", "kill_after", "stop_before", "stop_after", "delay")
+ACTIONS: Final = (
+    "none",
+    "fail",
+    "short",
+    "torn_kill",
+    "kill_before",
+    "kill_after",
+    "stop_before",
+    "stop_after",
+    "delay",
+)
 
 
 def errno_of(code: int) -> int:
@@ -128,9 +141,17 @@ def errno_of(code: int) -> int:
 
 
 def fault_arm(
-    kinds: Sequence[str], nth: int = 1, action: str = "fail", error: int = errno.EIO, *, sticky: bool = False, name: str = ""
+    kinds: Sequence[str],
+    nth: int = 1,
+    action: str = "fail",
+    error: int = errno.EIO,
+    *,
+    sticky: bool = False,
+    name: str = "",
 ) -> None:
-    """Subject the nth call of these kinds whose path (or point) contains `name` to `action`; no kinds: off."""
+    """Subject the nth call of these kinds whose path (or point) contains `name` to `action`; no
+    kinds: off.
+    """
     mask = 0
     for kind in kinds:
         mask |= 1 << CALLS.index(kind)
@@ -154,7 +175,9 @@ def fault_trace(fd: int) -> None:
 
 
 def record_to(fd: int) -> None:
-    """Write each successful change of files, with its bytes, to `fd`; -1 ends it. `api/testing.h` describes the format."""
+    """Write each successful change of files, with its bytes, to `fd`; -1 ends it. `api/testing.h`
+    describes the format.
+    """
     lib.el_fault_record(fd)
 
 
@@ -166,7 +189,8 @@ def point(name: str) -> int:
 # ---- calls ----------------------------------------------------------------------------------------
 
 
-_ENCODING: Final = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()  # as `os.fsencode`, for what is called often
+# as `os.fsencode`, for what is called often
+_ENCODING: Final = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
 
 class Facts(NamedTuple):
@@ -213,7 +237,8 @@ def close(fd: int) -> int:
     return int(lib.el_close(fd))
 
 
-# `close` in C alone: no instruction of Python, at which an interrupt could come, is before the call of the system
+# `close` in C alone: no instruction of Python, at which an interrupt could come, is before the call
+# of the system
 close_at_once: Callable[[int], int] = lib.el_close
 
 
@@ -232,14 +257,18 @@ def sync(fd: int, data_only: bool) -> int:
 
 
 def sync_all(fds: list[int]) -> list[int]:
-    """The results of `sync` for each descriptor, at most SYNCS_MAX; they are synced at the same time."""
+    """The results of `sync` for each descriptor, at most SYNCS_MAX; they are synced at the same
+    time.
+    """
     results = ffi.new("int32_t[]", len(fds))
     code = int(lib.el_sync_all(ffi.new("int32_t[]", fds), len(fds), results))
     return list(results) if code >= 0 else [code] * len(fds)
 
 
 def failed_syncs() -> int:
-    """Count of failed syncs in this process. Counted in C: an interrupt after the call cannot hide a failure."""
+    """Count of failed syncs in this process. Counted in C: an interrupt after the call cannot hide
+    a failure.
+    """
     return int(lib.el_failed_syncs())
 
 
@@ -280,20 +309,27 @@ def filesystem(path: str) -> int:
 
 
 def mount_id(path: str) -> int:
-    """The id of the mount of a path, unique in a boot; 0 before Linux 6.8, which has none; or a negative code."""
+    """The id of the mount of a path, unique in a boot; 0 before Linux 6.8, which has none; or a
+    negative code.
+    """
     found = ffi.new("uint64_t *")
     code = int(lib.el_mount(os.fsencode(path), found))
     return int(found[0]) if code > 0 else code
 
 
 def created_ns(fd: int) -> int:
-    """The birth time of a file, comparable for equality only; 0 if the file system has none; or a negative code."""
+    """The birth time of a file, comparable for equality only; 0 if the file system has none; or a
+    negative code.
+    """
     return int(lib.el_created_ns(fd))
 
 
 def boot_ns() -> int:
-    """The clock of deadlines and leases: monotonic, the same in every process, including suspends."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)  # as `el_boot_ns`, without a call into C that releases the GIL
+    """The clock of deadlines and leases: monotonic, the same in every process, including
+    suspends.
+    """
+    # as `el_boot_ns`, without a call into C that releases the GIL
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def wall_ms() -> int:
@@ -377,18 +413,35 @@ assert SLOT_ENTRY.size == SLOT_BYTES
 
 
 class Heartbeat:
-    """A native thread that writes the heartbeats of a process slot. `code` is below 0 if it could not start. Threads: any.
+    """A native thread that writes the heartbeats of a process slot. `code` is below 0 if it could
+    not start. Threads: any.
 
-    The thread ends before its memory is freed: with `end`, or with the last reference. `expired` reads memory and clock
-    without a call into the core, as it is checked for every record.
+    The thread ends before its memory is freed: with `end`, or with the last reference. `expired`
+    reads memory and clock without a call into the core, as it is checked for every record.
     """
 
-    def __init__(self, fd: int, position: int, guard_at: int, session_ms: int, heartbeat_ms: int, poll_ms: int) -> None:
+    def __init__(
+        self,
+        fd: int,
+        position: int,
+        guard_at: int,
+        session_ms: int,
+        heartbeat_ms: int,
+        poll_ms: int,
+    ) -> None:
         self._raw: Any = ffi.gc(ffi.new("el_lease *"), lib.el_lease_end)
         self._mutex = threading.Lock()
         million = 1_000_000
         self.code = int(
-            lib.el_lease_start(self._raw, fd, position, guard_at, session_ms * million, heartbeat_ms * million, poll_ms * million)
+            lib.el_lease_start(
+                self._raw,
+                fd,
+                position,
+                guard_at,
+                session_ms * million,
+                heartbeat_ms * million,
+                poll_ms * million,
+            )
         )
 
     @property
@@ -404,7 +457,9 @@ class Heartbeat:
         return bool(lib.el_lease_left(self._raw))
 
     def age(self, ns: int) -> bool:
-        """Count `ns` more since the last poll, and act on it before this returns; False during a poll. For tests."""
+        """Count `ns` more since the last poll, and act on it before this returns; False during a
+        poll. For tests.
+        """
         with self._mutex:
             return bool(lib.el_lease_age(self._raw, ns))
 
@@ -435,10 +490,14 @@ def read_slot(fd: int, lock_at: int, position: int, guard_at: int) -> tuple[int,
     return code, bytes(ffi.buffer(entry))
 
 
-def walk_headers(fd: int, position: int, size: int, batches: Any, base: int = -1) -> tuple[int, int]:
-    """batch rows of [position, size) of the log file of segment `base` (-1: unknown): (count, first byte after them).
+def walk_headers(
+    fd: int, position: int, size: int, batches: Any, base: int = -1
+) -> tuple[int, int]:
+    """batch rows of [position, size) of the log file of segment `base` (-1: unknown): (count, first
+    byte after them).
 
-    Bodies are not read. Raises CorruptRecordError if they are no chain of batches of magic 2, and StorageError.
+    Bodies are not read. Raises CorruptRecordError if they are no chain of batches of magic 2, and
+    StorageError.
     """
     end = ffi.new("int64_t *")
     rows = ffi.from_buffer("el_batch[]", batches)

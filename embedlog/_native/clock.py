@@ -1,8 +1,10 @@
-"""The clock of timestamps, retention and expiry in this process, and the moves that tests make with it.
+"""The clock of timestamps, retention and expiry in this process, and the moves that tests make with
+it.
 
 CLOCK-1  waits, deadlines, locks and heartbeats use the clocks of the kernel, which nothing moves
 CLOCK-2  both extensions stamp records: a move sets the wall clock of both
-CLOCK-3  the elapsed time of open transactions and idle producers is counted on a monotonic clock plus `advanced_ns`
+CLOCK-3  the elapsed time of open transactions and idle producers is counted on a monotonic clock
+    plus `advanced_ns`
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ from embedlog._native import _core, _rows
 
 __all__ = ["advance", "advanced_ns", "freeze_wall", "shift_wall"]
 
-_shift_ms, _frozen_ms, _advanced_ns = 0, -1, 0
+_shift_ms = 0
+_frozen_ms = -1
+_advanced_ns = 0
 
 
 def shift_wall(ms: int) -> None:
@@ -22,7 +26,9 @@ def shift_wall(ms: int) -> None:
 
 
 def freeze_wall(ms: int | None) -> None:
-    """Stop the wall clock of this process at this time, in ms since 1970 UTC; None lets it run again."""
+    """Stop the wall clock of this process at this time, in ms since 1970 UTC; None lets it run
+    again.
+    """
     global _frozen_ms
     _frozen_ms = -1 if ms is None else ms
     _set()

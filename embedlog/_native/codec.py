@@ -1,6 +1,7 @@
 """Python calls of the codec in `_core`: take numpy arrays, return numbers and filled arrays.
 
-CODEC-1  these functions only convert arguments and results: sizes, columns and errors are chosen by the callers
+CODEC-1  these functions only convert arguments and results: sizes, columns and errors are chosen by
+    the callers
 CODEC-2  every array stays referenced during the call of C that uses it
 """
 
@@ -125,13 +126,19 @@ class Encoder:
 
     def __init__(self, rows: int, count: int, batch_bytes: int, attributes: int) -> None:
         self._state = ffi.new("el_encoder *")
-        self._state.rows, self._state.count = rows, count
-        self._state.batch_bytes, self._state.attributes = batch_bytes, attributes
+        self._state.rows = rows
+        self._state.count = count
+        self._state.batch_bytes = batch_bytes
+        self._state.attributes = attributes
         self._pins: list[Any] = []
         self._count = ffi.new("int64_t *")
 
-    def column(self, name: str, data: Any, offsets: Any, validity: Any, validity_offset: int) -> None:
-        self._pins += set_bytes(getattr(self._state, name), data, offsets, validity, validity_offset)
+    def column(
+        self, name: str, data: Any, offsets: Any, validity: Any, validity_offset: int
+    ) -> None:
+        self._pins += set_bytes(
+            getattr(self._state, name), data, offsets, validity, validity_offset
+        )
 
     def array(self, name: str, kind: str, array: Any) -> None:
         self._pins.append(pointer(kind, array))
@@ -150,7 +157,8 @@ class Encoder:
 
     def run(self, out: Any, batches: Any) -> tuple[int, int]:
         """Encodes into `out` as el_encode does: (size or code, count of batches)."""
-        target, rows = ffi.from_buffer("uint8_t[]", out), ffi.from_buffer("el_batch[]", batches)
+        target = ffi.from_buffer("uint8_t[]", out)
+        rows = ffi.from_buffer("el_batch[]", batches)
         written = lib.el_encode(self._state, target, len(out), rows, len(batches), self._count)
         return int(written), int(self._count[0])
 
@@ -161,18 +169,28 @@ def reseal(batch: Any, body_size: int, codec: int) -> int:
 
 def stamp(run: Any, base_offset: int, leader_epoch: int, digest: int) -> tuple[int, int]:
     """Stamp offsets and epoch into every batch of a run: (next offset or code, digest)."""
-    view, chained = ffi.from_buffer("uint8_t[]", run), ffi.new("uint64_t *", digest)
+    view = ffi.from_buffer("uint8_t[]", run)
+    chained = ffi.new("uint64_t *", digest)
     following = lib.el_stamp(view, len(view), base_offset, leader_epoch, chained)
     return int(following), int(chained[0])
 
 
-def stamp_producer(run: Any, batches: Any, producer_id: int, epoch: int, sequence: int, transactional: bool) -> int:
+def stamp_producer(
+    run: Any, batches: Any, producer_id: int, epoch: int, sequence: int, transactional: bool
+) -> int:
     """Stamp the producer into every batch of a run and its row: the next sequence, or a code."""
-    view, rows = ffi.from_buffer("uint8_t[]", run), ffi.from_buffer("el_batch[]", batches)
-    return int(lib.el_stamp_producer(view, len(view), rows, len(rows), producer_id, epoch, sequence, transactional))
+    view = ffi.from_buffer("uint8_t[]", run)
+    rows = ffi.from_buffer("el_batch[]", batches)
+    return int(
+        lib.el_stamp_producer(
+            view, len(view), rows, len(rows), producer_id, epoch, sequence, transactional
+        )
+    )
 
 
-def set_header_fields(batch: Any, fields: Any, attributes: bool, max_timestamp: bool, producer: bool, sequence: bool) -> int:
+def set_header_fields(
+    batch: Any, fields: Any, attributes: bool, max_timestamp: bool, producer: bool, sequence: bool
+) -> int:
     """Change fields of a sealed batch to those of a batch row, and update the CRC."""
     mask = (
         (lib.EL_SET_ATTRIBUTES if attributes else 0)
@@ -181,7 +199,9 @@ def set_header_fields(batch: Any, fields: Any, attributes: bool, max_timestamp: 
         | (lib.EL_SET_SEQUENCE if sequence else 0)
     )
     view = ffi.from_buffer("uint8_t[]", batch)
-    return int(lib.el_set_header_fields(view, len(view), ffi.from_buffer("el_batch[]", fields), mask))
+    return int(
+        lib.el_set_header_fields(view, len(view), ffi.from_buffer("el_batch[]", fields), mask)
+    )
 
 
 # ---- scanning ------------------------------------------------------------------------------------
@@ -192,11 +212,21 @@ def scan(
 ) -> tuple[int, int, int, tuple[int, ...], Any]:
     """el_scan over data[start:]: (count, consumed, need, (next offset, epoch, digest), problem)."""
     view = ffi.from_buffer("uint8_t[]", data)
-    chain, problem, sizes = ffi.new("el_chain *"), ffi.new("el_problem *"), ffi.new("int64_t[2]")
+    chain = ffi.new("el_chain *")
+    problem = ffi.new("el_problem *")
+    sizes = ffi.new("int64_t[2]")
     chain.next_offset, chain.segment_base, chain.epoch, chain.digest, chain.gaps_allowed = state
     rows = ffi.from_buffer("el_batch[]", batches)
-    count = lib.el_scan(view + start, len(view) - start, chain, rows, len(rows), sizes, sizes + 1, problem)
-    return int(count), int(sizes[0]), int(sizes[1]), (int(chain.next_offset), int(chain.epoch), int(chain.digest)), problem
+    count = lib.el_scan(
+        view + start, len(view) - start, chain, rows, len(rows), sizes, sizes + 1, problem
+    )
+    return (
+        int(count),
+        int(sizes[0]),
+        int(sizes[1]),
+        (int(chain.next_offset), int(chain.epoch), int(chain.digest)),
+        problem,
+    )
 
 
 # ---- interval digests ----------------------------------------------------------------------------
@@ -223,21 +253,38 @@ class Digests:
     def compare(
         self, number: int, data: Any, batches: Any, state: tuple[int, int, int]
     ) -> tuple[int, tuple[int, int, int], tuple[int, int, int] | None]:
-        """(next number or code, (position, agreed, digest), (position, expected, found) of a difference)."""
-        view, rows = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("el_batch[]", batches)
-        after, problem = ffi.new("el_compared *"), ffi.new("el_problem *")
+        """(next number or code, (position, agreed, digest), (position, expected, found) of a
+        difference).
+        """
+        view = ffi.from_buffer("uint8_t[]", data)
+        rows = ffi.from_buffer("el_batch[]", batches)
+        after = ffi.new("el_compared *")
+        problem = ffi.new("el_problem *")
         after.position, after.agreed, after.digest = state
-        following = int(lib.el_digests_compare(self._file, number, view, len(view), rows, len(batches), after, problem))
+        following = int(
+            lib.el_digests_compare(
+                self._file, number, view, len(view), rows, len(batches), after, problem
+            )
+        )
         bad = None
         if problem.what == lib.EL_BAD_DIGEST:
-            bad = (int(problem.position), problem.expected & (2**64 - 1), problem.found & (2**64 - 1))
+            bad = (
+                int(problem.position),
+                problem.expected & (2**64 - 1),
+                problem.found & (2**64 - 1),
+            )
         return following, (int(after.position), int(after.agreed), int(after.digest)), bad
 
 
 def digests_before(data: Any, batches: Any, digest: int, out: Any) -> int:
     """Write the chain digest before each batch of `data` into an array of u64."""
-    view, rows = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("el_batch[]", batches)
-    return int(lib.el_digests_before(view, len(view), rows, len(batches), digest, ffi.from_buffer("uint64_t[]", out)))
+    view = ffi.from_buffer("uint8_t[]", data)
+    rows = ffi.from_buffer("el_batch[]", batches)
+    return int(
+        lib.el_digests_before(
+            view, len(view), rows, len(batches), digest, ffi.from_buffer("uint64_t[]", out)
+        )
+    )
 
 
 def digest_record(base: int, number: int, position: int, digest: int) -> bytes:
@@ -251,7 +298,10 @@ def digest_record(base: int, number: int, position: int, digest: int) -> bytes:
 
 def window(start_offset: int, end_offset: int, start_ms: int, end_ms: int) -> Any:
     made = ffi.new("el_window *")
-    made.start_offset, made.end_offset, made.start_ms, made.end_ms = start_offset, end_offset, start_ms, end_ms
+    made.start_offset = start_offset
+    made.end_offset = end_offset
+    made.start_ms = start_ms
+    made.end_ms = end_ms
     return made
 
 
@@ -285,35 +335,71 @@ class Decoder:
     __slots__ = ("_memory", "bad", "columns", "problem", "size", "starts", "wanted")
 
     def __init__(self, wanted: int, records: int, body_size: int) -> None:
-        self.columns, self.problem = ffi.new("el_columns *"), ffi.new("el_problem *")
-        self.bad, self.starts = ffi.new("int64_t *"), ffi.new("int64_t[11]")
+        self.columns = ffi.new("el_columns *")
+        self.problem = ffi.new("el_problem *")
+        self.bad = ffi.new("int64_t *")
+        self.starts = ffi.new("int64_t[11]")
         self.wanted = wanted
         self._memory: Any = None
-        self.size = int(lib.el_lay_out(self.columns, wanted, records, body_size, ffi.NULL, self.starts))
+        self.size = int(
+            lib.el_lay_out(self.columns, wanted, records, body_size, ffi.NULL, self.starts)
+        )
 
     def use(self, memory: Any, values: Any) -> None:
-        """Set the memory of the columns, `size` bytes; `values`: other memory for the values' bytes, or None."""
+        """Set the memory of the columns, `size` bytes; `values`: other memory for the values'
+        bytes, or None.
+        """
         self._memory = (ffi.from_buffer("uint8_t[]", memory), pointer("uint8_t[]", values))
         columns = self.columns
-        lib.el_lay_out(columns, self.wanted, columns.record_capacity, columns.key_capacity, self._memory[0], self.starts)
+        lib.el_lay_out(
+            columns,
+            self.wanted,
+            columns.record_capacity,
+            columns.key_capacity,
+            self._memory[0],
+            self.starts,
+        )
         if values is not None:
-            columns.value_data, columns.value_capacity = self._memory[1], min(len(values), 2**31 - 1)
+            columns.value_data = self._memory[1]
+            columns.value_capacity = min(len(values), 2**31 - 1)
 
     def run(self, data: Any, base: int, batches: Any, within: Any) -> int:
         """Decode uncompressed batches in `data`."""
-        view, rows = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("el_batch[]", batches)
-        return int(lib.el_decode_run(view, len(view), base, rows, len(batches), within, self.columns, self.bad, self.problem))
+        view = ffi.from_buffer("uint8_t[]", data)
+        rows = ffi.from_buffer("el_batch[]", batches)
+        return int(
+            lib.el_decode_run(
+                view,
+                len(view),
+                base,
+                rows,
+                len(batches),
+                within,
+                self.columns,
+                self.bad,
+                self.problem,
+            )
+        )
 
     def bodies(self, bodies: list[Any], batches: Any, within: Any) -> int:
         """Decode separate records sections."""
         views = [ffi.from_buffer("uint8_t[]", body) for body in bodies]
-        starts, sizes = ffi.new("uint8_t *[]", views), ffi.new("int64_t[]", [len(view) for view in views])
+        starts = ffi.new("uint8_t *[]", views)
+        sizes = ffi.new("int64_t[]", [len(view) for view in views])
         rows = ffi.from_buffer("el_batch[]", batches)
-        return int(lib.el_decode(rows, starts, sizes, len(batches), within, self.columns, self.bad, self.problem))
+        return int(
+            lib.el_decode(
+                rows, starts, sizes, len(batches), within, self.columns, self.bad, self.problem
+            )
+        )
 
 
-def decode_headers(arrays: dict[str, Any], capacities: dict[str, int], bodies: list[Any], batches: Any, within: Any) -> int:
-    """Second pass over all bodies: decode headers into the arrays, which are named as in el_headers."""
+def decode_headers(
+    arrays: dict[str, Any], capacities: dict[str, int], bodies: list[Any], batches: Any, within: Any
+) -> int:
+    """Second pass over all bodies: decode headers into the arrays, which are named as in
+    el_headers.
+    """
     out = ffi.new("el_headers *")
     kinds = {name: "int32_t[]" if name.endswith("offsets") else "uint8_t[]" for name in arrays}
     pins = {name: ffi.from_buffer(kinds[name], array) for name, array in arrays.items()}
@@ -344,7 +430,9 @@ def time_floor(entries: Any, timestamp_ms: int) -> int:
 
 
 def index_floor_file(fd: int, count: int, target: int) -> tuple[int, bytes] | None:
-    """Number and bytes of the last entry <= target among the first `count` of a file; None if all are greater."""
+    """Number and bytes of the last entry <= target among the first `count` of a file; None if all
+    are greater.
+    """
     return _found(lib.el_index_floor_file, fd, count, target, lib.EL_INDEX_ENTRY_SIZE)
 
 
@@ -352,7 +440,9 @@ def time_floor_file(fd: int, count: int, timestamp_ms: int) -> tuple[int, bytes]
     return _found(lib.el_time_floor_file, fd, count, timestamp_ms, lib.EL_TIME_ENTRY_SIZE)
 
 
-def _found(search: Any, fd: int, count: int, target: int, entry_size: int) -> tuple[int, bytes] | None:
+def _found(
+    search: Any, fd: int, count: int, target: int, entry_size: int
+) -> tuple[int, bytes] | None:
     entry = ffi.new("uint8_t[]", entry_size)
     number = int(search(fd, count, target, entry))
     if number >= 0:
@@ -360,7 +450,9 @@ def _found(search: Any, fd: int, count: int, target: int, entry_size: int) -> tu
     if number == -1:
         return None
     if number == EMORE:
-        raise CorruptRecordError("an index is shorter than its count", expected=f"{count} entries of {entry_size} bytes")
+        raise CorruptRecordError(
+            "an index is shorter than its count", expected=f"{count} entries of {entry_size} bytes"
+        )
     raise StorageError("reading an index", errno=-number - 1000)
 
 
@@ -378,19 +470,37 @@ class OffsetTable:
 
     def __init__(self, slots: Any, capacity: int, limit: int, seed: tuple[int, int]) -> None:
         self._slots = slots
-        self.raw = ffi.new("el_offset_map *", {"capacity": capacity, "limit": limit, "latest": -1, "seed": list(seed)})
+        self.raw = ffi.new(
+            "el_offset_map *",
+            {"capacity": capacity, "limit": limit, "latest": -1, "seed": list(seed)},
+        )
         self.raw.slots = pointer("uint8_t[]", slots)
         self.problem = ffi.new("el_problem *")
         self._done = ffi.new("int64_t *")
 
     def add_run(self, data: Any, base: int, batches: Any, start_offset: int) -> tuple[int, int]:
-        """Add uncompressed batches in `data`: (a code, count of batches that were added completely)."""
-        view, rows = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("el_batch[]", batches)
-        code = lib.el_map_add_run(self.raw, view, len(view), base, rows, len(batches), start_offset, self._done, self.problem)
+        """Add uncompressed batches in `data`: (a code, count of batches that were added
+        completely).
+        """
+        view = ffi.from_buffer("uint8_t[]", data)
+        rows = ffi.from_buffer("el_batch[]", batches)
+        code = lib.el_map_add_run(
+            self.raw,
+            view,
+            len(view),
+            base,
+            rows,
+            len(batches),
+            start_offset,
+            self._done,
+            self.problem,
+        )
         return int(code), int(self._done[0])
 
     def add(self, batch: Any, body: Any, start_offset: int) -> int:
-        """Add one batch: `batch` is its batch row in an array, `body` its uncompressed records section."""
+        """Add one batch: `batch` is its batch row in an array, `body` its uncompressed records
+        section.
+        """
         view = ffi.from_buffer("uint8_t[]", body)
         rows = ffi.from_buffer("el_batch[]", batch)
         return int(lib.el_map_add(self.raw, rows, view, len(view), start_offset, self.problem))
@@ -404,13 +514,20 @@ class Cleaner:
 
     def __init__(self, table: OffsetTable, now_ms: int, horizon_ms: int) -> None:
         self._table = table
-        self._raw = ffi.new("el_cleaner *", {"map": table.raw, "now_ms": now_ms, "horizon_ms": horizon_ms})
-        self._done, self.problem = ffi.new("int64_t *"), ffi.new("el_problem *")
+        self._raw = ffi.new(
+            "el_cleaner *", {"map": table.raw, "now_ms": now_ms, "horizon_ms": horizon_ms}
+        )
+        self._done = ffi.new("int64_t *")
+        self.problem = ffi.new("el_problem *")
 
-    def run(self, data: Any, base: int, batches: Any, orders: Any, out: Any, cleaned: Any) -> tuple[int, int]:
+    def run(
+        self, data: Any, base: int, batches: Any, orders: Any, out: Any, cleaned: Any
+    ) -> tuple[int, int]:
         """(bytes written or a code, count of processed batches)."""
-        view, target = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("uint8_t[]", out)
-        rows, answer = ffi.from_buffer("el_batch[]", batches), ffi.from_buffer("el_batch[]", cleaned)
+        view = ffi.from_buffer("uint8_t[]", data)
+        target = ffi.from_buffer("uint8_t[]", out)
+        rows = ffi.from_buffer("el_batch[]", batches)
+        answer = ffi.from_buffer("el_batch[]", cleaned)
         written = lib.el_clean_run(
             self._raw,
             view,

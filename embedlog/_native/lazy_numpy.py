@@ -1,10 +1,14 @@
-"""Contains numpy, which is imported at its first use: that takes longer than a program needs to append its first record.
+"""Contains numpy, which is imported at its first use: that takes longer than a program needs to
+append its first record.
 
-NUMPY-1  a module of the package writes `from embedlog._native.lazy_numpy import np`, and uses numpy inside functions only
-NUMPY-2  an import that fails, such as one without a free descriptor, is a StorageError: it can happen in the middle of a read
-NUMPY-3  a numpy that is half imported stays so. A fork waits for an import. The main thread, where signals are handled, leaves it
-    to another thread: an interrupt ends the wait, not the import
-NUMPY-4  `load` imports it in a pause, before a use that should not wait for it. An error is left to that use
+NUMPY-1  a module of the package writes `from embedlog._native.lazy_numpy import np`, and uses numpy
+    inside functions only
+NUMPY-2  an import that fails, such as one without a free descriptor, is a StorageError: it can
+    happen in the middle of a read
+NUMPY-3  a numpy that is half imported stays so. A fork waits for an import. The main thread, where
+    signals are handled, leaves it to another thread: an interrupt ends the wait, not the import
+NUMPY-4  `load` imports it in a pause, before a use that should not wait for it. An error is left to
+    that use
 """
 
 from __future__ import annotations
@@ -21,7 +25,9 @@ from embedlog.errors import StorageError
 __all__ = ["load", "np"]
 
 _importing = threading.RLock()
-os.register_at_fork(before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release)
+os.register_at_fork(
+    before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release
+)
 
 
 def _import_held() -> None:
@@ -42,13 +48,17 @@ if TYPE_CHECKING:
 else:
 
     class _Late:
-        """The module numpy; a name that was used once is an attribute, so later uses cost what they cost in a module."""
+        """The module numpy; a name that was used once is an attribute, so later uses cost what they
+        cost in a module.
+        """
 
         def __getattr__(self, name: str) -> Any:
             try:
                 _import_numpy()
             except OSError as problem:
-                raise StorageError("numpy cannot be imported", errno=problem.errno, path=problem.filename) from problem
+                raise StorageError(
+                    "numpy cannot be imported", errno=problem.errno, path=problem.filename
+                ) from problem
             value = getattr(sys.modules["numpy"], name)
             setattr(self, name, value)
             return value

@@ -1,6 +1,8 @@
-"""The replica state of control pages, the copy of a leader's batches, and the commit, in the C core.
+"""The replica state of control pages, the copy of a leader's batches, and the commit, in the C
+core.
 
-NATIVEREPLICA-1  results are numbers, codes are those of the C core (``api/replica.h``, ``api/log.h``); it knows no topics
+NATIVEREPLICA-1  results are numbers, codes are those of the C core (``api/replica.h``,
+    ``api/log.h``); it knows no topics
 """
 
 from __future__ import annotations
@@ -58,21 +60,28 @@ class Leading(NamedTuple):
 
 
 def read(page: Page) -> tuple[Published, Replica] | None:
-    """The published tuple and the replica state of one publication; None if the page is not readable."""
+    """The published tuple and the replica state of one publication; None if the page is not
+    readable.
+    """
     found = getattr(page.local, "both", None)
     if found is None:
         found = page.local.both = _buffers()
     raw, tuple_at, replica_at = found
     if lib.el_page_read_replica(page.raw, tuple_at, replica_at) < 0:
         return None
-    fields = _BOTH.unpack(raw)  # in one step: a signal handler that reads this page may run before it
+    # in one step: a signal handler that reads this page may run before it
+    fields = _BOTH.unpack(raw)
     return as_published(fields[:_PUBLISHED_COUNT]), _as_replica(fields[_PUBLISHED_COUNT:])
 
 
 def _buffers() -> tuple[Any, Any, Any]:
     """A buffer for both, and where each of them is."""
     block = ffi.new("uint8_t[]", _BOTH.size)
-    return ffi.buffer(block), ffi.cast("el_tuple *", block), ffi.cast("el_replica *", block + ffi.sizeof("el_tuple"))
+    return (
+        ffi.buffer(block),
+        ffi.cast("el_tuple *", block),
+        ffi.cast("el_replica *", block + ffi.sizeof("el_tuple")),
+    )
 
 
 def publish(page: Page, published: Published, replica: Replica, directory: Page | None) -> None:
@@ -85,21 +94,39 @@ def publish(page: Page, published: Published, replica: Replica, directory: Page 
 
 
 def require_leader(writer: Writer, node_slot: int, leader_epoch: int, *, all_in_sync: int) -> None:
-    """Let the writer append only while its page leads in this epoch. REQUIRES the partition's mutex.
+    """Let the writer append only while its page leads in this epoch. REQUIRES the partition's
+    mutex.
 
-    `all_in_sync`: the least ISR that it accepts, if the page requires no larger one; 0 for one of any size.
+    `all_in_sync`: the least ISR that it accepts, if the page requires no larger one; 0 for one of
+    any size.
     """
     raw = writer.raw
-    raw.replicated, raw.node_slot, raw.leader_epoch, raw.all_in_sync = 1, node_slot, leader_epoch, all_in_sync
+    raw.replicated = 1
+    raw.node_slot = node_slot
+    raw.leader_epoch = leader_epoch
+    raw.all_in_sync = all_in_sync
 
 
-def follow(writer: Writer, leading: Leading, data_epoch: int, run: Buffer, start: int, rows: Any, ending: Ending | None) -> int:
-    """Append run[start:] of a leader unchanged; returns a code of `system` or of this module, and fills `writer.out`.
+def follow(
+    writer: Writer,
+    leading: Leading,
+    data_epoch: int,
+    run: Buffer,
+    start: int,
+    rows: Any,
+    ending: Ending | None,
+) -> int:
+    """Append run[start:] of a leader unchanged; returns a code of `system` or of this module, and
+    fills `writer.out`.
 
-    `rows` begins with the batch at `start`. An empty run publishes the high watermark only. REQUIRES `Writer.begin`, and batches
-    that were checked.
+    `rows` begins with the batch at `start`. An empty run publishes the high watermark only.
+    REQUIRES `Writer.begin`, and batches that were checked.
     """
-    fields = {"high_watermark": leading.high_watermark, "epoch": leading.epoch, "data_epoch": data_epoch}
+    fields = {
+        "high_watermark": leading.high_watermark,
+        "epoch": leading.epoch,
+        "data_epoch": data_epoch,
+    }
     source = ffi.new("el_leading *", fields | {"gaps_allowed": leading.gaps_allowed})
     with ffi.from_buffer("uint8_t[]", run) as view, ffi.from_buffer("el_batch[]", rows) as numbers:
         return int(
@@ -127,7 +154,9 @@ class Member(NamedTuple):
 
 
 class Members:
-    """The control pages of the followers of one partition, for `commit`. Threads: REQUIRES the leader's mutex."""
+    """The control pages of the followers of one partition, for `commit`. Threads: REQUIRES the
+    leader's mutex.
+    """
 
     def __init__(self, members: Sequence[Member]) -> None:
         self._members = list(members)  # referenced while the C core may read them
@@ -135,15 +164,25 @@ class Members:
         self._raw = ffi.new(
             "el_member[]",
             [
-                {"page": each.page.raw, "path": path, "device": each.device, "inode": each.inode, "node_slot": each.slot}
+                {
+                    "page": each.page.raw,
+                    "path": path,
+                    "device": each.device,
+                    "inode": each.inode,
+                    "node_slot": each.slot,
+                }
                 for each, path in zip(members, self._paths, strict=True)
             ],
         )
         self._mark = ffi.new("int64_t *")
 
     def commit(self, writer: Writer, node_slot: int, epoch: int) -> tuple[int, int]:
-        """(code, high watermark): raise the leader's high watermark. REQUIRES `Writer.begin` on the leader."""
-        code = int(lib.el_commit(writer.raw, node_slot, epoch, self._raw, len(self._members), self._mark))
+        """(code, high watermark): raise the leader's high watermark. REQUIRES `Writer.begin` on the
+        leader.
+        """
+        code = int(
+            lib.el_commit(writer.raw, node_slot, epoch, self._raw, len(self._members), self._mark)
+        )
         return code, int(self._mark[0])
 
 
@@ -153,11 +192,21 @@ class Together:
     Threads: REQUIRES the mutexes of all these partitions.
     """
 
-    def __init__(self, leader: tuple[int, Writer], followers: Sequence[tuple[int, Writer]], epoch: int, needed: int) -> None:
-        """Each writer is given with the slot of its directory. `needed`: the least ISR, if the page requires no larger one."""
-        self.writers = (leader[1], *(writer for _, writer in followers))  # referenced while the C core may use them
+    def __init__(
+        self,
+        leader: tuple[int, Writer],
+        followers: Sequence[tuple[int, Writer]],
+        epoch: int,
+        needed: int,
+    ) -> None:
+        """Each writer is given with the slot of its directory. `needed`: the least ISR, if the page
+        requires no larger one.
+        """
+        # referenced while the C core may use them
+        self.writers = (leader[1], *(writer for _, writer in followers))
         for slot, writer in followers:
-            writer.raw.replicated, writer.raw.node_slot = 1, slot
+            writer.raw.replicated = 1
+            writer.raw.node_slot = slot
         require_leader(leader[1], leader[0], epoch, all_in_sync=needed)
         self._followers = ffi.new("el_writer *[]", [writer.raw for _, writer in followers])
         self._raw = ffi.new(
@@ -171,15 +220,29 @@ class Together:
             },
         )
 
-    def append(self, run: Buffer, start: int, rows: Any, deadline_ns: int, known: Any = ffi.NULL) -> int:
-        """As `Writer.append` of the leader, whose `out` it fills; also UNCOMMITTED and OTHER_ISR."""
+    def append(
+        self, run: Buffer, start: int, rows: Any, deadline_ns: int, known: Any = ffi.NULL
+    ) -> int:
+        """As `Writer.append` of the leader, whose `out` it fills; also UNCOMMITTED and
+        OTHER_ISR.
+        """
         out = self.writers[0].out
-        with ffi.from_buffer("uint8_t[]", run) as view, ffi.from_buffer("el_batch[]", rows) as numbers:
-            size, count = len(view) - start, len(numbers)
-            return int(lib.el_append_together(self._raw, view + start, size, numbers, count, known, deadline_ns, out))
+        with (
+            ffi.from_buffer("uint8_t[]", run) as view,
+            ffi.from_buffer("el_batch[]", rows) as numbers,
+        ):
+            size = len(view) - start
+            count = len(numbers)
+            return int(
+                lib.el_append_together(
+                    self._raw, view + start, size, numbers, count, known, deadline_ns, out
+                )
+            )
 
     @property
     def addresses(self) -> tuple[int, int]:
-        """Addresses of el_append_together and of its first argument, for the other extension; valid as long as this object."""
+        """Addresses of el_append_together and of its first argument, for the other extension; valid
+        as long as this object.
+        """
         function = ffi.cast("uintptr_t", ffi.addressof(lib, "el_append_together"))
         return int(function), int(ffi.cast("uintptr_t", self._raw))

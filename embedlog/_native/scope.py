@@ -1,12 +1,14 @@
-"""Contains context managers whose end no interrupt can prevent: scopes, guards, claims and settings.
+"""Contains context managers whose end no interrupt can prevent: scopes, guards, claims and
+settings.
 
-The interpreter runs signal handlers between the instructions of Python functions, also at the first instruction of an `__exit__`
-that is written in Python. A KeyboardInterrupt there leaves the lock of a `contextlib.contextmanager` in a suspended generator,
-for as long as somebody keeps the exception. Their ends are one call of C (`objects/scope.c`).
+The interpreter runs signal handlers between the instructions of Python functions, also at the first
+instruction of an `__exit__` that is written in Python. A KeyboardInterrupt there leaves the lock of
+a `contextlib.contextmanager` in a suspended generator, for as long as somebody keeps the exception.
+Their ends are one call of C (`objects/scope.c`).
 
-A `scope` is a generator function, as for `contextlib.contextmanager`. Its own instructions can be interrupted as those of any
-function. So it holds what others need (a lock, a mutex, an owner field, a pin) by a `Guard` or by another scope, never by
-`finally`.
+A `scope` is a generator function, as for `contextlib.contextmanager`. Its own instructions can be
+interrupted as those of any function. So it holds what others need (a lock, a mutex, an owner field,
+a pin) by a `Guard` or by another scope, never by `finally`.
 """
 
 from __future__ import annotations
@@ -35,13 +37,17 @@ def scope(function: Callable[Parameters, Iterator[Value]]) -> Callable[Parameter
 
 
 class Stack:
-    """Scopes and guards that are entered one after another, and ended together in reverse order. Made by `stack`."""
+    """Scopes and guards that are entered one after another, and ended together in reverse order.
+    Made by `stack`.
+    """
 
     def __init__(self, ends: ExitStack) -> None:
         self._ends = ends
 
     def enter(self, manager: AbstractContextManager[Value]) -> Value:
-        """Enter a scope or guard. Its end is noted before: one that is not entered ends without effect."""
+        """Enter a scope or guard. Its end is noted before: one that is not entered ends without
+        effect.
+        """
         self._ends.push(manager)
         return manager.__enter__()
 

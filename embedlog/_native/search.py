@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def find(data: Any, needle: bytes, fold: bool) -> int:
-    """Position of the first occurrence in a buffer, or -1. With `fold`, ASCII letters match in both cases.
+    """Position of the first occurrence in a buffer, or -1. With `fold`, ASCII letters match in both
+    cases.
 
     REQUIRES a needle that is not empty, in lower case with `fold`.
     """
@@ -23,10 +24,17 @@ def find(data: Any, needle: bytes, fold: bool) -> int:
     return int(lib.el_find(view, len(view), needle, len(needle), fold))
 
 
-def mark_rows(data: Any, offsets: NDArray[np.int32], needle: bytes, fold: bool, found: NDArray[np.bool_]) -> int:
-    """Set `found` for the rows of a column that contain the needle, and return their number. REQUIRES as `find`."""
-    view, places = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("int32_t[]", offsets)
+def mark_rows(
+    data: Any, offsets: NDArray[np.int32], needle: bytes, fold: bool, found: NDArray[np.bool_]
+) -> int:
+    """Set `found` for the rows of a column that contain the needle, and return their number.
+    REQUIRES as `find`.
+    """
+    view = ffi.from_buffer("uint8_t[]", data)
+    places = ffi.from_buffer("int32_t[]", offsets)
     marks = ffi.from_buffer("uint8_t[]", found, require_writable=True)
-    count = lib.el_find_rows(view, len(view), places, len(offsets) - 1, needle, len(needle), fold, marks)
+    count = lib.el_find_rows(
+        view, len(view), places, len(offsets) - 1, needle, len(needle), fold, marks
+    )
     assert count >= 0, "the offsets of a decoded column rise"
     return int(count)

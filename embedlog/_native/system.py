@@ -1,9 +1,10 @@
 """Control pages, the append and the tail of the C core, and the names of `calls`.
 
-SYSTEM-1  this module knows no topics; results are numbers, codes are those of the C core (``api/log.h``)
+SYSTEM-1  this module knows no topics; results are numbers, codes are those of the C core
+    (``api/log.h``)
 SYSTEM-2  a negative code below -1000 is a system error: ``errno_of`` returns its errno
-SYSTEM-3  pointers live as long as the object here that made them. A closed page reads as zeros, and its file is no longer in use:
-    immediately, or when the last `pin` ends
+SYSTEM-3  pointers live as long as the object here that made them. A closed page reads as zeros, and
+    its file is no longer in use: immediately, or when the last `pin` ends
 """
 
 from __future__ import annotations
@@ -24,16 +25,38 @@ from embedlog.errors import StorageError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# ---- control pages --------------------------------------------------------------------------------
+# ---- control pages -------------------------------------------------------------------------------
 
 VALID, FOREIGN, LOST, NEWER, DAMAGED, OLDER = range(6)
 FLAG_DELETED: Final[int] = lib.EL_FLAG_DELETED
 FLAG_REPLACED: Final[int] = lib.EL_FLAG_REPLACED
 FLAG_KEPT: Final[int] = lib.EL_FLAG_KEPT
-(WORD_FLAGS, WORD_OWNER, WORD_OWNER_SINCE, WORD_ROLL_INTENT, WORD_SYNC_OWNER, WORD_SYNC_FROM, WORD_SYNC_TO,
- WORD_DURABLE, WORD_POISON, WORD_UNSYNCED_SINCE, WORD_CACHE, WORD_UNSYNCED_COUNT, WORD_SNAPSHOT, WORD_NO_PRODUCERS,
- WORD_PRODUCED, WORD_CUT_INTENT, WORD_CUT_BASE, WORD_CUT_OFFSET, WORD_CUTS, WORD_AWAITED) = range(20)  # fmt: skip
-CUT_LOST, CUT_END, CUT_ALL = 1, 2, 3  # values of WORD_CUT_INTENT: see `el_cut` in api/log.h
+(
+    WORD_FLAGS,
+    WORD_OWNER,
+    WORD_OWNER_SINCE,
+    WORD_ROLL_INTENT,
+    WORD_SYNC_OWNER,
+    WORD_SYNC_FROM,
+    WORD_SYNC_TO,
+    WORD_DURABLE,
+    WORD_POISON,
+    WORD_UNSYNCED_SINCE,
+    WORD_CACHE,
+    WORD_UNSYNCED_COUNT,
+    WORD_SNAPSHOT,
+    WORD_NO_PRODUCERS,
+    WORD_PRODUCED,
+    WORD_CUT_INTENT,
+    WORD_CUT_BASE,
+    WORD_CUT_OFFSET,
+    WORD_CUTS,
+    WORD_AWAITED,
+) = range(20)
+# values of WORD_CUT_INTENT: see `el_cut` in api/log.h
+CUT_LOST = 1
+CUT_END = 2
+CUT_ALL = 3
 
 
 class Published(NamedTuple):
@@ -68,7 +91,8 @@ class Published(NamedTuple):
 TUPLE_FIELDS: Final = "=16qQi5IQ"  # el_tuple: 16 numbers, digest, epoch, the rest unsigned
 _TUPLE: Final = struct.Struct(TUPLE_FIELDS)
 assert _TUPLE.size == ffi.sizeof("el_tuple")
-as_published: Final[Callable[[tuple[int, ...]], Published]] = partial(tuple.__new__, Published)  # `_make`, at less cost
+# `_make`, at less cost
+as_published: Final[Callable[[tuple[int, ...]], Published]] = partial(tuple.__new__, Published)
 
 
 def tuple_of(published: Published) -> Any:
@@ -80,7 +104,13 @@ def identity(incarnation: bytes, topic_id: bytes, partition: int, device: int, i
     """The expected identity of a partition's control page in this incarnation of the directory."""
     return ffi.new(
         "el_identity *",
-        {"incarnation": list(incarnation), "topic_id": list(topic_id), "partition": partition, "device": device, "inode": inode},
+        {
+            "incarnation": list(incarnation),
+            "topic_id": list(topic_id),
+            "partition": partition,
+            "device": device,
+            "inode": inode,
+        },
     )
 
 
@@ -90,14 +120,16 @@ def _written(code: int) -> None:
         raise StorageError("cannot change a control page", errno=errno_of(code) or errno.EIO)
 
 
-TOPICS_FUNCTION: Final = int(ffi.cast("uintptr_t", ffi.addressof(lib, "el_topics")))  # its address, for the other extension
+# its address, for the other extension
+TOPICS_FUNCTION: Final = int(ffi.cast("uintptr_t", ffi.addressof(lib, "el_topics")))
 
 
 class Page:
-    """A control page: mapped, or a private copy that is read and written under a lock on its file (`locked`).
+    """A control page: mapped, or a private copy that is read and written under a lock on its file
+    (`locked`).
 
-    Threads: every method may be called from any; `publish`, `write` and `set` of words that the append lock guards
-    need that lock.
+    Threads: every method may be called from any; `publish`, `write` and `set` of words that the
+    append lock guards need that lock.
     """
 
     def __init__(self, fd: int, writable: bool, locked: bool = False) -> None:
@@ -107,9 +139,12 @@ class Page:
             name = None
             with contextlib.suppress(OSError):  # for the message only
                 name = os.readlink(f"/proc/self/fd/{fd}")
-            raise StorageError("cannot map a control page", errno=errno_of(int(error[0])) or errno.EIO, path=name)
+            raise StorageError(
+                "cannot map a control page", errno=errno_of(int(error[0])) or errno.EIO, path=name
+            )
         self.raw = ffi.gc(raw, lib.el_unmap)
-        self.writable, self.locked = writable, locked
+        self.writable = writable
+        self.locked = locked
         self.closed = False
         self.local = threading.local()  # the buffers of the reads of a thread
         self._closing = threading.Lock()
@@ -123,7 +158,9 @@ class Page:
                 lib.el_page_release(self.raw)
 
     def pin(self) -> bool:
-        """Keep the file mapped until `unpin`, for writers that run concurrently with `close`; False if it is closed."""
+        """Keep the file mapped until `unpin`, for writers that run concurrently with `close`; False
+        if it is closed.
+        """
         with self._closing:
             self._pins += not self.closed
             return not self.closed
@@ -139,7 +176,9 @@ class Page:
         return int(lib.el_page_check(self.raw, expected))
 
     def alive(self) -> bool:
-        """Whether the memory shows a control page: other content means that the file was truncated or overwritten."""
+        """Whether the memory shows a control page: other content means that the file was truncated
+        or overwritten.
+        """
         return bool(lib.el_page_alive(self.raw))
 
     def incarnation(self) -> bytes:
@@ -168,16 +207,22 @@ class Page:
         return as_published(_TUPLE.unpack(self.local.bytes))
 
     def topics(self) -> int:
-        """Of a directory's page: the topics word, which changes with the topics and is odd during a change."""
+        """Of a directory's page: the topics word, which changes with the topics and is odd during a
+        change.
+        """
         return int(lib.el_topics(self.raw))
 
     @property
     def place(self) -> tuple[object, int]:
-        """What keeps the page in memory, also after `close`, and its address, for the other extension."""
+        """What keeps the page in memory, also after `close`, and its address, for the other
+        extension.
+        """
         return self.raw, int(ffi.cast("uintptr_t", self.raw))
 
     def move_topics(self, done: bool) -> None:
-        """Change the topics word before and after a change of the topics, and wake its waiters. REQUIRES the directory lock."""
+        """Change the topics word before and after a change of the topics, and wake its waiters.
+        REQUIRES the directory lock.
+        """
         lib.el_topics_move(self.raw, done)
 
     def touch_topics(self) -> None:
@@ -185,7 +230,9 @@ class Page:
         lib.el_topics_touch(self.raw)
 
     def notice(self) -> int:
-        """The notice word, which `notify` changes. Order: read it, then read the data, then wait for a change."""
+        """The notice word, which `notify` changes. Order: read it, then read the data, then wait
+        for a change.
+        """
         return int(lib.el_page_notice(self.raw))
 
     def notify(self) -> None:
@@ -193,7 +240,11 @@ class Page:
         _written(lib.el_page_notify(self.raw))
 
     def publish(self, published: Published, directory: Page | None) -> None:
-        _written(lib.el_page_publish(self.raw, tuple_of(published), directory.raw if directory else ffi.NULL))
+        _written(
+            lib.el_page_publish(
+                self.raw, tuple_of(published), directory.raw if directory else ffi.NULL
+            )
+        )
 
     def word(self, word: int) -> int:
         return int(lib.el_page_word(self.raw, word))
@@ -205,7 +256,9 @@ class Page:
         _written(lib.el_page_add(self.raw, word, value))
 
     def sleep(self, word: int, seen: int, deadline_ns: int) -> None:
-        """Sleep while a field equals `seen`, at most a millisecond: its owner may be killed before `wake`."""
+        """Sleep while a field equals `seen`, at most a millisecond: its owner may be killed before
+        `wake`.
+        """
         lib.el_page_sleep(self.raw, word, seen, deadline_ns)
 
     def wake(self, word: int) -> None:
@@ -219,10 +272,24 @@ class Page:
 
 NULL: Final[Any] = ffi.NULL
 
-# ---- the append -----------------------------------------------------------------------------------
+# ---- the append ----------------------------------------------------------------------------------
 
-(APPENDED, MUST_REPAIR, MUST_ROLL, MUST_REOPEN, MUST_REMAP, IS_DELETED, TOO_LARGE, IS_POISONED, LOST_DIRECTORY,
- MUST_CATCH_UP, NOT_DATA, NOT_LEADER, TOO_FEW, OTHER_SETTINGS) = range(14)  # fmt: skip
+(
+    APPENDED,
+    MUST_REPAIR,
+    MUST_ROLL,
+    MUST_REOPEN,
+    MUST_REMAP,
+    IS_DELETED,
+    TOO_LARGE,
+    IS_POISONED,
+    LOST_DIRECTORY,
+    MUST_CATCH_UP,
+    NOT_DATA,
+    NOT_LEADER,
+    TOO_FEW,
+    OTHER_SETTINGS,
+) = range(14)
 
 UNKNOWN_TOPICS: Final = -1  # odd, and no value of a topics word
 
@@ -237,22 +304,39 @@ class Ending:
 
     def __init__(self, first_unstable: int, entry: bytes | None, index_fd: int) -> None:
         self._entry = ffi.from_buffer("uint8_t[]", entry) if entry else ffi.NULL
-        self.raw = ffi.new("el_ending *", {"first_unstable": first_unstable, "entry": self._entry, "fd": index_fd})
+        self.raw = ffi.new(
+            "el_ending *", {"first_unstable": first_unstable, "entry": self._entry, "fd": index_fd}
+        )
 
 
 class Writer:
     """The descriptors and limits with which one process appends to one partition.
 
-    Threads: `append`, `begin`, `held` and `end` need the caller's own mutex; the OFD lock excludes other processes.
+    Threads: `append`, `begin`, `held` and `end` need the caller's own mutex; the OFD lock excludes
+    other processes.
     """
 
     def __init__(
-        self, page: Page, directory: Page | None, lock_path: str, page_path: str, lock_fd: int, device: int, inode: int
+        self,
+        page: Page,
+        directory: Page | None,
+        lock_path: str,
+        page_path: str,
+        lock_fd: int,
+        device: int,
+        inode: int,
     ) -> None:
         lock = facts(lock_fd)
         if isinstance(lock, int):
-            raise StorageError("cannot read the state of the append lock file", errno=errno_of(lock), path=lock_path)
-        self._names = (ffi.new("char[]", os.fsencode(lock_path)), ffi.new("char[]", os.fsencode(page_path)))
+            raise StorageError(
+                "cannot read the state of the append lock file",
+                errno=errno_of(lock),
+                path=lock_path,
+            )
+        self._names = (
+            ffi.new("char[]", os.fsencode(lock_path)),
+            ffi.new("char[]", os.fsencode(page_path)),
+        )
         self.raw = ffi.new(
             "el_writer *",
             {
@@ -283,32 +367,70 @@ class Writer:
         """Check before every append that the directory's `.lock` is still this file."""
         self._directory_lock = ffi.new("char[]", os.fsencode(path))
         self.raw.directory_lock_path = self._directory_lock
-        self.raw.directory_lock_device, self.raw.directory_lock_inode, self.raw.directory_lock_fd = device, inode, fd
+        self.raw.directory_lock_device = device
+        self.raw.directory_lock_inode = inode
+        self.raw.directory_lock_fd = fd
         self.raw.directory_lock_changed_ns = 0
 
-    def limits(self, *, segment_bytes: int, segment_ms: int, index_bytes: int, index_interval: int, append_time: bool) -> None:
+    def limits(
+        self,
+        *,
+        segment_bytes: int,
+        segment_ms: int,
+        index_bytes: int,
+        index_interval: int,
+        append_time: bool,
+    ) -> None:
         raw = self.raw
-        raw.segment_bytes, raw.segment_ms, raw.index_bytes = segment_bytes, segment_ms, index_bytes
-        raw.index_interval, raw.append_time = index_interval, append_time
+        raw.segment_bytes = segment_bytes
+        raw.segment_ms = segment_ms
+        raw.index_bytes = index_bytes
+        raw.index_interval = index_interval
+        raw.append_time = append_time
 
-    def segment(self, base: int, log_fd: int, index_fd: int, time_fd: int, digest_fd: int, cuts: int = 0) -> None:
+    def segment(
+        self, base: int, log_fd: int, index_fd: int, time_fd: int, digest_fd: int, cuts: int = 0
+    ) -> None:
         """Set the descriptors of a segment. `cuts`: WORD_CUTS, read before they were opened."""
         raw = self.raw
-        raw.cuts, raw.data_epoch = cuts, -1
-        raw.segment_base, raw.log_fd, raw.index_fd, raw.time_fd, raw.digest_fd = base, log_fd, index_fd, time_fd, digest_fd
+        raw.cuts = cuts
+        raw.data_epoch = -1
+        raw.segment_base = base
+        raw.log_fd = log_fd
+        raw.index_fd = index_fd
+        raw.time_fd = time_fd
+        raw.digest_fd = digest_fd
 
-    def append(self, run: Buffer, start: int, rows: Any, deadline_ns: int, known: Any = ffi.NULL) -> int:
-        """Append run[start:], whose batches `rows` describes; returns a code above, and fills `out`.
+    def append(
+        self, run: Buffer, start: int, rows: Any, deadline_ns: int, known: Any = ffi.NULL
+    ) -> int:
+        """Append run[start:], whose batches `rows` describes; returns a code above, and fills
+        `out`.
 
         MUST_CATCH_UP if the run does not continue the cached state `known`.
         """
-        with ffi.from_buffer("uint8_t[]", run) as view, ffi.from_buffer("el_batch[]", rows) as numbers:
+        with (
+            ffi.from_buffer("uint8_t[]", run) as view,
+            ffi.from_buffer("el_batch[]", rows) as numbers,
+        ):
             count = len(numbers)
-            return int(lib.el_append(self.raw, view + start, len(view) - start, numbers, count, known, deadline_ns, self.out))
+            return int(
+                lib.el_append(
+                    self.raw,
+                    view + start,
+                    len(view) - start,
+                    numbers,
+                    count,
+                    known,
+                    deadline_ns,
+                    self.out,
+                )
+            )
 
     @property
     def topics(self) -> int:
-        """The topics word of the directory before the settings of the partition were read, or UNKNOWN_TOPICS.
+        """The topics word of the directory before the settings of the partition were read, or
+        UNKNOWN_TOPICS.
 
         While it is odd, the settings must be read for each append.
         """
@@ -330,8 +452,12 @@ class Writer:
 
     @property
     def addresses(self) -> tuple[int, int]:
-        """Addresses of el_append and of its first argument, for the other extension; valid as long as this object."""
-        return int(ffi.cast("uintptr_t", ffi.addressof(lib, "el_append"))), int(ffi.cast("uintptr_t", self.raw))
+        """Addresses of el_append and of its first argument, for the other extension; valid as long
+        as this object.
+        """
+        return int(ffi.cast("uintptr_t", ffi.addressof(lib, "el_append"))), int(
+            ffi.cast("uintptr_t", self.raw)
+        )
 
     @property
     def segment_base(self) -> int:
@@ -342,11 +468,20 @@ class Writer:
         return int(lib.el_append_begin(self.raw, deadline_ns))
 
     def held(self, run: Buffer, start: int, rows: Any = None) -> int:
-        with ffi.from_buffer("uint8_t[]", run) as view, ffi.from_buffer("el_batch[]", b"" if rows is None else rows) as numbers:
-            return int(lib.el_append_held(self.raw, view + start, len(view) - start, numbers, len(numbers), self.out))
+        with (
+            ffi.from_buffer("uint8_t[]", run) as view,
+            ffi.from_buffer("el_batch[]", b"" if rows is None else rows) as numbers,
+        ):
+            return int(
+                lib.el_append_held(
+                    self.raw, view + start, len(view) - start, numbers, len(numbers), self.out
+                )
+            )
 
     def marker(self, batch: Buffer, first_unstable: int, entry: bytes | None, index_fd: int) -> int:
-        """As `held`, for one marker; `entry` goes into the transaction index before the publication. REQUIRES `begin`."""
+        """As `held`, for one marker; `entry` goes into the transaction index before the
+        publication. REQUIRES `begin`.
+        """
         end = Ending(first_unstable, entry, index_fd)
         with ffi.from_buffer("uint8_t[]", batch) as view:
             return int(lib.el_append_marker(self.raw, view, len(view), end.raw, self.out))
@@ -355,7 +490,7 @@ class Writer:
         lib.el_append_end(self.raw, broken)
 
 
-# ---- tailing --------------------------------------------------------------------------------------
+# ---- tailing -------------------------------------------------------------------------------------
 
 TAIL_DATA, TAIL_NOTHING, TAIL_OTHERWISE = range(3)
 
@@ -366,7 +501,9 @@ class TopicsWords:
     __slots__ = ("_count", "_expected", "_raw", "pages", "words")
 
     def __init__(self, pages: Sequence[Page], words: Sequence[int] | None = None) -> None:
-        """`words`: those of an earlier moment, in the order of the pages; the present ones if not given."""
+        """`words`: those of an earlier moment, in the order of the pages; the present ones if not
+        given.
+        """
         self.pages = pages
         self.words = [page.topics() for page in pages] if words is None else words
         self._raw = ffi.new("uint8_t *[]", [page.raw for page in pages])
@@ -385,7 +522,14 @@ class Tailing:
     """A reader at the end of a log: its position, and a buffer. Threads: one at a time."""
 
     def __init__(
-        self, page: Page, published: Published, position: int, offset: int, digest: int, buffer: bytearray, committed: bool
+        self,
+        page: Page,
+        published: Published,
+        position: int,
+        offset: int,
+        digest: int,
+        buffer: bytearray,
+        committed: bool,
     ) -> None:
         self._page = page
         self.buffer = buffer
@@ -405,7 +549,8 @@ class Tailing:
             },
         )
         self._capacity = len(buffer)
-        self._taken, self._end = ffi.new("int64_t *"), ffi.new("int64_t *")
+        self._taken = ffi.new("int64_t *")
+        self._end = ffi.new("int64_t *")
 
     def use(self, fd: int) -> None:
         """Set the descriptor of the active segment for later reads."""

@@ -1,7 +1,7 @@
 """Contains what threads of ours start and end with. A Ctrl-C at any instruction leaves it usable.
 
-`threading.Thread.start`, `threading.Event` and `threading.Condition` are Python code around a lock: an interrupt inside of them
-leaves that lock taken, and the thread at the other end waits for ever.
+`threading.Thread.start`, `threading.Event` and `threading.Condition` are Python code around a lock:
+an interrupt inside of them leaves that lock taken, and the thread at the other end waits for ever.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ __all__ = ["Bell", "Flag", "start", "uninterrupted"]
 def uninterrupted(call: Callable[[], object]) -> None:
     """Make a call that an interrupt must not leave half done. Raises what it raises.
 
-    Signals are handled in the main thread. There another thread makes the call, and an interrupt ends the wait, not the call.
+    Signals are handled in the main thread. There another thread makes the call, and an interrupt
+    ends the wait, not the call.
     """
-    if threading.get_ident() != threading.main_thread().ident:  # `current_thread` would make an object for a foreign thread
+    # `current_thread` would make an object for a foreign thread
+    if threading.get_ident() != threading.main_thread().ident:
         call()
         return
     ended = threading.Lock()
@@ -44,15 +46,19 @@ def uninterrupted(call: Callable[[], object]) -> None:
 
 
 def start(thread: threading.Thread) -> None:
-    """Start it and wait until it runs. After an interrupt it will run, unless the system refuses it.
+    """Start it and wait until it runs. After an interrupt it will run, unless the system refuses
+    it.
 
-    `Thread.start` waits in a `threading.Event`. An interrupt there can keep its lock, and the thread then never begins.
+    `Thread.start` waits in a `threading.Event`. An interrupt there can keep its lock, and the
+    thread then never begins.
     """
     uninterrupted(thread.start)
 
 
 class Bell:
-    """Wakes one sleeping thread. One that is rung while nobody sleeps ends the next sleep. **Threads:** any."""
+    """Wakes one sleeping thread. One that is rung while nobody sleeps ends the next sleep.
+    **Threads:** any.
+    """
 
     __slots__ = ("_sleep",)
 
@@ -65,7 +71,9 @@ class Bell:
             self._sleep.release()
 
     def wait(self, timeout_s: float = -1) -> bool:
-        """Whether the bell was rung since the last sleep, or rings within `timeout_s` seconds; −1: without a limit."""
+        """Whether the bell was rung since the last sleep, or rings within `timeout_s` seconds; −1:
+        without a limit.
+        """
         return self._sleep.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX))
 
 
@@ -76,7 +84,8 @@ class Flag:
 
     def __init__(self) -> None:
         self._is_set = False
-        self._sleep = threading.Lock()  # taken while the flag is not set: who can take it has seen that
+        # taken while the flag is not set: who can take it has seen that
+        self._sleep = threading.Lock()
         self._sleep.acquire()
 
     def is_set(self) -> bool:
@@ -91,6 +100,9 @@ class Flag:
     def wait(self, timeout_s: float) -> bool:
         """Whether the flag is set, now or within `timeout_s` seconds."""
         if not self._is_set:
-            with Guard(self._sleep.release, partial(self._sleep.acquire, timeout=min(timeout_s, threading.TIMEOUT_MAX))):
+            with Guard(
+                self._sleep.release,
+                partial(self._sleep.acquire, timeout=min(timeout_s, threading.TIMEOUT_MAX)),
+            ):
                 pass
         return self._is_set

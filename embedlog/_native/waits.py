@@ -1,7 +1,10 @@
-"""Waiting for records, notices and changes of the topics, on the futex words of control pages; and looking without a wait.
+"""Waiting for records, notices and changes of the topics, on the futex words of control pages; and
+looking without a wait.
 
-WAITS-1  a wait of the main thread is divided into slices of at most 100 ms, so that Ctrl-C and SIGTERM are handled
-WAITS-2  a wait may spin before it sleeps, until a time of its caller: it needs no wake then, and takes a processor
+WAITS-1  a wait of the main thread is divided into slices of at most 100 ms, so that Ctrl-C and
+    SIGTERM are handled
+WAITS-2  a wait may spin before it sleeps, until a time of its caller: it needs no wake then, and
+    takes a processor
 """
 
 from __future__ import annotations
@@ -13,12 +16,17 @@ from typing import Final
 from embedlog._native.calls import TIMED_OUT, boot_ns, ffi, lib
 from embedlog._native.system import Page
 
-WAIT_COMMITTED, WAIT_UNCOUNTED = 1, 2
-DATA_WORD, LOCK_WORD, NOTICE_WORD = lib.EL_DATA_WORD, lib.EL_LOCK_WORD, lib.EL_NOTICE_WORD  # of `page_word_kind`
+WAIT_COMMITTED = 1
+WAIT_UNCOUNTED = 2
+# of `page_word_kind`
+DATA_WORD = lib.EL_DATA_WORD
+LOCK_WORD = lib.EL_LOCK_WORD
+NOTICE_WORD = lib.EL_NOTICE_WORD
 NOTICES_MAX: Final[int] = lib.EL_NOTICES_MAX
 DIRECTORIES_MAX: Final[int] = lib.EL_DIRECTORIES_MAX
 NOT_FOLLOWED: Final = -1  # the wait ignores the topics
-MAIN_THREAD_SLICE_NS: Final = 100_000_000  # main thread: a signal ends the sleep, unless it arrived just before
+# main thread: a signal ends the sleep, unless it arrived just before
+MAIN_THREAD_SLICE_NS: Final = 100_000_000
 OTHER_THREAD_SLICE_NS: Final = 1_000_000_000  # other threads: they run no signal handlers
 
 
@@ -56,28 +64,51 @@ class Waiter:
     ) -> int:
         """Index of a tail that is ready; len(tails) if woken otherwise; TIMED_OUT at the deadline.
 
-        `directories` has the pages of all directories of the tails, at most DIRECTORIES_MAX. With each is the value of its
-        `Page.topics` before the caller last read the topics, or NOT_FOLLOWED. `notices` has values of `Page.notice` for at most
-        NOTICES_MAX pages, each read before the data that it announces.
+        `directories` has the pages of all directories of the tails, at most DIRECTORIES_MAX. With
+        each is the value of its `Page.topics` before the caller last read the topics, or
+        NOT_FOLLOWED. `notices` has values of `Page.notice` for at most NOTICES_MAX pages, each read
+        before the data that it announces.
         """
         watched_notices = ffi.new("el_notice[]", [(page.raw, seen) for page, seen in notices])
         buffer = ffi.new("el_tail[]", [(page.raw, offset) for page, offset in tails])
         shared = self._directories
         for at, (page, topics) in enumerate(directories):
             watched = shared[at]
-            watched.page, watched.topics = page.raw, topics
-        uncounted = any(page.locked or not page.writable for page, _ in (*tails, *directories)) or any(
-            page.locked for page, _ in notices
-        )
+            watched.page = page.raw
+            watched.topics = topics
+        uncounted = any(
+            page.locked or not page.writable for page, _ in (*tails, *directories)
+        ) or any(page.locked for page, _ in notices)
         flags = (WAIT_COMMITTED if committed else 0) | (WAIT_UNCOUNTED if uncounted else 0)
-        slice_ns = MAIN_THREAD_SLICE_NS if threading.get_ident() == threading.main_thread().ident else OTHER_THREAD_SLICE_NS
-        arguments = (buffer, len(tails), watched_notices, len(notices), shared, len(directories), flags, self._word)
+        slice_ns = (
+            MAIN_THREAD_SLICE_NS
+            if threading.get_ident() == threading.main_thread().ident
+            else OTHER_THREAD_SLICE_NS
+        )
+        arguments = (
+            buffer,
+            len(tails),
+            watched_notices,
+            len(notices),
+            shared,
+            len(directories),
+            flags,
+            self._word,
+        )
         while True:
             now = boot_ns()
             until = min(deadline_ns, now + slice_ns)
             spinning = self.spin_until_ns > now
-            code = int(lib.el_spin(*arguments, min(until, self.spin_until_ns)) if spinning else lib.el_wait(*arguments, until))
-            if code == len(tails) and not lib.el_is_woken(self._word) and not _moved(directories, notices):
+            code = int(
+                lib.el_spin(*arguments, min(until, self.spin_until_ns))
+                if spinning
+                else lib.el_wait(*arguments, until)
+            )
+            if (
+                code == len(tails)
+                and not lib.el_is_woken(self._word)
+                and not _moved(directories, notices)
+            ):
                 code = TIMED_OUT
             if code != TIMED_OUT or boot_ns() >= deadline_ns:
                 return code
@@ -90,11 +121,15 @@ class Waiter:
 
 
 class Looks:
-    """Control pages as they are now, to learn later, in one call, whether any of them has published since. Threads: any."""
+    """Control pages as they are now, to learn later, in one call, whether any of them has published
+    since. Threads: any.
+    """
 
     def __init__(self, pages: Sequence[Page]) -> None:
         self._pages = tuple(pages)  # which stay mapped
-        self._looks = ffi.new("el_look[]", [(page.raw, lib.el_page_sequence(page.raw)) for page in pages])
+        self._looks = ffi.new(
+            "el_look[]", [(page.raw, lib.el_page_sequence(page.raw)) for page in pages]
+        )
 
     def are_current(self) -> bool:
         return int(lib.el_first_published(self._looks, len(self._pages))) == len(self._pages)

@@ -1,20 +1,26 @@
-"""Makes a consistent copy of a log directory while other processes append, roll segments and delete old ones.
+"""Makes a consistent copy of a log directory while other processes append, roll segments and delete
+old ones.
 
-BACKUP-1  the high watermarks of all partitions are read once, at the beginning; each partition is copied up to there. No
-    transaction is decided meanwhile, so the copy contains each transaction as a whole, or it can be aborted there. If a
-    leader of `__transaction_state` changed meanwhile, all are read again (TXNCOORDINATOR-8)
+BACKUP-1  the high watermarks of all partitions are read once, at the beginning; each partition is
+    copied up to there. No transaction is decided meanwhile, so the copy contains each transaction
+    as a whole, or it can be aborted there. If a leader of `__transaction_state` changed meanwhile,
+    all are read again (TXNCOORDINATOR-8)
 BACKUP-2  every batch is checked during the copy: damage is an error and is never copied
-BACKUP-3  bytes are read and written, never shared: a copy that shares blocks with the original would not survive their damage
-BACKUP-4  indexes and digests are rebuilt during the copy; snapshots and `.txnindex` are checked, or rebuilt too
-BACKUP-5  until the copy is complete, a mark prevents that it is opened; the clean mark is written last, after all syncs
+BACKUP-3  bytes are read and written, never shared: a copy that shares blocks with the original
+    would not survive their damage
+BACKUP-4  indexes and digests are rebuilt during the copy; snapshots and `.txnindex` are checked, or
+    rebuilt too
+BACKUP-5  until the copy is complete, a mark prevents that it is opened; the clean mark is written
+    last, after all syncs
 BACKUP-6  a failed backup removes its own files, and no others
-BACKUP-7  a partition whose files were replaced during the copy is copied once more, from files that were all opened before it
-    (`pinned_segments`)
-BACKUP-8  in a set each partition is copied from its leader, and from the next one if that fails, up to the same offset. Only a
-    topic that is deleted meanwhile is left out; any other missing partition is an error
+BACKUP-7  a partition whose files were replaced during the copy is copied once more, from files that
+    were all opened before it (`pinned_segments`)
+BACKUP-8  in a set each partition is copied from its leader, and from the next one if that fails, up
+    to the same offset. Only a topic that is deleted meanwhile is left out; any other missing
+    partition is an error
 
-What is appended to the copy belongs to a new leader epoch of each partition: the original may have given the same offsets to
-other records, and a reader of those notices that by their epoch.
+What is appended to the copy belongs to a new leader epoch of each partition: the original may have
+given the same offsets to other records, and a reader of those notices that by their epoch.
 """
 
 from __future__ import annotations
@@ -66,10 +72,14 @@ class _Taken:
     cleaned: int = 0  # the offset below which the source was compacted
 
 
-def backup(engine: Engine, destination: str | os.PathLike[str], progress: Progress | None = None) -> None:
-    """Copy the log to a directory that is absent or empty. Other processes may work with the log meanwhile.
+def backup(
+    engine: Engine, destination: str | os.PathLike[str], progress: Progress | None = None
+) -> None:
+    """Copy the log to a directory that is absent or empty. Other processes may work with the log
+    meanwhile.
 
-    Raises ForeignDirectoryError for any other destination, CorruptRecordError for damage, StorageError.
+    Raises ForeignDirectoryError for any other destination, CorruptRecordError for damage,
+    StorageError.
     """
     target = _Target(location.checked(destination), engine.config.file_mode)
     for place in engine.places():
@@ -81,7 +91,9 @@ def backup(engine: Engine, destination: str | os.PathLike[str], progress: Progre
     try:
         copier = _Copier(engine, target, progress or (lambda done, total: None))
         copier.total = sum(info.size for _, pins in pinned for pin in pins for info in pin.segments)
-        taken = [topic for found, pins in pinned if (topic := copier.topic(found, pins)) is not None]
+        taken = [
+            topic for found, pins in pinned if (topic := copier.topic(found, pins)) is not None
+        ]
         copier.finish(taken)
     except BaseException:
         target.take_back()
@@ -89,16 +101,23 @@ def backup(engine: Engine, destination: str | os.PathLike[str], progress: Progre
 
 
 def _check_place(source: Path, root: Path) -> None:
-    """Check the destination: a broker does not start on a log directory with an unknown directory inside."""
-    inner, outer = files.real_path(root), files.real_path(source)
+    """Check the destination: a broker does not start on a log directory with an unknown directory
+    inside.
+    """
+    inner = files.real_path(root)
+    outer = files.real_path(source)
     if os.path.commonpath([inner, outer]) == outer:
-        raise ForeignDirectoryError("the destination of a backup is inside the log directory", path=root)
+        raise ForeignDirectoryError(
+            "the destination of a backup is inside the log directory", path=root
+        )
     if files.exists(root) and not files.is_directory(root):
         raise ForeignDirectoryError("the destination of a backup is not a directory", path=root)
     names = files.listing(root) if files.exists(root) else []
     if names:
         found = f"{len(names)} names, such as {names[0]}"
-        raise ForeignDirectoryError("the destination of a backup is not empty", path=root, expected="no names", found=found)
+        raise ForeignDirectoryError(
+            "the destination of a backup is not empty", path=root, expected="no names", found=found
+        )
 
 
 def _pinned(engine: Engine) -> list[tuple[Topic, list[Pin]]]:
@@ -114,7 +133,11 @@ def _pin_all(engine: Engine, name: str) -> tuple[Topic, list[Pin]] | None:
     except UnknownTopicOrPartitionError:
         return None
     try:
-        return topic, [engine.at_files(topic, number, pin_of) for number in topic.numbers if number < topic.partitions]
+        return topic, [
+            engine.at_files(topic, number, pin_of)
+            for number in topic.numbers
+            if number < topic.partitions
+        ]
     except UnknownTopicOrPartitionError:
         if _exists(engine, topic):
             raise
@@ -133,15 +156,20 @@ def _exists(engine: Engine, topic: Topic) -> bool:
 
 
 class _Target:
-    """The destination directory: every file in it is new, synced, and removed again after a failure."""
+    """The destination directory: every file in it is new, synced, and removed again after a
+    failure.
+    """
 
     def __init__(self, root: Path, mode: int) -> None:
-        self.root, self.mode = root, mode
+        self.root = root
+        self.mode = mode
         self._made: list[Path] = []
         self._own_root = False
 
     def open(self) -> None:
-        """Create the directory with the mark of a backup; of two concurrent backups only one succeeds."""
+        """Create the directory with the mark of a backup; of two concurrent backups only one
+        succeeds.
+        """
         self._own_root = files.mkdir(self.root, files.directory_mode(self.mode), exist_ok=True)
         try:
             with files.opened(self.root / file_names.UNFINISHED, files.EXCLUSIVE, self.mode) as fd:
@@ -183,10 +211,14 @@ class _Target:
         identity.write_clean_mark(self.root, mode=self.mode, incarnation=os.urandom(16))
 
     def take_back(self) -> None:
-        """Remove all created files, the mark last, so that an incomplete removal is never opened as a log."""
+        """Remove all created files, the mark last, so that an incomplete removal is never opened as
+        a log.
+        """
         for path in reversed(self._made):
             with contextlib.suppress(StorageError):
-                files.rmdir(path) if files.is_directory(path) else files.unlink(path, missing_ok=True)
+                files.rmdir(path) if files.is_directory(path) else files.unlink(
+                    path, missing_ok=True
+                )
         if self._own_root:
             with contextlib.suppress(StorageError):
                 files.rmdir(self.root)
@@ -196,11 +228,16 @@ class _Target:
 
 
 def _pinned_again(partition: Partition, end: int) -> Pin:
-    """Pin another replica up to the end of the first one (BACKUP-8). Raises LeaderNotAvailableError if it has less."""
+    """Pin another replica up to the end of the first one (BACKUP-8). Raises LeaderNotAvailableError
+    if it has less.
+    """
     pin = pin_of(partition, end=end)
     if pin.now.log_end < end:
-        name, expected = f"{partition.topic}-{partition.number}", f"records up to offset {end}"
-        raise LeaderNotAvailableError(f"no other replica of {name} is complete", expected=expected, found=pin.now.log_end)
+        name = f"{partition.topic}-{partition.number}"
+        expected = f"records up to offset {end}"
+        raise LeaderNotAvailableError(
+            f"no other replica of {name} is complete", expected=expected, found=pin.now.log_end
+        )
     return pin
 
 
@@ -208,9 +245,12 @@ class _Copier:
     """Copies topics one after the other. Threads: one."""
 
     def __init__(self, engine: Engine, target: _Target, progress: Progress) -> None:
-        self._engine, self._target, self._progress = engine, target, progress
+        self._engine = engine
+        self._target = target
+        self._progress = progress
         self._taken: dict[tuple[str, int], _Taken] = {}
-        self._cleaned: dict[Path, Mapping[tuple[str, int], int]] = {}  # before the copies from each directory
+        # before the copies from each directory
+        self._cleaned: dict[Path, Mapping[tuple[str, int], int]] = {}
         self._done = 0
         self.total = 0
 
@@ -223,7 +263,9 @@ class _Copier:
         try:
             topic = self._engine.topic(name)  # with its present settings
             for pin in pins:
-                directories.append(self._target.directory(file_names.partition_name(name, pin.partition.number)))
+                directories.append(
+                    self._target.directory(file_names.partition_name(name, pin.partition.number))
+                )
                 self._partition(pin, directories[-1], topic)
         except UnknownTopicOrPartitionError:
             if _exists(self._engine, pinned):
@@ -235,11 +277,17 @@ class _Copier:
             return None
         numbers = tuple(pin.partition.number for pin in pins)
         only = () if numbers == tuple(range(len(numbers))) else numbers
-        return topic._replace(partitions=max(numbers, default=-1) + 1, only=only, growing=0) if pins else None
+        return (
+            topic._replace(partitions=max(numbers, default=-1) + 1, only=only, growing=0)
+            if pins
+            else None
+        )
 
     def _partition(self, pin: Pin, directory: Path, topic: Topic) -> None:
         def copied(partition: Partition) -> _Taken:
-            return self._copied(pin if partition is pin.partition else _pinned_again(partition, pin.end), directory)
+            return self._copied(
+                pin if partition is pin.partition else _pinned_again(partition, pin.end), directory
+            )
 
         taken = self._engine.at_files(topic, pin.partition.number, copied)
         self._target.note(directory / file_names.PARTITION_METADATA)
@@ -263,15 +311,20 @@ class _Copier:
         return taken
 
     def _segments(self, pin: Pin, directory: Path) -> tuple[_Taken, ProducerState]:
-        """Copy the segments up to the pinned end; those that retention deletes meanwhile are omitted. Raises _Moved."""
-        partition, taken = pin.partition, _Taken(pin.now.log_start, pin.end)
+        """Copy the segments up to the pinned end; those that retention deletes meanwhile are
+        omitted. Raises _Moved.
+        """
+        partition = pin.partition
+        taken = _Taken(pin.now.log_start, pin.end)
         state = pin.producers()
         for info in pin.segments:
             last = info is pin.segments[-1]
             try:
                 taken.segments.append(_Segment(self, pin, info, directory, state).copy(last))
             except StorageError as problem:
-                if problem.errno != 2 or problem.path != str(file_names.segment_path(partition.path, info.base)):
+                if problem.errno != 2 or problem.path != str(
+                    file_names.segment_path(partition.path, info.base)
+                ):
                     raise
                 taken.start = max(taken.start, partition.published().log_start)
                 if taken.start < info.next_offset:
@@ -290,20 +343,27 @@ class _Copier:
 
     def _beside(self, pin: Pin, directory: Path, taken: _Taken, state: ProducerState) -> None:
         """Write the files beside the segments: snapshots, epochs, the manifest."""
-        target, partition = self._target, pin.partition
+        target = self._target
+        partition = pin.partition
         for base in (info.base for info in taken.segments if taken.start < info.base < taken.end):
             source = file_names.segment_path(partition.path, base, file_names.SNAPSHOT)
-            with contextlib.suppress(CorruptRecordError):  # needed only if the last snapshot is lost
+            # needed only if the last snapshot is lost
+            with contextlib.suppress(CorruptRecordError):
                 data = files.read_bytes(source)
                 if data is not None:
                     ProducerState.decode(data, base, source)
                     target.put(directory / source.name, data)
         if taken.end > taken.start:
-            target.put(file_names.segment_path(directory, taken.end, file_names.SNAPSHOT), state.encode())
-        kept = checkpoints.EpochCache(entry for entry in pin.epochs().entries if entry[1] <= taken.end)
+            target.put(
+                file_names.segment_path(directory, taken.end, file_names.SNAPSHOT), state.encode()
+            )
+        kept = checkpoints.EpochCache(
+            entry for entry in pin.epochs().entries if entry[1] <= taken.end
+        )
         kept.truncate_from_start(taken.start)
         if kept.entries and taken.end > 0:
-            kept.assign(kept.latest_epoch + 1, taken.end)  # what is appended to the copy is not what the original got
+            # what is appended to the copy is not what the original got
+            kept.assign(kept.latest_epoch + 1, taken.end)
         checkpoints.write_epochs(target.note(directory / file_names.EPOCHS), kept, target.mode)
         manifest = Manifest(directory, partition.topic_id, target.mode)
         target.note(manifest.path)
@@ -327,8 +387,16 @@ class _Copier:
         """Write checkpoints, topics and identity of the directory, then the clean mark."""
         target = self._target
         ends = {key: taken.end for key, taken in self._taken.items()}
-        starts = {key: taken.start for key, taken in self._taken.items() if taken.start > taken.segments[0].base}
-        dirty = {key: min(taken.cleaned, taken.end) for key, taken in self._taken.items() if taken.cleaned}
+        starts = {
+            key: taken.start
+            for key, taken in self._taken.items()
+            if taken.start > taken.segments[0].base
+        }
+        dirty = {
+            key: min(taken.cleaned, taken.end)
+            for key, taken in self._taken.items()
+            if taken.cleaned
+        }
         for name, offsets in (
             (file_names.RECOVERY_POINTS, ends),
             (file_names.LOG_STARTS, starts),
@@ -336,14 +404,18 @@ class _Copier:
         ):
             checkpoints.write_offsets(target.note(target.root / name), offsets, target.mode)
         if dirty:
-            checkpoints.write_offsets(target.note(target.root / file_names.CLEANER), dirty, target.mode)
+            checkpoints.write_offsets(
+                target.note(target.root / file_names.CLEANER), dirty, target.mode
+            )
         registry = TopicRegistry(target.root, target.mode)
         target.note(registry.path)
         registry.change(topics, ())
         meta = identity.read_meta(self._engine.home.path)
         target.note(target.root / file_names.META_PROPERTIES)
         if meta is not None:
-            identity.write_meta(target.root, meta._replace(directory_id=identity.new_id()), target.mode)
+            identity.write_meta(
+                target.root, meta._replace(directory_id=identity.new_id()), target.mode
+            )
         else:
             identity.ensure_meta(target.root, target.mode)
         target.close()
@@ -360,8 +432,14 @@ class _Kept(NamedTuple):
 class _Segment:
     """The copy of one segment."""
 
-    def __init__(self, copier: _Copier, pin: Pin, info: SegmentInfo, directory: Path, state: ProducerState) -> None:
-        self._copier, self._pin, self._info, self._directory, self._state = copier, pin, info, directory, state
+    def __init__(
+        self, copier: _Copier, pin: Pin, info: SegmentInfo, directory: Path, state: ProducerState
+    ) -> None:
+        self._copier = copier
+        self._pin = pin
+        self._info = info
+        self._directory = directory
+        self._state = state
         self._source = file_names.segment_path(pin.partition.path, info.base)
         self._kept = _Kept(0, info.base, 0)
 
@@ -370,7 +448,8 @@ class _Segment:
 
         Raises CorruptRecordError; StorageError with ENOENT if the segment was deleted.
         """
-        info, directory = self._info, self._directory
+        info = self._info
+        directory = self._directory
         chain = Chain(info.base, gaps_allowed=not info.gapless)
         builder = index.Builder(info.base, self._pin.partition.config.index_interval_bytes)
         with self._pin.opened(info.base) as fd:
@@ -380,10 +459,16 @@ class _Segment:
                 files.sync(out, target)
         self._check(walk, chain)
         builder.add_time_entry()
-        self._copier.put(file_names.segment_path(directory, info.base, file_names.INDEX), builder.offsets)
-        self._copier.put(file_names.segment_path(directory, info.base, file_names.TIME_INDEX), builder.times)
+        self._copier.put(
+            file_names.segment_path(directory, info.base, file_names.INDEX), builder.offsets
+        )
+        self._copier.put(
+            file_names.segment_path(directory, info.base, file_names.TIME_INDEX), builder.times
+        )
         if info.digested:
-            self._copier.put(file_names.segment_path(directory, info.base, file_names.DIGESTS), builder.records())
+            self._copier.put(
+                file_names.segment_path(directory, info.base, file_names.DIGESTS), builder.records()
+            )
         aborted = self._copy_aborted()
         files.sync_directory(directory)
         return info._replace(
@@ -399,19 +484,34 @@ class _Segment:
             kind=CLOSED if last else SEALED,
         )
 
-    def _copy_batches(self, fd: int, out: int, target: Path, chain: Chain, builder: index.Builder) -> segment.Walk:
-        """Write the batches below the pinned end; the others are read too, since the digest is that of all (BACKUP-2)."""
+    def _copy_batches(
+        self, fd: int, out: int, target: Path, chain: Chain, builder: index.Builder
+    ) -> segment.Walk:
+        """Write the batches below the pinned end; the others are read too, since the digest is that
+        of all (BACKUP-2).
+        """
         walk = segment.Walk(fd, self._source, chain, 0, self._info.size)
         for data, batches in walk.chunks():
             self._pin.partition.check_epochs(self._source, batches)
-            first, size, before = int(batches["position"][0]), len(data), walk.before
-            count = int((batches["base_offset"] + batches["last_offset_delta"] < self._pin.end).sum())
+            first = int(batches["position"][0])
+            size = len(data)
+            before = walk.before
+            count = int(
+                (batches["base_offset"] + batches["last_offset_delta"] < self._pin.end).sum()
+            )
             if count == len(batches):
                 self._kept = _Kept(first + size, chain.next_offset, chain.digest)
             elif count:
-                last, cut = batches[count - 1], int(batches["position"][count])
-                self._kept = _Kept(cut, int(last["base_offset"]) + int(last["last_offset_delta"]) + 1, int(before[count]))
-                data, batches, before = data[: cut - first], batches[:count], before[:count]
+                last = batches[count - 1]
+                cut = int(batches["position"][count])
+                self._kept = _Kept(
+                    cut,
+                    int(last["base_offset"]) + int(last["last_offset_delta"]) + 1,
+                    int(before[count]),
+                )
+                data = data[: cut - first]
+                batches = batches[:count]
+                before = before[:count]
             if count:
                 files.write_all(out, data, first, target)
                 builder.add(batches, before)
@@ -421,18 +521,34 @@ class _Segment:
 
     def _check(self, walk: segment.Walk, chain: Chain) -> None:
         """Check that all bytes were valid, and are the ones that were written (BACKUP-2)."""
-        info, problem = self._info, walk.problem
+        info = self._info
+        problem = walk.problem
         if problem is not None:
             raise CorruptRecordError(
-                problem.message, path=self._source, position=problem.position, expected=problem.expected, found=problem.found
+                problem.message,
+                path=self._source,
+                position=problem.position,
+                expected=problem.expected,
+                found=problem.found,
             )
         if walk.end != info.size:
             raise CorruptRecordError(
-                "the file ends inside a batch", path=self._source, position=walk.end, expected=f"{info.size} bytes"
+                "the file ends inside a batch",
+                path=self._source,
+                position=walk.end,
+                expected=f"{info.size} bytes",
             )
-        for found, end in ((chain.next_offset, info.next_offset), (self._kept.next_offset, min(info.next_offset, self._pin.end))):
+        for found, end in (
+            (chain.next_offset, info.next_offset),
+            (self._kept.next_offset, min(info.next_offset, self._pin.end)),
+        ):
             if found != end if info.gapless else found > end:
-                raise CorruptRecordError("last offset of the segment", path=self._source, expected=end - 1, found=found - 1)
+                raise CorruptRecordError(
+                    "last offset of the segment",
+                    path=self._source,
+                    expected=end - 1,
+                    found=found - 1,
+                )
         if info.digested and chain.digest != info.digest:
             raise CorruptRecordError(
                 "the batch headers of this segment differ from those that were written",
@@ -442,8 +558,15 @@ class _Segment:
             )
 
     def _copy_aborted(self) -> bytes:
-        """Write the index of transactions aborted up to the pinned end, if there are any; returns its content."""
+        """Write the index of transactions aborted up to the pinned end, if there are any; returns
+        its content.
+        """
         kept = self._pin.aborted_in(self._info)
         if kept:
-            self._copier.put(file_names.segment_path(self._directory, self._info.base, file_names.TRANSACTION_INDEX), kept)
+            self._copier.put(
+                file_names.segment_path(
+                    self._directory, self._info.base, file_names.TRANSACTION_INDEX
+                ),
+                kept,
+            )
         return kept

@@ -1,11 +1,14 @@
-"""This module completes the deletion of topics in the directories of a set (`docs/protocol.md`, DIR-3 and REPLICA-23).
+"""This module completes the deletion of topics in the directories of a set (`docs/protocol.md`,
+DIR-3 and REPLICA-23).
 
-DELETEDTOPIC-1  a decision deletes a topic. Then its committed offsets are deleted, and after them its entry and its partitions in
-    each directory. A directory that was away loses them after its return
-DELETEDTOPIC-2  the process that decided may end before the offsets are deleted. The entries of the topic show the housekeeper
-    that they may remain. But all directories with an entry may be away: before a creation, the offsets of each name that no topic
-    has are deleted. A commit that has read the topics before the deletion ends before that. Records that are not committed are
-    waited for: they may be such offsets, or delete them, and a later leader may lack them
+DELETEDTOPIC-1  a decision deletes a topic. Then its committed offsets are deleted, and after them
+    its entry and its partitions in each directory. A directory that was away loses them after its
+    return
+DELETEDTOPIC-2  the process that decided may end before the offsets are deleted. The entries of the
+    topic show the housekeeper that they may remain. But all directories with an entry may be away:
+    before a creation, the offsets of each name that no topic has are deleted. A commit that has
+    read the topics before the deletion ends before that. Records that are not committed are waited
+    for: they may be such offsets, or delete them, and a later leader may lack them
 DELETEDTOPIC-3  the offsets of a newer topic of that name are kept
 """
 
@@ -35,9 +38,11 @@ class DeletedTopics:
         self._seen: tuple[int, int] | None = None
 
     def finish(self, names: Collection[str]) -> None:
-        """Complete the deletion of topics with these names, before they are created again (DELETEDTOPIC-2).
+        """Complete the deletion of topics with these names, before they are created again
+        (DELETEDTOPIC-2).
 
-        Raises LeaderNotAvailableError, NotEnoughReplicasError or LockTimeoutError for a partition that may have their offsets.
+        Raises LeaderNotAvailableError, NotEnoughReplicasError or LockTimeoutError for a partition
+        that may have their offsets.
         """
         if not names:
             return
@@ -47,18 +52,26 @@ class DeletedTopics:
             except NotEnoughReplicasError as problem:  # whose message is about records
                 named = ", ".join(map(repr, sorted(names)))
                 text = (
-                    f"{named} not created: too few replicas of {problem.topic}-{problem.partition} are in sync to show that no"
+                    f"{named} not created: too few replicas of "
+                    f"{problem.topic}-{problem.partition} are in sync to show that no"
                     " offset of a deleted topic with such a name remains"
                 )
                 raise NotEnoughReplicasError(
-                    text, topic=problem.topic, partition=problem.partition, isr=problem.isr, required=problem.required,
-                    away=problem.away, retriable=problem.retriable,
-                ) from problem  # fmt: skip
+                    text,
+                    topic=problem.topic,
+                    partition=problem.partition,
+                    isr=problem.isr,
+                    required=problem.required,
+                    away=problem.away,
+                    retriable=problem.retriable,
+                ) from problem
         for name, topic_id in self._engine.set.deleted_topics(names):
             self._engine.set.retire(name, topic_id)
 
     def tend(self) -> None:
-        """Complete each deletion, if a decision was made or a directory returned since the last time. For the housekeeper."""
+        """Complete each deletion, if a decision was made or a directory returned since the last
+        time. For the housekeeper.
+        """
         directories = self._engine.set.directories
         seen = directories.version(), directories.changes
         if seen == self._seen:
@@ -69,7 +82,9 @@ class DeletedTopics:
             self._seen = seen
 
     def delete(self, name: str, topic_id: UUID) -> None:
-        """Delete the offsets of a deleted topic, then what the directories have of it (DELETEDTOPIC-1)."""
+        """Delete the offsets of a deleted topic, then what the directories have of it
+        (DELETEDTOPIC-1).
+        """
         self._forget((name,))
         self._engine.set.retire(name, topic_id)
 

@@ -1,6 +1,7 @@
 """Opens one directory: as a log of its own, or as the only member of a set.
 
-DIRECTORYENGINE-1  the modules of sets are imported only for a directory that belongs to one: an import costs more than an opening
+DIRECTORYENGINE-1  the modules of sets are imported only for a directory that belongs to one: an
+    import costs more than an opening
 """
 
 from __future__ import annotations
@@ -23,8 +24,17 @@ def open_directory(
 ) -> Engine:
     """The engine of one directory (REPLICAENGINE-4). Raises the errors of an opening."""
     try:
-        return Engine([path], read_only=read_only, create=create, config=config, alone=alone, progress=progress)
+        return Engine(
+            [path],
+            read_only=read_only,
+            create=create,
+            config=config,
+            alone=alone,
+            progress=progress,
+        )
     except SetOfOne:
         from embedlog.replica import ReplicatedEngine
 
-        return ReplicatedEngine([path], read_only=read_only, create=create, config=config, progress=progress)
+        return ReplicatedEngine(
+            [path], read_only=read_only, create=create, config=config, progress=progress
+        )

@@ -1,8 +1,10 @@
 """The housekeeping of one directory: flushes, retention, compaction, checkpoints.
 
-DIRECTORYJOB-1  one process at a time does the jobs of a directory, by a lock; jobs of the open log are not among them
+DIRECTORYJOB-1  one process at a time does the jobs of a directory, by a lock; jobs of the open log
+    are not among them
 DIRECTORYJOB-2  a failure in one partition is logged, at most once per hour, and the others continue
-DIRECTORYJOB-3  the directory's control page contains the times of the next runs; all processes share them
+DIRECTORYJOB-3  the directory's control page contains the times of the next runs; all processes
+    share them
 """
 
 from __future__ import annotations
@@ -15,7 +17,12 @@ from embedlog import _logging
 from embedlog._callbacks import Work
 from embedlog._native import system
 from embedlog.coordination import topic_directories
-from embedlog.errors import ClosedError, EmbedlogError, LockTimeoutError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    ClosedError,
+    EmbedlogError,
+    LockTimeoutError,
+    UnknownTopicOrPartitionError,
+)
 from embedlog.partition.log_context import write_checkpoints
 from embedlog.storage import call_deadline, checkpoints, file_names, locks
 
@@ -29,22 +36,29 @@ logger = logging.getLogger("embedlog")
 
 
 # Words of the directory's control page: times of the next runs, on the boot clock.
-NEXT_ROUND_NS, NEXT_POINTS_NS, NEXT_CLEANING_NS = 4, 5, 10
+NEXT_ROUND_NS = 4
+NEXT_POINTS_NS = 5
+NEXT_CLEANING_NS = 10
 
 
 class DirectoryJobs:
-    """The jobs of one directory. `ending` returns whether a pass of compaction should stop, `closed` whether the log is closed.
+    """The jobs of one directory. `ending` returns whether a pass of compaction should stop,
+    `closed` whether the log is closed.
 
     Threads: one at a time. All jobs except `points` REQUIRE `lock`.
     """
 
-    def __init__(self, directory: LogDirectory, *, closed: Callable[[], bool], ending: Callable[[], bool]) -> None:
+    def __init__(
+        self, directory: LogDirectory, *, closed: Callable[[], bool], ending: Callable[[], bool]
+    ) -> None:
         self._directory = directory
         self._config = directory.config
-        self._closed, self._ending = closed, ending
+        self._closed = closed
+        self._ending = ending
         self._seen_unsynced = -1
         self._unsynced: set[tuple[str, int]] = set()
-        self._cleaned: dict[tuple[str, int], int | None] = {}  # compacted, but not yet in the checkpoint
+        # compacted, but not yet in the checkpoint
+        self._cleaned: dict[tuple[str, int], int | None] = {}
         self.lock = locks.LockFile(directory.path / file_names.HOUSEKEEPER, self._config.file_mode)
 
     def close(self) -> None:
@@ -57,11 +71,13 @@ class DirectoryJobs:
 
     def is_turn(self, word: int, first_ms: int, interval_ms: int) -> bool:
         """Whether a task that one process does per interval is due (DIRECTORYJOB-3)."""
-        page, now_ns = self._directory.context.directory_page, system.boot_ns()
+        page = self._directory.context.directory_page
+        now_ns = system.boot_ns()
         if page is None:
             return False
         due_ns = page.word(word)
-        if due_ns == 0 or due_ns > now_ns + max(first_ms, interval_ms) * 1_000_000:  # first use, or of another boot
+        # first use, or of another boot
+        if due_ns == 0 or due_ns > now_ns + max(first_ms, interval_ms) * 1_000_000:
             page.set(word, now_ns + first_ms * 1_000_000)
             return False
         if now_ns < due_ns:
@@ -70,7 +86,9 @@ class DirectoryJobs:
         return True
 
     def close_deleted(self) -> None:
-        """Give the space of deleted files back that this process has open. Needs no lock: each process does it."""
+        """Give the space of deleted files back that this process has open. Needs no lock: each
+        process does it.
+        """
         self._directory.context.handles.close_deleted()
 
     # ---- due jobs --------------------------------------------------------------------------------
@@ -79,7 +97,9 @@ class DirectoryJobs:
         """Flush, and do a round if one is due."""
         config = self._config
         self.flush_due()
-        if self.is_turn(NEXT_ROUND_NS, config.log_initial_task_delay_ms, config.log_retention_check_interval_ms):
+        if self.is_turn(
+            NEXT_ROUND_NS, config.log_initial_task_delay_ms, config.log_retention_check_interval_ms
+        ):
             self.round()
 
     def clean_if_due(self) -> None:
@@ -89,7 +109,9 @@ class DirectoryJobs:
             self.clean(Work())
 
     def points_due(self) -> bool:
-        """Whether checkpoints are due; `points` needs a lock that comes before `lock` in the lock order."""
+        """Whether checkpoints are due; `points` needs a lock that comes before `lock` in the lock
+        order.
+        """
         interval_ms = self._config.log_flush_offset_checkpoint_interval_ms
         return self.is_turn(NEXT_POINTS_NS, interval_ms, interval_ms) or bool(self._cleaned)
 
@@ -125,30 +147,47 @@ class DirectoryJobs:
     # ---- a round ---------------------------------------------------------------------------------
 
     def round(self, by_hand: bool = False) -> None:
-        """Apply retention to every partition, expire producers, and delete the directories of retired partitions."""
+        """Apply retention to every partition, expire producers, and delete the directories of
+        retired partitions.
+        """
         for partition in self._directory.all_partitions(loaded_only=False):
             with self.reported(f"{partition.topic}-{partition.number}"):
                 partition.retain()
                 partition.expire_producers()
-                if by_hand and partition.durable_offset < partition.bounds().log_end and self._is_due(partition):
+                if (
+                    by_hand
+                    and partition.durable_offset < partition.bounds().log_end
+                    and self._is_due(partition)
+                ):
                     partition.sync()
         delay_ms = self._config.log_segment_delete_delay_ms
         links = self._config.follow_links
-        topic_directories.purge_retired(self._directory.path, system.wall_ms(), delay_ms, follow_links=links)
+        topic_directories.purge_retired(
+            self._directory.path, system.wall_ms(), delay_ms, follow_links=links
+        )
         self._directory.context.handles.close_deleted(at_once=True)
 
     # ---- compaction ------------------------------------------------------------------------------
 
     def clean(self, work: Work) -> None:
-        """Compact partitions that exceed the dirty ratio, the dirtiest first, each until no work is left.
+        """Compact partitions that exceed the dirty ratio, the dirtiest first, each until no work is
+        left.
 
         `log.cleaner.enable=false`: nothing is compacted.
         """
         if not self._config.log_cleaner_enable:
             return
         now_ms = system.wall_ms()
-        partitions = [each for each in self._directory.all_partitions(loaded_only=False) if each.config.compacted]
-        due = [(ratio, each) for each in partitions if (ratio := self._dirty_ratio(each, now_ms)) is not None]
+        partitions = [
+            each
+            for each in self._directory.all_partitions(loaded_only=False)
+            if each.config.compacted
+        ]
+        due = [
+            (ratio, each)
+            for each in partitions
+            if (ratio := self._dirty_ratio(each, now_ms)) is not None
+        ]
         for _, partition in sorted(due, key=lambda pair: -pair[0]):
             with self.reported(f"compaction of {partition.topic}-{partition.number}"):
                 self._compact(partition, now_ms, work)
@@ -175,15 +214,23 @@ class DirectoryJobs:
         directory = self._directory
         with directory.topic_changes.begin():  # also completes changes that were interrupted
             if self._cleaned:
-                checkpoints.update(directory.path / file_names.CLEANER, self._cleaned, self._config.file_mode)
+                checkpoints.update(
+                    directory.path / file_names.CLEANER, self._cleaned, self._config.file_mode
+                )
                 self._cleaned = {}
-            loaded = [each for each in directory.all_partitions(loaded_only=True) if each.mapped_page is not None]
+            loaded = [
+                each
+                for each in directory.all_partitions(loaded_only=True)
+                if each.mapped_page is not None
+            ]
             found = {(each.topic, each.number): each.checkpoint(closing=False) for each in loaded}
             write_checkpoints(directory.path, found, self._config.file_mode)
 
 
 class _Reported:
-    """Logs an error of one partition so that the others continue; recurring errors are logged seldom."""
+    """Logs an error of one partition so that the others continue; recurring errors are logged
+    seldom.
+    """
 
     def __init__(self, path: Path, what: str, closed: Callable[[], bool]) -> None:
         self._path = path
@@ -193,13 +240,16 @@ class _Reported:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> bool:
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: object
+    ) -> bool:
         if not isinstance(problem, EmbedlogError):
             return False
         if isinstance(problem, ClosedError) or self._closed():  # the last process syncs everything
             return True
         what = f"housekeeping of {self._path}, {self._what}"
-        if isinstance(problem, LockTimeoutError) and call_deadline.is_over():  # the round took its time: the next one goes on
+        # the round took its time: the next one goes on
+        if isinstance(problem, LockTimeoutError) and call_deadline.is_over():
             logger.debug("%s: %s", what, problem)
             return True
         _logging.report(logger, logging.WARNING, (self._path, self._what), what, problem)

@@ -1,8 +1,11 @@
-"""Repairs a log directory that no process has open: its own files, and each partition with a finding.
+"""Repairs a log directory that no process has open: its own files, and each partition with a
+finding.
 
-DIRECTORYREPAIR-1  the directory is held meanwhile: no process opens it, and no broker starts on it (CLOSEDDIRECTORY-1)
-DIRECTORYREPAIR-2  after the changes the log is opened once: the loads make again what was removed. Then everything is checked. A
-    cached checkpoint is removed then if an offset in it is after the end of its log
+DIRECTORYREPAIR-1  the directory is held meanwhile: no process opens it, and no broker starts on it
+    (CLOSEDDIRECTORY-1)
+DIRECTORYREPAIR-2  after the changes the log is opened once: the loads make again what was removed.
+    Then everything is checked. A cached checkpoint is removed then if an offset in it is after the
+    end of its log
 DIRECTORYREPAIR-3  a directory of a set is refused: the set repairs its replicas from each other
 """
 
@@ -21,8 +24,22 @@ from embedlog.admin.log_check import check_path
 from embedlog.config.options import parse
 from embedlog.config.topic import LogConfig
 from embedlog.coordination import closed_directory
-from embedlog.errors import CorruptRecordError, EmbedlogError, ForeignDirectoryError, ReplicaSetError, UnsupportedFormatError
-from embedlog.integrity.directory_check import ClosedDirectory, Count, Place, Progress, Total, check_partition, root_findings
+from embedlog.errors import (
+    CorruptRecordError,
+    EmbedlogError,
+    ForeignDirectoryError,
+    ReplicaSetError,
+    UnsupportedFormatError,
+)
+from embedlog.integrity.directory_check import (
+    ClosedDirectory,
+    Count,
+    Place,
+    Progress,
+    Total,
+    check_partition,
+    root_findings,
+)
 from embedlog.integrity.partition_repair import PartitionRepair
 from embedlog.integrity.report import CheckReport
 from embedlog.storage import checkpoints, file_names, files, identity, location
@@ -38,14 +55,17 @@ logger = logging.getLogger("embedlog")
 def repair_path(path: str | os.PathLike[str], progress: Progress | None = None) -> CheckReport:
     """Repair one directory; the changes, and what a check finds after them.
 
-    Raises DirectoryInUseError if any process has it open, ReplicaSetError for a directory of a set, StorageError.
+    Raises DirectoryInUseError if any process has it open, ReplicaSetError for a directory of a set,
+    StorageError.
     """
     place = location.checked(path)
     if file_names.REPLICAS in location.enter(place, read_only=False, create=False, mode=0o666):
         raise ReplicaSetError(
-            "the directory belongs to a set: open the set with all of its directories, and repair its replicas",
-            path=place, paths=[os.fspath(place)],
-        )  # fmt: skip
+            "the directory belongs to a set: open the set with all of its directories, and repair "
+            "its replicas",
+            path=place,
+            paths=[os.fspath(place)],
+        )
     before = check_path(place, progress)
     if before.good:
         return before
@@ -74,11 +94,13 @@ def _remove_caches(path: Path, names: list[str]) -> list[str]:
 
 def _repair(directory: ClosedDirectory) -> tuple[list[str], list[Place]]:
     """Change the files; the descriptions of the changes, and the partitions that were changed."""
-    path, total = directory.path, Total()
+    path = directory.path
+    total = Total()
     places = list(directory.places())
     done = _repair_topics(path, directory) + _repair_meta(path)
     places = [place._replace(topic_id=_id_of(place, places)) for place in places]
-    count, touched = Count(0, None), []
+    count = Count(0, None)
+    touched = []
     ends = _ends(path)
     for place in places:
         known = directory.known(place)
@@ -93,8 +115,12 @@ def _repair(directory: ClosedDirectory) -> tuple[list[str], list[Place]]:
 
 
 def _id_of(place: Place, places: list[Place]) -> str | None:
-    """The id of the topic of a partition; if its file is damaged, that of another partition of the topic."""
-    found = {each.topic_id for each in places if each.topic == place.topic and each.topic_id is not None}
+    """The id of the topic of a partition; if its file is damaged, that of another partition of the
+    topic.
+    """
+    found = {
+        each.topic_id for each in places if each.topic == place.topic and each.topic_id is not None
+    }
     return place.topic_id if place.topic_id is not None or len(found) != 1 else found.pop()
 
 
@@ -109,7 +135,9 @@ def _ends(path: Path) -> checkpoints.Offsets:
 
 
 def _end(known: Known, checked: Checked, ends: checkpoints.Offsets) -> int:
-    """The log end that is known from anywhere (SEGMENTCUT-2). A checkpoint after the end of a complete log is wrong itself."""
+    """The log end that is known from anywhere (SEGMENTCUT-2). A checkpoint after the end of a
+    complete log is wrong itself.
+    """
     end = 0 if checked.end is None else checked.end
     manifest = None if known.foreign else checked.manifest
     if manifest is not None and manifest.closed is not None:
@@ -120,12 +148,21 @@ def _end(known: Known, checked: Checked, ends: checkpoints.Offsets) -> int:
 
 
 def _repair_topics(path: Path, directory: ClosedDirectory) -> list[str]:
-    """Set a damaged file of topics aside: the next opening finds the topics by their directories."""
-    wrong = [Path(each.path) for each in directory.findings if each.kind == "topics" and files.exists(each.path)]
+    """Set a damaged file of topics aside: the next opening finds the topics by their
+    directories.
+    """
+    wrong = [
+        Path(each.path)
+        for each in directory.findings
+        if each.kind == "topics" and files.exists(each.path)
+    ]
     kept = [files.set_damaged_aside(each) for each in wrong]
     if wrong:
         files.sync_directory(path)
-    return [f"{each} is kept as {name}: topics have default settings now" for each, name in zip(wrong, kept, strict=True)]
+    return [
+        f"{each} is kept as {name}: topics have default settings now"
+        for each, name in zip(wrong, kept, strict=True)
+    ]
 
 
 def _repair_meta(path: Path) -> list[str]:
@@ -144,7 +181,8 @@ def _repair_meta(path: Path) -> list[str]:
 
 def _repair_root(path: Path, places: list[Place], total: Total) -> list[str]:
     """Write the damaged checkpoints of the directory again."""
-    names, done = _named(root_findings(path, total.ends), "checkpoint"), []
+    names = _named(root_findings(path, total.ends), "checkpoint")
+    done = []
     if file_names.LOG_STARTS in names:
         names.remove(file_names.LOG_STARTS)
         kept = files.set_damaged_aside(path / file_names.LOG_STARTS)
@@ -179,7 +217,12 @@ def _load(path: Path, touched: list[Place]) -> list[str]:
             try:
                 engine.home.partition(place.topic, place.number).settled()
             except EmbedlogError as problem:
-                logger.warning("%s-%d cannot be opened after its repair: %s", place.topic, place.number, problem)
+                logger.warning(
+                    "%s-%d cannot be opened after its repair: %s",
+                    place.topic,
+                    place.number,
+                    problem,
+                )
                 problems.append(f"{place.topic}-{place.number} cannot be opened: {problem}")
     finally:
         try:

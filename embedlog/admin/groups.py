@@ -1,10 +1,13 @@
 """Administration of consumer groups: list, describe, reset offsets, delete.
 
-GROUPADMIN-1  reads take no lock and write nothing: they also work on a directory that was opened read-only, including a broker's
-GROUPADMIN-2  changes are decided under the lock of the group's partition; a call that raises has changed nothing
-GROUPADMIN-3  a dynamic member whose process has ended blocks no change: it is evicted before the group is checked for members
-GROUPADMIN-4  a group that never had a member, and has an offset in `__consumer_offsets`, counts the batches of a Spark sink. Its
-    offsets are no positions of a reader, so it has no lag
+GROUPADMIN-1  reads take no lock and write nothing: they also work on a directory that was opened
+    read-only, including a broker's
+GROUPADMIN-2  changes are decided under the lock of the group's partition; a call that raises has
+    changed nothing
+GROUPADMIN-3  a dynamic member whose process has ended blocks no change: it is evicted before the
+    group is checked for members
+GROUPADMIN-4  a group that never had a member, and has an offset in `__consumer_offsets`, counts the
+    batches of a Spark sink. Its offsets are no positions of a reader, so it has no lag
 """
 
 from __future__ import annotations
@@ -17,7 +20,12 @@ from uuid import UUID
 
 from embedlog import group as machine
 from embedlog._native import system
-from embedlog.coordination.groups.commit_checks import checked_group_id, checked_instances, refuse_share, refused
+from embedlog.coordination.groups.commit_checks import (
+    checked_group_id,
+    checked_instances,
+    refuse_share,
+    refused,
+)
 from embedlog.coordination.groups.group_offset_reset import Target, clamped, parse_target
 from embedlog.coordination.groups.member_watch import Watch
 from embedlog.coordination.groups.offset_commits import OFFSETS_TOPIC
@@ -31,7 +39,13 @@ from embedlog.errors import (
 )
 from embedlog.format.consumer_protocol import TYPE, decode_assignment, decode_subscription
 from embedlog.topic import check_name
-from embedlog.types import OffsetAndMetadata, TopicPartition, brief, topic_partition, topic_partitions
+from embedlog.types import (
+    OffsetAndMetadata,
+    TopicPartition,
+    brief,
+    topic_partition,
+    topic_partitions,
+)
 
 if TYPE_CHECKING:
     from embedlog.coordination.groups.kip848_groups import ModernGroup, Parts
@@ -44,7 +58,9 @@ Scope = str | TopicPartition | Iterable[str | TopicPartition] | None
 
 
 class GroupAdmin:
-    """The administration of groups of one open directory. **Threads**: any; **processes**: a lock per partition orders them."""
+    """The administration of groups of one open directory. **Threads**: any; **processes**: a lock
+    per partition orders them.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -69,20 +85,33 @@ class GroupAdmin:
             found = _described(group_id, group)
         else:
             raise GroupNotFoundError(
-                f"no such group: {group_id!r}; a group exists from the first poll() of a member on, or from its first commit, "
+                f"no such group: {group_id!r}; a group exists from the first poll() of a member "
+                "on, or from its first commit, "
                 "and log.groups() has the names of all"
             )
         reader = {tp: member.member_id for member in found.members for tp in member.assignment}
-        counts = not found.protocol_type and any(tp.topic == OFFSETS_TOPIC for tp in committed)  # GROUPADMIN-4
-        subscribed = self._partitions_of({topic for member in found.members for topic in member.topics})
+        # GROUPADMIN-4
+        counts = not found.protocol_type and any(tp.topic == OFFSETS_TOPIC for tp in committed)
+        subscribed = self._partitions_of(
+            {topic for member in found.members for topic in member.topics}
+        )
         partitions = tuple(
-            GroupPartition(*tp, committed.get(tp), None if counts else self._end(tp), reader.get(tp))
+            GroupPartition(
+                *tp, committed.get(tp), None if counts else self._end(tp), reader.get(tp)
+            )
             for tp in sorted({*committed, *reader, *subscribed})
         )
         return GroupDescription(
-            group_id, found.state, found.type, found.protocol_type, found.assignor, found.generation, found.leader,
-            found.members, partitions,
-        )  # fmt: skip
+            group_id,
+            found.state,
+            found.type,
+            found.protocol_type,
+            found.assignor,
+            found.generation,
+            found.leader,
+            found.members,
+            partitions,
+        )
 
     def offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """As `Log.group_offsets`."""
@@ -90,7 +119,9 @@ class GroupAdmin:
         return {tp: offset for tp, offset in sorted(found.items()) if offset is not None}
 
     def _partitions_of(self, topics: Collection[str]) -> list[TopicPartition]:
-        """The partitions of those topics that exist: in a rebalance they are assigned to no member, and still are to be read."""
+        """The partitions of those topics that exist: in a rebalance they are assigned to no member,
+        and still are to be read.
+        """
         found = []
         for name in topics:
             with contextlib.suppress(UnknownTopicOrPartitionError):
@@ -98,17 +129,25 @@ class GroupAdmin:
         return found
 
     def _end(self, tp: TopicPartition) -> int | None:
-        """The end of a partition; None if there is no such partition, if it has no leader, or if it is damaged."""
+        """The end of a partition; None if there is no such partition, if it has no leader, or if it
+        is damaged.
+        """
         try:
             partition = self._engine.partition(*tp)
-            return int(partition.bounds().high_watermark) if self._engine.is_led(partition) else None
+            return (
+                int(partition.bounds().high_watermark) if self._engine.is_led(partition) else None
+            )
         except (CorruptRecordError, LeaderNotAvailableError, UnknownTopicOrPartitionError):
             return None
 
     def _topic_ids(self, named: Mapping[UUID, str]) -> dict[UUID, str]:
-        """Names of topics by their ids: those of this directory, and those in a group's own records."""
+        """Names of topics by their ids: those of this directory, and those in a group's own
+        records.
+        """
         self._engine.refresh_topics()
-        return {UUID(bytes=topic.id_bytes): topic.name for topic in self._engine.registry.all()} | dict(named)
+        return {
+            UUID(bytes=topic.id_bytes): topic.name for topic in self._engine.registry.all()
+        } | dict(named)
 
     # ---- retention -------------------------------------------------------------------------------
 
@@ -131,36 +170,53 @@ class GroupAdmin:
         committed = self.offsets(group_id)
         self._check_empty(group_id)
         now_ms = system.wall_ms()
-        plan = {tp: self._place(tp, target, committed.get(tp), now_ms) for tp in self._scope(group_id, topics, target, committed)}
+        plan = {
+            tp: self._place(tp, target, committed.get(tp), now_ms)
+            for tp in self._scope(group_id, topics, target, committed)
+        }
         if not dry_run:
             self._groups.reset(group_id, plan)
             _logger.info("group %r: offsets of %s are reset", group_id, brief(plan))
         return plan
 
     def _scope(
-        self, group_id: str, topics: Scope, target: Target, committed: Mapping[TopicPartition, OffsetAndMetadata]
+        self,
+        group_id: str,
+        topics: Scope,
+        target: Target,
+        committed: Mapping[TopicPartition, OffsetAndMetadata],
     ) -> list[TopicPartition]:
         if topics is None:
             found = target.each or committed
             if not found:
-                raise GroupNotFoundError(f"group {group_id!r} has no committed offsets: give the argument topics")
+                raise GroupNotFoundError(
+                    f"group {group_id!r} has no committed offsets: give the argument topics"
+                )
             return sorted(found)
         wanted: set[TopicPartition] = set()
         for each in [topics] if isinstance(topics, str | TopicPartition) else topics:
             if isinstance(each, str):
-                wanted.update(TopicPartition(each, number) for number in self._engine.topic(check_name(each)).here)
+                wanted.update(
+                    TopicPartition(each, number)
+                    for number in self._engine.topic(check_name(each)).here
+                )
             else:
                 wanted.add(topic_partition(each))
         if target.kind == "each" and wanted != target.each.keys():
-            odd = ", ".join(f"{tp.topic}-{tp.partition}" for tp in sorted(wanted ^ target.each.keys()))
+            odd = ", ".join(
+                f"{tp.topic}-{tp.partition}" for tp in sorted(wanted ^ target.each.keys())
+            )
             expected = "an offset for each of the partitions in `topics`, and for no others"
             raise ConfigError("to", expected=expected, found=f"no match for {odd}")
         return sorted(wanted)
 
-    def _place(self, tp: TopicPartition, target: Target, committed: OffsetAndMetadata | None, now_ms: int) -> OffsetAndMetadata:
+    def _place(
+        self, tp: TopicPartition, target: Target, committed: OffsetAndMetadata | None, now_ms: int
+    ) -> OffsetAndMetadata:
         partition = self._engine.partition(*tp)
         bounds = partition.bounds()
-        start, end = int(bounds.log_start), int(bounds.high_watermark)
+        start = int(bounds.log_start)
+        end = int(bounds.high_watermark)
         time_ms = target.time_ms(now_ms)
         record = None if time_ms is None else partition.offset_for_time(time_ms)
         wanted = target.offset(
@@ -172,7 +228,9 @@ class GroupAdmin:
         )
         offset = wanted if target.kind == "current" else clamped(wanted, start, end)
         if offset != wanted:
-            _logger.warning("%s-%d has no offset %d: the group is reset to %d instead", *tp, wanted, offset)
+            _logger.warning(
+                "%s-%d has no offset %d: the group is reset to %d instead", *tp, wanted, offset
+            )
         return OffsetAndMetadata(offset)
 
     # ---- deletion --------------------------------------------------------------------------------
@@ -204,7 +262,8 @@ class GroupAdmin:
         view = self._groups.entries(group_id)
         if view is None:
             return
-        group, modern = view.group(group_id), view.modern(group_id)
+        group = view.group(group_id)
+        modern = view.modern(group_id)
         refuse_share(group_id, modern)
         refusal = machine.may_reset(group)
         if modern is not None and modern.members:
@@ -214,7 +273,9 @@ class GroupAdmin:
 
     def _evict_dead(self, group_id: str) -> None:
         if not self._engine.read_only:
-            self._groups.evict(checked_group_id(group_id), Watch(self._engine.transactions.liveness), whole=True)
+            self._groups.evict(
+                checked_group_id(group_id), Watch(self._engine.transactions.liveness), whole=True
+            )
 
 
 # ---- descriptions --------------------------------------------------------------------------------
@@ -226,7 +287,14 @@ def _described(group_id: str, group: Group | None) -> GroupDescription:
         return GroupDescription(group_id, machine.State.EMPTY.label)
     members = tuple(_member(member, group) for member in group.members.values())
     return GroupDescription(
-        group_id, group.state.label, "classic", group.protocol_type, group.protocol, group.generation, group.leader, members
+        group_id,
+        group.state.label,
+        "classic",
+        group.protocol_type,
+        group.protocol,
+        group.generation,
+        group.leader,
+        members,
     )
 
 
@@ -238,22 +306,46 @@ def _member(member: Member, group: Group) -> MemberDescription:
             topics = tuple(decode_subscription(member.metadata(group.protocol)).topics)
             assignment = tuple(sorted(decode_assignment(member.assignment)))
         except CorruptRecordError as problem:
-            _logger.warning("member %s cannot be read and is shown with no partitions: %s", member.member_id, problem)
-    return MemberDescription(member.member_id, member.instance_id, member.client_id, member.client_host, topics, assignment)
+            _logger.warning(
+                "member %s cannot be read and is shown with no partitions: %s",
+                member.member_id,
+                problem,
+            )
+    return MemberDescription(
+        member.member_id,
+        member.instance_id,
+        member.client_id,
+        member.client_host,
+        topics,
+        assignment,
+    )
 
 
-def _described_modern(group_id: str, group: ModernGroup, names: Mapping[UUID, str]) -> GroupDescription:
+def _described_modern(
+    group_id: str, group: ModernGroup, names: Mapping[UUID, str]
+) -> GroupDescription:
     members = tuple(
         MemberDescription(
-            each.member_id, each.instance_id, each.client_id, each.client_host, each.topics, _named(each.assigned, names)
+            each.member_id,
+            each.instance_id,
+            each.client_id,
+            each.client_host,
+            each.topics,
+            _named(each.assigned, names),
         )
         for each in group.members.values()
     )
     assignor = next((each.assignor for each in group.members.values() if each.assignor), None)
     protocol = TYPE if group.type == "consumer" else group.type
-    return GroupDescription(group_id, group.state, group.type, protocol, assignor, group.epoch, None, members)
+    return GroupDescription(
+        group_id, group.state, group.type, protocol, assignor, group.epoch, None, members
+    )
 
 
 def _named(parts: Parts, names: Mapping[UUID, str]) -> tuple[TopicPartition, ...]:
-    found = ((names.get(topic, str(topic)), number) for topic, numbers in parts.items() for number in numbers)
+    found = (
+        (names.get(topic, str(topic)), number)
+        for topic, numbers in parts.items()
+        for number in numbers
+    )
     return tuple(TopicPartition(*tp) for tp in sorted(found))

@@ -1,11 +1,14 @@
 """Housekeeping without a daemon: a thread of the open process that holds the housekeeper's lock.
 
 HOUSEKEEPER-1  one process at a time per directory, by the lock of its jobs; none after close
-HOUSEKEEPER-2  other processes need not wait for it: appenders sync themselves, `log.housekeep()` does a round explicitly
-HOUSEKEEPER-3  the thread ends only with its log. A failure in transactions or groups is logged, and the other tasks continue.
-    The close of the log waits for it up to `lock.timeout.ms`: a signal handler may have interrupted what the thread waits for
-HOUSEKEEPER-4  the jobs of a directory are those of `directory_jobs`; the tasks of the open log are transactions and groups. Their
-    times are in the control page of the first directory, and its lock orders them
+HOUSEKEEPER-2  other processes need not wait for it: appenders sync themselves, `log.housekeep()`
+    does a round explicitly
+HOUSEKEEPER-3  the thread ends only with its log. A failure in transactions or groups is logged, and
+    the other tasks continue. The close of the log waits for it up to `lock.timeout.ms`: a signal
+    handler may have interrupted what the thread waits for
+HOUSEKEEPER-4  the jobs of a directory are those of `directory_jobs`; the tasks of the open log are
+    transactions and groups. Their times are in the control page of the first directory, and its
+    lock orders them
 """
 
 from __future__ import annotations
@@ -28,9 +31,13 @@ logger = logging.getLogger("embedlog")
 
 
 # Words of the directory's control page: times of the next runs, on the boot clock.
-NEXT_TRANSACTIONS_NS, NEXT_IDS_NS, NEXT_OFFSETS_NS, NEXT_GROUPS_NS = 6, 7, 13, 14
+NEXT_TRANSACTIONS_NS = 6
+NEXT_IDS_NS = 7
+NEXT_OFFSETS_NS = 13
+NEXT_GROUPS_NS = 14
 END_S = 1.0  # for the end of the thread after its last step
-GROUPS_MS = 2000  # between two checks of groups whose members may all have ended: live members check each other
+# between two checks of groups whose members may all have ended: live members check each other
+GROUPS_MS = 2000
 
 
 class Housekeeper:
@@ -49,14 +56,20 @@ class Housekeeper:
             raise
 
     def _first_jobs(self) -> DirectoryJobs:
-        """The jobs of the directory whose housekeeping includes transactions and groups. Raises StorageError."""
+        """The jobs of the directory whose housekeeping includes transactions and groups. Raises
+        StorageError.
+        """
         return self._jobs_of(self._engine.home)
 
     def _jobs_of(self, directory: LogDirectory) -> DirectoryJobs:
-        return DirectoryJobs(directory, closed=lambda: self._engine.closed, ending=self._stop.is_set)
+        return DirectoryJobs(
+            directory, closed=lambda: self._engine.closed, ending=self._stop.is_set
+        )
 
     def start(self) -> None:
-        thread = threading.Thread(target=self._run, name=f"embedlog housekeeper {self._engine.path.name}", daemon=True)
+        thread = threading.Thread(
+            target=self._run, name=f"embedlog housekeeper {self._engine.path.name}", daemon=True
+        )
         start(thread)
         self._thread = thread  # `stop` cannot join a thread that was not started
 
@@ -66,13 +79,16 @@ class Housekeeper:
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             timeout_ms = self._engine.config.lock_timeout_ms
-            if self._ended.wait(timeout_ms / 1000):  # not join(): after an interrupt it considers the thread ended
+            # not join(): after an interrupt it considers the thread ended
+            if self._ended.wait(timeout_ms / 1000):
                 thread.join(END_S)
             else:
                 logger.warning(
-                    "the housekeeper of %s is still at work after %d ms (lock.timeout.ms); the log is closed without it",
-                    self._engine.path, timeout_ms,
-                )  # fmt: skip
+                    "the housekeeper of %s is still at work after %d ms (lock.timeout.ms); the "
+                    "log is closed without it",
+                    self._engine.path,
+                    timeout_ms,
+                )
             self._thread = None  # after the wait, which an interrupt may have left to the next call
             return
         self._close_jobs()
@@ -102,7 +118,14 @@ class Housekeeper:
             except BaseException as problem:  # noqa: BLE001 (top of the thread: a bug must not end the flushes)
                 what = f"housekeeping of {self._engine.path}"
                 try:
-                    _logging.report(logger, logging.ERROR, (self._engine.path, "defect"), what, problem, trace=True)
+                    _logging.report(
+                        logger,
+                        logging.ERROR,
+                        (self._engine.path, "defect"),
+                        what,
+                        problem,
+                        trace=True,
+                    )
                 except BaseException:  # noqa: BLE001 (a user's log handler may raise)
                     _callbacks.hook()
 
@@ -111,7 +134,9 @@ class Housekeeper:
         return self._stop.wait(seconds)
 
     def tick(self) -> None:
-        """Do the due tasks, unless another process does them: the lock is held only for the work."""
+        """Do the due tasks, unless another process does them: the lock is held only for the
+        work.
+        """
         self.jobs.close_deleted()
         lock = self.jobs.lock
         if not lock.mutex.acquire(blocking=False):
@@ -128,8 +153,8 @@ class Housekeeper:
             lock.mutex.release()
 
     def _work(self) -> bool:
-        """Flush, and do due tasks; returns whether checkpoints are due, which need a lock that comes earlier in the lock
-        order.
+        """Flush, and do due tasks; returns whether checkpoints are due, which need a lock that
+        comes earlier in the lock order.
         """
         self.jobs.maintain()
         self._transactions()
@@ -161,7 +186,9 @@ class Housekeeper:
         return files.deadline_after(self._engine.config.lock_timeout_ms / 1000)
 
     def once(self, *, due_only: bool, work: Work) -> None:
-        """Do one round in the caller's thread; `due_only`: only due tasks, unless another process does them."""
+        """Do one round in the caller's thread; `due_only`: only due tasks, unless another process
+        does them.
+        """
         if due_only:
             self.tick()
         else:

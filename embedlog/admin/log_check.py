@@ -1,11 +1,13 @@
 """Checks all files of an open log.
 
-LOGCHECK-1  a partition is checked as published at one moment. If its segments change meanwhile, it is checked again
-LOGCHECK-2  of a set each directory is checked, and the replicas are compared. A directory that does not answer is a finding, and
-    so is a partition without a leader
-LOGCHECK-3  a partition that cannot be loaded is checked with what its files say; the reason is a finding, too
-LOGCHECK-4  files that are in order are also read as a reader reads them, from the first batch of each segment. A refusal is a
-    finding
+LOGCHECK-1  a partition is checked as published at one moment. If its segments change meanwhile, it
+    is checked again
+LOGCHECK-2  of a set each directory is checked, and the replicas are compared. A directory that does
+    not answer is a finding, and so is a partition without a leader
+LOGCHECK-3  a partition that cannot be loaded is checked with what its files say; the reason is a
+    finding, too
+LOGCHECK-4  files that are in order are also read as a reader reads them, from the first batch of
+    each segment. A refusal is a finding
 """
 
 from __future__ import annotations
@@ -64,14 +66,23 @@ if TYPE_CHECKING:
     from embedlog.replica_description import DirectoryDescription
     from embedlog.types import TopicPartition
 
-TRIES: Final = 20  # of a partition whose segments are replaced during its check; small partitions are tried longer
+# of a partition whose segments are replaced during its check; small partitions are tried longer
+TRIES: Final = 20
 PATIENCE_S: Final = 5.0
 
 
-def check(engine: Engine, of_set: Sequence[Finding] = (), progress: Progress | None = None) -> CheckReport:
-    """Check all directories of an open log; `of_set` are the findings of `findings_of_set`. Raises ClosedError."""
+def check(
+    engine: Engine, of_set: Sequence[Finding] = (), progress: Progress | None = None
+) -> CheckReport:
+    """Check all directories of an open log; `of_set` are the findings of `findings_of_set`. Raises
+    ClosedError.
+    """
     total = Total()
-    places = [(directory, place) for directory in list(engine.directories) for place in _places(directory, total)]
+    places = [
+        (directory, place)
+        for directory in list(engine.directories)
+        for place in _places(directory, total)
+    ]
     count = Count(sum(size_of(place.path) for _, place in places), progress)
     for directory, members in groupby(places, key=lambda each: each[0]):
         one = Total()
@@ -92,7 +103,10 @@ def findings_of_set(
     """The findings of a set as a whole (LOGCHECK-2)."""
     away = [each for each in directories if not each.answers]
     return [
-        *(Finding("away", each.path, f"node {each.node} is {each.state}: {each.reason}") for each in away),
+        *(
+            Finding("away", each.path, f"node {each.node} is {each.state}: {each.reason}")
+            for each in away
+        ),
         *(
             Finding("leader", file_names.partition_name(*tp), str(problem), None, None, None, *tp)
             for tp, problem in unled.items()
@@ -103,9 +117,17 @@ def findings_of_set(
 
 def _of_difference(each: ReplicaDifference) -> Finding:
     return Finding(
-        "replica", str(each.path), f"node {each.node}: {each.message}", None, None, None, each.topic, each.partition,
-        each.first_offset, each.end_offset,
-    )  # fmt: skip
+        "replica",
+        str(each.path),
+        f"node {each.node}: {each.message}",
+        None,
+        None,
+        None,
+        each.topic,
+        each.partition,
+        each.first_offset,
+        each.end_offset,
+    )
 
 
 def _end_now(directory: LogDirectory, topic: str, number: int) -> int:
@@ -117,13 +139,18 @@ def _end_now(directory: LogDirectory, topic: str, number: int) -> int:
 
 
 def _places(directory: LogDirectory, total: Total) -> Iterator[Place]:
-    """The partitions of a directory; those that are missing are findings. Topics may be created and deleted meanwhile."""
+    """The partitions of a directory; those that are missing are findings. Topics may be created and
+    deleted meanwhile.
+    """
     directory.refresh_topics()
-    there, written = topic_directories.scan_directories(directory.path).live, TopicRegistry(directory.path)
+    there = topic_directories.scan_directories(directory.path).live
+    written = TopicRegistry(directory.path)
     written.load()  # a reader's registry prefers what the directories say
     total.findings += lost_topics(written)
     recorded = {topic.name for topic in written.all()}
-    topics = {topic.name: topic for registry in (directory.registry, written) for topic in registry.all()}
+    topics = {
+        topic.name: topic for registry in (directory.registry, written) for topic in registry.all()
+    }
     for topic in topics.values():
         if not topic.finished:
             continue
@@ -131,8 +158,12 @@ def _places(directory: LogDirectory, total: Total) -> Iterator[Place]:
         for number in topic.here:
             path = directory.path / file_names.partition_name(topic.name, number)
             if number in there.get(topic.name, {}):
-                identified = topic.name in recorded or files.exists(path / file_names.PARTITION_METADATA)
-                yield Place(path, topic.name, number, topic.topic_id, compacted, compacted, identified)
+                identified = topic.name in recorded or files.exists(
+                    path / file_names.PARTITION_METADATA
+                )
+                yield Place(
+                    path, topic.name, number, topic.topic_id, compacted, compacted, identified
+                )
             elif not files.is_directory(path) and _is_wanted(directory, topic, number):
                 total.findings.append(missing_partition(path, topic.name, number))
 
@@ -141,9 +172,17 @@ def _is_wanted(directory: LogDirectory, topic: Topic, number: int) -> bool:
     """Whether the file of topics still has the partition, and its directory is still missing."""
     written = TopicRegistry(directory.path)
     written.load()
-    now = written.get(topic.name) if files.exists(written.path) else directory.registry.get(topic.name)
-    same = now is not None and now.topic_id == topic.topic_id and now.finished and number in now.here
-    return same and not files.is_directory(directory.path / file_names.partition_name(topic.name, number))
+    now = (
+        written.get(topic.name)
+        if files.exists(written.path)
+        else directory.registry.get(topic.name)
+    )
+    same = (
+        now is not None and now.topic_id == topic.topic_id and now.finished and number in now.here
+    )
+    return same and not files.is_directory(
+        directory.path / file_names.partition_name(topic.name, number)
+    )
 
 
 def _check(directory: LogDirectory, place: Place, count: Count, total: Total) -> None:
@@ -165,16 +204,40 @@ def _check(directory: LogDirectory, place: Place, count: Count, total: Total) ->
         if not is_settled:
             one = Total()
             message = f"its segments were replaced during each of {tries} checks"
-            one.findings.append(Finding("unsettled", str(place.path), message, None, None, None, place.topic, place.number))
+            one.findings.append(
+                Finding(
+                    "unsettled",
+                    str(place.path),
+                    message,
+                    None,
+                    None,
+                    None,
+                    place.topic,
+                    place.number,
+                )
+            )
         if not one.report().damaged:
             one.findings += _unreadable(partition, known)
-    except (CorruptRecordError, ForeignDirectoryError, StateError, StorageError, UnsupportedFormatError) as problem:
+    except (
+        CorruptRecordError,
+        ForeignDirectoryError,
+        StateError,
+        StorageError,
+        UnsupportedFormatError,
+    ) as problem:
         one = Total()
-        context, closed = directory.context, ClosedDirectory(directory.path)
+        context = directory.context
+        closed = ClosedDirectory(directory.path)
         known = closed.known(place)
-        check_partition(replace(known, clean=context.clean, foreign=known.foreign or context.foreign), count, one)
+        check_partition(
+            replace(known, clean=context.clean, foreign=known.foreign or context.foreign),
+            count,
+            one,
+        )
         if not one.report().damaged:
-            one.findings.append(Finding.of("partition", place.path, problem, place.topic, place.number))
+            one.findings.append(
+                Finding.of("partition", place.path, problem, place.topic, place.number)
+            )
     total.merge(one)
 
 
@@ -200,21 +263,39 @@ def _known(directory: LogDirectory, partition: Partition, place: Place) -> Known
     segments = tuple(present)
     cleaned = directory.context.cleaned
     compacted = place.compacted or bool(cleaned and cleaned.of(place.topic, place.number))
-    if partition.loaded is not None and place.topic_id is not None:  # a reader's load hides what disagrees with the files
+    # a reader's load hides what disagrees with the files
+    if partition.loaded is not None and place.topic_id is not None:
         manifest = Manifest(place.path, identity.id_bytes(place.topic_id))
         manifest.refresh()
-        noted = [*manifest.segments.values(), *([manifest.closed] if manifest.closed is not None else [])]
+        noted = [
+            *manifest.segments.values(),
+            *([manifest.closed] if manifest.closed is not None else []),
+        ]
         sizes = {(each.base, each.size, each.next_offset): each for each in noted}
-        segments = tuple(_noted(place.path, each, sizes.get((each.base, each.size, each.next_offset))) for each in segments)
+        segments = tuple(
+            _noted(place.path, each, sizes.get((each.base, each.size, each.next_offset)))
+            for each in segments
+        )
     foreign = directory.context.foreign or is_outdated(place, directory.context.visit)
     return Known(
-        place.path, place.topic, place.number, place.topic_id, place.gaps_allowed, foreign=foreign,
-        log_start=now.log_start, compacted=compacted, identified=place.identified, segments=segments, log_end=now.log_end,
-    )  # fmt: skip
+        place.path,
+        place.topic,
+        place.number,
+        place.topic_id,
+        place.gaps_allowed,
+        foreign=foreign,
+        log_start=now.log_start,
+        compacted=compacted,
+        identified=place.identified,
+        segments=segments,
+        log_end=now.log_end,
+    )
 
 
 def _noted(path: Path, loaded: SegmentInfo, noted: SegmentInfo | None) -> SegmentInfo:
-    """The description in the manifest, unless the index was made again since and is complete without the last entry."""
+    """The description in the manifest, unless the index was made again since and is complete
+    without the last entry.
+    """
     if noted is None or loaded.time_entries == noted.time_entries:
         return loaded if noted is None else noted
     facts = files.facts_of(file_names.segment_path(path, loaded.base, file_names.TIME_INDEX))
@@ -224,9 +305,11 @@ def _noted(path: Path, loaded: SegmentInfo, noted: SegmentInfo | None) -> Segmen
 
 
 def check_path(path: str | os.PathLike[str], progress: Progress | None = None) -> CheckReport:
-    """Check one directory by its path; one that cannot be opened is checked with what its files say.
+    """Check one directory by its path; one that cannot be opened is checked with what its files
+    say.
 
-    Other processes may use it meanwhile. Raises DirectoryInUseError if a broker does, StorageError if there is no such directory.
+    Other processes may use it meanwhile. Raises DirectoryInUseError if a broker does, StorageError
+    if there is no such directory.
     """
     place = location.checked(path)
     try:
@@ -237,7 +320,11 @@ def check_path(path: str | os.PathLike[str], progress: Progress | None = None) -
         if not files.is_directory(place):
             raise
         found = check_closed(place, progress)
-        return found if found.damaged else replace(found, findings=(Finding.of("directory", place, problem), *found.findings))
+        return (
+            found
+            if found.damaged
+            else replace(found, findings=(Finding.of("directory", place, problem), *found.findings))
+        )
     try:
         return check(engine, progress=progress)
     finally:

@@ -11,12 +11,18 @@ from embedlog.replication.placement import Shape, place
 from embedlog.types import TopicPartition
 
 
-def proposed(found: ReplicasDescription, topics: Iterable[str], nodes: Iterable[int] | None) -> dict[TopicPartition, list[int]]:
-    """Nodes for all partitions of the topics, with the present replication factors. Raises as `Log.proposed_assignment`."""
+def proposed(
+    found: ReplicasDescription, topics: Iterable[str], nodes: Iterable[int] | None
+) -> dict[TopicPartition, list[int]]:
+    """Nodes for all partitions of the topics, with the present replication factors. Raises as
+    `Log.proposed_assignment`.
+    """
     usable = {each.node: each.rack for each in found.directories if each.state != "witness"}
     wanted = list(usable if nodes is None else dict.fromkeys(nodes))
     if unknown := [node for node in wanted if node not in usable]:
-        raise InvalidReplicaAssignmentError("not nodes of directories for replicas", expected=list(usable), found=unknown)
+        raise InvalidReplicaAssignmentError(
+            "not nodes of directories for replicas", expected=list(usable), found=unknown
+        )
     racks = {node: usable[node] for node in wanted}
     if None in racks.values():
         racks = dict.fromkeys(racks)

@@ -1,10 +1,13 @@
 """Describes the directories, partitions and replicas of an open log (`log.replicas()`).
 
-REPLICADESCRIBER-1  nothing is locked, decided, or changed: one copy of the decision log has the decisions, and the control pages
-    have the offsets
-REPLICADESCRIBER-2  a directory that fails or hangs is described as failed, and the other ones as usual
-REPLICADESCRIBER-3  the states of Kafka's controller are computed from decisions and observations, never stored
-REPLICADESCRIBER-4  a log of one directory has one replica of each partition, which leads, and no decisions
+REPLICADESCRIBER-1  nothing is locked, decided, or changed: one copy of the decision log has the
+    decisions, and the control pages have the offsets
+REPLICADESCRIBER-2  a directory that fails or hangs is described as failed, and the other ones as
+    usual
+REPLICADESCRIBER-3  the states of Kafka's controller are computed from decisions and observations,
+    never stored
+REPLICADESCRIBER-4  a log of one directory has one replica of each partition, which leads, and no
+    decisions
 """
 
 from __future__ import annotations
@@ -50,7 +53,9 @@ MEASURED_MAX: Final = 200  # replicas that lack records, of which bytes and time
 
 @dataclass
 class _Observed:
-    """The answers of the directories of a set: an observation, or the reason for which there is none."""
+    """The answers of the directories of a set: an observation, or the reason for which there is
+    none.
+    """
 
     state: State
     answers: dict[int, Observation | EmbedlogError]
@@ -73,16 +78,25 @@ class _Observed:
     def unregistered(self, node: int) -> bool:
         """Whether the directory was not closed in order, and has not been registered since."""
         own, registered = self._members(node)
-        return own is not None and registered is not None and own.registration_id != registered.incarnation
+        return (
+            own is not None
+            and registered is not None
+            and own.registration_id != registered.incarnation
+        )
 
     def seen(self, node: int) -> Seen:
         """A directory that answers, as the views of Kafka's states take it."""
         own, _ = self._members(node)
-        return Seen(Found.COMPLETE, own.registration_id if own is not None else self.state.nodes[node].incarnation)
+        return Seen(
+            Found.COMPLETE,
+            own.registration_id if own is not None else self.state.nodes[node].incarnation,
+        )
 
     def _members(self, node: int) -> tuple[Membership | None, RegisterBroker | None]:
         found = self.answers.get(node)
-        return found.membership if isinstance(found, Observation) else None, self.state.nodes.get(node)
+        return found.membership if isinstance(found, Observation) else None, self.state.nodes.get(
+            node
+        )
 
 
 class ReplicaDescriber:
@@ -92,7 +106,8 @@ class ReplicaDescriber:
         self._set = engine.set
         self._read_only = engine.read_only
         self._answers = Answers()
-        self._failing_since: dict[int, int] = {}  # of directories that failed in an observation only
+        # of directories that failed in an observation only
+        self._failing_since: dict[int, int] = {}
 
     def describe(self, topic: str | None = None, *, decisions: bool = True) -> ReplicasDescription:
         """As `Log.replicas`. Raises UnknownTopicOrPartitionError."""
@@ -104,7 +119,10 @@ class ReplicaDescriber:
         voters = view.state.voters
         return ReplicasDescription(
             directories,
-            tuple(_partition(observed, key, answering, self._set.least_default) for key in _sorted(observed.places)),
+            tuple(
+                _partition(observed, key, answering, self._set.least_default)
+                for key in _sorted(observed.places)
+            ),
             term=view.term,
             voters=voters,
             can_decide=2 * len(answering.intersection(voters)) > len(voters),
@@ -119,28 +137,50 @@ class ReplicaDescriber:
         if topic is not None and topic not in names.values():
             raise UnknownTopicOrPartitionError(f"topic {topic!r} is unknown")
         places = {
-            key: Place(names[key[0]], key[1], key[0].bytes) for key in state.partitions if topic is None or names[key[0]] == topic
+            key: Place(names[key[0]], key[1], key[0].bytes)
+            for key in state.partitions
+            if topic is None or names[key[0]] == topic
         }
         calls = {}
         for opened in self._set.members.opened():
-            own = [place for key, place in places.items() if opened.node in state.partitions[key].replicas]
-            calls[opened.node] = partial(directory_view.observe, opened.directory.log_directory, own)
+            own = [
+                place
+                for key, place in places.items()
+                if opened.node in state.partitions[key].replicas
+            ]
+            calls[opened.node] = partial(
+                directory_view.observe, opened.directory.log_directory, own
+            )
         observed = _Observed(state, self._answers.collect(calls), places)
         observed.missing = self._missing(observed)
         return observed
 
     def _missing(self, observed: _Observed) -> dict[tuple[Place, int], Missing]:
-        """The bytes and times of missing records (DIRECTORYVIEW-3), at most of MEASURED_MAX replicas."""
+        """The bytes and times of missing records (DIRECTORYVIEW-3), at most of MEASURED_MAX
+        replicas.
+        """
         wanted: dict[int, list[tuple[Place, int]]] = {}
         for key, place in list(observed.places.items()):
             decided = observed.state.partitions[key]
             leader = _position(observed, decided.leader, place)
-            ends = [found.log_end for node in decided.replicas if (found := _position(observed, node, place)) is not None]
+            ends = [
+                found.log_end
+                for node in decided.replicas
+                if (found := _position(observed, node, place)) is not None
+            ]
             for end in sorted(set(ends)):
-                if leader is not None and end < leader.log_end and sum(map(len, wanted.values())) < MEASURED_MAX:
+                if (
+                    leader is not None
+                    and end < leader.log_end
+                    and sum(map(len, wanted.values())) < MEASURED_MAX
+                ):
                     wanted.setdefault(decided.leader, []).append((place, end))
         opened = {each.node: each.directory.log_directory for each in self._set.members.opened()}
-        calls = {node: partial(directory_view.missing, opened[node], own) for node, own in wanted.items() if node in opened}
+        calls = {
+            node: partial(directory_view.missing, opened[node], own)
+            for node, own in wanted.items()
+            if node in opened
+        }
         missing: dict[tuple[Place, int], Missing] = {}
         for answer in self._answers.collect(calls).values():
             if not isinstance(answer, EmbedlogError):
@@ -153,7 +193,9 @@ class ReplicaDescriber:
             copy = self._set.decisions.copy(node)
             if copy is None:
                 continue
-            answer = self._answers.collect({node: partial(decision_words.recent, copy.partition.replica, state.cluster_id)})[node]
+            answer = self._answers.collect(
+                {node: partial(decision_words.recent, copy.partition.replica, state.cluster_id)}
+            )[node]
             if not isinstance(answer, EmbedlogError):
                 return tuple(DecisionDescription(*each) for each in answer)
         return ()
@@ -165,22 +207,39 @@ class ReplicaDescriber:
         leads = Counter(each.leader for each in state.partitions.values())
         holds = Counter(node for each in state.partitions.values() for node in each.replicas)
         members = {each.node: each for each in self._set.directories}
-        devices = {node: answer.device for node, answer in observed.answers.items() if isinstance(answer, Observation)}
+        devices = {
+            node: answer.device
+            for node, answer in observed.answers.items()
+            if isinstance(answer, Observation)
+        }
         paths = {each.node: str(each.path) for each in self._set.members.opened()}
         found = []
         for node, registered in sorted(state.nodes.items()):
             kind, reason, since_ms = self._state(members.get(node), node, observed)
             device = devices.get(node)
-            same = tuple(other for other, own in sorted(devices.items()) if other != node and own == device)
+            same = tuple(
+                other for other, own in sorted(devices.items()) if other != node and own == device
+            )
             found.append(
                 DirectoryDescription(
-                    node, paths.get(node, registered.path), kind, reason, since_ms, registered.rack, registered.voter,
-                    str(registered.incarnation), holds[node], leads[node], same,
+                    node,
+                    paths.get(node, registered.path),
+                    kind,
+                    reason,
+                    since_ms,
+                    registered.rack,
+                    registered.voter,
+                    str(registered.incarnation),
+                    holds[node],
+                    leads[node],
+                    same,
                 )
-            )  # fmt: skip
+            )
         return tuple(found)
 
-    def _state(self, member: OpenDirectory | None, node: int, observed: _Observed) -> tuple[str, str | None, int | None]:
+    def _state(
+        self, member: OpenDirectory | None, node: int, observed: _Observed
+    ) -> tuple[str, str | None, int | None]:
         """State, reason, and begin."""
         answer = observed.answers.get(node)
         if isinstance(answer, EmbedlogError):
@@ -190,13 +249,29 @@ class ReplicaDescriber:
         self._failing_since.pop(node, None)
         if member is None or member.directory is None or answer is None:
             reason = member.problem if member is not None else None
-            return "away", reason or "not opened", (member.since_ms or None) if member is not None else None
+            return (
+                "away",
+                reason or "not opened",
+                (member.since_ms or None) if member is not None else None,
+            )
         if observed.foreign(node):
-            return "foreign", "it was written without the set, or another copy of it is in its place", None
+            return (
+                "foreign",
+                "it was written without the set, or another copy of it is in its place",
+                None,
+            )
         if not member.usable(system.boot_ns()):
             return "failed", member.problem, member.since_ms or None
-        reason = "it was not closed in order, and a majority has not registered it since" if observed.unregistered(node) else None
-        return ("live" if observed.state.nodes[node].replicas else "witness"), reason or self._set.directories.damage(node), None
+        reason = (
+            "it was not closed in order, and a majority has not registered it since"
+            if observed.unregistered(node)
+            else None
+        )
+        return (
+            ("live" if observed.state.nodes[node].replicas else "witness"),
+            reason or self._set.directories.damage(node),
+            None,
+        )
 
 
 # ---- partitions ----------------------------------------------------------------------------------
@@ -214,26 +289,53 @@ def _position(observed: _Observed, node: int, place: Place) -> Position | None:
 def _partition(
     observed: _Observed, key: tuple[UUID, int], answering: set[int], least_default: int
 ) -> ReplicatedPartitionDescription:
-    state, place = observed.state, observed.places[key]
+    state = observed.state
+    place = observed.places[key]
     decided = state.partitions[key]
     held = {node for node in state.nodes if _holds(observed, node, place)}
     present = {node: observed.seen(node) for node in answering}
     installed = bool(held) or decided.leader_epoch > 0 or not answering.issuperset(decided.replicas)
     leader = _position(observed, decided.leader, place)
-    ends = [found.high_watermark for node in decided.isr if (found := _position(observed, node, place)) is not None]
+    ends = [
+        found.high_watermark
+        for node in decided.isr
+        if (found := _position(observed, node, place)) is not None
+    ]
     copies = []
     for node in (*decided.replicas, *sorted(held.difference(decided.replicas))):
-        kind = states.replica_state(state, key, node, live=node in answering, held=node in held).value
+        kind = states.replica_state(
+            state, key, node, live=node in answering, held=node in held
+        ).value
         known = node in decided.replicas
-        copy = ReplicaDescription(node, kind, in_sync=node in decided.isr, leads=known and node == decided.leader)
-        copies.append(_with_offsets(copy, _position(observed, node, place) if known else None, leader, observed.missing, place))
+        copy = ReplicaDescription(
+            node, kind, in_sync=node in decided.isr, leads=known and node == decided.leader
+        )
+        copies.append(
+            _with_offsets(
+                copy,
+                _position(observed, node, place) if known else None,
+                leader,
+                observed.missing,
+                place,
+            )
+        )
     return ReplicatedPartitionDescription(
-        place.topic, decided.number, states.partition_state(state, key, installed=installed, seen=present).value,
-        decided.leader, decided.leader_epoch, decided.partition_epoch, decided.replicas, decided.isr, decided.elr,
-        decided.adding, decided.removing, state.required(decided, least_default),
-        leader.high_watermark if leader is not None else max(ends, default=None), tuple(copies),
+        place.topic,
+        decided.number,
+        states.partition_state(state, key, installed=installed, seen=present).value,
+        decided.leader,
+        decided.leader_epoch,
+        decided.partition_epoch,
+        decided.replicas,
+        decided.isr,
+        decided.elr,
+        decided.adding,
+        decided.removing,
+        state.required(decided, least_default),
+        leader.high_watermark if leader is not None else max(ends, default=None),
+        tuple(copies),
         is_internal(place.topic),
-    )  # fmt: skip
+    )
 
 
 def _holds(observed: _Observed, node: int, place: Place) -> bool:
@@ -260,7 +362,8 @@ def _with_offsets(
     )
     if leader is None:
         return copy
-    now_ms, lag = system.wall_ms(), max(0, leader.log_end - found.log_end)
+    now_ms = system.wall_ms()
+    lag = max(0, leader.log_end - found.log_end)
     if lag == 0:
         return replace(copy, lag=0, lag_bytes=0, lag_seconds=0.0, last_caught_up_ms=now_ms)
     lacks = missing.get((place, found.log_end))
@@ -269,23 +372,44 @@ def _with_offsets(
     if lacks.first_ms < 0:
         return replace(copy, lag=lag, lag_bytes=lacks.size)
     first_ms = min(lacks.first_ms, now_ms)
-    return replace(copy, lag=lag, lag_bytes=lacks.size, lag_seconds=(now_ms - first_ms) / 1000, last_caught_up_ms=first_ms)
+    return replace(
+        copy,
+        lag=lag,
+        lag_bytes=lacks.size,
+        lag_seconds=(now_ms - first_ms) / 1000,
+        last_caught_up_ms=first_ms,
+    )
 
 
 # ---- one directory -------------------------------------------------------------------------------
 
 
 def describe_one(engine: Engine, topic: str | None = None) -> ReplicasDescription:
-    """The description of a log of one directory (REPLICADESCRIBER-4). Raises UnknownTopicOrPartitionError, StorageError."""
-    home, meta = engine.home, read_meta(engine.path)
+    """The description of a log of one directory (REPLICADESCRIBER-4). Raises
+    UnknownTopicOrPartitionError, StorageError.
+    """
+    home = engine.home
+    meta = read_meta(engine.path)
     node = meta.node_id if meta is not None else 0
-    names = [name for name in engine.topic_names() if name != LOG] if topic is None else [engine.topic(topic).name]
+    names = (
+        [name for name in engine.topic_names() if name != LOG]
+        if topic is None
+        else [engine.topic(topic).name]
+    )
     topics = {name: engine.topic(name) for name in names}
-    places = [Place(name, number, each.id_bytes) for name, each in topics.items() for number in each.numbers]
+    places = [
+        Place(name, number, each.id_bytes)
+        for name, each in topics.items()
+        for number in each.numbers
+    ]
     found = directory_view.observe(home, places)
-    partitions = [_only(node, place, found.positions.get(place), _epoch(engine, place)) for place in places]
+    partitions = [
+        _only(node, place, found.positions.get(place), _epoch(engine, place)) for place in places
+    ]
     own = DirectoryDescription(node, str(engine.path), "live", holds=len(places), leads=len(places))
-    return ReplicasDescription((own,), tuple(partitions), voters=(node,), observed_ms=system.wall_ms())
+    return ReplicasDescription(
+        (own,), tuple(partitions), voters=(node,), observed_ms=system.wall_ms()
+    )
 
 
 def _epoch(engine: Engine, place: Place) -> int:
@@ -293,12 +417,21 @@ def _epoch(engine: Engine, place: Place) -> int:
     return max(0, checkpoints.read_epochs(path).latest_epoch)
 
 
-def _only(node: int, place: Place, found: Position | None, epoch: int) -> ReplicatedPartitionDescription:
+def _only(
+    node: int, place: Place, found: Position | None, epoch: int
+) -> ReplicatedPartitionDescription:
     online = states.PartitionState.ONLINE.value
     copy = ReplicaDescription(node, states.ReplicaState.ONLINE.value, in_sync=True, leads=True)
     return ReplicatedPartitionDescription(
-        place.topic, place.number, online, node, max(epoch, found.epoch if found is not None else 0), 0, (node,), (node,),
+        place.topic,
+        place.number,
+        online,
+        node,
+        max(epoch, found.epoch if found is not None else 0),
+        0,
+        (node,),
+        (node,),
         high_watermark=None if found is None else found.high_watermark,
         copies=(_with_offsets(copy, found, found, {}, place),),
         internal=is_internal(place.topic),
-    )  # fmt: skip
+    )

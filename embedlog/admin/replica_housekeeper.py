@@ -1,16 +1,20 @@
-"""This module maintains a set: the jobs of each directory, copies for `acks=1`, and directories that return.
+"""This module maintains a set: the jobs of each directory, copies for `acks=1`, and directories
+that return.
 
 REPLICAHOUSEKEEPER-1  the directories' jobs are those of one directory; each has its own lock
-REPLICAHOUSEKEEPER-2  a round over the partitions copies what is not committed, and adds replicas that caught up to the ISR
-    (REPLICA-25). A partition without such work costs one read of a page, or one `stat` if it is not loaded
+REPLICAHOUSEKEEPER-2  a round over the partitions copies what is not committed, and adds replicas
+    that caught up to the ISR (REPLICA-25). A partition without such work costs one read of a page,
+    or one `stat` if it is not loaded
 REPLICAHOUSEKEEPER-3  a failure in one partition or directory is logged, and the others continue
-REPLICAHOUSEKEEPER-4  transactions and groups are tasks of the first directory that is usable now. Two processes may see different
-    ones; then both do the tasks, and each decision is made once
-REPLICAHOUSEKEEPER-5  records with `acks=1` are committed by the process that has appended them, as soon as its thread is free.
-    If it is killed before that, the next look of any process commits them: `replica.fetch.wait.max.ms` for partitions in use
-REPLICAHOUSEKEEPER-6  a replica that is slower than its leader is written does not stop the round: its copy continues in the next
-    one
-REPLICAHOUSEKEEPER-7  a partition without a leader stops no round for longer than a second. One message is for all of them
+REPLICAHOUSEKEEPER-4  transactions and groups are tasks of the first directory that is usable now.
+    Two processes may see different ones; then both do the tasks, and each decision is made once
+REPLICAHOUSEKEEPER-5  records with `acks=1` are committed by the process that has appended them, as
+    soon as its thread is free. If it is killed before that, the next look of any process commits
+    them: `replica.fetch.wait.max.ms` for partitions in use
+REPLICAHOUSEKEEPER-6  a replica that is slower than its leader is written does not stop the round:
+    its copy continues in the next one
+REPLICAHOUSEKEEPER-7  a partition without a leader stops no round for longer than a second. One
+    message is for all of them
 """
 
 from __future__ import annotations
@@ -47,7 +51,9 @@ LATE_S: Final = 0.005  # between two commits of records with acks=1
 
 
 class ReplicaHousekeeper(Housekeeper):
-    """The thread of a set and its tasks. Threads: `start`, `stop` from the log's owner; `once` from any."""
+    """The thread of a set and its tasks. Threads: `start`, `stop` from the log's owner; `once` from
+    any.
+    """
 
     def __init__(self, engine: ReplicatedEngine) -> None:
         self._set = engine.set
@@ -55,11 +61,16 @@ class ReplicaHousekeeper(Housekeeper):
         super().__init__(engine)
         self._deleted = DeletedTopics(engine)
         self._choosing = threading.RLock()  # a signal handler may append, too, inside `_note_late`
-        self._late: set[tuple[Place, str]] = set()  # partitions with records that this process has appended with acks=1
+        # partitions with records that this process has appended with acks=1
+        self._late: set[tuple[Place, str]] = set()
         self._wake = Bell()
-        self._seen, self._check_ns, self._copy_ns = (0, 0), 0, 0
+        self._seen = (0, 0)
+        self._check_ns = 0
+        self._copy_ns = 0
         self._wait_ms = engine.config.replica_fetch_wait_max_ms
-        self._balance_ns = files.deadline_after(engine.config.leader_imbalance_check_interval_seconds)
+        self._balance_ns = files.deadline_after(
+            engine.config.leader_imbalance_check_interval_seconds
+        )
         self._set.directories.appended = self._note_late
 
     def stop(self) -> None:
@@ -74,7 +85,9 @@ class ReplicaHousekeeper(Housekeeper):
             each.close()
 
     def _first_jobs(self) -> DirectoryJobs:
-        """The jobs of the home directory, or of another one if that is lost now. Raises StorageError if all are."""
+        """The jobs of the home directory, or of another one if that is lost now. Raises
+        StorageError if all are.
+        """
         home = self._engine.home
         for each in (home, *(other for other in self._engine.directories if other is not home)):
             with self._of_directory():
@@ -83,7 +96,9 @@ class ReplicaHousekeeper(Housekeeper):
         return self._jobs_of(home)
 
     def _current(self) -> list[DirectoryJobs]:
-        """The jobs of the directories that are usable now. The first ones are `jobs` (REPLICAHOUSEKEEPER-4)."""
+        """The jobs of the directories that are usable now. The first ones are `jobs`
+        (REPLICAHOUSEKEEPER-4).
+        """
         with self._choosing:
             directories = self._engine.directories
             for gone in set(self._by_directory).difference(directories):
@@ -103,7 +118,9 @@ class ReplicaHousekeeper(Housekeeper):
         self._wake.ring()
 
     def _sleep(self, seconds: float) -> bool:
-        """Wait for the next round, and commit what is appended with `acks=1` meanwhile (REPLICAHOUSEKEEPER-5)."""
+        """Wait for the next round, and commit what is appended with `acks=1` meanwhile
+        (REPLICAHOUSEKEEPER-5).
+        """
         until_ns = files.deadline_after(seconds)
         while not self._stop.is_set():
             left_s = (until_ns - system.boot_ns()) / 1e9
@@ -111,7 +128,8 @@ class ReplicaHousekeeper(Housekeeper):
                 return False
             if self._wake.wait(left_s) and not self._stop.wait(min(LATE_S, self._wait_ms / 1000)):
                 with self._choosing:
-                    late, self._late = self._late, set()
+                    late = self._late
+                    self._late = set()
                 for place, topic in late:
                     self._tended(place, topic, ROUND_S)
         return True
@@ -135,7 +153,9 @@ class ReplicaHousekeeper(Housekeeper):
             self._rebalance()
 
     def _rebalance(self) -> None:
-        """Return leaders to the first directories of their assignments (`leader.imbalance.per.broker.percentage`)."""
+        """Return leaders to the first directories of their assignments
+        (`leader.imbalance.per.broker.percentage`).
+        """
         config = self._engine.config
         self._balance_ns = files.deadline_after(config.leader_imbalance_check_interval_seconds)
         if not config.auto_leader_rebalance_enable:
@@ -144,8 +164,11 @@ class ReplicaHousekeeper(Housekeeper):
             self._set.assignments.rebalance(config.leader_imbalance_per_broker_percentage)
 
     def _is_check_due(self) -> bool:
-        """Whether a decision was made, a directory failed or returned, or the last look at all partitions was long ago."""
-        now_ns, seen = system.boot_ns(), (self._set.directories.version(), self._set.directories.changes)
+        """Whether a decision was made, a directory failed or returned, or the last look at all
+        partitions was long ago.
+        """
+        now_ns = system.boot_ns()
+        seen = (self._set.directories.version(), self._set.directories.changes)
         due = seen != self._seen or now_ns >= self._check_ns
         if due:
             self._seen, self._check_ns = seen, now_ns + max(CHECK_MS, self._wait_ms) * 1_000_000
@@ -172,13 +195,18 @@ class ReplicaHousekeeper(Housekeeper):
     def tend(self, step_s: float | None = None, *, used_only: bool = False) -> None:
         """Commit what is copied late, and let replicas join (REPLICAHOUSEKEEPER-2).
 
-        `step_s`: a longer copy to a replica outside the ISR continues in the next round (REPLICAHOUSEKEEPER-6). `used_only`: only
-        partitions whose leader this process knows from an earlier round, if it has records to copy.
+        `step_s`: a longer copy to a replica outside the ISR continues in the next round
+        (REPLICAHOUSEKEEPER-6). `used_only`: only partitions whose leader this process knows from an
+        earlier round, if it has records to copy.
         """
         self._set.topics.refresh()
         state = self._set.decisions.hint()
         self._copy_ns = files.deadline_after(self._wait_ms / 1000)
-        places = [each.place for each in self._set.used() if not each.is_copied()] if used_only else list(state.partitions)
+        places = (
+            [each.place for each in self._set.used() if not each.is_copied()]
+            if used_only
+            else list(state.partitions)
+        )
         for place in places:
             if self._stop.is_set():
                 return
@@ -205,7 +233,9 @@ class ReplicaHousekeeper(Housekeeper):
                 _logging.report(logger, logging.WARNING, (self._engine.path, what), what, cause)
 
     def _cause(self, what: str, problem: EmbedlogError) -> tuple[str, EmbedlogError]:
-        """The subject and the error of a message: one for all partitions that fail for the same reason (REPLICAHOUSEKEEPER-7)."""
+        """The subject and the error of a message: one for all partitions that fail for the same
+        reason (REPLICAHOUSEKEEPER-7).
+        """
         if isinstance(problem, LeaderNotAvailableError):
             return "partitions without a leader", problem
         directories = self._set.directories
@@ -230,9 +260,11 @@ class ReplicaHousekeeper(Housekeeper):
 
     @scope
     def _of_directory(self, jobs: DirectoryJobs | None = None) -> Iterator[None]:
-        """Work on one directory: if that fails, the others continue (REPLICAHOUSEKEEPER-3). Raises errors of the process.
+        """Work on one directory: if that fails, the others continue (REPLICAHOUSEKEEPER-3). Raises
+        errors of the process.
 
-        `jobs`: those that are done. If another thread has closed them, their directory was opened again, or left: it has others.
+        `jobs`: those that are done. If another thread has closed them, their directory was opened
+        again, or left: it has others.
         """
         try:
             yield

@@ -1,8 +1,11 @@
 """Metrics of an open log with the names of Kafka's broker and controller (`log.metrics()`).
 
-REPLICAMETRICS-1  gauges are counted in one description of all directories; each directory has those of a broker
-REPLICAMETRICS-2  meters and timers count the events of this process: the decisions that it made, and the bytes that it copied
-REPLICAMETRICS-3  `ActiveControllerCount` does not exist: any process decides, on a majority of the directories
+REPLICAMETRICS-1  gauges are counted in one description of all directories; each directory has those
+    of a broker
+REPLICAMETRICS-2  meters and timers count the events of this process: the decisions that it made,
+    and the bytes that it copied
+REPLICAMETRICS-3  `ActiveControllerCount` does not exist: any process decides, on a majority of the
+    directories
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ from embedlog.types import TopicPartition
 
 
 def report(found: ReplicasDescription, events: ReplicaEvents) -> dict[str, Any]:
-    """All metrics of the log: of the controller, of the brokers together, and by directory and partition."""
+    """All metrics of the log: of the controller, of the brokers together, and by directory and
+    partition.
+    """
     meters: dict[str, Meter | Timer] = events.report()
     return {
         **_of_controller(found),
@@ -29,12 +34,17 @@ def report(found: ReplicasDescription, events: ReplicaEvents) -> dict[str, Any]:
         **_of_replicas(found, found.directories),
         **meters,
         "directories": {each.node: _of_directory(found, each) for each in found.directories},
-        "partitions": {TopicPartition(each.topic, each.partition): _of_partition(each) for each in found.partitions},
+        "partitions": {
+            TopicPartition(each.topic, each.partition): _of_partition(each)
+            for each in found.partitions
+        },
     }
 
 
 def _of_controller(found: ReplicasDescription) -> dict[str, int]:
-    preferred = [each for each in found.partitions if each.replicas and each.leader != each.replicas[0]]
+    preferred = [
+        each for each in found.partitions if each.replicas and each.leader != each.replicas[0]
+    ]
     answering = sum(each.answers for each in found.directories)
     return {
         "ActiveBrokerCount": answering,
@@ -57,7 +67,9 @@ def _of_partitions(partitions: Iterable[ReplicatedPartitionDescription]) -> dict
     }
 
 
-def _of_replicas(found: ReplicasDescription, directories: Iterable[DirectoryDescription]) -> dict[str, int]:
+def _of_replicas(
+    found: ReplicasDescription, directories: Iterable[DirectoryDescription]
+) -> dict[str, int]:
     """The gauges that a broker has for its replicas."""
     nodes = {each.node: each.answers for each in directories}
     held = [node for each in found.partitions for node in each.replicas if node in nodes]
@@ -71,8 +83,17 @@ def _of_replicas(found: ReplicasDescription, directories: Iterable[DirectoryDesc
 def _of_directory(found: ReplicasDescription, directory: DirectoryDescription) -> dict[str, Any]:
     node = directory.node
     led = [each for each in found.partitions if each.leader == node]
-    lags = [copy.lag for each in found.partitions for copy in each.copies if copy.node == node and copy.lag is not None]
-    return {**_of_partitions(led), **_of_replicas(found, [directory]), "MaxLag": max(lags, default=0)}
+    lags = [
+        copy.lag
+        for each in found.partitions
+        for copy in each.copies
+        if copy.node == node and copy.lag is not None
+    ]
+    return {
+        **_of_partitions(led),
+        **_of_replicas(found, [directory]),
+        "MaxLag": max(lags, default=0),
+    }
 
 
 def _of_partition(each: ReplicatedPartitionDescription) -> dict[str, Any]:

@@ -1,10 +1,13 @@
-"""This module administers the topics of a set: every change is a decision (`docs/protocol.md`, REPLICA-23).
+"""This module administers the topics of a set: every change is a decision (`docs/protocol.md`,
+REPLICA-23).
 
-REPLICATEDTOPIC-1  arguments are checked as for one directory, before the decision; the decision checks what depends on the state
-REPLICATEDTOPIC-2  a deletion of records is in the manifests of the ISR when it returns. The housekeeper writes a checkpoint that
-    could not be written
-REPLICATEDTOPIC-3  a topic is created only if its name was free before the completion of deletions began (DELETEDTOPIC-2). One
-    that another process deletes during that has its own completion, after which it is created
+REPLICATEDTOPIC-1  arguments are checked as for one directory, before the decision; the decision
+    checks what depends on the state
+REPLICATEDTOPIC-2  a deletion of records is in the manifests of the ISR when it returns. The
+    housekeeper writes a checkpoint that could not be written
+REPLICATEDTOPIC-3  a topic is created only if its name was free before the completion of deletions
+    began (DELETEDTOPIC-2). One that another process deletes during that has its own completion,
+    after which it is created
 """
 
 from __future__ import annotations
@@ -21,7 +24,12 @@ from embedlog.admin.deleted_topics import DeletedTopics
 from embedlog.admin.topics import TopicAdmin
 from embedlog.config.options import by_field, dotted
 from embedlog.config.topic import TopicConfig, parse
-from embedlog.errors import EmbedlogError, InvalidReplicaAssignmentError, StorageError, TopicExistsError
+from embedlog.errors import (
+    EmbedlogError,
+    InvalidReplicaAssignmentError,
+    StorageError,
+    TopicExistsError,
+)
 from embedlog.replication.events import CreatePartitions, DeleteTopic, Event, SetConfig
 from embedlog.replication.state import State
 from embedlog.topic import Topic, check_name
@@ -52,7 +60,9 @@ class Planned(Topic):
 
 
 class ReplicatedTopicAdmin(TopicAdmin):
-    """The administration of topics of a set. **Threads**: any; **processes**: decisions order them."""
+    """The administration of topics of a set. **Threads**: any; **processes**: decisions order
+    them.
+    """
 
     def __init__(self, engine: ReplicatedEngine) -> None:
         super().__init__(engine)
@@ -62,24 +72,30 @@ class ReplicatedTopicAdmin(TopicAdmin):
 
     def _check_replicas(self, new: NewTopic, count: int) -> int:
         """The number of partitions, and the replicas for `_create`."""
-        factor, assignment = new.replication_factor, new.assignment
+        factor = new.replication_factor
+        assignment = new.assignment
         if factor is not None and type(factor) is not int:
             raise TypeError(f"a replication factor is an int, not {type(factor).__name__}")
         if assignment is not None:
             if factor is not None or new.partitions not in (None, len(assignment)):
                 raise InvalidReplicaAssignmentError(
-                    f"the assignment of {new.name!r} has the number of partitions and of replicas: give it alone",
-                    expected=len(assignment), found=(new.partitions, factor),
-                )  # fmt: skip
+                    f"the assignment of {new.name!r} has the number of partitions and of "
+                    "replicas: give it alone",
+                    expected=len(assignment),
+                    found=(new.partitions, factor),
+                )
             if sorted(assignment) != list(range(len(assignment))):
                 raise InvalidReplicaAssignmentError(
-                    f"the assignment of {new.name!r}", expected=f"partitions 0 to {len(assignment) - 1}", found=sorted(assignment)
+                    f"the assignment of {new.name!r}",
+                    expected=f"partitions 0 to {len(assignment) - 1}",
+                    found=sorted(assignment),
                 )
             count = len(assignment)
         return count
 
     def _planned(self, new: NewTopic, settings: Mapping[str, Any]) -> Topic:
-        topic, factor = super()._planned(new, settings), new.replication_factor
+        topic = super()._planned(new, settings)
+        factor = new.replication_factor
         default = self._engine.config.default_replication_factor
         replicas = Replicas(default if factor in (None, -1) else factor, new.assignment)
         planned = Planned(*topic)
@@ -89,11 +105,16 @@ class ReplicatedTopicAdmin(TopicAdmin):
     def _create(self, planned: list[Topic], exist_ok: bool) -> list[str]:
         made = set[str]()
         self._registry.refresh()  # an earlier topic of the name may be deleted
-        while topics := [each for each in planned if each.name not in made and not (exist_ok and self._is_live(each.name))]:
+        while topics := [
+            each
+            for each in planned
+            if each.name not in made and not (exist_ok and self._is_live(each.name))
+        ]:
             for topic in topics:
                 self._check_free(topic.name)
             self._deleted.finish({topic.name for topic in topics})
-            for topic in topics:  # no other one, also if it was deleted meanwhile (REPLICATEDTOPIC-3)
+            # no other one, also if it was deleted meanwhile (REPLICATEDTOPIC-3)
+            for topic in topics:
                 factor, assignment = topic.replicas if isinstance(topic, Planned) else ONE_COPY
                 try:
                     self._set.create_topic(topic, factor=factor, assignment=assignment)
@@ -113,15 +134,23 @@ class ReplicatedTopicAdmin(TopicAdmin):
         count = topics._count(total_count)
         self._set.decide(lambda state: CreatePartitions(topic_id, count, self._set.live()))
 
-    def alter(self, name: str, config: Mapping[str, Any] | None = None, **settings: Unpack[TopicOptions]) -> None:
+    def alter(
+        self, name: str, config: Mapping[str, Any] | None = None, **settings: Unpack[TopicOptions]
+    ) -> None:
         """As `Log.alter_topic`."""
         self._engine.check_writable()
         check_name(name)
         if config is None and not settings:
-            raise TypeError("settings of a topic are given as a mapping or as keywords, not NoneType")
+            raise TypeError(
+                "settings of a topic are given as a mapping or as keywords, not NoneType"
+            )
         given = by_field(TopicConfig, config, settings)
-        new = parse(TopicConfig, {key: value for key, value in given.items() if value is not None}).overrides()
-        changes: dict[str, str | None] = {dotted(key): None for key, value in given.items() if value is None} | dict(new)
+        new = parse(
+            TopicConfig, {key: value for key, value in given.items() if value is not None}
+        ).overrides()
+        changes: dict[str, str | None] = {
+            dotted(key): None for key, value in given.items() if value is None
+        } | dict(new)
 
         def event(state: State) -> Event:
             return SetConfig(name, changes, seen=self._set.observed(state))
@@ -129,11 +158,14 @@ class ReplicatedTopicAdmin(TopicAdmin):
         topic_id = self._topic_id(name)
         state = self._set.decide(event)
         for each in state.partitions_of(topic_id):
-            if len(each.isr) < len(each.replicas):  # its leader may accept more or less from now on (TOPICS-6)
+            # its leader may accept more or less from now on (TOPICS-6)
+            if len(each.isr) < len(each.replicas):
                 self._set.replicas((topic_id, each.number), name).begin(self._set.deadline())
         self._set.assignments.clear()  # the directories note the settings
         for opened in self._set.members.opened():
-            led = [each.number for each in state.partitions_of(topic_id) if each.leader == opened.node]
+            led = [
+                each.number for each in state.partitions_of(topic_id) if each.leader == opened.node
+            ]
             with suppress(StorageError):  # a directory that fails takes no append, either
                 opened.directory.log_directory.topic_changes.await_appends(name, led)
 
@@ -146,9 +178,15 @@ class ReplicatedTopicAdmin(TopicAdmin):
         self._set.decide(lambda state: DeleteTopic(topic_id))
         self._deleted.delete(name, topic_id)
 
-    def _raise_starts(self, targets: Mapping[TopicPartition, tuple[LogPartition, int]]) -> dict[TopicPartition, int]:
-        """The checkpoint of each directory is for brokers: it is written under the lock of that directory (REPLICATEDTOPIC-2)."""
-        starts = {tp: partition.delete_records(offset) for tp, (partition, offset) in targets.items()}
+    def _raise_starts(
+        self, targets: Mapping[TopicPartition, tuple[LogPartition, int]]
+    ) -> dict[TopicPartition, int]:
+        """The checkpoint of each directory is for brokers: it is written under the lock of that
+        directory (REPLICATEDTOPIC-2).
+        """
+        starts = {
+            tp: partition.delete_records(offset) for tp, (partition, offset) in targets.items()
+        }
         for opened in self._set.members.opened():
             try:
                 opened.directory.note_starts(starts)

@@ -1,12 +1,14 @@
-"""Tells whether topics are as they were described, at a cost that hardly depends on the number of partitions.
+"""Tells whether topics are as they were described, at a cost that hardly depends on the number of
+partitions.
 
-A description looks at each partition, and for a reader at its files. A process that changes one of them also changes one of
-these: the page of the partition, the notice word of its directory when the partition gets a page, the topics word, or what a
-reader sees of the directory (whether a process writes there, the clean mark, the incarnation). One call of C compares all pages.
+A description looks at each partition, and for a reader at its files. A process that changes one of
+them also changes one of these: the page of the partition, the notice word of its directory when the
+partition gets a page, the topics word, or what a reader sees of the directory (whether a process
+writes there, the clean mark, the incarnation). One call of C compares all pages.
 
-A partition follows its directory at intervals. A description is not kept if the directory has changed less than `SETTLE_S` before
-it, and none is kept longer than `KEPT_S`: then a page whose file was replaced, or a process of a version without the notice, is
-found.
+A partition follows its directory at intervals. A description is not kept if the directory has
+changed less than `SETTLE_S` before it, and none is kept longer than `KEPT_S`: then a page whose
+file was replaced, or a process of a version without the notice, is found.
 """
 
 from __future__ import annotations
@@ -36,11 +38,14 @@ class TopicWatch:
     """The watch over the topics of one open log. Threads: one at a time."""
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.monotonic) -> None:
-        self._engine, self._clock = engine, clock
-        self._seen: dict[LogDirectory, tuple[object, object, float]] = {}  # states of directories, and when they were read
+        self._engine = engine
+        self._clock = clock
+        # states of directories, and when they were read
+        self._seen: dict[LogDirectory, tuple[object, object, float]] = {}
         self._looks: waits.Looks | None = None
         self._kept_until = self._changed_s = -float("inf")
-        self._facts = self._read_facts()  # nothing is open yet: what is opened later is at least as new
+        # nothing is open yet: what is opened later is at least as new
+        self._facts = self._read_facts()
         self._is_settled = False
 
     def begin(self) -> None:
@@ -53,7 +58,8 @@ class TopicWatch:
         """Watch these topics, which were described since `begin`."""
         if not self._is_settled:
             return
-        with contextlib.suppress(EmbedlogError):  # a topic is gone, or a disk: the next look says so
+        # a topic is gone, or a disk: the next look says so
+        with contextlib.suppress(EmbedlogError):
             self._looks = self._looks_at(descriptions)
             self._kept_until = self._clock() + KEPT_S
 
@@ -73,7 +79,9 @@ class TopicWatch:
         return None if has_published else looks
 
     def is_unchanged(self) -> bool:
-        """Whether the kept descriptions are those that a new look would return, but for sizes that no append changed."""
+        """Whether the kept descriptions are those that a new look would return, but for sizes that
+        no append changed.
+        """
         if self._looks is None or self._clock() >= self._kept_until:
             return False
         facts = self._read_facts()
@@ -95,7 +103,9 @@ class TopicWatch:
         return topics, states
 
     def _state_of(self, directory: LogDirectory) -> tuple[object, ...]:
-        """Whether a process writes in a directory, what a reader sees of it, and its notice word."""
+        """Whether a process writes in a directory, what a reader sees of it, and its notice
+        word.
+        """
         context = directory.context
         is_live: object = True
         seen: object = None
@@ -104,9 +114,12 @@ class TopicWatch:
             is_live, seen, read_s = self._seen.get(directory, (False, None, 0.0))
             if is_live is not True or now - read_s >= LIVE_CHECK_S:
                 try:
-                    is_live, seen = context.refresh(), context.seen
-                except EmbedlogError as problem:  # a disk that is lost: the look raises it, or other directories answer
-                    is_live, seen = False, str(problem)
+                    is_live = context.refresh()
+                    seen = context.seen
+                except EmbedlogError as problem:
+                    # a disk that is lost: the look raises it, or other directories answer
+                    is_live = False
+                    seen = str(problem)
                 self._seen[directory] = is_live, seen, now
         page = context.directory_page
         return is_live, seen, -1 if page is None else page.notice()
@@ -114,6 +127,9 @@ class TopicWatch:
 
 def _bounds(partition: PartitionDescription) -> tuple[int, ...]:
     return (
-        partition.log_start_offset, partition.log_end_offset, partition.high_watermark, partition.last_stable_offset,
+        partition.log_start_offset,
+        partition.log_end_offset,
+        partition.high_watermark,
+        partition.last_stable_offset,
         partition.leader_epoch,
-    )  # fmt: skip
+    )

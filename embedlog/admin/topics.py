@@ -1,7 +1,9 @@
 """Administration of topics: create, describe, change and delete.
 
-TOPICADMIN-1  all arguments are checked before anything is written: a call that raises for them has changed nothing
-TOPICADMIN-2  a creation or growth that fails is undone; if that fails too, the next change completes it
+TOPICADMIN-1  all arguments are checked before anything is written: a call that raises for them has
+    changed nothing
+TOPICADMIN-2  a creation or growth that fails is undone; if that fails too, the next change
+    completes it
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ _logger = logging.getLogger("embedlog")
 
 
 class TopicAdmin:
-    """The administration of topics of one open directory. **Threads**: any; **processes**: the directory lock orders them."""
+    """The administration of topics of one open directory. **Threads**: any; **processes**: the
+    directory lock orders them.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -57,17 +61,24 @@ class TopicAdmin:
 
     def describe(self, name: str, *, available_only: bool = False) -> TopicDescription:
         """As `Log.describe_topic`."""
-        from embedlog.descriptions.topics import PartitionDescription, TopicDescription  # late: to create a topic needs none
+        # late: to create a topic needs none
+        from embedlog.descriptions.topics import PartitionDescription, TopicDescription
 
         self._engine.check_open()
         topic = self._engine.topic(check_name(name))
-        here = [self._engine.partition(name, number) for number in topic.numbers if number < topic.partitions]
+        here = [
+            self._engine.partition(name, number)
+            for number in topic.numbers
+            if number < topic.partitions
+        ]
         found = []
         for each in here:
             if available_only and not self._engine.is_led(each):
                 continue
             try:
-                described = PartitionDescription(each.number, str(each.path), *each.bounds(), size_bytes=each.size_bytes())
+                described = PartitionDescription(
+                    each.number, str(each.path), *each.bounds(), size_bytes=each.size_bytes()
+                )
             except LeaderNotAvailableError:
                 if not available_only:
                     raise
@@ -80,7 +91,8 @@ class TopicAdmin:
     def create(self, topic: NewTopic, settings: TopicOptions, exist_ok: bool) -> bool:
         """As `Log.create_topic`, with its settings by name in a mapping of their own."""
         self._engine.check_writable()
-        planned, wanted = self._planned(topic, settings), {topic.name: topic.partitions}
+        planned = self._planned(topic, settings)
+        wanted = {topic.name: topic.partitions}
         made = self._create([planned], exist_ok)
         if not made:
             self._check_existing([planned], wanted)
@@ -93,7 +105,8 @@ class TopicAdmin:
             raise TypeError(f"topics are given as a list of names or NewTopics: [{topics!r}]")
         if isinstance(topics, Mapping):
             raise TypeError(
-                "topics are given as a list of names or of embedlog.NewTopic(name, partitions, config), not as a mapping"
+                "topics are given as a list of names or of embedlog.NewTopic(name, partitions, "
+                "config), not as a mapping"
             )
         given = [each if isinstance(each, NewTopic) else NewTopic(_name(each)) for each in topics]
         planned = [self._planned(each, {}) for each in given]
@@ -107,14 +120,17 @@ class TopicAdmin:
         if exist_ok:
             self._check_existing(planned, wanted)  # before anything is created
         made = self._create(planned, exist_ok)
-        self._check_existing([topic for topic in planned if topic.name not in made], wanted)  # of other processes, meanwhile
+        # of other processes, meanwhile
+        self._check_existing([topic for topic in planned if topic.name not in made], wanted)
         return made
 
     def _planned(self, new: NewTopic, settings: Mapping[str, Any]) -> Topic:
         """The topic to create, after all checks that do not depend on existing topics."""
         check_name(new.name)
         _refuse_internal(new.name)
-        count = _count(self._engine.config.num_partitions if new.partitions is None else new.partitions)
+        count = _count(
+            self._engine.config.num_partitions if new.partitions is None else new.partitions
+        )
         count = check_count(self._check_replicas(new, count))
         topic_directories.check_lengths(new.name, count)
         overrides = parse(TopicConfig, new.config, **settings).overrides()
@@ -122,15 +138,20 @@ class TopicAdmin:
         return Topic(new.name, new_id(), count, overrides, "creating")
 
     def _check_replicas(self, new: NewTopic, count: int) -> int:
-        """The number of partitions, after the replicas were checked: one directory holds one copy of each."""
+        """The number of partitions, after the replicas were checked: one directory holds one copy
+        of each.
+        """
         if new.replication_factor not in (None, -1, 1):
             raise InvalidReplicationFactorError(
-                f"the topic {new.name!r} with several replicas: open a list of directories for that",
-                expected="1, in one directory", found=new.replication_factor,
-            )  # fmt: skip
+                f"the topic {new.name!r} with several replicas: open a list of directories for "
+                "that",
+                expected="1, in one directory",
+                found=new.replication_factor,
+            )
         if new.assignment is not None:
             raise InvalidReplicaAssignmentError(
-                f"the topic {new.name!r} with an assignment: open a list of directories for that", found=dict(new.assignment)
+                f"the topic {new.name!r} with an assignment: open a list of directories for that",
+                found=dict(new.assignment),
             )
         return count
 
@@ -145,7 +166,12 @@ class TopicAdmin:
                 self._registry.put(*topics)
                 self._directory.topic_changes.finish_creations(topics)
                 for topic in topics:
-                    _logger.info("created topic %s: %d partitions, settings %s", topic.name, topic.partitions, dict(topic.config))
+                    _logger.info(
+                        "created topic %s: %d partitions, settings %s",
+                        topic.name,
+                        topic.partitions,
+                        dict(topic.config),
+                    )
             except EmbedlogError:
                 for topic in topics:
                     self._take_back(topic)
@@ -155,7 +181,8 @@ class TopicAdmin:
     def _check_existing(self, planned: Iterable[Topic], wanted: Mapping[str, int | None]) -> None:
         """Compare the topics that exist with what was given for them. Raises TopicMismatchError.
 
-        A setting that was not given contradicts nothing, and neither do more partitions: `create_partitions` may have added some.
+        A setting that was not given contradicts nothing, and neither do more partitions:
+        `create_partitions` may have added some.
         """
         self._registry.refresh()
         for topic in planned:
@@ -164,14 +191,18 @@ class TopicAdmin:
                 continue
             present = self._engine.config.topic_config(existing.config).as_kafka()
             differences: dict[str, tuple[Any, Any]] = {
-                key: (value, present.get(key)) for key, value in topic.config.items() if present.get(key) != value
+                key: (value, present.get(key))
+                for key, value in topic.config.items()
+                if present.get(key) != value
             }
             count = wanted[topic.name]
             if count is not None and count > existing.partitions:
                 differences["partitions"] = (count, existing.partitions)
             if differences:
                 message = f"topic {topic.name!r} exists and contradicts the call"
-                raise TopicMismatchError(message, path=self._directory.path, differences=differences)
+                raise TopicMismatchError(
+                    message, path=self._directory.path, differences=differences
+                )
 
     def _is_live(self, name: str) -> bool:
         self._registry.refresh()
@@ -183,26 +214,36 @@ class TopicAdmin:
         for number in range(count):
             path = self._directory.path / file_names.partition_name(name, number)
             if files.exists(path):
-                raise ForeignDirectoryError("a foreign file has the name of the partition's directory", path=path)
+                raise ForeignDirectoryError(
+                    "a foreign file has the name of the partition's directory", path=path
+                )
 
     def _check_free(self, name: str) -> None:
         """Raises TopicExistsError, and InvalidTopicError for a name that collides."""
         if self._registry.get(name) is not None:
-            raise TopicExistsError(f"topic {name!r} exists already; exist_ok=True accepts that", path=self._directory.path)
+            raise TopicExistsError(
+                f"topic {name!r} exists already; exist_ok=True accepts that",
+                path=self._directory.path,
+            )
         check_collision(name, self._registry.every_name())
 
     def _take_back(self, topic: Topic) -> None:
         """Undo a failed creation; this may fail as well, for example on a full disk.
 
-        The registry is changed first: it may show the topic as live already, and a live topic must have its directories.
+        The registry is changed first: it may show the topic as live already, and a live topic must
+        have its directories.
         """
         try:
             self._registry.refresh()
             if self._registry.get(topic.name) is not None:
                 self._registry.put(topic._replace(state="deleting"))
-                topic_directories.finish_deletion(self._directory.path, self._registry, topic, mode=self._engine.config.file_mode)
+                topic_directories.finish_deletion(
+                    self._directory.path, self._registry, topic, mode=self._engine.config.file_mode
+                )
         except EmbedlogError as problem:
-            _logger.warning("topic %s is partly created, and undoing that failed: %s", topic.name, problem)
+            _logger.warning(
+                "topic %s is partly created, and undoing that failed: %s", topic.name, problem
+            )
 
     def grow(self, name: str, total_count: int) -> None:
         """As `Log.create_partitions`."""
@@ -215,7 +256,9 @@ class TopicAdmin:
             topic = self._registry.live(name)
             if count <= topic.partitions:
                 expected = f"more than the present {topic.partitions}"
-                raise InvalidPartitionsError(f"partitions of {name!r} can only be added", expected=expected, found=count)
+                raise InvalidPartitionsError(
+                    f"partitions of {name!r} can only be added", expected=expected, found=count
+                )
             try:
                 self._registry.put(topic._replace(growing=count))
                 self._directory.topic_changes.finish_creation(self._registry.live(name))
@@ -226,29 +269,42 @@ class TopicAdmin:
     def _take_back_growth(self, topic: Topic, count: int) -> None:
         """Undo a growth.
 
-        The registry is changed first: if that fails, it still lists partitions that must have their directories.
+        The registry is changed first: if that fails, it still lists partitions that must have their
+        directories.
         """
         try:
             self._registry.put(topic)
             for number in range(topic.partitions, count):
                 topic_directories.retire_partition(self._directory.path, topic, number)
         except EmbedlogError as problem:
-            _logger.warning("the growth of topic %s is incomplete, and undoing it failed: %s", topic.name, problem)
+            _logger.warning(
+                "the growth of topic %s is incomplete, and undoing it failed: %s",
+                topic.name,
+                problem,
+            )
 
     # ---- changes ---------------------------------------------------------------------------------
 
-    def alter(self, name: str, config: Mapping[str, Any] | None = None, **settings: Unpack[TopicOptions]) -> None:
+    def alter(
+        self, name: str, config: Mapping[str, Any] | None = None, **settings: Unpack[TopicOptions]
+    ) -> None:
         """As `Log.alter_topic`."""
         self._engine.check_writable()
         check_name(name)
         if config is None and not settings:
-            raise TypeError("settings of a topic are given as a mapping or as keywords, not NoneType")
+            raise TypeError(
+                "settings of a topic are given as a mapping or as keywords, not NoneType"
+            )
         given = by_field(TopicConfig, config, settings)
         taken_back = {dotted(key) for key, value in given.items() if value is None}
-        new = parse(TopicConfig, {key: value for key, value in given.items() if value is not None}).overrides()
+        new = parse(
+            TopicConfig, {key: value for key, value in given.items() if value is not None}
+        ).overrides()
         with self._directory.topic_changes.begin():
             topic = self._registry.live(name)
-            overrides = {key: text for key, text in {**topic.config, **new}.items() if key not in taken_back}
+            overrides = {
+                key: text for key, text in {**topic.config, **new}.items() if key not in taken_back
+            }
             self._engine.config.topic_config(overrides)
             if overrides != topic.config:
                 self._registry.put(topic._replace(config=overrides))
@@ -258,28 +314,40 @@ class TopicAdmin:
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """As `Log.delete_records`."""
         self._engine.check_writable()
-        checked = {tp: _whole_number(offset, "an offset") for tp, offset in by_partition("offsets", offsets).items()}
+        checked = {
+            tp: _whole_number(offset, "an offset")
+            for tp, offset in by_partition("offsets", offsets).items()
+        }
         targets = {tp: self._deletable(tp, offset) for tp, offset in checked.items()}
-        return self._raise_starts({tp: (partition, checked[tp]) for tp, partition in targets.items()})
+        return self._raise_starts(
+            {tp: (partition, checked[tp]) for tp, partition in targets.items()}
+        )
 
-    def _raise_starts(self, targets: Mapping[TopicPartition, tuple[LogPartition, int]]) -> dict[TopicPartition, int]:
+    def _raise_starts(
+        self, targets: Mapping[TopicPartition, tuple[LogPartition, int]]
+    ) -> dict[TopicPartition, int]:
         with self._directory.topic_changes.begin():
-            return {tp: partition.delete_records(offset) for tp, (partition, offset) in targets.items()}
+            return {
+                tp: partition.delete_records(offset) for tp, (partition, offset) in targets.items()
+            }
 
     def _deletable(self, tp: TopicPartition, offset: int) -> LogPartition:
         partition = self._engine.partition(check_name(tp.topic), tp.partition)
         _refuse_internal(tp.topic)
         if "delete" not in partition.config.cleanup_policy:
             raise PolicyViolationError(
-                f"records of {tp.topic} cannot be deleted", expected="cleanup.policy with delete",
+                f"records of {tp.topic} cannot be deleted",
+                expected="cleanup.policy with delete",
                 found=",".join(partition.config.cleanup_policy),
-            )  # fmt: skip
+            )
         end = partition.bounds().high_watermark
         if not -1 <= offset <= end:
             raise OffsetOutOfRangeError(
-                f"cannot delete records of {tp.topic}-{tp.partition}", path=partition.path, expected=f"-1, or 0 to {end}",
+                f"cannot delete records of {tp.topic}-{tp.partition}",
+                path=partition.path,
+                expected=f"-1, or 0 to {end}",
                 found=offset,
-            )  # fmt: skip
+            )
         return partition
 
     # ---- deletion --------------------------------------------------------------------------------
@@ -293,7 +361,9 @@ class TopicAdmin:
             topic = self._registry.live(name)._replace(state="deleting", growing=0)
             self._registry.put(topic)
             _logger.info("deleting topic %s with %d partitions", topic.name, topic.partitions)
-            self._directory.topic_changes.finish_deletion(topic, self._engine.config.lock_timeout_ms / 1000)
+            self._directory.topic_changes.finish_deletion(
+                topic, self._engine.config.lock_timeout_ms / 1000
+            )
 
 
 def _refuse_internal(name: str) -> None:
@@ -317,5 +387,8 @@ def _count(value: object) -> int:
 def _name(given: object) -> Any:
     """A name, which is checked later. Raises TypeError for the NewTopic of another package."""
     if type(given).__name__ == NewTopic.__name__:
-        raise TypeError(f"a topic is embedlog.NewTopic(name, partitions, config), not {type(given).__module__}.NewTopic")
+        raise TypeError(
+            "a topic is embedlog.NewTopic(name, partitions, config), not "
+            f"{type(given).__module__}.NewTopic"
+        )
     return given

@@ -1,10 +1,14 @@
-"""The consumer for asyncio: blocking work and file access run on a thread, records are returned in the event loop.
+"""The consumer for asyncio: blocking work and file access run on a thread, records are returned in
+the event loop.
 
-AIOCONSUMER-1  one task at a time (a second one gets ConcurrentUseError); only `wakeup` and `close` may be called from another
-AIOCONSUMER-2  the thread fetches and moves no position; a position moves in the step in which a task receives its records. A
-    cancelled call loses nothing: the next call returns the fetched records
+AIOCONSUMER-1  one task at a time (a second one gets ConcurrentUseError); only `wakeup` and `close`
+    may be called from another
+AIOCONSUMER-2  the thread fetches and moves no position; a position moves in the step in which a
+    task receives its records. A cancelled call loses nothing: the next call returns the fetched
+    records
 AIOCONSUMER-3  threads and loop exchange runs of records, not single records
-AIOCONSUMER-4  fetched records do not block other tasks: after some hundreds of records the loop runs them
+AIOCONSUMER-4  fetched records do not block other tasks: after some hundreds of records the loop
+    runs them
 """
 
 from __future__ import annotations
@@ -60,17 +64,20 @@ class _Fetch:
 
 @keywords.checked
 class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
-    """Reads partitions as `Consumer` does, without blocking the event loop; its methods are coroutines.
+    """Reads partitions as `Consumer` does, without blocking the event loop; its methods are
+    coroutines.
 
-    `AsyncConsumer[K, V]` returns `Record[K, V]`. Created by `log.async_consumer(*topics, **options)`, started by `async with` or
-    by the first call. Deserializers run on a thread, interceptors in the loop.
+    `AsyncConsumer[K, V]` returns `Record[K, V]`. Created by
+    `log.async_consumer(*topics, **options)`, started by `async with` or by the first call.
+    Deserializers run on a thread, interceptors in the loop.
 
-    **Tasks:** one at a time; `wakeup` and `close` from any. It may be used in several loops, one after the other.
+    **Tasks:** one at a time; `wakeup` and `close` from any. It may be used in several loops, one
+    after the other.
 
     Examples:
-        >>> async with log.async_consumer("events", auto_offset_reset="earliest") as consumer:      # doctest: +SKIP
-        ...     async for record in consumer:
-        ...         print(record.offset, record.value)
+        >>> async with log.async_consumer("events", auto_offset_reset="earliest") as consumer:
+        # doctest: +SKIP ...     async for record in consumer: ...         print(record.offset,
+        record.value)
     """
 
     def __init__(self, engine: Engine, topics: Iterable[str], config: ConsumerConfig) -> None:
@@ -102,7 +109,8 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
         on_lost: Listener | None = None,
         listener: object = None,
     ) -> None:
-        """As `Consumer.subscribe`. Listeners that are coroutine functions run in the loop, others on the consumer's thread.
+        """As `Consumer.subscribe`. Listeners that are coroutine functions run in the loop, others
+        on the consumer's thread.
 
         In the loop they may call this consumer's methods, except those that return records.
         """
@@ -124,13 +132,19 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
 
     # ---- records ---------------------------------------------------------------------------------
 
-    async def poll(self, timeout: float | None = 0.0, max_records: int | None = None, **unknown: Never) -> list[Record[K, V]]:
-        """The next records, at most `max_records` (or `max.poll.records`); waits up to `timeout` seconds for the first.
+    async def poll(
+        self, timeout: float | None = 0.0, max_records: int | None = None, **unknown: Never
+    ) -> list[Record[K, V]]:
+        """The next records, at most `max_records` (or `max.poll.records`); waits up to `timeout`
+        seconds for the first.
 
-        A cancelled call has returned no record; the next call returns them. Raises as `Consumer.poll`.
+        A cancelled call has returned no record; the next call returns them. Raises as
+        `Consumer.poll`.
         """
         if unknown:
-            raise keywords.unknown_keyword("AsyncConsumer.poll()", next(iter(unknown)), ("timeout", "max_records"))
+            raise keywords.unknown_keyword(
+                "AsyncConsumer.poll()", next(iter(unknown)), ("timeout", "max_records")
+            )
         limit = self._config.max_poll_records if max_records is None else max_records
         if limit < 1:
             raise ConfigError("max_records", expected="at least 1", found=max_records)
@@ -190,15 +204,20 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
         return group is not None and group.is_due()
 
     async def _next_run(self) -> Iterator[Record[K, V]] | None:
-        """The next records of an iteration: the remaining fetched records of one partition. None at the end."""
+        """The next records of an iteration: the remaining fetched records of one partition. None at
+        the end.
+        """
         with self._one_task.entered():
             consumer = await self._made()
             if not self._has_ahead(consumer):
-                await self._fetch(consumer, lambda reading: reading.ahead(1), consumer._api_timeout_s(None))
+                await self._fetch(
+                    consumer, lambda reading: reading.ahead(1), consumer._api_timeout_s(None)
+                )
             return _fetched_only(consumer, Collector.open_iterator)
 
     async def batches(self, timeout: float | None = None) -> AsyncIterator[Batch]:
-        """The same records in columns, one Batch per fetch, with the same positions; ends after `timeout` seconds without any.
+        """The same records in columns, one Batch per fetch, with the same positions; ends after
+        `timeout` seconds without any.
 
         The loop ends when another task closes the consumer.
         """
@@ -207,7 +226,9 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
             with self._one_task.entered():
                 consumer = await self._made()
                 try:
-                    found = await self._fetch(consumer, Collector.chunk, consumer._api_timeout_s(timeout))
+                    found = await self._fetch(
+                        consumer, Collector.chunk, consumer._api_timeout_s(timeout)
+                    )
                 except ClosedError:
                     if self._has_ended():
                         return
@@ -219,10 +240,14 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
             yield batch
 
     def _has_ahead(self, consumer: Consumer[K, V]) -> bool:
-        """Whether fetched records can be returned without reading the log. Raises as a wait would."""
+        """Whether fetched records can be returned without reading the log. Raises as a wait
+        would.
+        """
         consumer._reading_now()
         consumer._reading.begin()
-        if self._is_due() or not any(cursor.has_records for cursor in consumer._reading.rotation.readable()):
+        if self._is_due() or not any(
+            cursor.has_records for cursor in consumer._reading.rotation.readable()
+        ):
             return False
         consumer._waiting.raise_if_interrupted()
         if consumer._group is not None:
@@ -231,8 +256,12 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
         consumer._waiting.count(time.monotonic())
         return True
 
-    async def _fetch(self, consumer: Consumer[K, V], read: Callable[[Collector], Found], timeout: float | None) -> Found | None:
-        """On the thread: wait until records exist, for `timeout` seconds, or until the task is cancelled."""
+    async def _fetch(
+        self, consumer: Consumer[K, V], read: Callable[[Collector], Found], timeout: float | None
+    ) -> Found | None:
+        """On the thread: wait until records exist, for `timeout` seconds, or until the task is
+        cancelled.
+        """
         fetch = _Fetch(lambda: read(consumer._reading))
 
         def wait() -> None:
@@ -288,7 +317,9 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
 
     # ---- offsets of any partition ----------------------------------------------------------------
 
-    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         """As `Consumer.beginning_offsets`."""
         return await self._call(lambda consumer: consumer.beginning_offsets(partitions))
 
@@ -296,23 +327,33 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
         """As `Consumer.end_offsets`."""
         return await self._call(lambda consumer: consumer.end_offsets(partitions))
 
-    async def offsets_for_times(self, times: Mapping[TopicPartition, Any]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, Any]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """As `Consumer.offsets_for_times`."""
         return await self._call(lambda consumer: consumer.offsets_for_times(times))
 
     # ---- group -----------------------------------------------------------------------------------
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
-        """As `Consumer.commit`. A cancelled call committed all offsets or none: `committed` shows which."""
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None
+    ) -> None:
+        """As `Consumer.commit`. A cancelled call committed all offsets or none: `committed` shows
+        which.
+        """
         await self._call(lambda consumer: consumer.commit(offsets))
 
     async def commit_async(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None, callback: Callback | None = None
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
+        callback: Callback | None = None,
     ) -> None:
         """As `Consumer.commit_async`; the callback runs on the consumer's thread."""
         await self._call(lambda consumer: consumer.commit_async(offsets, callback))
 
-    async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    async def committed(
+        self, *partitions: TopicPartition
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """As `Consumer.committed`."""
         return await self._call(lambda consumer: consumer.committed(*partitions))
 
@@ -331,13 +372,16 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
         return await self._call(Consumer.metrics)
 
     def wakeup(self) -> None:
-        """Make the present, or else the next, waiting call raise WakeupError, once. For any task, thread and signal handler."""
+        """Make the present, or else the next, waiting call raise WakeupError, once. For any task,
+        thread and signal handler.
+        """
         self._woken = True  # for a synchronous consumer that does not exist yet
         if self._sync is not None:
             self._sync.wakeup()
 
     async def close(self, timeout: float | None = CLOSE_S) -> None:
-        """As `Consumer.close`: a call that waits in another task raises ClosedError, and an iteration ends. Idempotent.
+        """As `Consumer.close`: a call that waits in another task raises ClosedError, and an
+        iteration ends. Idempotent.
 
         After a cancellation or an interrupt the next call completes the close.
         """
@@ -359,7 +403,8 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
             if self._executor.has_threads and not self._ended:
                 await self._on_thread(end)
         finally:
-            if self._ended or not self._executor.has_threads:  # after an interrupt the next close needs the thread
+            # after an interrupt the next close needs the thread
+            if self._ended or not self._executor.has_threads:
                 self._executor.shutdown()
 
     async def _on_thread(self, call: Callable[[], Found]) -> Found:
@@ -370,7 +415,9 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
         return await self._executor.run(call, self._on_cancelled)
 
     async def start(self) -> None:
-        """Begin, as `async with` does, for programs of aiokafka; other calls begin by themselves."""
+        """Begin, as `async with` does, for programs of aiokafka; other calls begin by
+        themselves.
+        """
         with self._one_task.entered():
             await self._made()
 
@@ -383,23 +430,36 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
-        await self._end(CLOSE_S, automatic=kind is None or self._sync is None or not self._sync._reading.taken)
+        await self._end(
+            CLOSE_S, automatic=kind is None or self._sync is None or not self._sync._reading.taken
+        )
 
     if not TYPE_CHECKING:  # type checkers report this mistake; this reports it at run time
 
         def __new__(cls, *arguments: Any, **options: Any) -> Self:
-            other_clients.check_maker("log.async_consumer(*topics, …)", arguments or (options.get("engine", ""),))
+            other_clients.check_maker(
+                "log.async_consumer(*topics, …)", arguments or (options.get("engine", ""),)
+            )
             return super().__new__(cls)
 
         def __enter__(self) -> NoReturn:
-            raise TypeError("an AsyncConsumer supports `async with` and `async for`; use log.consumer(…) for `with` and `for`")
+            raise TypeError(
+                "an AsyncConsumer supports `async with` and `async for`; use log.consumer(…) for "
+                "`with` and `for`"
+            )
 
         __exit__ = __iter__ = __enter__
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("an AsyncConsumer cannot be pickled: create one in the worker with embedlog.open(path).async_consumer(…)")
+        raise TypeError(
+            "an AsyncConsumer cannot be pickled: create one in the worker with "
+            "embedlog.open(path).async_consumer(…)"
+        )
 
     async def _call(self, call: Callable[[Consumer[K, V]], Found]) -> Found:
         """Call a method of the synchronous consumer on the thread."""
@@ -420,7 +480,8 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
             raise ClosedError("this consumer was closed; create another with log.async_consumer(…)")
         if self._sync is not None and not self._call_continues:
             return self._sync
-        made = await self._executor.run(self._make, self._on_cancelled)  # after the calls that still run
+        # after the calls that still run
+        made = await self._executor.run(self._make, self._on_cancelled)
         self._call_continues = False
         return made
 
@@ -429,7 +490,8 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
             raise ClosedError("the consumer was closed during its first call")
         if self._sync is None:
             made = Consumer(self._engine, self._topics, self._config)
-            self._engine.waiter(made._waiting)  # created here: a wake-up from the loop then takes no lock
+            # created here: a wake-up from the loop then takes no lock
+            self._engine.waiter(made._waiting)
             self._engine.children.add(made)
             if self._woken:
                 made.wakeup()
@@ -438,7 +500,9 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
 
 
 def _fetched_only(consumer: Consumer[Any, Any], read: Callable[[Collector], Found]) -> Found:
-    """Return fetched records only. Positions move in the same step of the loop in which their records are returned."""
+    """Return fetched records only. Positions move in the same step of the loop in which their
+    records are returned.
+    """
     with consumer._using():
         reading = consumer._reading
         reading.fetches = False

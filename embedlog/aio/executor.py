@@ -1,10 +1,14 @@
-"""Runs blocking calls of the asyncio clients on threads, and guards objects that only one task may use.
+"""Runs blocking calls of the asyncio clients on threads, and guards objects that only one task may
+use.
 
-EXECUTOR-1  a call that may read a file, take a lock or wait runs on a thread, never in the loop; its outcome crosses back once
-EXECUTOR-2  a call that is cancelled before a thread took it does not happen; a call that a thread took runs to its end
-EXECUTOR-3  the threads reference their queue, never its owner: an owner that is collected ends them, and they do not delay the
-    interpreter's exit
-EXECUTOR-4  nothing belongs to a loop for longer than one call: loops may change, and may be closed during a call
+EXECUTOR-1  a call that may read a file, take a lock or wait runs on a thread, never in the loop;
+    its outcome crosses back once
+EXECUTOR-2  a call that is cancelled before a thread took it does not happen; a call that a thread
+    took runs to its end
+EXECUTOR-3  the threads reference their queue, never its owner: an owner that is collected ends
+    them, and they do not delay the interpreter's exit
+EXECUTOR-4  nothing belongs to a loop for longer than one call: loops may change, and may be closed
+    during a call
 """
 
 from __future__ import annotations
@@ -34,7 +38,8 @@ class Job(Generic[Outcome]):
         self.waiter: asyncio.Future[Outcome] = self.loop.create_future()
         self._call = call
         self._context = contextvars.copy_context()
-        self._state: dict[str, str] = {}  # setdefault decides atomically: taken by a thread, or withdrawn
+        # setdefault decides atomically: taken by a thread, or withdrawn
+        self._state: dict[str, str] = {}
 
     def withdraw(self) -> bool:
         """Withdraw the call; False if a thread has taken it."""
@@ -42,10 +47,14 @@ class Job(Generic[Outcome]):
 
     def failed_of(self, error: BaseException) -> bool:
         """Whether the call raised `error`, and not a cancellation of the task."""
-        return self.waiter.done() and not self.waiter.cancelled() and self.waiter.exception() is error
+        return (
+            self.waiter.done() and not self.waiter.cancelled() and self.waiter.exception() is error
+        )
 
     def run(self) -> tuple[Outcome | None, BaseException | None] | None:
-        """On a thread: run the call; its outcome or its exception, None if the call was withdrawn."""
+        """On a thread: run the call; its outcome or its exception, None if the call was
+        withdrawn.
+        """
         if self._state.setdefault("is", "taken") != "taken":
             return None
         try:
@@ -88,14 +97,19 @@ class Executor:
         self._lock = threading.Lock()
         self._end = weakref.finalize(self, _shutdown, self._jobs, limit)
 
-    async def run(self, call: Callable[[], Outcome], cancelled: Callable[[bool], object] | None = None) -> Outcome:
-        """`call()` on a thread. If the task is cancelled, `cancelled(whether the call still continues)` is called.
+    async def run(
+        self, call: Callable[[], Outcome], cancelled: Callable[[bool], object] | None = None
+    ) -> Outcome:
+        """`call()` on a thread. If the task is cancelled,
+        `cancelled(whether the call still continues)` is called.
 
-        Raises ClosedError after `shutdown`, ForkedError, and RuntimeError if the system refuses the first thread: the call is not
-        made then.
+        Raises ClosedError after `shutdown`, ForkedError, and RuntimeError if the system refuses the
+        first thread: the call is not made then.
         """
         if self._pid != os.getpid():
-            raise ForkedError("the threads exist in the parent process only: open the log again in the child")
+            raise ForkedError(
+                "the threads exist in the parent process only: open the log again in the child"
+            )
         job = Job(call)
         self._put(job)
         try:
@@ -108,7 +122,9 @@ class Executor:
             raise
 
     def post(self, call: Callable[[], object]) -> None:
-        """Queue `call()` for a thread after the earlier calls; no task waits for it, and it must not raise."""
+        """Queue `call()` for a thread after the earlier calls; no task waits for it, and it must
+        not raise.
+        """
         self._put(Job(call))
 
     def _put(self, job: Job[Any]) -> None:
@@ -121,13 +137,17 @@ class Executor:
         self._jobs.put(job)
 
     def _add_thread(self) -> None:
-        """Start a thread. If the system refuses it, the others make the calls; without others this raises RuntimeError.
+        """Start a thread. If the system refuses it, the others make the calls; without others this
+        raises RuntimeError.
 
-        After an interrupt of the start it may run or not: it takes its number itself, if no other thread has it.
+        After an interrupt of the start it may run or not: it takes its number itself, if no other
+        thread has it.
         """
         number = len(self._threads) + 1
         arguments = (self._jobs, self._busy, self._threads, number)
-        thread = threading.Thread(target=_work, args=arguments, name=f"{self._name}-{number}", daemon=True)
+        thread = threading.Thread(
+            target=_work, args=arguments, name=f"{self._name}-{number}", daemon=True
+        )
         try:
             start(thread)
         except Exception:
@@ -146,7 +166,12 @@ class Executor:
         self._end()
 
 
-def _work(jobs: SimpleQueue[Job[Any] | None], busy: list[None], threads: dict[int, threading.Thread], number: int) -> None:
+def _work(
+    jobs: SimpleQueue[Job[Any] | None],
+    busy: list[None],
+    threads: dict[int, threading.Thread],
+    number: int,
+) -> None:
     own = threading.current_thread()
     if threads.setdefault(number, own) is not own:
         return  # an interrupted start was repeated
@@ -187,6 +212,9 @@ class OneTask:
         inside = self._inside.setdefault("task", task)
         if inside is not task:
             if inside is not None and not inside.done() and not inside.get_loop().is_closed():
-                raise ConcurrentUseError(f"{self._what} is in use by another task; use one per task, or wakeup() to stop it")
+                raise ConcurrentUseError(
+                    f"{self._what} is in use by another task; use one per task, or wakeup() to "
+                    "stop it"
+                )
             self._inside["task"] = task  # EXECUTOR-4: the other one never leaves by itself
         return True

@@ -1,8 +1,11 @@
-"""Runs rebalance listeners that are coroutines: in the loop, while the consumer's thread waits and serves their calls.
+"""Runs rebalance listeners that are coroutines: in the loop, while the consumer's thread waits and
+serves their calls.
 
-AIOLISTENER-1  a listener runs during a call on the thread: the thread itself executes the listener's calls of the consumer.
-    So it does for tasks that the listener starts, which inherit its context. After the listener's end they are tasks like others
-AIOLISTENER-2  a listener that is cancelled, or whose loop is closed, has failed: the thread never waits forever
+AIOLISTENER-1  a listener runs during a call on the thread: the thread itself executes the
+    listener's calls of the consumer. So it does for tasks that the listener starts, which inherit
+    its context. After the listener's end they are tasks like others
+AIOLISTENER-2  a listener that is cancelled, or whose loop is closed, has failed: the thread never
+    waits forever
 """
 
 from __future__ import annotations
@@ -21,19 +24,26 @@ from embedlog.types import TopicPartition
 Found = TypeVar("Found")
 Jobs: TypeAlias = SimpleQueue[Job[Any] | None]
 
-_around: ContextVar[tuple[Jobs, ...]] = ContextVar("embedlog listeners", default=())  # those of a task and of its parents
+# those of a task and of its parents
+_around: ContextVar[tuple[Jobs, ...]] = ContextVar("embedlog listeners", default=())
 
 
 class Bridge:
-    """Connects the consumer's thread with listeners in a loop. `loop` is the loop in which the present call waits."""
+    """Connects the consumer's thread with listeners in a loop. `loop` is the loop in which the
+    present call waits.
+    """
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self._served: set[Jobs] = set()  # of listeners that the thread waits for
 
     def bridged(self, listener: Listener | None) -> Listener | None:
-        """The function that the thread calls for a listener: the listener itself unless it is a coroutine function."""
-        if listener is None or not (inspect.iscoroutinefunction(listener) or _calls_a_coroutine(listener)):
+        """The function that the thread calls for a listener: the listener itself unless it is a
+        coroutine function.
+        """
+        if listener is None or not (
+            inspect.iscoroutinefunction(listener) or _calls_a_coroutine(listener)
+        ):
             return listener
         return lambda tps: self._run(listener, tps)
 
@@ -68,7 +78,9 @@ class Bridge:
         return await job.waiter
 
     def is_listener(self) -> bool:
-        """Whether the running task is a listener that this consumer waits for, or was started by it."""
+        """Whether the running task is a listener that this consumer waits for, or was started by
+        it.
+        """
         return bool(self._served) and not self._served.isdisjoint(_around.get())
 
 

@@ -1,9 +1,14 @@
-"""The producer for asyncio: `send()` puts records into the buffer in the loop, blocking work runs on threads.
+"""The producer for asyncio: `send()` puts records into the buffer in the loop, blocking work runs
+on threads.
 
-AIOPRODUCER-1  `send()` accepts a record in the step in which it returns: a cancelled call has accepted nothing
-AIOPRODUCER-2  calls that wait for buffer memory are served in order; only the first one occupies a thread
-AIOPRODUCER-3  topic metadata is read on a thread: before the first record of a topic, and after the producer noticed a change
-AIOPRODUCER-4  a task that only sends does not block other tasks: the loop runs them after some hundreds of records
+AIOPRODUCER-1  `send()` accepts a record in the step in which it returns: a cancelled call has
+    accepted nothing
+AIOPRODUCER-2  calls that wait for buffer memory are served in order; only the first one occupies a
+    thread
+AIOPRODUCER-3  topic metadata is read on a thread: before the first record of a topic, and after the
+    producer noticed a change
+AIOPRODUCER-4  a task that only sends does not block other tasks: the loop runs them after some
+    hundreds of records
 AIOPRODUCER-5  results reach the loop batch by batch (`awaitable`), never record by record
 """
 
@@ -23,12 +28,30 @@ from embedlog.aio.executor import Executor
 from embedlog.config import keywords, other_clients
 from embedlog.config.client import K, ProducerConfig, V
 from embedlog.config.timeouts import seconds
-from embedlog.errors import ClosedError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
-from embedlog.producer.one_record import OMITTED, check_call, check_tombstone, record_size, unknown_metadata
+from embedlog.errors import (
+    ClosedError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    RecordTooLargeError,
+)
+from embedlog.producer.one_record import (
+    OMITTED,
+    check_call,
+    check_tombstone,
+    record_size,
+    unknown_metadata,
+)
 from embedlog.producer.pipeline import FAILS_THE_FUTURE, Item, Pipeline
 from embedlog.producer.producer import Producer
 from embedlog.producer.targets import TopicTarget
-from embedlog.types import GroupMetadata, Headers, OffsetAndMetadata, ProducerRecord, RecordMetadata, TopicPartition
+from embedlog.types import (
+    GroupMetadata,
+    Headers,
+    OffsetAndMetadata,
+    ProducerRecord,
+    RecordMetadata,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Future, Router
@@ -46,12 +69,13 @@ CHECK_S = 1.0  # validity of the metadata of a topic without a fast path
 class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
     """Sends records into one log without blocking the event loop; its methods are coroutines.
 
-    `AsyncProducer[K, V]` takes keys K and values V: the types that its serializers accept, bytes without serializers. Created by
-    `log.async_producer(**options)`, best used in `async with`. Serializers and partitioners run in the loop for `send()`, on a
-    thread for `send_batch()`; callbacks of futures run on the producer's thread.
+    `AsyncProducer[K, V]` takes keys K and values V: the types that its serializers accept, bytes
+    without serializers. Created by `log.async_producer(**options)`, best used in `async with`.
+    Serializers and partitioners run in the loop for `send()`, on a thread for `send_batch()`;
+    callbacks of futures run on the producer's thread.
 
-    **Tasks:** any number may share one; records of one task to one partition keep their order. It may be used in one loop after
-    another.
+    **Tasks:** any number may share one; records of one task to one partition keep their order. It
+    may be used in one loop after another.
 
     Examples:
         >>> async with log.async_producer() as producer:      # doctest: +SKIP
@@ -66,12 +90,15 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         self._closed = False  # a close has begun
         self._ended = False  # a close has done all of its steps, or a thread will
         self._executor = Executor("embedlog-async-producer", THREADS)
-        self._steps = Executor("embedlog-async-producer-steps")  # one thread: topics, transactions and close, in order
+        # one thread: topics, transactions and close, in order
+        self._steps = Executor("embedlog-async-producer-steps")
         self._routes: dict[str, Router] = {}
         self._known: dict[str, tuple[TopicTarget, float]] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._records_left = RECORDS_PER_TURN  # records left for the fast path; 0 while calls wait for memory
-        self._unfinished_batches: list[threading.Event] = []  # batches of cancelled tasks that a thread still sends
+        # records left for the fast path; 0 while calls wait for memory
+        self._records_left = RECORDS_PER_TURN
+        # batches of cancelled tasks that a thread still sends
+        self._unfinished_batches: list[threading.Event] = []
 
     # ---- records ---------------------------------------------------------------------------------
 
@@ -86,10 +113,12 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         timestamp_ms: int | None = None,
         expected_offset: int | None = None,
     ) -> Future[RecordMetadata]:
-        """Wait for buffer memory, accept one record, and return the future of its result, which can be awaited.
+        """Wait for buffer memory, accept one record, and return the future of its result, which can
+        be awaited.
 
-        A cancelled call has not accepted the record. After the return the record is sent, even if the task is cancelled.
-        Raises, and fails the future, as `Producer.send` does. With `expected_offset` it is `send_batch` of one record.
+        A cancelled call has not accepted the record. After the return the record is sent, even if
+        the task is cancelled. Raises, and fails the future, as `Producer.send` does. With
+        `expected_offset` it is `send_batch` of one record.
         """
         if value is OMITTED:
             check_tombstone(key)
@@ -98,7 +127,13 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
             return await self._on_thread(
                 f"send to {topic}",
                 lambda producer: producer.send(
-                    topic, value, key, headers, partition=partition, timestamp_ms=timestamp_ms, expected_offset=expected_offset
+                    topic,
+                    value,
+                    key,
+                    headers,
+                    partition=partition,
+                    timestamp_ms=timestamp_ms,
+                    expected_offset=expected_offset,
                 ),
             )
         self._records_left = left_count = self._records_left - 1
@@ -109,7 +144,9 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
                 future = None
             if future is not None:
                 return future
-        return await self._send_checked(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
+        return await self._send_checked(
+            ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
+        )
 
     async def send_and_wait(
         self,
@@ -122,9 +159,17 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         timestamp_ms: int | None = None,
         expected_offset: int | None = None,
     ) -> RecordMetadata:
-        """Send one record, wait until it is in the log, and return its place, as in aiokafka: `await (await send(…))`."""
+        """Send one record, wait until it is in the log, and return its place, as in aiokafka:
+        `await (await send(…))`.
+        """
         future = await self.send(
-            topic, value, key, headers, partition=partition, timestamp_ms=timestamp_ms, expected_offset=expected_offset
+            topic,
+            value,
+            key,
+            headers,
+            partition=partition,
+            timestamp_ms=timestamp_ms,
+            expected_offset=expected_offset,
         )
         future.hasten()
         return await future
@@ -164,11 +209,21 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
 
     async def _topic_target(self, pipeline: Pipeline, given: ProducerRecord) -> TopicTarget:
         """The metadata of a topic; read again if it changed, is too old, or lacks the partition."""
-        topic, partition = given.topic, given.partition
+        topic = given.topic
+        partition = given.partition
         known, until = self._known.get(topic, (None, 0.0))
-        current = known is not None and pipeline.known(topic) is known and known.route is not None and not known.route.moved
+        current = (
+            known is not None
+            and pipeline.known(topic) is known
+            and known.route is not None
+            and not known.route.moved
+        )
         recent = current and (topic in self._routes or time.monotonic() < until)
-        if known is not None and recent and (partition is None or known.target_of(partition) is not None):
+        if (
+            known is not None
+            and recent
+            and (partition is None or known.target_of(partition) is not None)
+        ):
             return known
         return await self._present_target(pipeline, topic)
 
@@ -179,7 +234,9 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         return found
 
     async def _put(self, pipeline: Pipeline, topic_target: TopicTarget, item: Item) -> Future:
-        """Append the record to its partition queue as soon as there is memory and no earlier call waits."""
+        """Append the record to its partition queue as soon as there is memory and no earlier call
+        waits.
+        """
         route: Router = topic_target.route  # type: ignore[assignment]  # set by topic_target()
         future = None if self._waiting else route.append(*item, False)
         if future is not None:
@@ -213,7 +270,9 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         value, key, _, _, headers = item
         size = record_size(value, key, headers)
         cancelled: list[bool] = []
-        await self._executor.run(lambda: pipeline.wait_for_memory(size, lambda: bool(cancelled)), cancelled.append)
+        await self._executor.run(
+            lambda: pipeline.wait_for_memory(size, lambda: bool(cancelled)), cancelled.append
+        )
 
     async def send_batch(
         self,
@@ -226,9 +285,11 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         headers: Any = None,
         expected_offset: int | None = None,
     ) -> Future[list[tuple[str, int, int, int]]]:
-        """Wait until all rows are in the buffer and return the future of their result, which can be awaited.
+        """Wait until all rows are in the buffer and return the future of their result, which can be
+        awaited.
 
-        A call that is cancelled before a thread began has accepted nothing. Later, all rows are sent. The error's note says it.
+        A call that is cancelled before a thread began has accepted nothing. Later, all rows are
+        sent. The error's note says it.
         """
         return await self._on_thread(
             f"send_batch to {topic}",
@@ -258,16 +319,22 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         def cancelled(continues: bool) -> None:
             continued.append(continues)
             if continues:
-                self._unfinished_batches = [each for each in self._unfinished_batches if not each.is_set()] + [ended]
+                self._unfinished_batches = [
+                    each for each in self._unfinished_batches if not each.is_set()
+                ] + [ended]
 
         try:
             return await self._executor.run(call, cancelled)
         except asyncio.CancelledError as error:
-            error.add_note(f"{name}: {'the records are sent' if any(continued) else 'nothing was accepted'}")
+            error.add_note(
+                f"{name}: {'the records are sent' if any(continued) else 'nothing was accepted'}"
+            )
             raise
 
     def _await_unfinished(self, timeout: float | None) -> float | None:
-        """On a thread: wait for the batches of cancelled tasks; return the remaining seconds of `timeout`."""
+        """On a thread: wait for the batches of cancelled tasks; return the remaining seconds of
+        `timeout`.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         for ended in self._unfinished_batches:
             ended.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -276,17 +343,21 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
     # ---- flush and close -------------------------------------------------------------------------
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Send everything at once and wait until every record is written or has failed. Raises as `Producer.flush`.
+        """Send everything at once and wait until every record is written or has failed. Raises as
+        `Producer.flush`.
 
         After a cancellation everything is still sent.
         """
         timeout = seconds(timeout, "flush()")
         producer = await self._made()
         await self._executor.run(lambda: producer._flush(self._await_unfinished(timeout)))
-        producer._failures.raise_unreported()  # here: after a cancellation the next call reports the failures
+        # here: after a cancellation the next call reports the failures
+        producer._failures.raise_unreported()
 
     async def close(self, timeout: float | None = None) -> None:
-        """As `Producer.close`: send buffered records and end. After a cancellation it continues and logs failures. Idempotent."""
+        """As `Producer.close`: send buffered records and end. After a cancellation it continues and
+        logs failures. Idempotent.
+        """
         await self._end(seconds(timeout, "close()"))
         if self._sync is not None:
             self._sync._raise_last()
@@ -309,21 +380,24 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
 
         try:
             if self._steps.has_threads and not self._ended:
-                await self._steps.run(end)  # not after the calls that wait for memory: it ends their wait
+                # not after the calls that wait for memory: it ends their wait
+                await self._steps.run(end)
         except asyncio.CancelledError:
             self._steps.post(end_alone)  # it may be that no thread has taken the first call
             self._ended = True
             raise
         finally:
-            if self._ended or not self._steps.has_threads:  # after an interrupt the next close needs the thread
+            # after an interrupt the next close needs the thread
+            if self._ended or not self._steps.has_threads:
                 self._executor.shutdown()
                 self._steps.shutdown()
 
     # ---- transactions ----------------------------------------------------------------------------
 
     async def init_transactions(self) -> Outcome | None:
-        """As `Producer.init_transactions`. For all calls of this section: a cancelled call has not begun, or continues to its
-        end. The error's note says which, and the next call waits for that end.
+        """As `Producer.init_transactions`. For all calls of this section: a cancelled call has not
+        begun, or continues to its end. The error's note says which, and the next call waits for
+        that end.
         """
         return await self._step("init_transactions", lambda producer: producer.init_transactions())
 
@@ -340,16 +414,20 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         await self._step("abort_transaction", Producer.abort_transaction)
 
     async def send_offsets_to_transaction(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group_metadata: GroupMetadata
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        group_metadata: GroupMetadata,
     ) -> None:
         """As `Producer.send_offsets_to_transaction`."""
         await self._step(
-            "send_offsets_to_transaction", lambda producer: producer.send_offsets_to_transaction(offsets, group_metadata)
+            "send_offsets_to_transaction",
+            lambda producer: producer.send_offsets_to_transaction(offsets, group_metadata),
         )
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
-        """`async with producer.transaction(): …` begins, and commits at the end, or aborts if anything was raised.
+        """`async with producer.transaction(): …` begins, and commits at the end, or aborts if
+        anything was raised.
 
         A cancellation inside aborts. A commit that is cancelled continues to its end.
         """
@@ -361,7 +439,9 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         except BaseException as problem:
             if self._closed or self._sync is None:
                 raise  # the close has aborted it
-            if (found := await self._steps.run(partial(self._abort_after_failure, opener, problem))) is not problem:
+            if (
+                found := await self._steps.run(partial(self._abort_after_failure, opener, problem))
+            ) is not problem:
                 raise found from None
             raise
 
@@ -373,7 +453,9 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
             raise
 
     def _abort_after_failure(self, opener: object, problem: BaseException) -> BaseException:
-        """On a thread, after the earlier calls; without effect on a transaction that another call has opened."""
+        """On a thread, after the earlier calls; without effect on a transaction that another call
+        has opened.
+        """
         return problem if self._sync is None else self._sync._abort_after_failure(opener, problem)
 
     async def _step(self, name: str, call: Callable[[Producer], Done]) -> Done:
@@ -382,7 +464,9 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         try:
             return await self._steps.run(lambda: call(producer), continued.append)
         except asyncio.CancelledError as error:
-            error.add_note(f"{name}: {'it continues to its end' if any(continued) else 'it did not begin'}")
+            error.add_note(
+                f"{name}: {'it continues to its end' if any(continued) else 'it did not begin'}"
+            )
             raise
 
     # ---- metadata and metrics --------------------------------------------------------------------
@@ -418,7 +502,9 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
             self._sync = made
 
     async def start(self) -> None:
-        """Begin, as `async with` does, for programs of aiokafka; other calls begin by themselves."""
+        """Begin, as `async with` does, for programs of aiokafka; other calls begin by
+        themselves.
+        """
         await self._made()
 
     async def stop(self) -> None:
@@ -430,7 +516,10 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         if kind is None:
             return await self.close()
@@ -441,16 +530,26 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
     if not TYPE_CHECKING:  # type checkers report this mistake; this reports it at run time
 
         def __new__(cls, *arguments: Any, **options: Any) -> Self:
-            other_clients.check_maker("log.async_producer(…)", arguments or (options.get("engine", ""),))
+            other_clients.check_maker(
+                "log.async_producer(…)", arguments or (options.get("engine", ""),)
+            )
             return super().__new__(cls)
 
         def __enter__(self) -> NoReturn:
-            raise TypeError("an AsyncProducer supports `async with`; use log.producer(…) for `with`")
+            raise TypeError(
+                "an AsyncProducer supports `async with`; use log.producer(…) for `with`"
+            )
 
         __exit__ = __enter__
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("an AsyncProducer cannot be pickled: open the log in the process that sends, and create a producer there")
+        raise TypeError(
+            "an AsyncProducer cannot be pickled: open the log in the process that sends, and "
+            "create a producer there"
+        )
 
     def __repr__(self) -> str:
-        return f"<embedlog.AsyncProducer {'closed' if self._closed else 'not started' if self._sync is None else self._sync!r}>"
+        return (
+            "<embedlog.AsyncProducer "
+            f"{'closed' if self._closed else 'not started' if self._sync is None else self._sync!r}>"
+        )

@@ -1,6 +1,8 @@
-"""Reads the values of options: settings, partitions, topic patterns and times; names of topics and groups are completed.
+"""Reads the values of options: settings, partitions, topic patterns and times; names of topics and
+groups are completed.
 
-ARGUMENTS-1  a value that cannot be read is a usage error that names the option and the expected form
+ARGUMENTS-1  a value that cannot be read is a usage error that names the option and the expected
+    form
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ def numbers(text: str, option: str) -> list[int]:
     try:
         return [int(each) for each in text.split(",")]
     except ValueError:
-        raise click.UsageError(f"{option}: expected numbers of partitions such as 0,1, found {text!r}") from None
+        raise click.UsageError(
+            f"{option}: expected numbers of partitions such as 0,1, found {text!r}"
+        ) from None
 
 
 def matching(names: Iterable[str], pattern: str | None, option: str = "--topic") -> list[str]:
@@ -49,7 +53,9 @@ def matching(names: Iterable[str], pattern: str | None, option: str = "--topic")
 
 
 def time_ms(text: str, option: str) -> int:
-    """A time: milliseconds since 1970, or an ISO 8601 date and time, in UTC without a zone, as in Kafka."""
+    """A time: milliseconds since 1970, or an ISO 8601 date and time, in UTC without a zone, as in
+    Kafka.
+    """
     if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
     try:
@@ -57,14 +63,20 @@ def time_ms(text: str, option: str) -> int:
         found = found.replace(tzinfo=UTC) if found.tzinfo is None else found
         return (found - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
     except (ValueError, OverflowError):
-        raise click.UsageError(f"{option}: expected milliseconds or a date such as 2026-01-31T12:00, found {text!r}") from None
+        raise click.UsageError(
+            f"{option}: expected milliseconds or a date such as 2026-01-31T12:00, found {text!r}"
+        ) from None
 
 
 # ---- completion ----------------------------------------------------------------------------------
 
 
-def completed(list_names: Callable[[embedlog.Log, str], Iterable[str]]) -> Callable[..., list[CompletionItem]]:
-    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def completed(
+    list_names: Callable[[embedlog.Log, str], Iterable[str]],
+) -> Callable[..., list[CompletionItem]]:
+    def complete(
+        context: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
         invocation = context.find_object(Invocation)
         given = invocation.directories if invocation is not None else ()
         places = list(given or filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)))
@@ -74,7 +86,11 @@ def completed(list_names: Callable[[embedlog.Log, str], Iterable[str]]) -> Calla
 
         try:
             with embedlog.open(places[0] if len(places) == 1 else places, read_only=True) as log:
-                return [CompletionItem(name) for name in list_names(log, incomplete) if name.startswith(incomplete)]
+                return [
+                    CompletionItem(name)
+                    for name in list_names(log, incomplete)
+                    if name.startswith(incomplete)
+                ]
         except embedlog.EmbedlogError:
             return []  # a completion prints no errors
 
@@ -91,13 +107,19 @@ def _partition_names(log: embedlog.Log, incomplete: str) -> list[str]:
     topic = incomplete.rpartition("-")[0]
     names = _topic_names(log, incomplete)
     shown = [topic] if topic in names else names
-    return [f"{name}-{number}" for name in shown for number in range(log.describe_topic(name).partition_count)]
+    return [
+        f"{name}-{number}"
+        for name in shown
+        for number in range(log.describe_topic(name).partition_count)
+    ]
 
 
 def words(*texts: str) -> Callable[..., list[CompletionItem]]:
     """Completes an option with these texts; of a list such as a,b its last part."""
 
-    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def complete(
+        context: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem  # for a completion only
 
         before, comma, last = incomplete.rpartition(",")
@@ -131,7 +153,9 @@ def actions(texts: Mapping[str, str]) -> Callable[[Function], Function]:
 
     def decorated(function: Function) -> Function:
         for name, text in reversed(list(texts.items())):
-            function = click.option(f"--{name}", "action", flag_value=name, help=text or None)(function)
+            function = click.option(f"--{name}", "action", flag_value=name, help=text or None)(
+                function
+            )
         return function
 
     return decorated

@@ -19,7 +19,10 @@ VERBS = {
     "configs": ("configs", "Print and change settings of topics (kafka-configs)."),
     "console": ("interactive.console", "Show a log in the terminal, or in a browser."),
     "consume": ("consume", "Print records as they arrive (kafka-console-consumer, kcat -C)."),
-    "delete-records": ("delete_records", "Delete the oldest records of partitions (kafka-delete-records)."),
+    "delete-records": (
+        "delete_records",
+        "Delete the oldest records of partitions (kafka-delete-records).",
+    ),
     "du": ("directory.du", "Print the disk space of partitions (kafka-log-dirs)."),
     "directories": ("directories", "List, add, retire and replace the directories of a set."),
     "groups": ("groups", "List, describe, reset and delete groups (kafka-consumer-groups)."),
@@ -30,20 +33,39 @@ VERBS = {
     "handover": ("directory.handover", "Give the directory to a Kafka broker, and take it back."),
     "import": ("import_files", "Append rows of parquet, Arrow, JSON lines or CSV files to topics."),
     "ls": ("ls", "List topics, or the partitions of topics (kcat -L)."),
-    "mirror": ("mirror", "Copy topics to another log, or from and to a Kafka cluster (MirrorMaker)."),
+    "mirror": (
+        "mirror",
+        "Copy topics to another log, or from and to a Kafka cluster (MirrorMaker).",
+    ),
     "metrics": ("metrics", "Print metrics as a table, or for Prometheus."),
     "offsets": ("offsets", "Print offsets of partitions by time (kafka-get-offsets)."),
-    "perf": ("perf", "Measure a producer or a consumer (kafka-producer-perf-test, kafka-consumer-perf-test)."),
+    "perf": (
+        "perf",
+        "Measure a producer or a consumer (kafka-producer-perf-test, kafka-consumer-perf-test).",
+    ),
     "produce": ("produce", "Send lines or files as records (kafka-console-producer, kcat -P)."),
     "query": ("query", "Print the offset of a time (kcat -Q)."),
-    "reassign": ("reassign", "Move partitions to other directories of a set (kafka-reassign-partitions)."),
+    "reassign": (
+        "reassign",
+        "Move partitions to other directories of a set (kafka-reassign-partitions).",
+    ),
     "repair": ("directory.check", "Repair damaged files of a log that is not open (--execute)."),
-    "replicas": ("replicas", "Print leaders, ISRs and lags, compare and repair replicas (kafka-replica-verification)."),
+    "replicas": (
+        "replicas",
+        "Print leaders, ISRs and lags, compare and repair replicas (kafka-replica-verification).",
+    ),
     "restore": ("directory.backup", "Copy a backup to an absent or empty directory."),
     "tail": ("consume", "Print the last records of a topic, and follow it."),
     "transactions": ("transactions", "List, describe and abort transactions (kafka-transactions)."),
-    "verifiable": ("verifiable", "Send or read records, with a line of JSON for each (kafka-verifiable-producer, -consumer)."),
-    "who": ("processes", "List the processes that have the directory open, with their locks and waits."),
+    "verifiable": (
+        "verifiable",
+        "Send or read records, with a line of JSON for each (kafka-verifiable-producer, "
+        "-consumer).",
+    ),
+    "who": (
+        "processes",
+        "List the processes that have the directory open, with their locks and waits.",
+    ),
     "topics": ("topics", "Create, describe, change and delete topics (kafka-topics)."),
 }
 SCRIPTS = {
@@ -87,7 +109,11 @@ class Program(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in VERBS:
             module = import_module(f"embedlog.cli.verbs.{VERBS[cmd_name][0]}")
-            return next(each for each in vars(module).values() if isinstance(each, click.Command) and each.name == cmd_name)
+            return next(
+                each
+                for each in vars(module).values()
+                if isinstance(each, click.Command) and each.name == cmd_name
+            )
         script = cmd_name.removesuffix(".sh")
         if script in NOT_NEEDED:
             raise click.UsageError(f"{script} is not needed: {NOT_NEEDED[script]}")
@@ -95,7 +121,9 @@ class Program(click.Group):
             raise click.UsageError(f"{script} is the verb {SCRIPTS[script]}")
         return None
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None:
             check_known(args[0], self.list_commands(ctx), ctx, SCRIPTS)
         return super().resolve_command(ctx, args)
@@ -113,6 +141,6 @@ class Program(click.Group):
 def program() -> None:
     """Inspect and change an embedded Kafka log.
 
-    The directory is given by -d, or by EMBEDLOG_DIR. Exit status: 0 done, 1 nothing found or not done, 2 refused,
-    130 interrupted, 141 the reader of the output has ended.
+    The directory is given by -d, or by EMBEDLOG_DIR. Exit status: 0 done, 1 nothing found or not
+    done, 2 refused, 130 interrupted, 141 the reader of the output has ended.
     """

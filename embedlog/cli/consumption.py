@@ -1,6 +1,8 @@
-"""Contains `Consumption`: counts and times of read records, in the columns of Kafka's consumer performance test.
+"""Contains `Consumption`: counts and times of read records, in the columns of Kafka's consumer
+performance test.
 
-CONSUMPTION-1  the columns are those of kafka-consumer-perf-test; the time of rebalances is no part of the time of fetches
+CONSUMPTION-1  the columns are those of kafka-consumer-perf-test; the time of rebalances is no part
+    of the time of fetches
 """
 
 from __future__ import annotations
@@ -15,9 +17,15 @@ from embedlog import Consumer, TopicPartition
 MIB = 1024 * 1024
 POLL_S = 0.1
 FIGURES = (
-    "data.consumed.in.MB", "MB.sec", "data.consumed.in.nMsg", "nMsg.sec", "rebalance.time.ms", "fetch.time.ms", "fetch.MB.sec",
+    "data.consumed.in.MB",
+    "MB.sec",
+    "data.consumed.in.nMsg",
+    "nMsg.sec",
+    "rebalance.time.ms",
+    "fetch.time.ms",
+    "fetch.MB.sec",
     "fetch.nMsg.sec",
-)  # fmt: skip
+)
 TOTAL = ("start.time", "end.time", *FIGURES)
 DETAILED = ("time", "threadId", *FIGURES)
 
@@ -26,7 +34,9 @@ Poll: TypeAlias = Callable[[int], tuple[int, int]]
 
 
 def records(client: Consumer[Any, Any]) -> Poll:
-    """Polls at most so many records as objects; returns their number and the bytes of keys and values."""
+    """Polls at most so many records as objects; returns their number and the bytes of keys and
+    values.
+    """
 
     def poll(limit: int) -> tuple[int, int]:
         found = client.poll(POLL_S, max_records=limit)
@@ -42,7 +52,9 @@ def batches(client: Consumer[Any, Any]) -> Poll:
         batch = next(client.batches(timeout=POLL_S), None)
         if batch is None:
             return 0, 0
-        return batch.num_rows, sum(int(each.offsets[-1] - each.offsets[0]) for each in (batch.keys, batch.values))
+        return batch.num_rows, sum(
+            int(each.offsets[-1] - each.offsets[0]) for each in (batch.keys, batch.values)
+        )
 
     return poll
 
@@ -51,16 +63,26 @@ class _Interval:
     """Counts since a time."""
 
     def __init__(self) -> None:
-        self.began, self.wall = time.monotonic(), time.time()
-        self.count, self.size, self.rebalance_s = 0, 0, 0.0
+        self.began = time.monotonic()
+        self.wall = time.time()
+        self.count = 0
+        self.size = 0
+        self.rebalance_s = 0.0
 
     def figures(self, total_count: int, total_size: int, elapsed_s: float) -> list[int | float]:
-        elapsed, fetching = max(elapsed_s, 0.001), max(elapsed_s - self.rebalance_s, 0.001)
+        elapsed = max(elapsed_s, 0.001)
+        fetching = max(elapsed_s - self.rebalance_s, 0.001)
         mib = self.size / MIB
         return [
-            total_size / MIB, mib / elapsed, total_count, self.count / elapsed, int(self.rebalance_s * 1000),
-            int(fetching * 1000), mib / fetching, self.count / fetching,
-        ]  # fmt: skip
+            total_size / MIB,
+            mib / elapsed,
+            total_count,
+            self.count / elapsed,
+            int(self.rebalance_s * 1000),
+            int(fetching * 1000),
+            mib / fetching,
+            self.count / fetching,
+        ]
 
 
 class Consumption:
@@ -70,7 +92,8 @@ class Consumption:
         """With `interval_s` a row is made for each interval, otherwise one at the end."""
         self._interval_s = interval_s
         self.columns = TOTAL if interval_s is None else DETAILED
-        self._all, self._part = _Interval(), _Interval()
+        self._all = _Interval()
+        self._part = _Interval()
         self._joining: float | None = self._all.began
         self._held: set[TopicPartition] = set()
 
@@ -112,7 +135,9 @@ class Consumption:
         if self._interval_s is not None and self._part.count:
             yield self._row([_date(time.time()), 0], self._part, time.monotonic())
         elif self._interval_s is None:
-            yield self._row([_date(self._all.wall), _date(time.time())], self._all, time.monotonic())
+            yield self._row(
+                [_date(self._all.wall), _date(time.time())], self._all, time.monotonic()
+            )
 
     def _row(self, first: list[str | int], counts: _Interval, now: float) -> Row:
         figures = counts.figures(self._all.count, self._all.size, now - counts.began)
@@ -121,8 +146,13 @@ class Consumption:
 
 def line(row: Row) -> str:
     """A row as Kafka's tool prints it."""
-    return ", ".join(f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values())
+    return ", ".join(
+        f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values()
+    )
 
 
 def _date(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S:") + f"{int(seconds * 1000) % 1000:03}"
+    return (
+        datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S:")
+        + f"{int(seconds * 1000) % 1000:03}"
+    )

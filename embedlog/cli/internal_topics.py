@@ -1,8 +1,9 @@
 """Hides internal topics, such as `__consumer_offsets`, unless they are asked for.
 
-A first group makes 50 internal partitions, a first transaction 50 more: they are most of every list, and seldom what somebody
-looks for. Every verb that lists topics has the same option, and says on standard error how much is hidden. Verbs that read or
-copy topics have no such option: they leave internal topics out. A topic that is given by its own name is shown, and is read.
+A first group makes 50 internal partitions, a first transaction 50 more: they are most of every
+list, and seldom what somebody looks for. Every verb that lists topics has the same option, and says
+on standard error how much is hidden. Verbs that read or copy topics have no such option: they leave
+internal topics out. A topic that is given by its own name is shown, and is read.
 """
 
 from __future__ import annotations
@@ -28,17 +29,31 @@ def internal_option(*aliases: str) -> Callable[[Callable[..., Any]], Callable[..
 
 def hidden_topics(log: Log, include_internal: bool) -> frozenset[str]:
     """The internal topics of a log, unless they are asked for."""
-    return frozenset() if include_internal else frozenset(log.topics(include_internal=True)) - frozenset(log.topics())
+    return (
+        frozenset()
+        if include_internal
+        else frozenset(log.topics(include_internal=True)) - frozenset(log.topics())
+    )
 
 
-def shown_topics(log: Log, include_internal: bool, pattern: str | None = None, option: str = "--topic") -> list[str]:
-    """The topics whose whole name matches a regular expression, all without one. An internal one is named, or asked for."""
+def shown_topics(
+    log: Log, include_internal: bool, pattern: str | None = None, option: str = "--topic"
+) -> list[str]:
+    """The topics whose whole name matches a regular expression, all without one. An internal one is
+    named, or asked for.
+    """
     hidden = hidden_topics(log, include_internal) - {pattern}
-    return [name for name in matching(log.topics(include_internal=True), pattern, option) if name not in hidden]
+    return [
+        name
+        for name in matching(log.topics(include_internal=True), pattern, option)
+        if name not in hidden
+    ]
 
 
 def matching_topics(log: Log, pattern: str | None, option: str) -> list[str]:
-    """As `shown_topics`, for a verb that needs a topic. Raises UnknownTopicOrPartitionError for a pattern that matches none."""
+    """As `shown_topics`, for a verb that needs a topic. Raises UnknownTopicOrPartitionError for a
+    pattern that matches none.
+    """
     names = shown_topics(log, include_internal=False, pattern=pattern, option=option)
     if pattern is not None and not names:
         raise no_match(log, pattern, option)
@@ -52,11 +67,15 @@ def no_match(log: Log, pattern: str, option: str) -> UnknownTopicOrPartitionErro
         remedy = f"only internal topics match: give the name of one, such as {internal[0]}"
     else:
         remedy = "the whole name must match; embedlog ls lists the topics"
-    return UnknownTopicOrPartitionError(f"{option}: no topic matches {pattern!r}: {remedy}", path=log.path)
+    return UnknownTopicOrPartitionError(
+        f"{option}: no topic matches {pattern!r}: {remedy}", path=log.path
+    )
 
 
 def tell_hidden(hidden: Iterable[object], noun: str, more: str = "") -> None:
-    """Say how many things of internal topics are not shown; nothing if there are none, or if a program reads the JSON."""
+    """Say how many things of internal topics are not shown; nothing if there are none, or if a
+    program reads the JSON.
+    """
     count = 0 if current().json else len([*hidden])
     if count == 1:
         tell(f"embedlog: 1 {noun}{more} is hidden: {OPTION} shows it")

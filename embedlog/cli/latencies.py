@@ -1,7 +1,10 @@
-"""Contains `Latencies`: counts and latencies of acknowledged records, printed as by Kafka's producer performance test.
+"""Contains `Latencies`: counts and latencies of acknowledged records, printed as by Kafka's
+producer performance test.
 
-LATENCIES-1  the lines are those of kafka-producer-perf-test: one for each 5 seconds, and one at the end
-LATENCIES-2  at most `SAMPLES_MAX` latencies are kept for percentiles, at equal distances; totals count all records
+LATENCIES-1  the lines are those of kafka-producer-perf-test: one for each 5 seconds, and one at the
+    end
+LATENCIES-2  at most `SAMPLES_MAX` latencies are kept for percentiles, at equal distances; totals
+    count all records
 """
 
 from __future__ import annotations
@@ -23,7 +26,10 @@ class _Sums:
 
     def __init__(self, began: float) -> None:
         self.began = began
-        self.count, self.size, self.total_ms, self.max_ms = 0, 0, 0.0, 0.0
+        self.count = 0
+        self.size = 0
+        self.total_ms = 0.0
+        self.max_ms = 0.0
 
     def add(self, size: int, latency_ms: float) -> None:
         self.count += 1
@@ -41,7 +47,8 @@ class Latencies:
     """Latencies of `expected` records. Threads: any."""
 
     def __init__(self, expected: int, label: str = "") -> None:
-        self._label, self._lock = label, threading.Lock()
+        self._label = label
+        self._lock = threading.Lock()
         self._every = max(1, expected // SAMPLES_MAX)
         self._samples: list[float] = []
         self._all = _Sums(time.monotonic())
@@ -57,7 +64,8 @@ class Latencies:
 
     def completed(self, sent: float, size: int, future: Future[Any]) -> None:
         """Count one record of `size` bytes that was sent at the monotonic time `sent`."""
-        now, error = time.monotonic(), future.exception()
+        now = time.monotonic()
+        error = future.exception()
         with self._lock:
             if error is not None:
                 self.failed += 1
@@ -76,7 +84,8 @@ class Latencies:
         if now - self._window.began < WINDOW_S:
             return None
         with self._lock:
-            window, self._window = self._window, _Sums(now)
+            window = self._window
+            self._window = _Sums(now)
         records, mib, mean = window.rates(now)
         return (
             f"{window.count} records sent, {records:.1f} records/sec ({mib:.2f} MB/sec), "
@@ -87,7 +96,9 @@ class Latencies:
         """Latencies in whole milliseconds, by the names of PERCENTILES."""
         with self._lock:
             ordered = sorted(self._samples) or [0.0]
-        return {name: int(ordered[int(share * len(ordered))]) for name, share in PERCENTILES.items()}
+        return {
+            name: int(ordered[int(share * len(ordered))]) for name, share in PERCENTILES.items()
+        }
 
     def total_line(self) -> str:
         """The line of all records."""
@@ -102,4 +113,9 @@ class Latencies:
         """The figures of `total_line` for JSON."""
         records, mib, mean = self._all.rates(time.monotonic())
         latency = {"avg": mean, "max": self._all.max_ms, **self.percentiles()}
-        return {"records": self.count, "records_per_sec": records, "mb_per_sec": mib, "latency_ms": latency}
+        return {
+            "records": self.count,
+            "records_per_sec": records,
+            "mb_per_sec": mib,
+            "latency_ms": latency,
+        }

@@ -1,6 +1,8 @@
-"""Writes batches as lines: plain values from columns without an object per record, other formats from records.
+"""Writes batches as lines: plain values from columns without an object per record, other formats
+from records.
 
-LINEWRITER-1  plain lines are written from arrays of many rows: the values and the delimiter after each
+LINEWRITER-1  plain lines are written from arrays of many rows: the values and the delimiter after
+    each
 LINEWRITER-2  a batch with null values is written value by value, other formats from records
 """
 
@@ -15,11 +17,21 @@ PIECE_ROWS = 2048  # arrays of this many short rows stay in the processor's cach
 
 
 class LineWriter:
-    """Writes rows of batches to a binary file. Without a formatter a line is the value and `delimiter`."""
+    """Writes rows of batches to a binary file. Without a formatter a line is the value and
+    `delimiter`.
+    """
 
-    def __init__(self, file: BinaryIO, formatter: Formatter | None, delimiter: bytes = b"\n", null: bytes = b"null") -> None:
-        self._file, self._formatter = file, formatter
-        self._delimiter, self._null = delimiter, null
+    def __init__(
+        self,
+        file: BinaryIO,
+        formatter: Formatter | None,
+        delimiter: bytes = b"\n",
+        null: bytes = b"null",
+    ) -> None:
+        self._file = file
+        self._formatter = formatter
+        self._delimiter = delimiter
+        self._null = null
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -29,13 +41,21 @@ class LineWriter:
     def write(self, batch: Batch, first: int, last: int) -> None:
         """Write the rows from `first` up to `last`."""
         if self._formatter is not None:
-            self._file.write(b"".join([self._formatter(record) for record in batch.records()[first:last]]))
+            self._file.write(
+                b"".join([self._formatter(record) for record in batch.records()[first:last]])
+            )
         elif batch.values.validity is None:
             for start in range(first, last, PIECE_ROWS):
-                self._file.write(plain_lines(batch, start, min(start + PIECE_ROWS, last), self._delimiter))
+                self._file.write(
+                    plain_lines(batch, start, min(start + PIECE_ROWS, last), self._delimiter)
+                )
         else:
             values = (batch.values[row] for row in range(first, last))
-            self._file.write(b"".join([(self._null if value is None else value) + self._delimiter for value in values]))
+            self._file.write(
+                b"".join(
+                    [(self._null if value is None else value) + self._delimiter for value in values]
+                )
+            )
 
 
 def plain_lines(batch: Batch, first: int, last: int, delimiter: bytes) -> memoryview:
@@ -44,7 +64,8 @@ def plain_lines(batch: Batch, first: int, last: int, delimiter: bytes) -> memory
 
     offsets = batch.values.offsets[first : last + 1].astype(np.int64)
     data = batch.values.data[offsets[0] : offsets[-1]]
-    count, width = last - first, len(delimiter)
+    count = last - first
+    width = len(delimiter)
     lengths = np.diff(offsets)
     if count and width and (lengths == lengths[0]).all():
         rows = np.empty((count, int(lengths[0]) + width), dtype=np.uint8)

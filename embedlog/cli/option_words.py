@@ -1,6 +1,7 @@
 """Translates the calls that an error of the library names into options of the command line.
 
-OPTIONWORDS-1  each text is one of the library; a remedy that the command line does not have is left out
+OPTIONWORDS-1  each text is one of the library; a remedy that the command line does not have is left
+    out
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ OPTIONS: Final = {
 }
 
 
-_SUGGESTED: Final = re.compile(r"(is not an option of a \w+; did you mean )([a-z_]+\?)")  # settings have dots on a command line
+# settings have dots on a command line
+_SUGGESTED: Final = re.compile(r"(is not an option of a \w+; did you mean )([a-z_]+\?)")
 
 
 def in_options(error: Exception) -> str:

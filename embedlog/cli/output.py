@@ -1,7 +1,7 @@
 """Prints results: JSON, and tables that fit into a terminal.
 
-A table in a pipe or a file has no limit of width, no colours and no lines. JSON has one document with stable keys; bytes that
-are not UTF-8 are {"base64": …}.
+A table in a pipe or a file has no limit of width, no colours and no lines. JSON has one document
+with stable keys; bytes that are not UTF-8 are {"base64": …}.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def document(value: Any) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print rows below the names of their columns; None is "-", and columns of numbers are aligned at the right."""
+    """Print rows below the names of their columns; None is "-", and columns of numbers are aligned
+    at the right.
+    """
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for line in table_lines(columns, [*rows], width):
         click.echo(line)
@@ -43,7 +45,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 def size_of(count: int) -> str:
     """A number of bytes with three digits and a binary unit."""
-    value, unit = float(count), 0
+    value = float(count)
+    unit = 0
     while value >= 1024 and unit < 5:
-        value, unit = value / 1024, unit + 1
+        value = value / 1024
+        unit = unit + 1
     return f"{count} B" if unit == 0 else f"{value:.3g} {'KMGTP'[unit - 1]}iB"

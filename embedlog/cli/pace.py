@@ -1,7 +1,9 @@
-"""Contains `Pace`, a limit of calls per second, and the handling of signals that end a program in order.
+"""Contains `Pace`, a limit of calls per second, and the handling of signals that end a program in
+order.
 
 PACE-1  a call is never earlier than its number at the given rate; a late call is not delayed
-PACE-2  an interrupt and a termination end the program in order: what was sent is acknowledged, and the last lines are printed
+PACE-2  an interrupt and a termination end the program in order: what was sent is acknowledged, and
+    the last lines are printed
 """
 
 from __future__ import annotations
@@ -17,16 +19,22 @@ WAIT_MIN_S = 0.002  # shorter waits cost more than they delay
 
 
 class Pace:
-    """The time at which each of many calls is due, from the first call. A negative rate is no limit."""
+    """The time at which each of many calls is due, from the first call. A negative rate is no
+    limit.
+    """
 
     def __init__(self, per_second: float, option: str = "--throughput") -> None:
         if per_second == 0:
-            raise click.UsageError(f"{option}: expected a number above 0, or -1 for no limit, found 0")
+            raise click.UsageError(
+                f"{option}: expected a number above 0, or -1 for no limit, found 0"
+            )
         self._interval = 1 / per_second if per_second > 0 else 0.0
         self._began: float | None = None
 
     def wait_s(self, number: int) -> float:
-        """Seconds until call `number` is due, 0 if that is soon or was before; the first call is number 0."""
+        """Seconds until call `number` is due, 0 if that is soon or was before; the first call is
+        number 0.
+        """
         if not self._interval:
             return 0.0
         if self._began is None:
@@ -38,7 +46,10 @@ class Pace:
 @contextmanager
 def ended_by_signals(end: Callable[[], object]) -> Iterator[None]:
     """Call `end` for SIGINT and SIGTERM inside this block."""
-    before = {number: signal.signal(number, lambda *_: end()) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, lambda *_: end())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:

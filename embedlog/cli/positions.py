@@ -1,6 +1,7 @@
 """Reads start positions: kcat's `-o` and Kafka's `--offset`.
 
-POSITIONS-1  forms: beginning, end, stored, an offset, -n before the end, @time; s@time and e@time are a start and an end
+POSITIONS-1  forms: beginning, end, stored, an offset, -n before the end, @time; s@time and e@time
+    are a start and an end
 POSITIONS-2  a position outside of the log is moved to its nearer end
 """
 
@@ -21,7 +22,8 @@ from embedlog.cli.arguments import time_ms
 class Span:
     """The first offset of each partition, and the end offset of those that have one.
 
-    `requested`: the first offset that was asked for, which may be outside of the log, with its start and its end.
+    `requested`: the first offset that was asked for, which may be outside of the log, with its
+    start and its end.
     """
 
     starts: dict[TopicPartition, int]
@@ -30,18 +32,28 @@ class Span:
 
 
 def span(
-    consumer: Consumer[Any, Any], tps: list[TopicPartition], given: Iterable[str], default: str, option: str = "-o",
+    consumer: Consumer[Any, Any],
+    tps: list[TopicPartition],
+    given: Iterable[str],
+    default: str,
+    option: str = "-o",
     stored: Mapping[TopicPartition, OffsetAndMetadata] | None = None,
-) -> Span:  # fmt: skip
-    """The offsets that the positions name; `stored` are a group's committed ones. Raises UsageError for an unknown form."""
-    begins, limits = consumer.beginning_offsets(tps), consumer.end_offsets(tps)
-    starts, ends = None, {}
+) -> Span:
+    """The offsets that the positions name; `stored` are a group's committed ones. Raises UsageError
+    for an unknown form.
+    """
+    begins = consumer.beginning_offsets(tps)
+    limits = consumer.end_offsets(tps)
+    starts = None
+    ends = {}
     for text in given:
         if text.startswith("e@"):
             ends = _by_time(consumer, tps, limits, text[2:], option)
         elif text == "stored":
             others = _starts(consumer, tps, begins, limits, default, option)
-            starts = others | {tp: each.offset for tp, each in (stored or {}).items() if tp in others}
+            starts = others | {
+                tp: each.offset for tp, each in (stored or {}).items() if tp in others
+            }
         else:
             starts = _starts(consumer, tps, begins, limits, text, option)
     if starts is None:
@@ -51,9 +63,13 @@ def span(
 
 
 def _starts(
-    consumer: Consumer[Any, Any], tps: list[TopicPartition], begins: dict[TopicPartition, int],
-    limits: dict[TopicPartition, int], text: str, option: str,
-) -> dict[TopicPartition, int]:  # fmt: skip
+    consumer: Consumer[Any, Any],
+    tps: list[TopicPartition],
+    begins: dict[TopicPartition, int],
+    limits: dict[TopicPartition, int],
+    text: str,
+    option: str,
+) -> dict[TopicPartition, int]:
     if text in ("beginning", "earliest"):
         return begins
     if text in ("end", "latest"):
@@ -66,12 +82,18 @@ def _starts(
         number = int(text)
         return {tp: limits[tp] + number if text.startswith("-") else number for tp in tps}
     expected = "beginning, end, stored, an offset, -n, @time, s@time or e@time"
-    hint = f"; a time begins with @: {option} @{text}" if re.match(r"[0-9]{4}-[0-9]{2}", text) else ""
+    hint = (
+        f"; a time begins with @: {option} @{text}" if re.match(r"[0-9]{4}-[0-9]{2}", text) else ""
+    )
     raise click.UsageError(f"{option}: expected {expected}, found {text!r}{hint}")
 
 
 def _by_time(
-    consumer: Consumer[Any, Any], tps: list[TopicPartition], limits: dict[TopicPartition, int], text: str, option: str
+    consumer: Consumer[Any, Any],
+    tps: list[TopicPartition],
+    limits: dict[TopicPartition, int],
+    text: str,
+    option: str,
 ) -> dict[TopicPartition, int]:
     time = time_ms(text, option)
     found = consumer.offsets_for_times(dict.fromkeys(tps, time))

@@ -1,9 +1,11 @@
 """Runs the command line and turns its result into an exit status.
 
-PROGRAM-1  statuses: 0 done, 1 nothing found or not done, 2 refused, 130 interrupted, 141 the reader of the output has ended
-PROGRAM-2  an error is one line on standard error; `--debug` shows the traceback. Without a verb, that is the help
-PROGRAM-3  garbage collections are rarer than in other programs: those of a short run find nothing. The end makes none: it
-    would visit all that was imported
+PROGRAM-1  statuses: 0 done, 1 nothing found or not done, 2 refused, 130 interrupted, 141 the reader
+    of the output has ended
+PROGRAM-2  an error is one line on standard error; `--debug` shows the traceback. Without a verb,
+    that is the help
+PROGRAM-3  garbage collections are rarer than in other programs: those of a short run find nothing.
+    The end makes none: it would visit all that was imported
 """
 
 from __future__ import annotations
@@ -18,7 +20,11 @@ from embedlog.cli import standard_streams
 from embedlog.cli.option_words import in_options
 from embedlog.cli.terminal import tell, tell_traceback
 
-OK, NOT_DONE, REFUSED, INTERRUPTED, NO_READER = 0, 1, 2, 130, 141
+OK = 0
+NOT_DONE = 1
+REFUSED = 2
+INTERRUPTED = 130
+NO_READER = 141
 ALLOCATIONS = 50_000  # between two collections (PROGRAM-3)
 
 
@@ -47,22 +53,31 @@ def _run(arguments: Sequence[str] | None) -> int:
 
     invocation = Invocation()
     try:
-        status = program.main(arguments, prog_name="embedlog", standalone_mode=False, obj=invocation) or OK
+        status = (
+            program.main(arguments, prog_name="embedlog", standalone_mode=False, obj=invocation)
+            or OK
+        )
         sys.stdout.flush()
         return int(status)
     except (NoReader, BrokenPipeError):
         with open(os.devnull, "wb") as nothing:
-            os.dup2(nothing.fileno(), 1)  # the interpreter flushes standard output once more at its end
+            # the interpreter flushes standard output once more at its end
+            os.dup2(nothing.fileno(), 1)
         return NO_READER
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except click.ClickException as error:
-        if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # absent in 8.1, which prints the help itself
+        # absent in 8.1, which prints the help itself
+        if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
             error.show()
             return REFUSED
         if invocation.debug:
             tell_traceback()
-        place = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else ""
+        place = (
+            error.ctx.command_path
+            if isinstance(error, click.UsageError) and error.ctx is not None
+            else ""
+        )
         hint = f" ({place} --help lists the options)" if place else ""
         tell(f"embedlog: {' '.join(error.format_message().split())}{hint}")
         return REFUSED
@@ -78,8 +93,18 @@ def _refusals() -> tuple[type[Exception], ...]:
     import embedlog
 
     return (
-        embedlog.ConfigError, embedlog.DirectoryInUseError, embedlog.ForeignDirectoryError, embedlog.InvalidGroupIdError,
-        embedlog.InvalidPartitionsError, embedlog.InvalidReplicaAssignmentError, embedlog.InvalidReplicationFactorError,
-        embedlog.InvalidTopicError, embedlog.MissingExtraError, embedlog.PolicyViolationError, embedlog.ReadOnlyError,
-        embedlog.ReplicaSetError, embedlog.UnsupportedFilesystemError, embedlog.UnsupportedFormatError,
-    )  # fmt: skip
+        embedlog.ConfigError,
+        embedlog.DirectoryInUseError,
+        embedlog.ForeignDirectoryError,
+        embedlog.InvalidGroupIdError,
+        embedlog.InvalidPartitionsError,
+        embedlog.InvalidReplicaAssignmentError,
+        embedlog.InvalidReplicationFactorError,
+        embedlog.InvalidTopicError,
+        embedlog.MissingExtraError,
+        embedlog.PolicyViolationError,
+        embedlog.ReadOnlyError,
+        embedlog.ReplicaSetError,
+        embedlog.UnsupportedFilesystemError,
+        embedlog.UnsupportedFormatError,
+    )

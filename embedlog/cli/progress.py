@@ -1,7 +1,8 @@
 """Shows the progress of long work on standard error, if that is a terminal.
 
 PROGRESS-1  rich is imported for terminals only; without one, nothing is printed
-PROGRESS-2  loads of partitions are shown only after a second: most take milliseconds, and an import of rich takes longer
+PROGRESS-2  loads of partitions are shown only after a second: most take milliseconds, and an import
+    of rich takes longer
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ LATE_S: Final = 1.0
 
 
 @contextmanager
-def progress(*, lines: bool = False, unit: Literal["bytes", "offsets"] = "bytes") -> Iterator[Advance]:
-    """A bar until the end of the block. `lines`: records go to standard output, so a bar needs another place for them."""
+def progress(
+    *, lines: bool = False, unit: Literal["bytes", "offsets"] = "bytes"
+) -> Iterator[Advance]:
+    """A bar until the end of the block. `lines`: records go to standard output, so a bar needs
+    another place for them.
+    """
     if not sys.stderr.isatty() or (lines and sys.stdout.isatty()):
         yield lambda done, total: None
         return
@@ -42,7 +47,8 @@ class Loads:
         """Draw the amounts; the bar is removed when all is loaded."""
         if done == total:
             self._stack.close()
-            self._began_s, self._shown = time.monotonic(), None
+            self._began_s = time.monotonic()
+            self._shown = None
         elif self._shown is not None:
             self._shown(done, total)
         elif time.monotonic() - self._began_s > LATE_S:

@@ -1,4 +1,5 @@
-"""Contains the options that select topics, partitions, offsets and times, and the scans that they name.
+"""Contains the options that select topics, partitions, offsets and times, and the scans that they
+name.
 
 RANGES-1  starts are inclusive, ends exclusive; times filter record by record
 RANGES-2  a topic without one of the given partitions is an error
@@ -31,24 +32,49 @@ class Range:
     def scan(self, log: Log, topic: str) -> Scan:
         """The scan of this part of a topic. Raises as `Log.scan`."""
         return log.scan(
-            topic, partitions=self.partitions, start_offset=self.start_offset, end_offset=self.end_offset,
-            start_time=self.start_ms, end_time=self.end_ms, isolation_level=self.isolation_level,
-        )  # fmt: skip
+            topic,
+            partitions=self.partitions,
+            start_offset=self.start_offset,
+            end_offset=self.end_offset,
+            start_time=self.start_ms,
+            end_time=self.end_ms,
+            isolation_level=self.isolation_level,
+        )
 
 
-def range_options(isolation_level: IsolationLevel) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def range_options(
+    isolation_level: IsolationLevel,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The options of `topics_of` and `range_of`, with the default of the isolation level."""
     options = (
-        click.option("-t", "--topic", "topic", multiple=True, shell_complete=topic_names, metavar="TOPIC", help="A topic."),
+        click.option(
+            "-t",
+            "--topic",
+            "topic",
+            multiple=True,
+            shell_complete=topic_names,
+            metavar="TOPIC",
+            help="A topic.",
+        ),
         click.option("--include", metavar="REGEX", help="All topics that match."),
-        click.option("-p", "--partition", "partitions", metavar="N,…", help="Only these partitions."),
+        click.option(
+            "-p", "--partition", "partitions", metavar="N,…", help="Only these partitions."
+        ),
         click.option("--start-offset", type=click.IntRange(min=0), help="The first offset."),
         click.option("--end-offset", type=click.IntRange(min=0), help="The offset after the last."),
-        click.option("--start-time", metavar="TIME", help="The first time: milliseconds, or an ISO 8601 date."),
+        click.option(
+            "--start-time",
+            metavar="TIME",
+            help="The first time: milliseconds, or an ISO 8601 date.",
+        ),
         click.option("--end-time", metavar="TIME", help="The time after the last."),
-        click.option("--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]), default=isolation_level,
-                     help=f"{isolation_level} is the default."),
-    )  # fmt: skip
+        click.option(
+            "--isolation-level",
+            type=click.Choice(["read_uncommitted", "read_committed"]),
+            default=isolation_level,
+            help=f"{isolation_level} is the default.",
+        ),
+    )
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
         for each in reversed(options):
@@ -61,16 +87,21 @@ def range_options(isolation_level: IsolationLevel) -> Callable[[Callable[..., An
 def range_of(options: dict[str, Any]) -> Range:
     """The range that the options name. Raises UsageError."""
     return Range(
-        None if options["partitions"] is None else tuple(numbers(options["partitions"], "--partition")),
-        options["start_offset"], options["end_offset"],
+        None
+        if options["partitions"] is None
+        else tuple(numbers(options["partitions"], "--partition")),
+        options["start_offset"],
+        options["end_offset"],
         None if options["start_time"] is None else time_ms(options["start_time"], "--start-time"),
         None if options["end_time"] is None else time_ms(options["end_time"], "--end-time"),
         options["isolation_level"],
-    )  # fmt: skip
+    )
 
 
 def topics_of(log: Log, options: dict[str, Any]) -> list[str]:
-    """The named topics, or those that match; all without both. Raises UnknownTopicOrPartitionError if none matches."""
+    """The named topics, or those that match; all without both. Raises UnknownTopicOrPartitionError
+    if none matches.
+    """
     named = [*options.get("topics", ()), *options["topic"]]
     if named and options["include"] is not None:
         raise click.UsageError("give topics, or --include with a regular expression")

@@ -1,6 +1,7 @@
 """Reads the members of a list one by one: topics, groups.
 
-READABLE-1  what is damaged, or has no leader, is a line on standard error and makes the status 1; the others are printed
+READABLE-1  what is damaged, or has no leader, is a line on standard error and makes the status 1;
+    the others are printed
 READABLE-2  of a topic with a partition without a leader the other partitions are printed
 """
 
@@ -9,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeVar
 
-from embedlog import CorruptRecordError, LeaderNotAvailableError, Log, StorageError, TopicDescription
+from embedlog import (
+    CorruptRecordError,
+    LeaderNotAvailableError,
+    Log,
+    StorageError,
+    TopicDescription,
+)
 from embedlog.cli.option_words import in_options
 from embedlog.cli.terminal import tell
 
@@ -22,7 +29,9 @@ class Readable:
     def __init__(self) -> None:
         self.whole = True
 
-    def each(self, names: Iterable[str], describe: Callable[[str], Description]) -> Iterator[Description]:
+    def each(
+        self, names: Iterable[str], describe: Callable[[str], Description]
+    ) -> Iterator[Description]:
         """Describe each name; what cannot be read is left out."""
         for name in names:
             try:
@@ -53,11 +62,15 @@ class Readable:
 
 
 def numbers_of(log: Log, topic: str, wanted: Collection[int] | None) -> list[int]:
-    """The numbers of the wanted partitions, or of all. Raises LeaderNotAvailableError if one of them has no leader."""
+    """The numbers of the wanted partitions, or of all. Raises LeaderNotAvailableError if one of
+    them has no leader.
+    """
     try:
         found = log.describe_topic(topic)
     except LeaderNotAvailableError:
         found = log.describe_topic(topic, available_only=True)
         if wanted is None or not {each.partition for each in found.partitions}.issuperset(wanted):
             raise
-    return [each.partition for each in found.partitions if wanted is None or each.partition in wanted]
+    return [
+        each.partition for each in found.partitions if wanted is None or each.partition in wanted
+    ]

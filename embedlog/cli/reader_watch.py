@@ -1,7 +1,10 @@
-"""Ends a wait for records when the process that reads the output has ended: `embedlog tail t | head -3` on an idle topic.
+"""Ends a wait for records when the process that reads the output has ended:
+`embedlog tail t | head -3` on an idle topic.
 
-READERWATCH-1  a thread waits in poll(2) for the error state of the output, without an interval. It wakes the consumer once
-READERWATCH-2  an output that is no pipe, socket or terminal never has that state, and is not watched
+READERWATCH-1  a thread waits in poll(2) for the error state of the output, without an interval. It
+    wakes the consumer once
+READERWATCH-2  an output that is no pipe, socket or terminal never has that state, and is not
+    watched
 """
 
 from __future__ import annotations
@@ -22,13 +25,17 @@ from embedlog import Consumer
 
 @contextlib.contextmanager
 def ending_with_reader(consumer: Consumer[Any, Any]) -> Iterator[None]:
-    """Inside the block, the present or next wait of the consumer raises BrokenPipeError after the reader's end."""
+    """Inside the block, the present or next wait of the consumer raises BrokenPipeError after the
+    reader's end.
+    """
     output = _watchable()
     if output is None:
         yield
         return
     ended, end = os.pipe()
-    thread = threading.Thread(target=_watch, args=(output, ended, consumer), name="embedlog-output", daemon=True)
+    thread = threading.Thread(
+        target=_watch, args=(output, ended, consumer), name="embedlog-output", daemon=True
+    )
     thread.start()
     try:
         yield

@@ -30,7 +30,10 @@ def _entries(path: str, key: str) -> list[dict[str, Any]]:
 def partitions_in(path: str) -> list[TopicPartition]:
     """The partitions of a file."""
     try:
-        return [TopicPartition(str(each["topic"]), int(each["partition"])) for each in _entries(path, "partitions")]
+        return [
+            TopicPartition(str(each["topic"]), int(each["partition"]))
+            for each in _entries(path, "partitions")
+        ]
     except (KeyError, TypeError, ValueError):
         raise click.UsageError(f"{path}: {FORM}") from None
 
@@ -39,7 +42,9 @@ def assignment_in(path: str) -> dict[TopicPartition, list[int]]:
     """The nodes of each partition of a file."""
     try:
         return {
-            TopicPartition(str(each["topic"]), int(each["partition"])): [int(node) for node in each["replicas"]]
+            TopicPartition(str(each["topic"]), int(each["partition"])): [
+                int(node) for node in each["replicas"]
+            ]
             for each in _entries(path, "partitions")
         }
     except (KeyError, TypeError, ValueError):
@@ -51,13 +56,20 @@ def topics_in(path: str) -> list[str]:
     try:
         return [str(each["topic"]) for each in _entries(path, "topics")]
     except (KeyError, TypeError):
-        raise click.UsageError(f'{path}: expected {{"version":1,"topics":[{{"topic":"t"}}]}}') from None
+        raise click.UsageError(
+            f'{path}: expected {{"version":1,"topics":[{{"topic":"t"}}]}}'
+        ) from None
 
 
 def described(assignment: Mapping[TopicPartition, Sequence[int]]) -> dict[str, Any]:
     """An assignment in Kafka's form."""
     entries = [
-        {"topic": tp.topic, "partition": tp.partition, "replicas": list(nodes), "log_dirs": ["any"] * len(nodes)}
+        {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "replicas": list(nodes),
+            "log_dirs": ["any"] * len(nodes),
+        }
         for tp, nodes in assignment.items()
     ]
     return {"version": 1, "partitions": entries}

@@ -1,4 +1,5 @@
-"""Turns records into bytes: formats of kcat's `-f`, fields of Kafka's `print.*` properties, and kcat's JSON envelope.
+"""Turns records into bytes: formats of kcat's `-f`, fields of Kafka's `print.*` properties, and
+kcat's JSON envelope.
 
 RECORDFORMAT-1  a format is read once; unknown escapes and fields are usage errors
 RECORDFORMAT-2  lengths of null are -1, as in kcat
@@ -21,12 +22,23 @@ AnyRecord: TypeAlias = "Record[bytes, bytes]"
 Formatter = Callable[[AnyRecord], bytes]
 
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
-_TOKEN = re.compile(r"%(?P<field>.)|\\x(?P<hex>[0-9A-Fa-f]{2})|\\(?P<escape>.)|(?P<text>[^%\\]+)", re.DOTALL)
+_TOKEN = re.compile(
+    r"%(?P<field>.)|\\x(?P<hex>[0-9A-Fa-f]{2})|\\(?P<escape>.)|(?P<text>[^%\\]+)", re.DOTALL
+)
 KAFKA_PROPERTIES = {
-    "print.timestamp": "false", "print.partition": "false", "print.offset": "false", "print.delivery": "false",
-    "print.epoch": "false", "print.headers": "false", "print.key": "false", "print.value": "true", "key.separator": "\t",
-    "line.separator": "\n", "headers.separator": ",", "null.literal": "null",
-}  # fmt: skip
+    "print.timestamp": "false",
+    "print.partition": "false",
+    "print.offset": "false",
+    "print.delivery": "false",
+    "print.epoch": "false",
+    "print.headers": "false",
+    "print.key": "false",
+    "print.value": "true",
+    "key.separator": "\t",
+    "line.separator": "\n",
+    "headers.separator": ",",
+    "null.literal": "null",
+}
 
 
 def as_bytes(argument: str) -> bytes:
@@ -39,7 +51,9 @@ def unescaped(text: str, option: str) -> bytes:
     return b"".join(part for part in _parts(text, option, fields=None) if isinstance(part, bytes))
 
 
-def _parts(text: str, option: str, fields: Mapping[str, Formatter] | None) -> list[bytes | Formatter]:
+def _parts(
+    text: str, option: str, fields: Mapping[str, Formatter] | None
+) -> list[bytes | Formatter]:
     found: list[bytes | Formatter] = []
     position = 0
     while position < len(text):
@@ -54,7 +68,8 @@ def _parts(text: str, option: str, fields: Mapping[str, Formatter] | None) -> li
         elif token["escape"] is not None:
             if token["escape"] not in _ESCAPES:
                 raise click.UsageError(
-                    f"{option}: unknown escape \\{token['escape']}: expected \\n, \\t, \\r, \\0, \\xNN or \\\\"
+                    f"{option}: unknown escape \\{token['escape']}: expected \\n, \\t, \\r, \\0, "
+                    "\\xNN or \\\\"
                 )
             found.append(_ESCAPES[token["escape"]])
         elif token["field"] == "%" or fields is None:
@@ -62,7 +77,10 @@ def _parts(text: str, option: str, fields: Mapping[str, Formatter] | None) -> li
         elif token["field"] in fields:
             found.append(fields[token["field"]])
         else:
-            raise click.UsageError(f"{option}: unknown field %{token['field']}: expected one of %{' %'.join(fields)} %%")
+            raise click.UsageError(
+                f"{option}: unknown field %{token['field']}: expected one of %{' %'.join(fields)} "
+                "%%"
+            )
     return found
 
 
@@ -75,48 +93,68 @@ def formatted(text: str, null: bytes) -> Formatter:
     def key(record: AnyRecord) -> bytes:
         return null if record.key is None else record.key
 
-    parts = _parts(text, "-f", {
-        "t": lambda record: record.topic.encode(), "p": lambda record: b"%d" % record.partition,
-        "o": lambda record: b"%d" % record.offset, "T": lambda record: b"%d" % record.timestamp_ms,
-        "k": key, "s": payload, "v": payload,
-        "K": lambda record: b"%d" % (-1 if record.key is None else len(record.key)),
-        "S": lambda record: b"%d" % (-1 if record.value is None else len(record.value)),
-        "R": lambda record: struct.pack(">i", -1 if record.value is None else len(record.value)),
-        "h": lambda record: _headers(record, b"=", b",", b"NULL"),
-    })  # fmt: skip
-    return lambda record: b"".join([part if isinstance(part, bytes) else part(record) for part in parts])
+    parts = _parts(
+        text,
+        "-f",
+        {
+            "t": lambda record: record.topic.encode(),
+            "p": lambda record: b"%d" % record.partition,
+            "o": lambda record: b"%d" % record.offset,
+            "T": lambda record: b"%d" % record.timestamp_ms,
+            "k": key,
+            "s": payload,
+            "v": payload,
+            "K": lambda record: b"%d" % (-1 if record.key is None else len(record.key)),
+            "S": lambda record: b"%d" % (-1 if record.value is None else len(record.value)),
+            "R": lambda record: struct.pack(
+                ">i", -1 if record.value is None else len(record.value)
+            ),
+            "h": lambda record: _headers(record, b"=", b",", b"NULL"),
+        },
+    )
+    return lambda record: b"".join(
+        [part if isinstance(part, bytes) else part(record) for part in parts]
+    )
 
 
 def _headers(record: AnyRecord, sign: bytes, separator: bytes, null: bytes) -> bytes:
-    return separator.join(name.encode() + sign + (null if value is None else value) for name, value in record.headers)
+    return separator.join(
+        name.encode() + sign + (null if value is None else value) for name, value in record.headers
+    )
 
 
 def by_properties(properties: Mapping[str, str]) -> Formatter:
     """A formatter for the properties of kafka-console-consumer, with the order of its fields."""
     unknown = properties.keys() - KAFKA_PROPERTIES.keys()
     if unknown:
-        raise click.UsageError(f"--property: unknown {min(unknown)!r}: expected one of {', '.join(KAFKA_PROPERTIES)}")
+        raise click.UsageError(
+            f"--property: unknown {min(unknown)!r}: expected one of {', '.join(KAFKA_PROPERTIES)}"
+        )
     given = {**KAFKA_PROPERTIES, **properties}
     null = as_bytes(given["null.literal"])
     headers_separator = as_bytes(given["headers.separator"])
     times = {0: b"CreateTime:%d", 1: b"LogAppendTime:%d"}
     fields: dict[str, Formatter] = {
         "print.timestamp": lambda record: (
-            b"NO_TIMESTAMP" if record.timestamp_ms < 0 else times[record.timestamp_type] % record.timestamp_ms
+            b"NO_TIMESTAMP"
+            if record.timestamp_ms < 0
+            else times[record.timestamp_type] % record.timestamp_ms
         ),
         "print.partition": lambda record: b"Partition:%d" % record.partition,
         "print.offset": lambda record: b"Offset:%d" % record.offset,
         "print.delivery": lambda record: b"Delivery:NOT_PRESENT",
-        "print.epoch": lambda record: b"Epoch:NOT_PRESENT" if record.leader_epoch < 0 else b"Epoch:%d" % record.leader_epoch,
-        "print.headers": lambda record: _headers(record, b":", headers_separator, null) or b"NO_HEADERS",
+        "print.epoch": lambda record: (
+            b"Epoch:NOT_PRESENT" if record.leader_epoch < 0 else b"Epoch:%d" % record.leader_epoch
+        ),
+        "print.headers": lambda record: (
+            _headers(record, b":", headers_separator, null) or b"NO_HEADERS"
+        ),
         "print.key": lambda record: null if record.key is None else record.key,
         "print.value": lambda record: null if record.value is None else record.value,
     }
     chosen = [field for name, field in fields.items() if given[name] == "true"]
-    separator, end = (
-        as_bytes(given["key.separator"]),
-        as_bytes(given["line.separator"]) if given["print.value"] == "true" else b"",
-    )
+    separator = as_bytes(given["key.separator"])
+    end = as_bytes(given["line.separator"]) if given["print.value"] == "true" else b""
     return lambda record: separator.join([field(record) for field in chosen]) + end
 
 
@@ -126,8 +164,13 @@ def envelope(record: AnyRecord) -> bytes:
     for name, value in record.headers:
         headers += [name, text_of(value)]
     line = {
-        "topic": record.topic, "partition": record.partition, "offset": record.offset,
-        "tstype": "logappend" if record.timestamp_type else "create", "ts": record.timestamp_ms, "headers": headers,
-        "key": text_of(record.key), "payload": text_of(record.value),
-    }  # fmt: skip
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "tstype": "logappend" if record.timestamp_type else "create",
+        "ts": record.timestamp_ms,
+        "headers": headers,
+        "key": text_of(record.key),
+        "payload": text_of(record.value),
+    }
     return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"

@@ -1,6 +1,8 @@
-"""Reads and writes the CSV of offset resets, as kafka-consumer-groups does with --export and --from-file.
+"""Reads and writes the CSV of offset resets, as kafka-consumer-groups does with --export and
+--from-file.
 
-RESETPLANS-1  lines are topic,partition,offset for one group, and group,topic,partition,offset for several
+RESETPLANS-1  lines are topic,partition,offset for one group, and group,topic,partition,offset for
+    several
 RESETPLANS-2  a line that cannot be read is a usage error with its number
 """
 
@@ -19,7 +21,10 @@ NUMBER = re.compile(r"[0-9]{1,18}")
 
 def exported(rows: Iterable[tuple[str, TopicPartition, int]], with_group: bool) -> str:
     """The lines of a plan."""
-    lines = [[*([group] if with_group else []), tp.topic, str(tp.partition), str(offset)] for group, tp, offset in rows]
+    lines = [
+        [*([group] if with_group else []), tp.topic, str(tp.partition), str(offset)]
+        for group, tp, offset in rows
+    ]
     return "".join(",".join(_quoted(cell) for cell in line) + "\n" for line in lines)
 
 
@@ -42,8 +47,18 @@ def imported(lines: Iterable[str], groups: list[str]) -> dict[str, dict[TopicPar
             continue
         if len(cells) == 3 and len(groups) == 1:
             cells = [groups[0], *cells]
-        if len(cells) != 4 or cells[0] not in groups or not all(NUMBER.fullmatch(cell) for cell in cells[2:]):
-            expected = "topic,partition,offset" if len(groups) == 1 else "group,topic,partition,offset of the given groups"
-            raise click.UsageError(f"--from-file: line {number}: expected {expected}, found {','.join(cells)!r:.100}")
+        if (
+            len(cells) != 4
+            or cells[0] not in groups
+            or not all(NUMBER.fullmatch(cell) for cell in cells[2:])
+        ):
+            expected = (
+                "topic,partition,offset"
+                if len(groups) == 1
+                else "group,topic,partition,offset of the given groups"
+            )
+            raise click.UsageError(
+                f"--from-file: line {number}: expected {expected}, found {','.join(cells)!r:.100}"
+            )
         found.setdefault(cells[0], {})[TopicPartition(cells[1], int(cells[2]))] = int(cells[3])
     return found

@@ -1,8 +1,12 @@
-"""Searches pieces of topics, in this process or on all cores, and returns the lines of the matches in the order of the log.
+"""Searches pieces of topics, in this process or on all cores, and returns the lines of the matches
+in the order of the log.
 
-SEARCHJOB-1  a worker is a forked process that opens the log read-only itself; it is started only if each has much to read
-SEARCHJOB-2  at most two pieces a worker are searched ahead, so that memory is bounded if the reader of the output is slow
-SEARCHJOB-3  the parent alone is interrupted by Ctrl-C; workers end after their piece, or at once if the parent was killed
+SEARCHJOB-1  a worker is a forked process that opens the log read-only itself; it is started only if
+    each has much to read
+SEARCHJOB-2  at most two pieces a worker are searched ahead, so that memory is bounded if the reader
+    of the output is slow
+SEARCHJOB-3  the parent alone is interrupted by Ctrl-C; workers end after their piece, or at once if
+    the parent was killed
 """
 
 from __future__ import annotations
@@ -25,7 +29,8 @@ from embedlog.cli.record_format import Formatter, envelope, formatted
 
 PARENT_CHECK_S = 0.5  # a worker of a killed parent would wait for its next piece for ever
 PIECE_BYTES = 32 << 20
-WORKER_BYTES = 128 << 20  # for each worker; a start costs about as much as the search of so many bytes
+# for each worker; a start costs about as much as the search of so many bytes
+WORKER_BYTES = 128 << 20
 
 
 class Piece(NamedTuple):
@@ -59,9 +64,14 @@ class Query:
     def run(self, log: Log, piece: Piece, limit: int | None) -> tuple[int, list[bytes]]:
         """The number of matches, and their lines, up to a limit."""
         scan = log.scan(
-            piece.topic, partitions=piece.partition, start_offset=piece.start_offset, end_offset=piece.end_offset,
-            start_time=self.start_ms, end_time=self.end_ms, isolation_level=self.isolation_level,
-        )  # fmt: skip
+            piece.topic,
+            partitions=piece.partition,
+            start_offset=piece.start_offset,
+            end_offset=piece.end_offset,
+            start_time=self.start_ms,
+            end_time=self.end_ms,
+            isolation_level=self.isolation_level,
+        )
         found = scan.search(self.pattern, columns=self.columns, invert=self.invert)
         if self.counts_only and limit is None:
             return found.count(), []
@@ -82,7 +92,9 @@ def worker_count(pieces: Sequence[Piece], most: int) -> int:
     return max(1, min(most, sum(piece.size_bytes for piece in pieces) // WORKER_BYTES, len(pieces)))
 
 
-def search(log: Log, query: Query, pieces: Sequence[Piece], limit: int | None) -> Generator[Result, None, None]:
+def search(
+    log: Log, query: Query, pieces: Sequence[Piece], limit: int | None
+) -> Generator[Result, None, None]:
     """The result of each piece, in their order. `limit` bounds the matches of a piece."""
     for piece in pieces:
         yield (piece, *query.run(log, piece, limit))
@@ -90,7 +102,9 @@ def search(log: Log, query: Query, pieces: Sequence[Piece], limit: int | None) -
 
 @contextmanager
 def worker_pool(query: Query, workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Forked processes that have the log open. REQUIRES that this process has no open log, and no other thread yet."""
+    """Forked processes that have the log open. REQUIRES that this process has no open log, and no
+    other thread yet.
+    """
     pool = ProcessPoolExecutor(workers, get_context("fork"), _start_worker, (query, os.getpid()))
     try:
         pool.submit(os.getpid).result()  # the first call starts all of them

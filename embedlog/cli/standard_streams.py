@@ -1,6 +1,8 @@
-"""Makes standard streams usable that the calling process has closed: Python has None in their place.
+"""Makes standard streams usable that the calling process has closed: Python has None in their
+place.
 
-STANDARDSTREAMS-1  their descriptors are occupied before any file is opened: a log file as descriptor 1 would get what is printed
+STANDARDSTREAMS-1  their descriptors are occupied before any file is opened: a log file as
+    descriptor 1 would get what is printed
 STANDARDSTREAMS-2  control characters reach no terminal (`embedlog.cli.terminal`)
 STANDARDSTREAMS-3  a closed input is an error when it is read, a closed error output drops messages
 """

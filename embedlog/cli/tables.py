@@ -1,9 +1,10 @@
 """Lays out tables of texts: plain columns of any length, or lines that fit into a terminal.
 
-A number and a name of a column are never cut. A row is one line if that fits; for it, long texts are cut with … in the middle,
-because the ends of names differ most. If it does not fit, the row continues in the next line, indented, with whole columns:
-the head has the same lines. A column of sentences that is wider than the terminal continues at a space. Cells are one line of
-printable characters, since a line is a row.
+A number and a name of a column are never cut. A row is one line if that fits; for it, long texts
+are cut with … in the middle, because the ends of names differ most. If it does not fit, the row
+continues in the next line, indented, with whole columns: the head has the same lines. A column of
+sentences that is wider than the terminal continues at a space. Cells are one line of printable
+characters, since a line is a row.
 """
 
 from __future__ import annotations
@@ -35,8 +36,12 @@ def _columns_of_character(character: str) -> int:
     return 2 if east_asian_width(character) in "WF" else 1
 
 
-def table_lines(head: Sequence[str], rows: Sequence[Sequence[object]], width: int | None) -> list[str]:
-    """The lines of a table; `width` is that of the terminal, None for no limit. None in a cell is shown as "-"."""
+def table_lines(
+    head: Sequence[str], rows: Sequence[Sequence[object]], width: int | None
+) -> list[str]:
+    """The lines of a table; `width` is that of the terminal, None for no limit. None in a cell is
+    shown as "-".
+    """
     cells = [["-" if cell is None else visible(str(cell)) for cell in row] for row in rows]
     table = _Table([name.upper() for name in head], cells)
     if width is None or _total(table.natural) <= width:
@@ -47,7 +52,9 @@ def table_lines(head: Sequence[str], rows: Sequence[Sequence[object]], width: in
     widths = [*table.least]
     for number, block in enumerate(blocks):
         room = width - (INDENT if number else 0)
-        grown = _shrunk([table.natural[index] for index in block], [table.least[index] for index in block], room)
+        grown = _shrunk(
+            [table.natural[index] for index in block], [table.least[index] for index in block], room
+        )
         for index, columns in zip(block, grown, strict=True):
             widths[index] = columns
     return table.lines(blocks, widths, width)
@@ -58,7 +65,9 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _shrunk(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """The natural widths, the widest made smaller until all fit into the room, none below its least width."""
+    """The natural widths, the widest made smaller until all fit into the room, none below its least
+    width.
+    """
     widths = [*natural]
     excess = _total(widths) - room
     while excess > 0:
@@ -83,7 +92,9 @@ def _folded(least: Sequence[int], width: int) -> list[list[int]]:
 
 
 class _Table:
-    """Cells with the widths of their columns: the natural one, and the least one at which no number and no name is cut."""
+    """Cells with the widths of their columns: the natural one, and the least one at which no number
+    and no name is cut.
+    """
 
     def __init__(self, head: list[str], cells: list[list[str]]) -> None:
         self.head = head
@@ -95,11 +106,17 @@ class _Table:
             texts = [row[index] for row in cells]
             longest = max((columns_of(text) for text in texts), default=0)
             natural = max(columns_of(name), longest)
-            has_sentences = any(" " in text and columns_of(text) > TEXT_COLUMNS_MIN for text in texts)
-            is_number = bool(texts) and all(_NUMBER.fullmatch(text) or text == "-" for text in texts)
+            has_sentences = any(
+                " " in text and columns_of(text) > TEXT_COLUMNS_MIN for text in texts
+            )
+            is_number = bool(texts) and all(
+                _NUMBER.fullmatch(text) or text == "-" for text in texts
+            )
             whole = is_number or has_sentences
             self.natural.append(natural)
-            self.least.append(natural if whole else min(natural, max(columns_of(name), TEXT_COLUMNS_MIN)))
+            self.least.append(
+                natural if whole else min(natural, max(columns_of(name), TEXT_COLUMNS_MIN))
+            )
             self.is_number.append(is_number)
 
     def lines(self, blocks: list[list[int]], widths: Sequence[int], width: int | None) -> list[str]:
@@ -112,8 +129,15 @@ class _Table:
                 made += [indent + text for text in texts if text or len(blocks) == 1]
         return made
 
-    def _block(self, row: list[str], block: list[int], widths: Sequence[int], room: int | None) -> list[str]:
-        if len(block) == 1 and room is not None and widths[block[0]] > room and " " in row[block[0]]:
+    def _block(
+        self, row: list[str], block: list[int], widths: Sequence[int], room: int | None
+    ) -> list[str]:
+        if (
+            len(block) == 1
+            and room is not None
+            and widths[block[0]] > room
+            and " " in row[block[0]]
+        ):
             words = " ".join(shortened(word, room) for word in row[block[0]].split())
             return textwrap.wrap(words, room, break_on_hyphens=False)
         limits = [widths[index] if room is None else min(widths[index], room) for index in block]

@@ -1,8 +1,9 @@
 """Writes to standard output and standard error, so that no text of a log controls a terminal.
 
-Standard output is raw in a pipe and in a file. On a terminal every byte of it passes through `VisibleOutput`, whichever verb
-writes it: no verb can forget to escape a key, a value, or the name of a group. Therefore escape sequences in the format of
-`cat -f` are shown there, too. Messages go through `tell`, which escapes everywhere: a log file is read on a terminal later.
+Standard output is raw in a pipe and in a file. On a terminal every byte of it passes through
+`VisibleOutput`, whichever verb writes it: no verb can forget to escape a key, a value, or the name
+of a group. Therefore escape sequences in the format of `cat -f` are shown there, too. Messages go
+through `tell`, which escapes everywhere: a log file is read on a terminal later.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ LAYOUT = "\n\t"  # control characters that only move on
 
 
 class VisibleOutput(io.BufferedIOBase):
-    """A binary output that shows control characters. Each call of `write` has whole characters. Threads: one at a time."""
+    """A binary output that shows control characters. Each call of `write` has whole characters.
+    Threads: one at a time.
+    """
 
     def __init__(self, file: BinaryIO, encoding: str) -> None:
         self._file = file
@@ -49,11 +52,17 @@ class VisibleOutput(io.BufferedIOBase):
 def protect() -> None:
     """Put `VisibleOutput` before standard output, if that is a terminal."""
     output = sys.stdout
-    if not isinstance(output, io.TextIOWrapper) or not output.isatty() or isinstance(output.buffer, VisibleOutput):
+    if (
+        not isinstance(output, io.TextIOWrapper)
+        or not output.isatty()
+        or isinstance(output.buffer, VisibleOutput)
+    ):
         return
     output.flush()
     shown = VisibleOutput(output.buffer, output.encoding)
-    sys.stdout = io.TextIOWrapper(shown, encoding="utf-8", errors="surrogateescape", line_buffering=True)
+    sys.stdout = io.TextIOWrapper(
+        shown, encoding="utf-8", errors="surrogateescape", line_buffering=True
+    )
 
 
 def tell(text: str) -> None:

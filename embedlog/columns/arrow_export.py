@@ -1,8 +1,12 @@
-"""Defines the Arrow columns of records: their names and types, and the descriptions that `_rows` turns into capsules.
+"""Defines the Arrow columns of records: their names and types, and the descriptions that `_rows`
+turns into capsules.
 
-ARROWOUT-1  names, types and order of the columns are public (the API page); the module does not need pyarrow
-ARROWOUT-2  no buffer is copied: a description refers to the decoder's arrays, and constant columns share one array
-ARROWOUT-3  every field is nullable in the schema, as in a schema written by hand; only keys, values and header values can be null
+ARROWOUT-1  names, types and order of the columns are public (the API page); the module does not
+    need pyarrow
+ARROWOUT-2  no buffer is copied: a description refers to the decoder's arrays, and constant columns
+    share one array
+ARROWOUT-3  every field is nullable in the schema, as in a schema written by hand; only keys, values
+    and header values can be null
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ from embedlog.format.record_columns import BytesColumn, Decoded, Headers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Schema: TypeAlias = tuple[str, str, bool, tuple[Any, ...], Any]  # format, name, nullable, children, dictionary
+# format, name, nullable, children, dictionary
+Schema: TypeAlias = tuple[str, str, bool, tuple[Any, ...], Any]
 # length, nulls, offset, buffers, children, dictionary
 Array: TypeAlias = tuple[int, int, int, tuple[Any, ...], tuple[Any, ...], Any]
 
@@ -45,7 +50,9 @@ ALL_COLUMNS = tuple(FIELDS)
 
 
 def checked_columns(columns: Iterable[str] | None) -> tuple[str, ...]:
-    """The requested columns in their order; None is all. Raises ConfigError for an unknown or repeated column, and for none."""
+    """The requested columns in their order; None is all. Raises ConfigError for an unknown or
+    repeated column, and for none.
+    """
     if columns is None:
         return ALL_COLUMNS
     if isinstance(columns, str):
@@ -53,7 +60,9 @@ def checked_columns(columns: Iterable[str] | None) -> tuple[str, ...]:
     names = tuple(columns)
     for name in names:
         if name not in FIELDS:
-            raise ConfigError("columns: unknown column", expected=", ".join(ALL_COLUMNS), found=repr(name))
+            raise ConfigError(
+                "columns: unknown column", expected=", ".join(ALL_COLUMNS), found=repr(name)
+            )
     if len(set(names)) < len(names) or not names:
         raise ConfigError("columns", expected="at least one, none twice", found=repr(list(names)))
     return names
@@ -65,7 +74,9 @@ def schema(columns: Sequence[str]) -> Schema:
 
 
 class Layout:
-    """Makes Arrow descriptions of the decoded records of one partition; contains their common parts."""
+    """Makes Arrow descriptions of the decoded records of one partition; contains their common
+    parts.
+    """
 
     def __init__(self, topic: str, partition: int, columns: Sequence[str]) -> None:
         text = topic.encode()
@@ -77,7 +88,14 @@ class Layout:
     def rows(self, decoded: Decoded) -> Array:
         """One struct array: a record batch of `decoded`."""
         count = decoded.count
-        return (count, 0, 0, (None,), tuple(self._column(name, decoded, count) for name in self._columns), None)
+        return (
+            count,
+            0,
+            0,
+            (None,),
+            tuple(self._column(name, decoded, count) for name in self._columns),
+            None,
+        )
 
     def _column(self, name: str, decoded: Decoded, count: int) -> Array:
         if name == "key":
@@ -115,9 +133,23 @@ def _numbers(array: NDArray[Any], count: int) -> Array:
 
 def _bytes(column: BytesColumn | None, count: int) -> Array:
     if column is None:  # not in the data: every row is null
-        return (count, count, 0, (np.zeros((count + 7) // 8, np.uint8), np.zeros(count + 1, np.int32), b""), (), None)
+        return (
+            count,
+            count,
+            0,
+            (np.zeros((count + 7) // 8, np.uint8), np.zeros(count + 1, np.int32), b""),
+            (),
+            None,
+        )
     validity = _validity(column, count)
-    return (count, 0 if validity is None else UNKNOWN_NULLS, 0, (validity, _starts(column.offsets), column.data), (), None)
+    return (
+        count,
+        0 if validity is None else UNKNOWN_NULLS,
+        0,
+        (validity, _starts(column.offsets), column.data),
+        (),
+        None,
+    )
 
 
 def _validity(column: BytesColumn, count: int) -> NDArray[np.uint8] | None:
@@ -135,14 +167,29 @@ def _starts(offsets: NDArray[Any]) -> NDArray[np.int32]:
 def _headers(headers: Headers | None, count: int) -> Array:
     if headers is None:
         empty: Array = (0, 0, 0, (None, np.zeros(1, np.int32), b""), (), None)
-        return (count, 0, 0, (None, np.zeros(count + 1, np.int32)), ((0, 0, 0, (None,), (empty, empty), None),), None)
+        return (
+            count,
+            0,
+            0,
+            (None, np.zeros(count + 1, np.int32)),
+            ((0, 0, 0, (None,), (empty, empty), None),),
+            None,
+        )
     total = len(headers.keys)
-    pair: Array = (total, 0, 0, (None,), (_bytes(_utf8(headers.keys), total), _bytes(headers.values, total)), None)
+    pair: Array = (
+        total,
+        0,
+        0,
+        (None,),
+        (_bytes(_utf8(headers.keys), total), _bytes(headers.values, total)),
+        None,
+    )
     return (count, 0, 0, (None, headers.starts), (pair,), None)
 
 
 def _utf8(names: BytesColumn) -> BytesColumn:
-    """The names as valid UTF-8, which Kafka specifies, a writer may have violated, and Arrow requires.
+    """The names as valid UTF-8, which Kafka specifies, a writer may have violated, and Arrow
+    requires.
 
     If the data is valid as a whole, and no name begins inside a character, each name is valid.
     """

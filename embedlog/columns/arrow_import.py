@@ -1,7 +1,9 @@
 """Converts Arrow data (capsules of the C data interface) to columns, without pyarrow.
 
-ARROWIN-1  byte strings are read in place; only the view layouts are copied, because they have no offsets
-ARROWIN-2  an unknown column, a wrong type, or a null row is refused with the name and Arrow's format
+ARROWIN-1  byte strings are read in place; only the view layouts are copied, because they have no
+    offsets
+ARROWIN-2  an unknown column, a wrong type, or a null row is refused with the name and Arrow's
+    format
 """
 
 from __future__ import annotations
@@ -19,9 +21,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 COLUMNS = ("key", "value", "headers", "timestamp", "partition")
-ASSIGNED = frozenset(("topic", "offset", "timestamp_type", "leader_epoch"))  # columns of a scan that an append determines
+# columns of a scan that an append determines
+ASSIGNED = frozenset(("topic", "offset", "timestamp_type", "leader_epoch"))
 
-_NARROW, _WIDE, _VIEWS = ("z", "u"), ("Z", "U"), ("vz", "vu")
+_NARROW = ("z", "u")
+_WIDE = ("Z", "U")
+_VIEWS = ("vz", "vu")
 _INTEGERS = {"c": "int8", "s": "int16", "i": "int32", "l": "int64"}
 _INDEXES = {**_INTEGERS, "C": "uint8", "S": "uint16", "I": "uint32", "L": "uint64"}
 _DATES = {"tdD": ("int32", 86_400_000), "tdm": ("int64", 1)}  # the milliseconds of one unit
@@ -29,19 +34,59 @@ _FORMATS = {kind: format for format, kind in _INTEGERS.items()}
 _PER_MILLISECOND = {"tss:": 0, "tsm:": 1, "tsu:": 1_000, "tsn:": 1_000_000}
 
 _NAMES = {
-    "n": "null", "b": "bool", "c": "int8", "C": "uint8", "s": "int16", "S": "uint16", "i": "int32", "I": "uint32", "l": "int64",
-    "L": "uint64", "e": "float16", "f": "float32", "g": "float64", "z": "binary", "Z": "large_binary", "vz": "binary_view",
-    "u": "string", "U": "large_string", "vu": "string_view", "tdD": "date32", "tdm": "date64", "tts": "time32[s]",
-    "ttm": "time32[ms]", "ttu": "time64[us]", "ttn": "time64[ns]", "tDs": "duration[s]", "tDm": "duration[ms]",
-    "tDu": "duration[us]", "tDn": "duration[ns]", "tiM": "month_interval", "+l": "list", "+L": "large_list", "+s": "struct",
-    "+m": "map", "+r": "run_end_encoded",
-}  # fmt: skip
-_HEADS = {"d:": "decimal", "w:": "fixed_size_binary", "tss:": "timestamp[s]", "tsm:": "timestamp[ms]", "tsu:": "timestamp[us]",
-          "tsn:": "timestamp[ns]", "+w:": "fixed_size_list", "+ud:": "dense_union", "+us:": "sparse_union"}  # fmt: skip
+    "n": "null",
+    "b": "bool",
+    "c": "int8",
+    "C": "uint8",
+    "s": "int16",
+    "S": "uint16",
+    "i": "int32",
+    "I": "uint32",
+    "l": "int64",
+    "L": "uint64",
+    "e": "float16",
+    "f": "float32",
+    "g": "float64",
+    "z": "binary",
+    "Z": "large_binary",
+    "vz": "binary_view",
+    "u": "string",
+    "U": "large_string",
+    "vu": "string_view",
+    "tdD": "date32",
+    "tdm": "date64",
+    "tts": "time32[s]",
+    "ttm": "time32[ms]",
+    "ttu": "time64[us]",
+    "ttn": "time64[ns]",
+    "tDs": "duration[s]",
+    "tDm": "duration[ms]",
+    "tDu": "duration[us]",
+    "tDn": "duration[ns]",
+    "tiM": "month_interval",
+    "+l": "list",
+    "+L": "large_list",
+    "+s": "struct",
+    "+m": "map",
+    "+r": "run_end_encoded",
+}
+_HEADS = {
+    "d:": "decimal",
+    "w:": "fixed_size_binary",
+    "tss:": "timestamp[s]",
+    "tsm:": "timestamp[ms]",
+    "tsu:": "timestamp[us]",
+    "tsn:": "timestamp[ns]",
+    "+w:": "fixed_size_list",
+    "+ud:": "dense_union",
+    "+us:": "sparse_union",
+}
 
 
 class Node(NamedTuple):
-    """One array, as `_rows` describes it: `length` rows, beginning at row `offset` of the buffers."""
+    """One array, as `_rows` describes it: `length` rows, beginning at row `offset` of the
+    buffers.
+    """
 
     name: str
     format: str
@@ -63,7 +108,9 @@ class Node(NamedTuple):
         bits = self.validity
         if bits is None:
             return np.ones(self.length, dtype=np.bool_)
-        return np.unpackbits(bits, count=self.offset + self.length, bitorder="little")[self.offset :].astype(np.bool_)
+        return np.unpackbits(bits, count=self.offset + self.length, bitorder="little")[
+            self.offset :
+        ].astype(np.bool_)
 
 
 @dataclass(slots=True)
@@ -82,7 +129,9 @@ def has_arrow_interface(source: object) -> bool:
 
 
 def arrays(source: Any) -> Iterator[Node]:
-    """The arrays of an object with `__arrow_c_array__` (one) or `__arrow_c_stream__` (any number)."""
+    """The arrays of an object with `__arrow_c_array__` (one) or `__arrow_c_stream__` (any
+    number).
+    """
     if hasattr(source, "__arrow_c_array__"):
         yield Node(*_rows.arrow_from_array(*source.__arrow_c_array__()))
         return
@@ -93,11 +142,13 @@ def arrays(source: Any) -> Iterator[Node]:
 def bytes_column(node: Node, what: str) -> BytesColumn:
     """A column of binary or string type, in any of Arrow's layouts.
 
-    Dictionaries, run-end encoded and fixed-size columns are made plain by a copy; the others are read in place.
+    Dictionaries, run-end encoded and fixed-size columns are made plain by a copy; the others are
+    read in place.
 
     Raises TypeError, InvalidRecordError.
     """
-    rows, start = node.length, node.offset
+    rows = node.length
+    start = node.offset
     if node.dictionary is not None:
         return _taken(bytes_column(Node(*node.dictionary), what), _indexes(node, what), what)
     if node.format == "+r" and len(node.children) == 2:
@@ -105,14 +156,26 @@ def bytes_column(node: Node, what: str) -> BytesColumn:
     if node.format.startswith("w:") and node.buffers:
         return _fixed(node, what)
     if node.format not in (*_NARROW, *_WIDE, *_VIEWS, "n"):
-        raise TypeError(f"the column {what!r} has the Arrow type {type_name(node)}: it takes binary or string, cast it")
+        raise TypeError(
+            f"the column {what!r} has the Arrow type {type_name(node)}: it takes binary or "
+            "string, cast it"
+        )
     if rows == 0 or node.format == "n":
         bits = np.zeros((rows + 7) // 8, dtype=np.uint8)
-        return BytesColumn(np.empty(0, dtype=np.uint8), np.zeros(rows + 1, dtype=np.int32), bits if rows else None)
+        return BytesColumn(
+            np.empty(0, dtype=np.uint8), np.zeros(rows + 1, dtype=np.int32), bits if rows else None
+        )
     if node.format in _VIEWS:
         validity, views, *pools = node.buffers
-        data, offsets = _rows.column_from_views(views, validity if node.null_count else None, tuple(pools[:-1]), start, rows)
-        return BytesColumn(np.frombuffer(data, dtype=np.uint8), np.frombuffer(offsets, dtype=np.int64), node.validity, start)
+        data, offsets = _rows.column_from_views(
+            views, validity if node.null_count else None, tuple(pools[:-1]), start, rows
+        )
+        return BytesColumn(
+            np.frombuffer(data, dtype=np.uint8),
+            np.frombuffer(offsets, dtype=np.int64),
+            node.validity,
+            start,
+        )
     offsets_of: Any = np.int32 if node.format in _NARROW else np.int64
     places = np.frombuffer(node.buffers[1], dtype=offsets_of)[start : start + rows + 1]
     return BytesColumn(np.frombuffer(node.buffers[2], dtype=np.uint8), places, node.validity, start)
@@ -122,12 +185,19 @@ def _indexes(node: Node, what: str) -> list[int | None]:
     """The dictionary's row of each row; None for a null."""
     kind: Any = _INDEXES.get(node.format)
     if kind is None:
-        raise TypeError(f"the column {what!r} has the Arrow type {type_name(node)}: the indices are no integers")
+        raise TypeError(
+            f"the column {what!r} has the Arrow type {type_name(node)}: the indices are no integers"
+        )
     if node.length == 0:
         return []
-    numbers: list[int | None] = np.frombuffer(node.buffers[1], dtype=kind)[node.offset :][: node.length].tolist()
+    numbers: list[int | None] = np.frombuffer(node.buffers[1], dtype=kind)[node.offset :][
+        : node.length
+    ].tolist()
     if node.null_count:
-        numbers = [number if is_valid else None for number, is_valid in zip(numbers, node.valid(), strict=True)]
+        numbers = [
+            number if is_valid else None
+            for number, is_valid in zip(numbers, node.valid(), strict=True)
+        ]
     return numbers
 
 
@@ -136,9 +206,16 @@ def _runs(node: Node, what: str) -> list[int | None]:
     ends = _integers(Node(*node.children[0]), what)
     if node.length == 0:
         return []
-    if not len(ends) or ends[0] < 1 or (np.diff(ends) < 1).any() or ends[-1] < node.offset + node.length:
+    if (
+        not len(ends)
+        or ends[0] < 1
+        or (np.diff(ends) < 1).any()
+        or ends[-1] < node.offset + node.length
+    ):
         expected = f"rising ends up to {node.offset + node.length}"
-        raise InvalidRecordError(f"the runs of the column {what!r} do not cover its rows", expected=expected)
+        raise InvalidRecordError(
+            f"the runs of the column {what!r} do not cover its rows", expected=expected
+        )
     rows = np.arange(node.offset, node.offset + node.length)
     runs: list[int | None] = np.searchsorted(ends, rows, side="right").tolist()
     return runs
@@ -163,15 +240,20 @@ def _taken(column: BytesColumn, rows: list[int | None], what: str) -> BytesColum
 def _fixed(node: Node, what: str) -> BytesColumn:
     """A column of byte strings of one size, which has no offsets. Raises InvalidRecordError."""
     width = int(node.format[2:])
-    first, last = node.offset * width, (node.offset + node.length) * width
+    first = node.offset * width
+    last = (node.offset + node.length) * width
     data = np.frombuffer(node.buffers[1], dtype=np.uint8)[first:last]
     offsets = np.arange(node.length + 1, dtype=np.int64) * width
     return BytesColumn(data, offsets, node.validity, node.offset)
 
 
 def type_name(node: Node) -> str:
-    """The type of an array as pyarrow writes it; a type without a name here as its format in the C data interface."""
-    name = _NAMES.get(node.format) or next((name for head, name in _HEADS.items() if node.format.startswith(head)), None)
+    """The type of an array as pyarrow writes it; a type without a name here as its format in the C
+    data interface.
+    """
+    name = _NAMES.get(node.format) or next(
+        (name for head, name in _HEADS.items() if node.format.startswith(head)), None
+    )
     known = name or f"with the format {node.format!r}"
     return known if node.dictionary is None else f"dictionary of {known} indices"
 
@@ -196,7 +278,11 @@ def table(node: Node) -> Table:
         elif name == "partition":
             found.partitions = _partitions(child)
         elif name not in ASSIGNED:
-            hint = "; reset_index() makes a column of a frame's index, or drops it" if name.startswith("__index_level_") else ""
+            hint = (
+                "; reset_index() makes a column of a frame's index, or drops it"
+                if name.startswith("__index_level_")
+                else ""
+            )
             raise TypeError(f"the column {name!r} is none of {', '.join(COLUMNS)}{hint}")
     if found.values is None:
         raise TypeError("the Arrow data has no column 'value'")
@@ -204,27 +290,41 @@ def table(node: Node) -> Table:
 
 
 def _rows_of(child: Node, parent: Node, what: str) -> Node:
-    """The child of a struct, cut to the rows of the struct, which begin at its own offset. Raises InvalidRecordError.
+    """The child of a struct, cut to the rows of the struct, which begin at its own offset. Raises
+    InvalidRecordError.
 
-    Nothing is read beyond an array: its buffers are as long as its own offset and length say, and the struct can say more.
+    Nothing is read beyond an array: its buffers are as long as its own offset and length say, and
+    the struct can say more.
     """
     end = parent.offset + parent.length
     if child.length < end:
-        raise InvalidRecordError(f"the column {what!r} is shorter than its Arrow array says", expected=end, found=child.length)
+        raise InvalidRecordError(
+            f"the column {what!r} is shorter than its Arrow array says",
+            expected=end,
+            found=child.length,
+        )
     return child._replace(offset=child.offset + parent.offset, length=parent.length)
 
 
 def _integers(node: Node, name: str) -> NDArray[np.int64]:
-    kind: Any = _INTEGERS.get(node.format, np.int64 if node.format[:4] in _PER_MILLISECOND else None)
+    kind: Any = _INTEGERS.get(
+        node.format, np.int64 if node.format[:4] in _PER_MILLISECOND else None
+    )
     if kind is None or node.dictionary is not None:
-        raise TypeError(f"the column {name!r} has the Arrow type {type_name(node)}: it takes integers")
+        raise TypeError(
+            f"the column {name!r} has the Arrow type {type_name(node)}: it takes integers"
+        )
     if node.length == 0:
         return np.empty(0, dtype=np.int64)
-    return np.frombuffer(node.buffers[1], dtype=kind)[node.offset : node.offset + node.length].astype(np.int64)
+    return np.frombuffer(node.buffers[1], dtype=kind)[
+        node.offset : node.offset + node.length
+    ].astype(np.int64)
 
 
 def _timestamps(node: Node) -> NDArray[np.int64]:
-    """Milliseconds; a null is the current time, a date its midnight in UTC, and a time without a zone one in UTC."""
+    """Milliseconds; a null is the current time, a date its midnight in UTC, and a time without a
+    zone one in UTC.
+    """
     if node.format in _DATES and node.dictionary is None:
         kind, scale = _DATES[node.format]
         dates = _integers(node._replace(format=_FORMATS[kind]), "timestamp") * scale
@@ -232,15 +332,20 @@ def _timestamps(node: Node) -> NDArray[np.int64]:
     numbers = _integers(node, "timestamp")
     if node.format not in ("l", *_INTEGERS) and node.format[:4] not in _PER_MILLISECOND:
         raise TypeError(
-            f"the column 'timestamp' has the Arrow type {type_name(node)}: it takes a timestamp or integers of milliseconds"
+            f"the column 'timestamp' has the Arrow type {type_name(node)}: it takes a timestamp "
+            "or integers of milliseconds"
         )
     scale = _PER_MILLISECOND.get(node.format[:4], 1)
     milliseconds = numbers * 1000 if scale == 0 else numbers // scale
-    return np.where(node.valid(), milliseconds, system.wall_ms()) if node.null_count else milliseconds
+    return (
+        np.where(node.valid(), milliseconds, system.wall_ms()) if node.null_count else milliseconds
+    )
 
 
 def times(source: Any) -> NDArray[np.int64]:
-    """The milliseconds of an Arrow array or of a chunked one. Raises TypeError, InvalidRecordError."""
+    """The milliseconds of an Arrow array or of a chunked one. Raises TypeError,
+    InvalidRecordError.
+    """
     chunks = [_timestamps(node) for node in arrays(source)]
     return np.concatenate(chunks) if chunks else np.empty(0, dtype=np.int64)
 
@@ -248,7 +353,9 @@ def times(source: Any) -> NDArray[np.int64]:
 def _partitions(node: Node) -> NDArray[np.int64]:
     """Partition numbers; -1 for a null: the partitioner chooses."""
     if node.format not in _INTEGERS:
-        raise TypeError(f"the column 'partition' has the Arrow type {type_name(node)}: it takes integers")
+        raise TypeError(
+            f"the column 'partition' has the Arrow type {type_name(node)}: it takes integers"
+        )
     numbers = _integers(node, "partition")
     return np.where(node.valid(), numbers, -1) if node.null_count else numbers
 
@@ -258,10 +365,12 @@ def _headers(node: Node) -> Headers:
     entries = Node(*node.children[0]) if node.format in ("+l", "+L", "+m") else None
     if entries is None or entries.format != "+s" or len(entries.children) != 2:
         raise TypeError(
-            f"the column 'headers' has the Arrow type {type_name(node)}: it takes list<struct<key: string, value: binary>>"
+            f"the column 'headers' has the Arrow type {type_name(node)}: it takes "
+            "list<struct<key: string, value: binary>>"
         )
     keys, values = (Node(*child) for child in entries.children)
-    keys, values = _rows_of(keys, entries, "headers"), _rows_of(values, entries, "headers")
+    keys = _rows_of(keys, entries, "headers")
+    values = _rows_of(values, entries, "headers")
     columns = [bytes_column(each, "headers") for each in (keys, values)]
     if columns[0].validity is not None and not keys.valid().all():
         raise InvalidRecordError("the key of a header is null")

@@ -1,6 +1,7 @@
 """Contains `Batch`, records of one partition as columns without an object per record.
 
-BATCH-1  a Batch needs numpy only; Arrow consumers take it through `__arrow_c_array__`, without a copy
+BATCH-1  a Batch needs numpy only; Arrow consumers take it through `__arrow_c_array__`, without a
+    copy
 BATCH-2  its arrays are read-only views that keep their memory alive without the Batch
 BATCH-3  rows are in offset order; offsets may have gaps (compaction, markers)
 BATCH-4  a column that the scan does not read is an error, never an empty column
@@ -29,7 +30,11 @@ Column = TypeVar("Column")
 
 def _parts(column: BytesColumn | None) -> tuple[Any, Any, Any, int] | None:
     """A column in the form of `_rows`."""
-    return None if column is None else (column.data, column.offsets, column.validity, column.validity_offset)
+    return (
+        None
+        if column is None
+        else (column.data, column.offsets, column.validity, column.validity_offset)
+    )
 
 
 def records_of(topic: str, partition: int, decoded: Decoded) -> list[Record]:
@@ -45,10 +50,18 @@ def record_of(topic: str, partition: int, decoded: Decoded, row: int) -> Record:
 def _records(topic: str, partition: int, decoded: Decoded, start: int, stop: int) -> list[Record]:
     headers = decoded.headers
     return _rows.records_from_columns(
-        topic, partition, decoded.offsets, decoded.timestamps, decoded.timestamp_types, decoded.leader_epochs,
-        _parts(decoded.keys), _parts(decoded.values),
-        None if headers is None else (headers.starts, _parts(headers.keys), _parts(headers.values)), start, stop,
-    )  # fmt: skip
+        topic,
+        partition,
+        decoded.offsets,
+        decoded.timestamps,
+        decoded.timestamp_types,
+        decoded.leader_epochs,
+        _parts(decoded.keys),
+        _parts(decoded.values),
+        None if headers is None else (headers.starts, _parts(headers.keys), _parts(headers.values)),
+        start,
+        stop,
+    )
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
@@ -61,9 +74,9 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 class Batch(metaclass=other_clients.Hinting):
     """Consecutive records of one partition in columns.
 
-    `keys` and `values` have `data` (uint8), `offsets` (row i is `data[offsets[i]:offsets[i + 1]]`) and `validity` (a bitmap,
-    or None if no row is null). `values[i]` is row i as bytes or None. A batch of a scan has the columns of the scan: any other
-    raises ConfigError.
+    `keys` and `values` have `data` (uint8), `offsets` (row i is `data[offsets[i]:offsets[i + 1]]`)
+    and `validity` (a bitmap, or None if no row is null). `values[i]` is row i as bytes or None. A
+    batch of a scan has the columns of the scan: any other raises ConfigError.
 
     Examples:
         >>> for batch in consumer.batches(timeout=0):                  # doctest: +SKIP
@@ -79,7 +92,9 @@ class Batch(metaclass=other_clients.Hinting):
     columns: tuple[str, ...]
     """The names of the columns that were read."""
 
-    def __init__(self, topic: str, partition: int, decoded: Decoded, columns: Sequence[str] = ALL_COLUMNS) -> None:
+    def __init__(
+        self, topic: str, partition: int, decoded: Decoded, columns: Sequence[str] = ALL_COLUMNS
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.columns = tuple(columns)
@@ -89,7 +104,10 @@ class Batch(metaclass=other_clients.Hinting):
         return self._decoded.count
 
     def __repr__(self) -> str:
-        return f"Batch({self.topic}-{self.partition}, {self.num_rows} records from offset {self.base_offset})"
+        return (
+            f"Batch({self.topic}-{self.partition}, {self.num_rows} records from offset "
+            f"{self.base_offset})"
+        )
 
     @property
     def num_rows(self) -> int:
@@ -133,7 +151,9 @@ class Batch(metaclass=other_clients.Hinting):
 
     @property
     def headers(self) -> Headers | None:
-        """The headers: those of row i are `keys` and `values` from `starts[i]` up to `starts[i + 1]`."""
+        """The headers: those of row i are `keys` and `values` from `starts[i]` up to
+        `starts[i + 1]`.
+        """
         self._require(("headers",))
         return self._decoded.headers
 
@@ -147,10 +167,14 @@ class Batch(metaclass=other_clients.Hinting):
     def _require(self, names: Sequence[str]) -> None:
         missing = [name for name in names if name not in self.columns]
         if missing:
-            raise ConfigError("columns of this batch", expected=", ".join(missing), found=", ".join(self.columns))
+            raise ConfigError(
+                "columns of this batch", expected=", ".join(missing), found=", ".join(self.columns)
+            )
 
     def records(self) -> list[Record[bytes, bytes]]:
-        """The same records as objects. Raises ConfigError for a batch of a scan that does not read all columns."""
+        """The same records as objects. Raises ConfigError for a batch of a scan that does not read
+        all columns.
+        """
         self._require(ALL_COLUMNS)
         return records_of(self.topic, self.partition, self._decoded)
 
@@ -158,6 +182,8 @@ class Batch(metaclass=other_clients.Hinting):
         return _rows.arrow_schema(schema(self.columns))
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
-        """A struct array with the columns of a scan. A requested schema is ignored: the consumer may cast."""
+        """A struct array with the columns of a scan. A requested schema is ignored: the consumer
+        may cast.
+        """
         rows = Layout(self.topic, self.partition, self.columns).rows(self._decoded)
         return _rows.arrow_schema(schema(self.columns)), _rows.arrow_array(rows)

@@ -1,14 +1,18 @@
 """Reads and decodes the visible records of some batches of a partition in one step.
 
 CHUNK-1  every record of a chunk is visible at the isolation level and inside the window
-CHUNK-2  a chunk is at least one batch and has about the requested bytes; it may have no record (markers, aborted, compacted)
-CHUNK-3  a chunk ends before a batch that cannot be decoded: the next chunk begins at its first offset, and fails
-CHUNK-4  a run is one batch whose records are made when they are taken. It exists only if the whole batch can be parsed
-CHUNK-5  the read-ahead divides data that is not compressed by the index: each thread reads and decodes ranges of its own.
-    Compressed data is read by one thread, and decoded by all
-CHUNK-6  few offsets are read like those of a consumer: one verified batch, of which only the wanted records are made
-CHUNK-7  a window ends at its end offset, which was an end of the log once. If the log ends below that, a replica that shows more
-    is waited for, and records that are lost are an error
+CHUNK-2  a chunk is at least one batch and has about the requested bytes; it may have no record
+    (markers, aborted, compacted)
+CHUNK-3  a chunk ends before a batch that cannot be decoded: the next chunk begins at its first
+    offset, and fails
+CHUNK-4  a run is one batch whose records are made when they are taken. It exists only if the whole
+    batch can be parsed
+CHUNK-5  the read-ahead divides data that is not compressed by the index: each thread reads and
+    decodes ranges of its own. Compressed data is read by one thread, and decoded by all
+CHUNK-6  few offsets are read like those of a consumer: one verified batch, of which only the wanted
+    records are made
+CHUNK-7  a window ends at its end offset, which was an end of the log once. If the log ends below
+    that, a replica that shows more is waited for, and records that are lost are an error
 """
 
 from __future__ import annotations
@@ -38,11 +42,14 @@ FEW_OFFSETS = 16  # so few offsets of a scan are read batch by batch
 AHEAD_BYTES = 32 << 20  # a larger batch is not decompressed ahead, so that at most one is in memory
 RANGES_AT_ONCE = 16  # so that a division takes no more than a millisecond
 GROUP_MAX = 64  # batches of a group, because small batches may be followed by large ones
-BATCH_GUESS = 1 << 20  # assumed decoded bytes of the first compressed batch: the default limit of producers
+# assumed decoded bytes of the first compressed batch: the default limit of producers
+BATCH_GUESS = 1 << 20
 
 
 class Chunk(NamedTuple):
-    """Decoded records, the position after them, their size in the log, and the mean of decoded bytes per batch."""
+    """Decoded records, the position after them, their size in the log, and the mean of decoded
+    bytes per batch.
+    """
 
     decoded: Decoded
     next_offset: int
@@ -51,7 +58,9 @@ class Chunk(NamedTuple):
     epoch: int  # leader epoch of the record before `next_offset`; -1 if its batch was removed
 
 
-def read_chunk(partition: Any, offset: int, *, max_bytes: int, isolation: str, batch_bytes: int = BATCH_GUESS) -> Chunk | None:
+def read_chunk(
+    partition: Any, offset: int, *, max_bytes: int, isolation: str, batch_bytes: int = BATCH_GUESS
+) -> Chunk | None:
     """The chunk at `offset` with all columns; None at the end.
 
     `batch_bytes` is that of the previous chunk.
@@ -77,7 +86,9 @@ def read_chunk(partition: Any, offset: int, *, max_bytes: int, isolation: str, b
     else:
         following = int(parts[1]["base_offset"][0]) if len(parts) > 1 else fetched.next_offset
     batch_bytes = average(part, batch_bytes)
-    return Chunk(part.decoded, following, len(fetched.data), batch_bytes, _epoch(fetched.batches, following))
+    return Chunk(
+        part.decoded, following, len(fetched.data), batch_bytes, _epoch(fetched.batches, following)
+    )
 
 
 class Run(NamedTuple):
@@ -90,10 +101,18 @@ class Run(NamedTuple):
 
 
 def read_run(partition: ReadableLog, offset: int, *, isolation: str) -> Run | None:
-    """The records of one batch from `offset` on; None if `read_chunk` must find them, or why they cannot be read."""
-    fetched = partition.fetch(offset, max_bytes=SHORT_BYTES, isolation=isolation, pool=shared_pool())
+    """The records of one batch from `offset` on; None if `read_chunk` must find them, or why they
+    cannot be read.
+    """
+    fetched = partition.fetch(
+        offset, max_bytes=SHORT_BYTES, isolation=isolation, pool=shared_pool()
+    )
     batches = fetched.batches
-    if len(batches) > 1 or fetched.aborted or (len(batches) and batches["attributes"][0] & record_batch.CONTROL):
+    if (
+        len(batches) > 1
+        or fetched.aborted
+        or (len(batches) and batches["attributes"][0] & record_batch.CONTROL)
+    ):
         batches = visible(fetched, Window(start_offset=offset))
     if not len(batches):
         return None
@@ -118,9 +137,11 @@ def _epoch(batches: record_batch.Batches, end: int) -> int:
 
 
 def groups(batches: record_batch.Batches, batch_bytes: int) -> list[record_batch.Batches]:
-    """Compressed batches in groups of about GROUP_BYTES when decoded, at least one each; other batches in one group.
+    """Compressed batches in groups of about GROUP_BYTES when decoded, at least one each; other
+    batches in one group.
 
-    The estimate is the size of the last batches, not their ratio: producers limit the size of a batch, not its ratio.
+    The estimate is the size of the last batches, not their ratio: producers limit the size of a
+    batch, not its ratio.
     """
     if len(batches) < 2 or not (batches["attributes"] & record_batch.CODEC_MASK).any():
         return [batches] if len(batches) else []
@@ -144,13 +165,17 @@ def visible(fetched: Any, window: Window) -> record_batch.Batches:
     if window.start_ms > OFFSET_MIN:
         batches = batches[batches["max_timestamp"] >= window.start_ms]
     if window.end_ms < OFFSET_MAX:
-        batches = batches[(batches["min_timestamp"] < window.end_ms) | (batches["min_timestamp"] < 0)]
+        batches = batches[
+            (batches["min_timestamp"] < window.end_ms) | (batches["min_timestamp"] < 0)
+        ]
     return batches
 
 
 def decode(fetched: Any, batches: record_batch.Batches, window: Window) -> record_batch.Part:
     """The records of the first of these batches inside the window. Raises CorruptRecordError."""
-    return record_batch.decode_some(fetched.data, batches, window=window, pool=shared_pool(), limit=fetched.decompressed_max)
+    return record_batch.decode_some(
+        fetched.data, batches, window=window, pool=shared_pool(), limit=fetched.decompressed_max
+    )
 
 
 def is_plain(batches: record_batch.Batches) -> bool:
@@ -197,7 +222,8 @@ class Decodings(NamedTuple):
 
 
 class Source:
-    """The chunks of several partitions, in the order of the partitions, for the read-ahead of a scan.
+    """The chunks of several partitions, in the order of the partitions, for the read-ahead of a
+    scan.
 
     Compressed batches are decoded in groups, and large ones one by one.
 
@@ -213,7 +239,10 @@ class Source:
         columns: Sequence[str],
         max_bytes: int,
     ) -> None:
-        self._waiting = [(number, partitions[number], windows[number]) for number in sorted(windows, reverse=True)]
+        self._waiting = [
+            (number, partitions[number], windows[number])
+            for number in sorted(windows, reverse=True)
+        ]
         self._position = self._waiting[-1][2].start_offset if self._waiting else 0
         self._pieces: deque[Piece | Range] = deque()
         self._batch_bytes = BATCH_GUESS
@@ -221,8 +250,10 @@ class Source:
         self._columns = columns
         self._max_bytes = max_bytes
         self._plain = False  # the batches that were read last are not compressed
-        self._stopped_ns: dict[tuple[int, int], int] = {}  # when a fetch first found nothing: by partition and position
-        self._shared = len(os.sched_getaffinity(0)) > 1  # with one processor a division costs more than it saves
+        # when a fetch first found nothing: by partition and position
+        self._stopped_ns: dict[tuple[int, int], int] = {}
+        # with one processor a division costs more than it saves
+        self._shared = len(os.sched_getaffinity(0)) > 1
 
     def fetch(self) -> Piece | None:
         """The next encoded piece; None after the last. REQUIRES: no call of `fetch_apart`."""
@@ -231,7 +262,9 @@ class Source:
         return piece
 
     def fetch_apart(self) -> Piece | Range | None:
-        """The next encoded piece, or a range that the decoding thread reads (CHUNK-5); None after the last."""
+        """The next encoded piece, or a range that the decoding thread reads (CHUNK-5); None after
+        the last.
+        """
         return self._next(divides=self._shared)
 
     def _next(self, *, divides: bool) -> Piece | Range | None:
@@ -248,14 +281,19 @@ class Source:
         return self._pieces.popleft()
 
     def count(self) -> int | None:
-        """The number of records in the next piece; None after the last. Only batches that a bound divides are decoded."""
+        """The number of records in the next piece; None after the last. Only batches that a bound
+        divides are decoded.
+        """
         piece = self.fetch()
         if piece is None:
             return None
-        window, batches = piece.window, piece.batches
+        window = piece.window
+        batches = piece.batches
         whole = batches["magic"] == 2
         whole &= (batches["base_offset"] >= window.start_offset) & (window.start_ms == OFFSET_MIN)
-        whole &= (batches["base_offset"] + batches["last_offset_delta"] < window.end_offset) & (window.end_ms == OFFSET_MAX)
+        whole &= (batches["base_offset"] + batches["last_offset_delta"] < window.end_offset) & (
+            window.end_ms == OFFSET_MAX
+        )
         count = int(batches["records"][whole].sum())
         rest: Piece | Range | None = piece._replace(batches=batches[~whole], whole=False)
         while rest is not None:
@@ -265,8 +303,13 @@ class Source:
         return count
 
     def few(self) -> bool:
-        """Whether all windows together have at most FEW_OFFSETS: then a thread costs more than it saves."""
-        return sum(window.end_offset - window.start_offset for _, _, window in self._waiting) <= FEW_OFFSETS
+        """Whether all windows together have at most FEW_OFFSETS: then a thread costs more than it
+        saves.
+        """
+        return (
+            sum(window.end_offset - window.start_offset for _, _, window in self._waiting)
+            <= FEW_OFFSETS
+        )
 
     def pieces(self) -> Iterator[Decodings]:
         """All pieces, fetched and decoded when they are taken."""
@@ -274,7 +317,9 @@ class Source:
             yield self.decode(piece)
 
     def points(self) -> Iterator[Decodings]:
-        """The same for few offsets: records of single batches as long as the partition has the short way to them (CHUNK-6)."""
+        """The same for few offsets: records of single batches as long as the partition has the
+        short way to them (CHUNK-6).
+        """
         while True:
             found = None if self._pieces else self._point()
             if found is None:
@@ -295,7 +340,11 @@ class Source:
         if found is None:
             return None
         run = found.run
-        records = [each for each in run.take(window.end_offset - self._position) if window.has(each.offset, each.timestamp_ms)]
+        records = [
+            each
+            for each in run.take(window.end_offset - self._position)
+            if window.has(each.offset, each.timestamp_ms)
+        ]
         self._position = run.end if not run.count else window.end_offset
         return Decodings(number, decoded_of(records, self._columns), None)
 
@@ -311,8 +360,15 @@ class Source:
         return bool(self._waiting) and self._position < self._waiting[-1][2].end_offset
 
     def _take(self, number: int, partition: Any, window: Window, divides: bool) -> None:
-        """Reads the next bytes, or divides the next ones. REQUIRES: the position is below the end of the window."""
-        if divides and self._plain and window.start_ms == OFFSET_MIN and window.end_ms == OFFSET_MAX:
+        """Reads the next bytes, or divides the next ones. REQUIRES: the position is below the end
+        of the window.
+        """
+        if (
+            divides
+            and self._plain
+            and window.start_ms == OFFSET_MIN
+            and window.end_ms == OFFSET_MAX
+        ):
             self._divide(number, partition, window)
             return
         useful = partition.skip_by_time(self._position, window.start_ms, window.end_ms)
@@ -322,31 +378,51 @@ class Source:
         few = window.end_offset - self._position <= FEW_OFFSETS
         max_bytes = SHORT_BYTES if few else self._max_bytes
         fetched = partition.fetch(
-            self._position, max_bytes=max_bytes, isolation=self._isolation, upto=window.end_offset, pool=shared_pool()
+            self._position,
+            max_bytes=max_bytes,
+            isolation=self._isolation,
+            upto=window.end_offset,
+            pool=shared_pool(),
         )
         parts = groups(visible(fetched, window), self._batch_bytes)
         self._plain = is_plain(fetched.batches)
         data = SharedBytes(fetched.data)
-        self._pieces.extend(Piece(number, window, fetched, data.view(), part, len(parts) == 1) for part in parts)
+        self._pieces.extend(
+            Piece(number, window, fetched, data.view(), part, len(parts) == 1) for part in parts
+        )
         if fetched.next_offset <= self._position:
             self._check_end(number, partition, self._position, window.end_offset)
         self._position = fetched.next_offset
 
     def _check_end(self, number: int, partition: Any, position: int, end: int) -> None:
-        """After a fetch that found nothing at a position: raises OffsetOutOfRangeError if the log ends below `end` (CHUNK-7).
+        """After a fetch that found nothing at a position: raises OffsetOutOfRangeError if the log
+        ends below `end` (CHUNK-7).
 
         Records that compaction removed leave the end as it is: a fetch passes them.
         """
         since_ns = self._stopped_ns.get((number, position))
         self._stopped_ns.setdefault((number, position), system.boot_ns())
-        shown = end_offset(partition.awaited_bounds(end, self._isolation, since_ns), self._isolation)
+        shown = end_offset(
+            partition.awaited_bounds(end, self._isolation, since_ns), self._isolation
+        )
         if shown < end:
-            problem = f"{partition.topic}-{number} ends before the last record of this scan: records were lost after its creation"
-            raise OffsetOutOfRangeError(problem, topic=partition.topic, partition=number, expected=f"offset {end}", found=shown)
+            problem = (
+                f"{partition.topic}-{number} ends before the last record of this scan: records "
+                "were lost after its creation"
+            )
+            raise OffsetOutOfRangeError(
+                problem,
+                topic=partition.topic,
+                partition=number,
+                expected=f"offset {end}",
+                found=shown,
+            )
 
     def _divide(self, number: int, partition: Any, window: Window) -> None:
         """Divide the next bytes into ranges."""
-        points = partition.split_points(self._position, window.end_offset, self._max_bytes, RANGES_AT_ONCE)
+        points = partition.split_points(
+            self._position, window.end_offset, self._max_bytes, RANGES_AT_ONCE
+        )
         self._plain = bool(points)  # without any, the next bytes are read
         for point in points:
             part = window._replace(start_offset=self._position, end_offset=point.offset)
@@ -355,24 +431,48 @@ class Source:
 
     def decode(self, piece: Piece | Range) -> Decodings:
         """The records of a piece, up to the limit of the read-ahead. Raises CorruptRecordError."""
-        return self._decode(piece, AHEAD_BYTES) if isinstance(piece, Piece) else self._decode_range(piece, AHEAD_BYTES)
+        return (
+            self._decode(piece, AHEAD_BYTES)
+            if isinstance(piece, Piece)
+            else self._decode_range(piece, AHEAD_BYTES)
+        )
 
     def rest(self, piece: Piece | Range) -> Decodings:
-        """The rest of a piece after `decode`, or a part of it. For the consumer, before it takes the records."""
-        return self._decode(piece, None) if isinstance(piece, Piece) else self._decode_range(piece, None)
+        """The rest of a piece after `decode`, or a part of it. For the consumer, before it takes
+        the records.
+        """
+        return (
+            self._decode(piece, None)
+            if isinstance(piece, Piece)
+            else self._decode_range(piece, None)
+        )
 
     def _decode_range(self, piece: Range, alone_bytes: int | None) -> Decodings:
-        """Read and decode a range, or its begin: the index may have no entry inside, and its batches may be compressed."""
+        """Read and decode a range, or its begin: the index may have no entry inside, and its
+        batches may be compressed.
+        """
         number, partition, window, size_bytes = piece
         fetched = partition.fetch(
-            window.start_offset, max_bytes=size_bytes, isolation=self._isolation, upto=window.end_offset, pool=shared_pool()
+            window.start_offset,
+            max_bytes=size_bytes,
+            isolation=self._isolation,
+            upto=window.end_offset,
+            pool=shared_pool(),
         )
         if not is_plain(fetched.batches):
             self._plain = False  # from the next piece on
         parts = groups(visible(fetched, window), self._batch_bytes)
         first = parts[0] if parts else fetched.batches[:0]
-        found = self._decode(Piece(number, window, fetched, fetched.data, first, len(parts) == 1), alone_bytes)
-        left = found.rest.batches if isinstance(found.rest, Piece) else parts[1] if len(parts) > 1 else None
+        found = self._decode(
+            Piece(number, window, fetched, fetched.data, first, len(parts) == 1), alone_bytes
+        )
+        left = (
+            found.rest.batches
+            if isinstance(found.rest, Piece)
+            else parts[1]
+            if len(parts) > 1
+            else None
+        )
         following = fetched.next_offset if left is None else int(left["base_offset"][0])
         if following >= window.end_offset:
             return found._replace(rest=None)  # also if compaction removed the rest
@@ -385,9 +485,15 @@ class Source:
         number, window, fetched, data, batches, whole = piece
         with in_file(fetched.path, fetched.position):
             part = record_batch.decode_some(
-                data, batches, window=window, columns=self._columns, pool=shared_pool(), limit=fetched.decompressed_max,
-                alone_bytes=alone_bytes, in_place=whole,
-            )  # fmt: skip
+                data,
+                batches,
+                window=window,
+                columns=self._columns,
+                pool=shared_pool(),
+                limit=fetched.decompressed_max,
+                alone_bytes=alone_bytes,
+                in_place=whole,
+            )
         self._batch_bytes = average(part, self._batch_bytes)
         left = batches[part.batch_count :]
         return Decodings(number, part.decoded, piece._replace(batches=left) if len(left) else None)

@@ -1,6 +1,8 @@
-"""Makes columns of few records, for a scan of few offsets: it takes them from one verified batch, as a consumer does.
+"""Makes columns of few records, for a scan of few offsets: it takes them from one verified batch,
+as a consumer does.
 
-FEWRECORDS-1  the columns are those that the decoder makes of the same records; the decoder is the reference implementation
+FEWRECORDS-1  the columns are those that the decoder makes of the same records; the decoder is the
+    reference implementation
 """
 
 from __future__ import annotations
@@ -19,7 +21,11 @@ def decoded_of(records: Sequence[Record[Any, Any]], columns: Collection[str]) ->
     """The requested columns of these records."""
 
     def numbers(column: str, attribute: str, kind: Any) -> Any:
-        return np.array([getattr(each, attribute) for each in records], kind) if column in columns else None
+        return (
+            np.array([getattr(each, attribute) for each in records], kind)
+            if column in columns
+            else None
+        )
 
     return Decoded(
         len(records),
@@ -34,8 +40,13 @@ def decoded_of(records: Sequence[Record[Any, Any]], columns: Collection[str]) ->
 
 
 def _texts(items: Sequence[bytes | None]) -> BytesColumn:
-    data, sizes = b"".join([item or b"" for item in items]), [len(item or b"") for item in items]
-    validity = np.packbits([item is not None for item in items], bitorder="little") if None in items else None
+    data = b"".join([item or b"" for item in items])
+    sizes = [len(item or b"") for item in items]
+    validity = (
+        np.packbits([item is not None for item in items], bitorder="little")
+        if None in items
+        else None
+    )
     return BytesColumn(np.frombuffer(data, np.uint8), _starts(sizes), validity)
 
 
@@ -52,5 +63,6 @@ def _headers(records: Sequence[Record[Any, Any]]) -> Headers:
     every = [header for each in records for header in each.headers]
     if not every:
         return Headers(np.zeros(len(records) + 1, np.int32), *_no_texts())
-    names, values = _texts([name.encode() for name, _ in every]), _texts([value for _, value in every])
+    names = _texts([name.encode() for name, _ in every])
+    values = _texts([value for _, value in every])
     return Headers(_starts([len(each.headers) for each in records]), names, values)

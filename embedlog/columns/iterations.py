@@ -1,4 +1,5 @@
-"""Contains the iterators that a scan returns: they say how to get a record, where a list or a record was expected.
+"""Contains the iterators that a scan returns: they say how to get a record, where a list or a
+record was expected.
 
 A loop runs on the generator below, so it costs the same as without them.
 """
@@ -41,7 +42,11 @@ class _Iteration(Iterator[Item], Generic[Item], metaclass=other_clients.Hinting)
 
         def __getattr__(self, name: str) -> NoReturn:
             hint = f" of one item: {self._use}" if name in self._fields else ""
-            raise AttributeError(f"{type(self).__name__!r} is an iterator without {name!r}{hint}", name=name, obj=self)
+            raise AttributeError(
+                f"{type(self).__name__!r} is an iterator without {name!r}{hint}",
+                name=name,
+                obj=self,
+            )
 
 
 class RecordIterator(_Iteration[Record[Any, Any]]):

@@ -1,7 +1,8 @@
 """Finds the last visible record of a partition from its end, without a read of the log before it.
 
-LASTRECORD-1  the first read is that of the last offset; each following one covers twice as many offsets before it. So markers,
-    aborted records and offsets that compaction removed cost at most two reads of their batches
+LASTRECORD-1  the first read is that of the last offset; each following one covers twice as many
+    offsets before it. So markers, aborted records and offsets that compaction removed cost at most
+    two reads of their batches
 LASTRECORD-2  a record that is appended meanwhile may be found or not
 """
 
@@ -22,10 +23,18 @@ if TYPE_CHECKING:
 READ_BYTES = 1 << 20
 
 
-def last_record(partition: ReadableLog, topic: str, number: int, isolation: str) -> Record[bytes, bytes] | None:
-    """The record, None if no visible record is left. Raises ConfigError, and the errors of `read_chunk`."""
+def last_record(
+    partition: ReadableLog, topic: str, number: int, isolation: str
+) -> Record[bytes, bytes] | None:
+    """The record, None if no visible record is left. Raises ConfigError, and the errors of
+    `read_chunk`.
+    """
     if isolation not in (READ_UNCOMMITTED, READ_COMMITTED):
-        raise ConfigError("isolation_level", expected=f"{READ_UNCOMMITTED!r} or {READ_COMMITTED!r}", found=repr(isolation))
+        raise ConfigError(
+            "isolation_level",
+            expected=f"{READ_UNCOMMITTED!r} or {READ_COMMITTED!r}",
+            found=repr(isolation),
+        )
     bounds = partition.bounds()
     start = stop = end_offset(bounds, isolation)
     step = 1
@@ -34,18 +43,22 @@ def last_record(partition: ReadableLog, topic: str, number: int, isolation: str)
         try:
             found = _last_decoded(partition, start, stop, isolation)
         except OffsetOutOfRangeError:
-            before, bounds = bounds, partition.bounds()
+            before = bounds
+            bounds = partition.bounds()
             if bounds.log_start == before.log_start:
                 raise
             continue  # records were deleted since the bounds were read
         if found is not None:
             return records_of(topic, number, found)[-1]
-        stop, step = start, 2 * step
+        stop = start
+        step = 2 * step
     return None
 
 
 def _last_decoded(partition: ReadableLog, start: int, stop: int, isolation: str) -> Decoded | None:
-    """The last records of the first ones at or after `start`; nothing is expected at or after `stop`."""
+    """The last records of the first ones at or after `start`; nothing is expected at or after
+    `stop`.
+    """
     found = None
     while start < stop:
         chunk = read_chunk(partition, start, max_bytes=READ_BYTES, isolation=isolation)

@@ -30,20 +30,30 @@ def _conversion_hint(value: object, what: str) -> str:
     if isinstance(value, np.ndarray) or arrow_import.has_arrow_interface(value):
         return "send_batch() takes columns and tables, each row is a record"
     if isinstance(value, str):
-        return f"encode it, or give the producer a {SERIALIZERS[what]} such as embedlog.serializers.string"
+        return (
+            f"encode it, or give the producer a {SERIALIZERS[what]} such as "
+            "embedlog.serializers.string"
+        )
     if isinstance(value, (dict, list, tuple, bool, int, float)):
-        return f"encode it, or give the producer a {SERIALIZERS[what]} such as embedlog.serializers.json"
+        return (
+            f"encode it, or give the producer a {SERIALIZERS[what]} such as "
+            "embedlog.serializers.json"
+        )
     return f"encode it, or give the producer a {SERIALIZERS[what]}: a callable that returns bytes"
 
 
 def normal_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
-    """Headers as a tuple of (str, bytes or None). Raises TypeError, InvalidRecordError for a name that UTF-8 cannot encode."""
+    """Headers as a tuple of (str, bytes or None). Raises TypeError, InvalidRecordError for a name
+    that UTF-8 cannot encode.
+    """
     if headers is None:
         return ()
     pairs = []
     if isinstance(headers, (str, bytes, dict)) or not isinstance(headers, Iterable):
         hint = "; partition= and timestamp_ms= are keywords" if isinstance(headers, int) else ""
-        raise TypeError(f"headers are pairs of (str, bytes or None), not {type(headers).__name__}{hint}")
+        raise TypeError(
+            f"headers are pairs of (str, bytes or None), not {type(headers).__name__}{hint}"
+        )
     for pair in headers:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], str):
             raise TypeError(f"a header is a pair of (str, bytes or None), not {pair!r}")
@@ -51,6 +61,8 @@ def normal_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
             pair[0].encode()
         except UnicodeEncodeError:
             found = ascii(pair[0])[:100]
-            raise InvalidRecordError("the name of a header", expected="text without lone surrogates", found=found) from None
+            raise InvalidRecordError(
+                "the name of a header", expected="text without lone surrogates", found=found
+            ) from None
         pairs.append((str(pair[0]), bytes_like(pair[1], "header")))
     return tuple(pairs)

@@ -1,11 +1,13 @@
 """Searches rows of columns for a byte string or a regular expression.
 
-PATTERN-1  a regular expression is applied to each row alone: `^` and `$` are the ends of a row, and no match crosses rows
-PATTERN-2  bytes that every match contains, or alternatives of them, are searched first, in whole buffers. They exclude a chunk
-    before it is decoded, and rows before the expression is applied
-PATTERN-3  an expression of a bounded width, without conditions on its surroundings, is applied to the whole buffer. A match
-    there is only a candidate, because it may cross the end of its row
-PATTERN-4  a null row matches nothing; an expression for text is applied to rows decoded as UTF-8 with replacement characters
+PATTERN-1  a regular expression is applied to each row alone: `^` and `$` are the ends of a row, and
+    no match crosses rows
+PATTERN-2  bytes that every match contains, or alternatives of them, are searched first, in whole
+    buffers. They exclude a chunk before it is decoded, and rows before the expression is applied
+PATTERN-3  an expression of a bounded width, without conditions on its surroundings, is applied to
+    the whole buffer. A match there is only a candidate, because it may cross the end of its row
+PATTERN-4  a null row matches nothing; an expression for text is applied to rows decoded as UTF-8
+    with replacement characters
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ if TYPE_CHECKING:
 
 SearchPattern: TypeAlias = "bytes | re.Pattern[bytes] | re.Pattern[str]"
 
-Part: TypeAlias = "list[int] | tuple[list[int], ...]"  # characters in a row, or alternatives of them
+# characters in a row, or alternatives of them
+Part: TypeAlias = "list[int] | tuple[list[int], ...]"
 
 TEXT_MIN = 2  # bytes of a text by which rows are found faster than by a bounded expression
 TEXTS_MAX = 16  # alternatives: each is a search of its own
-WIDTH_MAX = 256  # of expressions that are applied to whole buffers: each attempt reads at most so many bytes
+# of expressions that are applied to whole buffers: each attempt reads at most so many bytes
+WIDTH_MAX = 256
 
 _PARTS = (
     "LITERAL",
@@ -45,11 +49,14 @@ _PARTS = (
     "NEGATE",
 )
 
-_UNSTABLE = frozenset((0xFFFD, *range(0xD800, 0xE000)))  # characters of a decoded row that other bytes may be
+# characters of a decoded row that other bytes may be
+_UNSTABLE = frozenset((0xFFFD, *range(0xD800, 0xE000)))
 
 
 class Needles(NamedTuple):
-    """Byte strings, one of which every match contains. `fold`: ASCII letters in any case; `whole`: nothing else is required."""
+    """Byte strings, one of which every match contains. `fold`: ASCII letters in any case; `whole`:
+    nothing else is required.
+    """
 
     texts: tuple[bytes, ...]
     fold: bool
@@ -57,7 +64,9 @@ class Needles(NamedTuple):
 
 
 class Matcher:
-    """One pattern, prepared for the search of many columns. Raises ConfigError for another type of pattern."""
+    """One pattern, prepared for the search of many columns. Raises ConfigError for another type of
+    pattern.
+    """
 
     def __init__(self, pattern: SearchPattern) -> None:
         self._expression: re.Pattern[Any] | None = None
@@ -67,7 +76,11 @@ class Matcher:
             self.needles = Needles((pattern,), False, True) if pattern else None
             return
         if not isinstance(pattern, re.Pattern):
-            raise ConfigError("pattern", expected="bytes, or a compiled regular expression", found=repr(pattern)[:100])
+            raise ConfigError(
+                "pattern",
+                expected="bytes, or a compiled regular expression",
+                found=repr(pattern)[:100],
+            )
         self._expression = pattern
         facts = _Facts.of(pattern)
         if facts is not None:
@@ -77,12 +90,16 @@ class Matcher:
     def may_match(self, data: Any) -> bool:
         """Whether rows inside of this buffer may match."""
         needles = self.needles
-        return needles is None or any(search.find(data, text, needles.fold) >= 0 for text in needles.texts)
+        return needles is None or any(
+            search.find(data, text, needles.fold) >= 0 for text in needles.texts
+        )
 
     def rows(self, column: BytesColumn) -> NDArray[np.bool_]:
         """The rows that match. REQUIRES a column that starts at bit 0 of its validity."""
         found = np.zeros(len(column), np.bool_)
-        if self._is_bounded and (self.needles is None or min(map(len, self.needles.texts)) < TEXT_MIN):
+        if self._is_bounded and (
+            self.needles is None or min(map(len, self.needles.texts)) < TEXT_MIN
+        ):
             self._mark_bounded(column, found)
             return found
         if self.needles is not None:
@@ -94,7 +111,9 @@ class Matcher:
             return found
         found[:] = True
         if column.validity is not None:
-            found &= np.unpackbits(column.validity, bitorder="little", count=len(column)).astype(np.bool_)
+            found &= np.unpackbits(column.validity, bitorder="little", count=len(column)).astype(
+                np.bool_
+            )
         if self._expression is not None:
             self._keep_matches(column, found)
         return found
@@ -102,10 +121,14 @@ class Matcher:
     def _keep_matches(self, column: BytesColumn, found: NDArray[np.bool_]) -> None:
         """Unmark the rows that the expression does not match."""
         assert self._expression is not None
-        apply, data, offsets = self._expression.search, column.data.data, column.offsets
+        apply = self._expression.search
+        data = column.data.data
+        offsets = column.offsets
         is_text = isinstance(self._expression.pattern, str)
         rows = np.flatnonzero(found)
-        for row, start, end in zip(rows.tolist(), offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True):
+        for row, start, end in zip(
+            rows.tolist(), offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True
+        ):
             piece: Any = str(data[start:end], "utf-8", "replace") if is_text else data[start:end]
             if apply(piece) is None:
                 found[row] = False
@@ -113,12 +136,15 @@ class Matcher:
     def _mark_bounded(self, column: BytesColumn, found: NDArray[np.bool_]) -> None:
         """Mark rows by one expression over the whole buffer (PATTERN-3)."""
         assert self._expression is not None
-        apply, offsets = self._expression.search, column.offsets
-        data, end = column.data.data, int(offsets[-1])
+        apply = self._expression.search
+        offsets = column.offsets
+        data = column.data.data
+        end = int(offsets[-1])
         place = int(offsets[0])
         while (match := apply(data, place, end)) is not None:
             row = int(offsets.searchsorted(match.start(), "right")) - 1
-            start, place = int(offsets[row]), int(offsets[row + 1])
+            start = int(offsets[row])
+            place = int(offsets[row + 1])
             found[row] = match.end() <= place or apply(data[start:place]) is not None
 
 
@@ -148,17 +174,30 @@ class _Facts(NamedTuple):
         if not found:
             return cls(None, bounded)
         texts = tuple("".join(map(chr, run)).encode() if is_text else bytes(run) for run in found)
-        return cls(Needles(tuple(text.lower() for text in texts) if ignores_case else texts, ignores_case, whole), bounded)
+        return cls(
+            Needles(
+                tuple(text.lower() for text in texts) if ignores_case else texts,
+                ignores_case,
+                whole,
+            ),
+            bounded,
+        )
 
 
 def _best(parts: list[Part]) -> tuple[list[int], ...]:
     """The alternatives with the longest shortest one; none if nothing is required."""
     sets = [part if isinstance(part, tuple) else (part,) for part in parts]
-    return max((each for each in sets if each and all(each)), key=lambda each: min(map(len, each)), default=())
+    return max(
+        (each for each in sets if each and all(each)),
+        key=lambda each: min(map(len, each)),
+        default=(),
+    )
 
 
 def _collect(tree: Iterable[tuple[Any, Any]], parts: list[Part], excluded: frozenset[int]) -> bool:
-    """Append the characters that follow each other in every match. Returns whether they are the whole expression."""
+    """Append the characters that follow each other in every match. Returns whether they are the
+    whole expression.
+    """
     whole = True
     for code, argument in tree:
         name = str(code)
@@ -181,7 +220,9 @@ def _collect(tree: Iterable[tuple[Any, Any]], parts: list[Part], excluded: froze
 
 
 def _alternatives(trees: Iterable[Any], excluded: frozenset[int]) -> tuple[list[int], ...]:
-    """Characters of each alternative; none if one of them requires nothing, or there are too many."""
+    """Characters of each alternative; none if one of them requires nothing, or there are too
+    many.
+    """
     found: list[list[int]] = []
     for tree in trees:
         parts: list[Part] = [[]]
@@ -194,7 +235,9 @@ def _alternatives(trees: Iterable[Any], excluded: frozenset[int]) -> tuple[list[
 
 
 def _is_free(tree: Iterable[tuple[Any, Any]]) -> bool:
-    """Whether a match depends only on its own bytes, and a match in a part of a buffer is one in the whole buffer."""
+    """Whether a match depends only on its own bytes, and a match in a part of a buffer is one in
+    the whole buffer.
+    """
     for code, argument in tree:
         name = str(code)
         if name not in _PARTS:

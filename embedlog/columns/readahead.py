@@ -1,13 +1,16 @@
-"""Contains the read-ahead: a second thread prepares the next pieces while the consumer processes the current one.
+"""Contains the read-ahead: a second thread prepares the next pieces while the consumer processes
+the current one.
 
 READAHEAD-1  pieces are returned in the order of their fetch, whichever thread decoded them
 READAHEAD-2  at most `depth` pieces are prepared: memory does not grow with the amount of data
-READAHEAD-3  one thread fetches at a time, because a fetch begins at the end of the last; a consumer that would wait decodes
-READAHEAD-4  a failure is raised in place of its piece, after all earlier pieces, and ends the iteration
-READAHEAD-5  the thread ends with the iteration, whatever interrupts that. It is not started for a single piece, or if the source
-    has no more, because a thread costs as much as a small piece
-READAHEAD-6  the mutex and the two sleeps are locks in C: a `threading.Condition` is entered by Python code, where an interrupt
-    would leave it taken
+READAHEAD-3  one thread fetches at a time, because a fetch begins at the end of the last; a consumer
+    that would wait decodes
+READAHEAD-4  a failure is raised in place of its piece, after all earlier pieces, and ends the
+    iteration
+READAHEAD-5  the thread ends with the iteration, whatever interrupts that. It is not started for a
+    single piece, or if the source has no more, because a thread costs as much as a small piece
+READAHEAD-6  the mutex and the two sleeps are locks in C: a `threading.Condition` is entered by
+    Python code, where an interrupt would leave it taken
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ def read_ahead(
     depth: int = 3,
     more: Callable[[], bool] = lambda: True,
 ) -> Iterator[Piece]:
-    """The decoded pieces of all that `fetch` returns until None; `more`: whether the next fetch may return a piece.
+    """The decoded pieces of all that `fetch` returns until None; `more`: whether the next fetch may
+    return a piece.
 
     The thread ends at its next step after the iterator is closed or freed.
     """
@@ -46,16 +50,23 @@ def read_ahead(
 
 
 class _ReadAhead(Generic[Fetched, Piece]):
-    """The queue between two threads. `_mutex` guards all fields but the callables; `_fetching` is the right to fetch."""
+    """The queue between two threads. `_mutex` guards all fields but the callables; `_fetching` is
+    the right to fetch.
+    """
 
     def __init__(
-        self, fetch: Callable[[], Fetched | None], decode: Callable[[Fetched], Piece], depth: int, more: Callable[[], bool]
+        self,
+        fetch: Callable[[], Fetched | None],
+        decode: Callable[[Fetched], Piece],
+        depth: int,
+        more: Callable[[], bool],
     ) -> None:
         self._fetch = fetch
         self._decode = decode
         self._depth = depth
         self._more = more
-        self._mutex = threading.RLock()  # reentrant: a garbage collection in this thread may free the iterator
+        # reentrant: a garbage collection in this thread may free the iterator
+        self._mutex = threading.RLock()
         self._consumer_bell = Bell()
         self._thread_bell = Bell()
         self._fetching = False
@@ -97,12 +108,17 @@ class _ReadAhead(Generic[Fetched, Piece]):
         return "wait" if self._fetching else "prepare"
 
     def _start_thread(self) -> None:
-        if self._thread is None and not self._ended and self._more():  # without it no other thread fetches
-            self._thread = threading.Thread(target=self._run_thread, name="embedlog-read-ahead", daemon=True)
+        # without it no other thread fetches
+        if self._thread is None and not self._ended and self._more():
+            self._thread = threading.Thread(
+                target=self._run_thread, name="embedlog-read-ahead", daemon=True
+            )
             start(self._thread)
 
     def stop(self) -> None:
-        """Begins no further piece. In a forked child the other thread does not exist, and its locks are undefined."""
+        """Begins no further piece. In a forked child the other thread does not exist, and its locks
+        are undefined.
+        """
         if os.getpid() != self._pid:
             return
         with self._mutex:
@@ -117,7 +133,9 @@ class _ReadAhead(Generic[Fetched, Piece]):
         self._thread_bell.ring()
 
     def _prepare(self) -> None:
-        """Fetches and decodes one piece, if this thread may fetch; an error takes the place of the piece (READAHEAD-4)."""
+        """Fetches and decodes one piece, if this thread may fetch; an error takes the place of the
+        piece (READAHEAD-4).
+        """
         with self._mutex:
             if self._ended or self._fetching:
                 return
@@ -144,7 +162,8 @@ class _ReadAhead(Generic[Fetched, Piece]):
             else:
                 self._ready[number] = result
             if isinstance(result, Exception):
-                self._fetching, self._ended = False, True
+                self._fetching = False
+                self._ended = True
             self._wake_both()
 
     # ---- the second thread ----

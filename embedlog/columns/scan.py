@@ -1,13 +1,17 @@
-"""Contains `Scan`: a bounded part of a topic that can be read as Arrow data or records any number of times.
+"""Contains `Scan`: a bounded part of a topic that can be read as Arrow data or records any number
+of times.
 
-SCAN-1  the bounds are fixed when the scan is created: records that are appended later are not part of it
-SCAN-2  each iteration begins at the start and is lazy: data is read on demand, and memory is bounded
-SCAN-3  bounds are filters: offsets outside of the log are ignored; records that retention deletes after the scan was created
-    are an error. So are records that are lost or cannot be reached then. A topic that was deleted and created again is an error,
-    too: it has the name, but another id
-SCAN-4  only `schema`, iteration and `to_arrow` need pyarrow; any Arrow consumer takes the scan itself through the C
-    stream interface
-SCAN-5  the progress of a reading is counted in offsets, after each chunk: the number of records is not known before the end
+SCAN-1  the bounds are fixed when the scan is created: records that are appended later are not part
+    of it
+SCAN-2  each iteration begins at the start and is lazy: data is read on demand, and memory is
+    bounded
+SCAN-3  bounds are filters: offsets outside of the log are ignored; records that retention deletes
+    after the scan was created are an error. So are records that are lost or cannot be reached then.
+    A topic that was deleted and created again is an error, too: it has the name, but another id
+SCAN-4  only `schema`, iteration and `to_arrow` need pyarrow; any Arrow consumer takes the scan
+    itself through the C stream interface
+SCAN-5  the progress of a reading is counted in offsets, after each chunk: the number of records is
+    not known before the end
 """
 
 from __future__ import annotations
@@ -30,7 +34,12 @@ from embedlog.columns.search import Search
 from embedlog.columns.splits import Split, splits
 from embedlog.config import keywords, other_clients
 from embedlog.display import tables
-from embedlog.errors import ConfigError, EmbedlogError, MissingExtraError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    ConfigError,
+    EmbedlogError,
+    MissingExtraError,
+    UnknownTopicOrPartitionError,
+)
 from embedlog.format.record_columns import OFFSET_MAX, OFFSET_MIN, Decoded, Window
 from embedlog.format.visibility import Isolation, end_offset
 
@@ -45,14 +54,16 @@ if TYPE_CHECKING:
     from embedlog.partition.api import LogPartition, ReadableLog
     from embedlog.topic import Topic
 
-CHUNK_BYTES = 5 << 20  # a chunk costs as much overhead as half a MiB; decoded, with keys and values, it fits into 16 MiB
+# a chunk costs as much overhead as half a MiB; decoded, with keys and values, it fits into 16 MiB
+CHUNK_BYTES = 5 << 20
 
 SHOWN = 10  # records in a notebook
 BOUNDS_SHOWN = 5  # partitions in the repr
 
 GRADUAL_OFFSETS_MAX = 1 << 17  # about a chunk of small records
 
-Progress = Callable[[int, int], object]  # offsets that a reading has passed, all offsets of the scan
+# offsets that a reading has passed, all offsets of the scan
+Progress = Callable[[int, int], object]
 
 SPLIT_BYTES = 64 << 20  # about half a second of decoding
 
@@ -61,31 +72,45 @@ SPLIT_BYTES = 64 << 20  # about half a second of decoding
 class Scan(metaclass=other_clients.Hinting):
     """Records of some partitions of a topic between bounds; created by `log.scan`.
 
-    `for record in scan.records()` reads records. The scan itself is data for Arrow: `for batch in scan` gives pyarrow
-    RecordBatches.
+    `for record in scan.records()` reads records. The scan itself is data for Arrow:
+    `for batch in scan` gives pyarrow RecordBatches.
 
-    A reading returns all records up to the fixed end, or raises. OffsetOutOfRangeError: some were deleted or lost meanwhile.
-    LeaderNotAvailableError: no replica of a set shows them within `lock.timeout.ms`.
+    A reading returns all records up to the fixed end, or raises. OffsetOutOfRangeError: some were
+    deleted or lost meanwhile. LeaderNotAvailableError: no replica of a set shows them within
+    `lock.timeout.ms`.
 
     **Threads:** many threads may read a Scan; each iterator or stream belongs to one at a time.
 
     Examples:
-        >>> scan = log.scan("events", start_time=t0, columns=["offset", "value"])       # doctest: +SKIP
-        >>> polars.from_arrow(scan)                                                     # doctest: +SKIP
+        >>> scan = log.scan("events", start_time=t0, columns=["offset", "value"])       # doctest:
+        +SKIP >>> polars.from_arrow(scan)                                                     #
+        doctest: +SKIP
     """
 
     def __init__(
-        self, engine: Engine, topic: str, bounds: ScanBounds, rack: str | None = None, progress: Progress | None = None
+        self,
+        engine: Engine,
+        topic: str,
+        bounds: ScanBounds,
+        rack: str | None = None,
+        progress: Progress | None = None,
     ) -> None:
         found = engine.topic(topic)
         limits = bounds.within(topic, list(found.here))
         limits.check_order()
-        self._topic, self._topic_id = topic, found.topic_id
+        self._topic = topic
+        self._topic_id = found.topic_id
         self._isolation_level = bounds.isolation_level
-        self._engine, self._rack, self._progress = engine, rack, progress
+        self._engine = engine
+        self._rack = rack
+        self._progress = progress
         self._columns = limits.columns
-        self._start_ms, self._end_ms = limits.start_ms, limits.end_ms
-        self._bounds = {number: self._pinned(self._partition(found, number), *span) for number, span in limits.offsets.items()}
+        self._start_ms = limits.start_ms
+        self._end_ms = limits.end_ms
+        self._bounds = {
+            number: self._pinned(self._partition(found, number), *span)
+            for number, span in limits.offsets.items()
+        }
 
     def narrowed(
         self,
@@ -97,29 +122,40 @@ class Scan(metaclass=other_clients.Hinting):
         end_time: Time | None = None,
         columns: Iterable[str] | None = None,
     ) -> Scan:
-        """A scan of a part of this one with the same fixed bounds: a new bound can only exclude. Raises as `log.scan` does."""
+        """A scan of a part of this one with the same fixed bounds: a new bound can only exclude.
+        Raises as `log.scan` does.
+        """
         bounds = ScanBounds(
-            partitions=partitions, start_offset=start_offset, end_offset=end_offset, start_time=start_time, end_time=end_time,
+            partitions=partitions,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            start_time=start_time,
+            end_time=end_time,
             columns=self.columns if columns is None else columns,
-        )  # fmt: skip
+        )
         limits = bounds.within(self.topic, list(self._bounds))
         made = object.__new__(Scan)
         made.__dict__.update(self.__dict__)
         made._columns = limits.columns
-        made._start_ms, made._end_ms = max(self._start_ms, limits.start_ms), min(self._end_ms, limits.end_ms)
+        made._start_ms = max(self._start_ms, limits.start_ms)
+        made._end_ms = min(self._end_ms, limits.end_ms)
         made._bounds = {}
         topic = self._same_topic() if made.times != self.times else None
         for number, (start, end) in limits.offsets.items():
             first, last = self._bounds[number]
-            first, last = max(first, start or 0), last if end is None else min(last, end)
+            first = max(first, start or 0)
+            last = last if end is None else min(last, end)
             made._bounds[number] = first, last = first, max(first, last)
             if topic is not None:
                 partition = self._partition(topic, number)
                 if first >= partition.bounds().log_start:
-                    made._bounds[number] = made._timed(partition, first, last)  # else a loss would be no error (SCAN-3)
+                    # else a loss would be no error (SCAN-3)
+                    made._bounds[number] = made._timed(partition, first, last)
         return made
 
-    def _pinned(self, partition: ReadableLog, start: int | None, end: int | None) -> tuple[int, int]:
+    def _pinned(
+        self, partition: ReadableLog, start: int | None, end: int | None
+    ) -> tuple[int, int]:
         """First offset and end offset within the current log (SCAN-1, SCAN-3)."""
         bounds = partition.bounds()
         first = bounds.log_start if start is None else max(start, bounds.log_start)
@@ -128,15 +164,21 @@ class Scan(metaclass=other_clients.Hinting):
         return self._timed(partition, int(first), int(max(first, last)))
 
     def _present(self, number: int, end: int) -> tuple[int, int]:
-        """First offset and end offset of a partition now, after a wait for the records below `end`, which were seen before.
+        """First offset and end offset of a partition now, after a wait for the records below `end`,
+        which were seen before.
 
-        If its end is below that, they are lost. Raises LeaderNotAvailableError, UnknownTopicOrPartitionError.
+        If its end is below that, they are lost. Raises LeaderNotAvailableError,
+        UnknownTopicOrPartitionError.
         """
-        bounds = self._partition(self._same_topic(), number).awaited_bounds(end, self.isolation_level)
+        bounds = self._partition(self._same_topic(), number).awaited_bounds(
+            end, self.isolation_level
+        )
         return bounds.log_start, end_offset(bounds, self.isolation_level)
 
     def _epoch_before(self, number: int, offset: int) -> int:
-        """The leader epoch of the record before `offset` in a partition; -1 if it is not known. Raises as `_present`."""
+        """The leader epoch of the record before `offset` in a partition; -1 if it is not known.
+        Raises as `_present`.
+        """
         partition = self._partition(self._same_topic(), number)
         epoch, _ = partition.epoch_end(partition.bounds().epoch) if offset > 0 else (-1, -1)
         while epoch > 0:
@@ -147,7 +189,9 @@ class Scan(metaclass=other_clients.Hinting):
         return epoch
 
     def _epoch_end(self, number: int, epoch: int) -> tuple[int, int]:
-        """As `Partition.epoch_end`: where the log no longer has the records of a reader in this epoch. Raises as `_present`."""
+        """As `Partition.epoch_end`: where the log no longer has the records of a reader in this
+        epoch. Raises as `_present`.
+        """
         return self._partition(self._same_topic(), number).epoch_end(epoch)
 
     def _timed(self, partition: ReadableLog, first: int, last: int) -> tuple[int, int]:
@@ -166,7 +210,9 @@ class Scan(metaclass=other_clients.Hinting):
 
     @property
     def topic_id(self) -> str:
-        """The id of the topic at the creation of the scan; a topic that was deleted and created again has another one."""
+        """The id of the topic at the creation of the scan; a topic that was deleted and created
+        again has another one.
+        """
         return self._topic_id
 
     @property
@@ -187,49 +233,72 @@ class Scan(metaclass=other_clients.Hinting):
     @property
     def times(self) -> tuple[int | None, int | None]:
         """The bounds by time in milliseconds; None is no bound."""
-        start, end = self._start_ms, self._end_ms
+        start = self._start_ms
+        end = self._end_ms
         return None if start == OFFSET_MIN else start, None if end == OFFSET_MAX else end
 
     def splits(self, max_bytes: int = SPLIT_BYTES) -> list[Split]:
-        """The scan in pieces of about `max_bytes` of the log at most, split between batches: together they are the whole scan.
+        """The scan in pieces of about `max_bytes` of the log at most, split between batches:
+        together they are the whole scan.
 
-        A worker reads a piece by `log.scan(topic, partitions=piece.partition, start_offset=…, end_offset=…)`, with the same
+        A worker reads a piece by
+        `log.scan(topic, partitions=piece.partition, start_offset=…, end_offset=…)`, with the same
         times. Raises ClosedError, UnknownTopicOrPartitionError.
         """
         if type(max_bytes) is not int or max_bytes < 1:
-            raise ConfigError("max_bytes", expected="a positive number of bytes", found=repr(max_bytes))
+            raise ConfigError(
+                "max_bytes", expected="a positive number of bytes", found=repr(max_bytes)
+            )
         partitions = self._partitions()
-        found = (splits(partitions[number], *span, max_bytes) for number, span in self._bounds.items())
+        found = (
+            splits(partitions[number], *span, max_bytes) for number, span in self._bounds.items()
+        )
         return [piece for pieces in found for piece in pieces]
 
     def __repr__(self) -> str:
         shown = dict(islice(self._bounds.items(), BOUNDS_SHOWN))
-        more = f" (the first {BOUNDS_SHOWN} of {len(self._bounds)})" if len(self._bounds) > BOUNDS_SHOWN else ""
+        more = (
+            f" (the first {BOUNDS_SHOWN} of {len(self._bounds)})"
+            if len(self._bounds) > BOUNDS_SHOWN
+            else ""
+        )
         return f"Scan({self.topic!r}, bounds={shown}{more}, columns={list(self.columns)})"
 
     # ---- objects ----
 
-    # fmt: off
     @overload
-    def records(self, *, key_deserializer: None = None, value_deserializer: None = None) -> Iterator[Record[bytes, bytes]]: ...
-    @overload
-    def records(self, *, key_deserializer: Deserializer[K], value_deserializer: None = None) -> Iterator[Record[K, bytes]]: ...
-    @overload
-    def records(self, *, key_deserializer: None = None, value_deserializer: Deserializer[V]) -> Iterator[Record[bytes, V]]: ...
-    @overload
-    def records(self, *, key_deserializer: Deserializer[K], value_deserializer: Deserializer[V]) -> Iterator[Record[K, V]]: ...
-    # fmt: on
     def records(
-        self, *, key_deserializer: Deserializer[Any] | None = None, value_deserializer: Deserializer[Any] | None = None
+        self, *, key_deserializer: None = None, value_deserializer: None = None
+    ) -> Iterator[Record[bytes, bytes]]: ...
+    @overload
+    def records(
+        self, *, key_deserializer: Deserializer[K], value_deserializer: None = None
+    ) -> Iterator[Record[K, bytes]]: ...
+    @overload
+    def records(
+        self, *, key_deserializer: None = None, value_deserializer: Deserializer[V]
+    ) -> Iterator[Record[bytes, V]]: ...
+    @overload
+    def records(
+        self, *, key_deserializer: Deserializer[K], value_deserializer: Deserializer[V]
+    ) -> Iterator[Record[K, V]]: ...
+    def records(
+        self,
+        *,
+        key_deserializer: Deserializer[Any] | None = None,
+        value_deserializer: Deserializer[Any] | None = None,
     ) -> Iterator[Record[Any, Any]]:
-        """The records as objects with all their fields, in the order of the partitions; pyarrow is not needed.
+        """The records as objects with all their fields, in the order of the partitions; pyarrow is
+        not needed.
 
-        Deserializers are callables of bytes, as those of a consumer; they are not called for None. An exception of one is the
-        cause of the SerializationError that the iterator raises: it names topic, partition, offset and field, and ends the
-        iteration.
+        Deserializers are callables of bytes, as those of a consumer; they are not called for None.
+        An exception of one is the cause of the SerializationError that the iterator raises: it
+        names topic, partition, offset and field, and ends the iteration.
         """
         deserializers = Deserializers(key_deserializer, value_deserializer)
-        return RecordIterator(self._records(deserializers.record if deserializers.present else None))
+        return RecordIterator(
+            self._records(deserializers.record if deserializers.present else None)
+        )
 
     def _records(
         self, made: Callable[[Record[bytes, bytes]], Record[Any, Any]] | None
@@ -239,16 +308,24 @@ class Scan(metaclass=other_clients.Hinting):
             yield from found if made is None else map(made, found)
 
     def decoded(
-        self, *, key_deserializer: Deserializer[Any] | None = None, value_deserializer: Deserializer[Any] | None = None,
-        key_type: pyarrow.DataType | None = None, value_type: pyarrow.DataType | None = None,
-    ) -> Iterator[pyarrow.RecordBatch]:  # fmt: skip
-        """RecordBatches of the columns of the scan, whose keys and values are those of deserializers, for example of schemas.
+        self,
+        *,
+        key_deserializer: Deserializer[Any] | None = None,
+        value_deserializer: Deserializer[Any] | None = None,
+        key_type: pyarrow.DataType | None = None,
+        value_type: pyarrow.DataType | None = None,
+    ) -> Iterator[pyarrow.RecordBatch]:
+        """RecordBatches of the columns of the scan, whose keys and values are those of
+        deserializers, for example of schemas.
 
-        Deserializers are those of `records`. The types of what they return are the given ones, or found in the first batch:
-        dictionaries become structs, so that `pyarrow.Table.from_batches(scan.decoded(…)).flatten()` has a column for each field.
-        Raises SerializationError, MissingExtraError without pyarrow, and pyarrow's errors for an object of another type.
+        Deserializers are those of `records`. The types of what they return are the given ones, or
+        found in the first batch: dictionaries become structs, so that
+        `pyarrow.Table.from_batches(scan.decoded(…)).flatten()` has a column for each field. Raises
+        SerializationError, MissingExtraError without pyarrow, and pyarrow's errors for an object of
+        another type.
         """
-        arrow, deserializers = _pyarrow(), Deserializers(key_deserializer, value_deserializer)
+        arrow = _pyarrow()
+        deserializers = Deserializers(key_deserializer, value_deserializer)
         types = {"key": key_type, "value": value_type}
         given = {"key": key_deserializer, "value": value_deserializer}
         made = [name for name in self.columns if given.get(name) is not None]
@@ -257,7 +334,11 @@ class Scan(metaclass=other_clients.Hinting):
                 _rows.arrow_schema(schema(self.columns)),
                 _rows.arrow_array(Layout(self.topic, number, self.columns).rows(decoded)),
             )
-            records = [deserializers.record(each) for each in records_of(self.topic, number, decoded)] if made else []
+            records = (
+                [deserializers.record(each) for each in records_of(self.topic, number, decoded)]
+                if made
+                else []
+            )
             for name in made:
                 column = arrow.array([getattr(each, name) for each in records], types[name])
                 types[name] = column.type
@@ -265,11 +346,15 @@ class Scan(metaclass=other_clients.Hinting):
             yield batch
 
     def batches(self) -> Iterator[Batch]:
-        """The columns of the scan as numpy arrays, in the order of the partitions: chunks of about 5 MiB of the log.
+        """The columns of the scan as numpy arrays, in the order of the partitions: chunks of about
+        5 MiB of the log.
 
         A second thread reads and decodes the next chunks; pyarrow is not needed.
         """
-        return BatchIterator(Batch(self.topic, number, decoded, self.columns) for number, decoded in self._decoded(self.columns))
+        return BatchIterator(
+            Batch(self.topic, number, decoded, self.columns)
+            for number, decoded in self._decoded(self.columns)
+        )
 
     def head(self, count: int = 10) -> list[Record[bytes, bytes]]:
         """The first records, in the order of `records`. Only the data before them is read."""
@@ -282,9 +367,11 @@ class Scan(metaclass=other_clients.Hinting):
         return list(self.ending(count).records())
 
     def ending(self, count: int) -> Scan:
-        """A scan of the last `count` records of this one, in the order of `records`; of all, if there are fewer.
+        """A scan of the last `count` records of this one, in the order of `records`; of all, if
+        there are fewer.
 
-        The offsets of the last records are read for it: those of transactions and compacted topics are not consecutive.
+        The offsets of the last records are read for it: those of transactions and compacted topics
+        are not consecutive.
         """
         if type(count) is not int or count < 0:
             raise ConfigError("count", expected="a number of records", found=repr(count))
@@ -307,13 +394,17 @@ class Scan(metaclass=other_clients.Hinting):
         return self.narrowed(start_offset=starts)
 
     def gradually(self, offsets: int = 128) -> Iterator[Scan]:
-        """The scan as consecutive scans, which together are the whole one. Who needs few records reads little.
+        """The scan as consecutive scans, which together are the whole one. Who needs few records
+        reads little.
 
-        The first one has `offsets` offsets of the first partition, each further one four times as many; the last one has the
-        rest. A partition of at most twice as many is not divided: both parts would read the blocks at their border.
+        The first one has `offsets` offsets of the first partition, each further one four times as
+        many; the last one has the rest. A partition of at most twice as many is not divided: both
+        parts would read the blocks at their border.
         """
         if type(offsets) is not int or offsets < 1:
-            raise ConfigError("offsets", expected="a positive number of offsets", found=repr(offsets))
+            raise ConfigError(
+                "offsets", expected="a positive number of offsets", found=repr(offsets)
+            )
         order = sorted(self._bounds)
         for at, number in enumerate(order):
             first, end = self._bounds[number]
@@ -321,30 +412,41 @@ class Scan(metaclass=other_clients.Hinting):
             while first < end and offsets < GRADUAL_OFFSETS_MAX:
                 following = end if is_short else min(end, first + offsets)
                 yield self.narrowed(partitions=number, start_offset=first, end_offset=following)
-                first, offsets = following, 4 * offsets
+                first = following
+                offsets = 4 * offsets
             if offsets >= GRADUAL_OFFSETS_MAX:
                 yield self.narrowed(partitions=order[at:], start_offset={number: first})
                 return
 
     @property
     def num_rows(self) -> int:
-        """The number of records. It is counted by a read of the whole scan: offsets alone do not show it.
+        """The number of records. It is counted by a read of the whole scan: offsets alone do not
+        show it.
 
         Records are decoded only where a bound lies within a batch, or to report the progress.
         """
         if self._progress is not None:
             return sum(decoded.count for _, decoded in self._decoded(("offset",)))
-        source, count = self._source(("offset",)), 0
+        source = self._source(("offset",))
+        count = 0
         while (found := source.count()) is not None:
             self._engine.check_open()
             count += found
         return count
 
-    def search(self, pattern: SearchPattern, *, columns: Iterable[str] = ("key", "value"), invert: bool = False) -> Search:
-        """The records whose key or value contains `pattern`: bytes, or a compiled regular expression for bytes or text.
+    def search(
+        self,
+        pattern: SearchPattern,
+        *,
+        columns: Iterable[str] = ("key", "value"),
+        invert: bool = False,
+    ) -> Search:
+        """The records whose key or value contains `pattern`: bytes, or a compiled regular
+        expression for bytes or text.
 
-        `columns` are the searched ones: key, value, headers (names and values). `invert` selects the records without a match.
-        Each row is searched alone. The result is iterable and has `count()`. Raises ConfigError.
+        `columns` are the searched ones: key, value, headers (names and values). `invert` selects
+        the records without a match. Each row is searched alone. The result is iterable and has
+        `count()`. Raises ConfigError.
         """
         return Search(self.topic, self._source, pattern, columns, invert)
 
@@ -352,11 +454,20 @@ class Scan(metaclass=other_clients.Hinting):
         head = ("partition", "offset", "time (UTC)", "key", "value", "headers")
         try:
             found = self.head(SHOWN + 1)
-        except EmbedlogError as error:  # a closed log, removed records, damage: its text is shown, not a traceback of this method
+        except EmbedlogError as error:
+            # a closed log, removed records, damage: its text is shown, not a traceback of this
+            # method
             return tables.table(f"scan of {self.topic}: {tables.shown(error)}", (), [])
         more = "" if len(found) <= SHOWN else f", the first {SHOWN} records"
         rows = [
-            (each.partition, each.offset, tables.time(each.timestamp_ms), each.key, each.value, each.headers)
+            (
+                each.partition,
+                each.offset,
+                tables.time(each.timestamp_ms),
+                each.key,
+                each.value,
+                each.headers,
+            )
             for each in found[:SHOWN]
         ]
         return tables.shortened(f"scan of {self.topic}{more}", head, rows)
@@ -380,7 +491,9 @@ class Scan(metaclass=other_clients.Hinting):
         return _pyarrow().Table.from_batches(batches, schema=None if batches else self.schema)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """All records as a pandas DataFrame, keys and values as bytes. Raises MissingExtraError without pandas or pyarrow."""
+        """All records as a pandas DataFrame, keys and values as bytes. Raises MissingExtraError
+        without pandas or pyarrow.
+        """
         table = self.to_arrow()
         try:
             return table.to_pandas()
@@ -388,7 +501,9 @@ class Scan(metaclass=other_clients.Hinting):
             raise MissingExtraError("DataFrames need pandas", extra="pandas") from missing
 
     def to_polars(self) -> polars.DataFrame:
-        """All records as a polars DataFrame, keys and values as bytes. Raises MissingExtraError without polars."""
+        """All records as a polars DataFrame, keys and values as bytes. Raises MissingExtraError
+        without polars.
+        """
         try:
             import polars
         except ImportError as missing:
@@ -414,16 +529,22 @@ class Scan(metaclass=other_clients.Hinting):
             yield layouts[number].rows(decoded)
 
     def _partitions(self) -> dict[int, ReadableLog]:
-        """The partitions of the scan, with one lookup of the topic. Raises UnknownTopicOrPartitionError."""
+        """The partitions of the scan, with one lookup of the topic. Raises
+        UnknownTopicOrPartitionError.
+        """
         topic = self._same_topic()
         found: dict[int, ReadableLog] = {}
         for number in self._bounds:
             partition = self._partition(topic, number)
-            found[number] = partition if self._rack is None else self._engine.near(partition, self._rack)
+            found[number] = (
+                partition if self._rack is None else self._engine.near(partition, self._rack)
+            )
         return found
 
     def _same_topic(self) -> Topic:
-        """The topic, if it is the one of the creation of the scan. Raises UnknownTopicOrPartitionError."""
+        """The topic, if it is the one of the creation of the scan. Raises
+        UnknownTopicOrPartitionError.
+        """
         self._engine.check_open()
         found = self._engine.topic(self.topic)
         if found.topic_id != self.topic_id:
@@ -431,7 +552,9 @@ class Scan(metaclass=other_clients.Hinting):
         return found
 
     def _partition(self, topic: Topic, number: int) -> LogPartition:
-        """A partition of the topic of the scan: another thread may replace the open ones after the lookup of the topic."""
+        """A partition of the topic of the scan: another thread may replace the open ones after the
+        lookup of the topic.
+        """
         found = self._engine.partition_of(topic, number)
         if found.topic_id != topic.id_bytes:
             raise self._recreated(self._engine.topic(self.topic))
@@ -442,12 +565,19 @@ class Scan(metaclass=other_clients.Hinting):
         return UnknownTopicOrPartitionError(problem, expected=self.topic_id, found=found.topic_id)
 
     def _source(self, columns: tuple[str, ...]) -> Source:
-        """The chunks of the scan, for one reader. Raises ClosedError, UnknownTopicOrPartitionError."""
+        """The chunks of the scan, for one reader. Raises ClosedError,
+        UnknownTopicOrPartitionError.
+        """
         return Source(
             self._partitions(),
-            {number: Window(*span, self._start_ms, self._end_ms) for number, span in self._bounds.items()},
-            isolation=self.isolation_level, columns=columns, max_bytes=CHUNK_BYTES,
-        )  # fmt: skip
+            {
+                number: Window(*span, self._start_ms, self._end_ms)
+                for number, span in self._bounds.items()
+            },
+            isolation=self.isolation_level,
+            columns=columns,
+            max_bytes=CHUNK_BYTES,
+        )
 
     def _decoded(self, columns: tuple[str, ...]) -> Iterator[tuple[int, Decoded]]:
         """Decoded chunks with records, and the number of their partition."""
@@ -455,9 +585,12 @@ class Scan(metaclass=other_clients.Hinting):
             return self._chunks(columns)
         return self._reported(tuple(dict.fromkeys((*columns, "offset"))), self._progress)
 
-    def _reported(self, columns: tuple[str, ...], progress: Progress) -> Iterator[tuple[int, Decoded]]:
+    def _reported(
+        self, columns: tuple[str, ...], progress: Progress
+    ) -> Iterator[tuple[int, Decoded]]:
         """The same with reports of the progress (SCAN-5)."""
-        total, passed = sum(last - first for first, last in self._bounds.values()), dict.fromkeys(self._bounds, 0)
+        total = sum(last - first for first, last in self._bounds.values())
+        passed = dict.fromkeys(self._bounds, 0)
         progress(0, total)
         for number, decoded in self._chunks(columns):
             yield number, decoded
@@ -485,7 +618,9 @@ class Scan(metaclass=other_clients.Hinting):
                 number, decoded, rest = source.rest(rest)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a scan cannot be pickled: make it in the worker, embedlog.open(path).scan(…)")
+        raise TypeError(
+            "a scan cannot be pickled: make it in the worker, embedlog.open(path).scan(…)"
+        )
 
 
 @lru_cache(maxsize=64)
@@ -498,5 +633,7 @@ def _pyarrow() -> Any:
     try:
         import pyarrow
     except ImportError as missing:
-        raise MissingExtraError("Arrow tables need pyarrow; records() and __arrow_c_stream__ do not", extra="arrow") from missing
+        raise MissingExtraError(
+            "Arrow tables need pyarrow; records() and __arrow_c_stream__ do not", extra="arrow"
+        ) from missing
     return pyarrow

@@ -13,14 +13,21 @@ from typing import NamedTuple
 
 from embedlog.columns.arrow_export import checked_columns
 from embedlog.config.times import milliseconds
-from embedlog.errors import ConfigError, InvalidTimestampError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    ConfigError,
+    InvalidTimestampError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
 from embedlog.format.record_columns import OFFSET_MAX, OFFSET_MIN
 from embedlog.format.visibility import READ_COMMITTED, READ_UNCOMMITTED, Isolation
 from embedlog.types import TopicPartition, topic_partition
 
 Time = int | datetime
 OffsetBound = int | Mapping[TopicPartition, int] | Mapping[int, int] | None
-"""A bound of `log.scan`: one offset for all partitions, or a mapping of partitions or of their numbers; None is no bound."""
+"""A bound of `log.scan`: one offset for all partitions, or a mapping of partitions or of their
+numbers; None is no bound.
+"""
 
 
 class Limits(NamedTuple):
@@ -35,9 +42,15 @@ class Limits(NamedTuple):
         """Raises ConfigError if a start is after its end."""
         for number, (start, end) in self.offsets.items():
             if start is not None and end is not None and start > end:
-                raise ConfigError(f"start_offset of partition {number}", expected=f"at most end_offset, {end}", found=start)
+                raise ConfigError(
+                    f"start_offset of partition {number}",
+                    expected=f"at most end_offset, {end}",
+                    found=start,
+                )
         if self.start_ms > self.end_ms:
-            raise ConfigError("start_time", expected=f"at most end_time, {self.end_ms} ms", found=self.start_ms)
+            raise ConfigError(
+                "start_time", expected=f"at most end_time, {self.end_ms} ms", found=self.start_ms
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +68,15 @@ class ScanBounds:
     def __post_init__(self) -> None:
         if self.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
             expected = f"{READ_UNCOMMITTED} or {READ_COMMITTED}"
-            raise ConfigError("isolation_level", expected=expected, found=repr(self.isolation_level))
+            raise ConfigError(
+                "isolation_level", expected=expected, found=repr(self.isolation_level)
+            )
 
     def within(self, topic: str, known: list[int]) -> Limits:
         """The limits for a topic that has these partitions.
 
-        Raises UnknownTopicOrPartitionError, ConfigError, OffsetOutOfRangeError, InvalidTimestampError.
+        Raises UnknownTopicOrPartitionError, ConfigError, OffsetOutOfRangeError,
+        InvalidTimestampError.
         """
         columns = checked_columns(self.columns)
         start_ms = OFFSET_MIN if self.start_time is None else _time("start_time", self.start_time)
@@ -68,7 +84,12 @@ class ScanBounds:
         numbers = _numbers(self.partitions, topic, known)
         starts = _offsets("start_offset", self.start_offset, topic, numbers)
         ends = _offsets("end_offset", self.end_offset, topic, numbers)
-        return Limits(columns, start_ms, end_ms, {number: (starts.get(number), ends.get(number)) for number in numbers})
+        return Limits(
+            columns,
+            start_ms,
+            end_ms,
+            {number: (starts.get(number), ends.get(number)) for number in numbers},
+        )
 
 
 def _time(name: str, time: Time) -> int:
@@ -86,8 +107,12 @@ def _numbers(partitions: int | Iterable[int] | None, topic: str, known: list[int
     for number in numbers:
         _check_int("partitions", number)
         if number not in known:
-            expected = f"0 to {len(known) - 1}" if known == list(range(len(known))) else f"one of {known}"
-            raise UnknownTopicOrPartitionError(f"{topic} has no such partition", expected=expected, found=number)
+            expected = (
+                f"0 to {len(known) - 1}" if known == list(range(len(known))) else f"one of {known}"
+            )
+            raise UnknownTopicOrPartitionError(
+                f"{topic} has no such partition", expected=expected, found=number
+            )
     return numbers
 
 
@@ -101,7 +126,11 @@ def _offsets(name: str, given: OffsetBound, topic: str, numbers: list[int]) -> d
     for key, offset in given.items():
         number = _number(name, key, topic, numbers)
         if number in made:
-            raise ConfigError(f"{name} names partition {number} twice", expected="one offset for each", found=repr(key))
+            raise ConfigError(
+                f"{name} names partition {number} twice",
+                expected="one offset for each",
+                found=repr(key),
+            )
         made[number] = _checked_offset(name, offset)
     return made
 
@@ -109,12 +138,16 @@ def _offsets(name: str, given: OffsetBound, topic: str, numbers: list[int]) -> d
 def _number(name: str, key: object, topic: str, numbers: list[int]) -> int:
     """The partition that a key of a bound names (SCANBOUNDS-1)."""
     if isinstance(key, bool) or not isinstance(key, int | tuple):
-        raise TypeError(f"{name}: a key is a TopicPartition or the number of a partition, not {key!r:.100}")
+        raise TypeError(
+            f"{name}: a key is a TopicPartition or the number of a partition, not {key!r:.100}"
+        )
     named, number = (topic, key) if isinstance(key, int) else topic_partition(key)
     if named != topic or number not in numbers:
         read = f"partitions {', '.join(map(str, numbers))}" if numbers else "no partition"
         raise UnknownTopicOrPartitionError(
-            f"{name} refers to a partition that is not read", expected=f"topic {topic!r}, {read}", found=repr(key)
+            f"{name} refers to a partition that is not read",
+            expected=f"topic {topic!r}, {read}",
+            found=repr(key),
         )
     return number
 

@@ -1,6 +1,7 @@
 """Contains `Search`, the records of a scan that match a pattern.
 
-SEARCH-1  chunks without the bytes that the pattern requires are not decoded; their checksums are checked as in a scan
+SEARCH-1  chunks without the bytes that the pattern requires are not decoded; their checksums are
+    checked as in a scan
 SEARCH-2  each iteration begins at the start; memory is bounded as in a scan
 SEARCH-3  a record matches if one of the searched columns does; `invert` selects all other records
 """
@@ -27,7 +28,8 @@ DENSE = 4  # a chunk with more than one match of so many rows is converted as a 
 
 
 class Search:
-    """Records that match a pattern; created by `Scan.search`. Iteration finds them, in the order of the scan.
+    """Records that match a pattern; created by `Scan.search`. Iteration finds them, in the order of
+    the scan.
 
     **Threads:** many threads may use a Search; each iterator belongs to one at a time.
     """
@@ -44,8 +46,13 @@ class Search:
             raise TypeError(f"columns: a list of names, not one text: [{columns!r}]")
         self.columns = tuple(dict.fromkeys(columns))
         if not self.columns or not set(self.columns) <= set(COLUMNS):
-            raise ConfigError("columns", expected=f"some of {', '.join(COLUMNS)}", found=repr(list(self.columns)))
-        self._topic, self._source, self._matcher, self._invert = topic, source, Matcher(pattern), invert
+            raise ConfigError(
+                "columns", expected=f"some of {', '.join(COLUMNS)}", found=repr(list(self.columns))
+            )
+        self._topic = topic
+        self._source = source
+        self._matcher = Matcher(pattern)
+        self._invert = invert
 
     def __iter__(self) -> Iterator[Record[bytes, bytes]]:
         for number, decoded, found in self._found(ALL_COLUMNS):
@@ -62,7 +69,9 @@ class Search:
         return sum(int(np.count_nonzero(found)) for _, _, found in self._found(self.columns))
 
     def _found(self, columns: tuple[str, ...]) -> Iterator[tuple[int, Decoded, NDArray[np.bool_]]]:
-        """Number of the partition, decoded rows, and the rows that match, of chunks with a match."""
+        """Number of the partition, decoded rows, and the rows that match, of chunks with a
+        match.
+        """
         source = self._source(columns)
         while (piece := source.fetch()) is not None:
             if self._is_useful(piece):

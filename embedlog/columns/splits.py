@@ -1,6 +1,7 @@
 """Splits a scan into pieces of about equal size, for parallel workers.
 
-SPLIT-1  the pieces of a partition are contiguous and cover the whole scan (`partition.split_points`)
+SPLIT-1  the pieces of a partition are contiguous and cover the whole scan
+    (`partition.split_points`)
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ if TYPE_CHECKING:
 
 
 class Split(NamedTuple):
-    """One piece: offsets `start_offset` up to `end_offset` (exclusive) of a partition, about `size_bytes` in the log."""
+    """One piece: offsets `start_offset` up to `end_offset` (exclusive) of a partition, about
+    `size_bytes` in the log.
+    """
 
     partition: int
     start_offset: int

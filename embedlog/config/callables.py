@@ -1,11 +1,14 @@
-"""Defines the types of callables and objects that options take. Only types need it: no client imports it."""
+"""Defines the types of callables and objects that options take. Only types need it: no client
+imports it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-if TYPE_CHECKING:  # type variables have defaults from Python 3.13 on; type checkers know them earlier
+# type variables have defaults from Python 3.13 on; type checkers know them earlier
+if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     K = TypeVar("K", default=Any)
@@ -15,7 +18,10 @@ if TYPE_CHECKING:  # type variables have defaults from Python 3.13 on; type chec
 else:
     from typing import TypeVar
 
-    K, V, T_contra, T_co = TypeVar("K"), TypeVar("V"), TypeVar("T_contra", contravariant=True), TypeVar("T_co", covariant=True)
+    K = TypeVar("K")
+    V = TypeVar("V")
+    T_contra = TypeVar("T_contra", contravariant=True)
+    T_co = TypeVar("T_co", covariant=True)
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 

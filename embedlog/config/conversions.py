@@ -1,7 +1,9 @@
-"""Adapts serializers and deserializers: callables of the data, and objects with a method `serialize` or `deserialize`.
+"""Adapts serializers and deserializers: callables of the data, and objects with a method
+`serialize` or `deserialize`.
 
-CONVERSION-1  the parameters of a method decide once what it gets: (topic, headers, data) as in kafka-python 3, or (topic, data)
-    as in its earlier versions. A method whose parameters are unknown gets three
+CONVERSION-1  the parameters of a method decide once what it gets: (topic, headers, data) as in
+    kafka-python 3, or (topic, data) as in its earlier versions. A method whose parameters are
+    unknown gets three
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ Convert: TypeAlias = Callable[[str, list[Any], Any], Any]  # of topic, headers, 
 
 
 def is_object(given: object, method: str) -> bool:
-    """Whether it has this method. Raises TypeError for a class whose method needs an instance: an instance was meant."""
+    """Whether it has this method. Raises TypeError for a class whose method needs an instance: an
+    instance was meant.
+    """
     found = callable(getattr(given, method, None))
     if found and isinstance(given, type) and not _is_bound(given, method):
         raise TypeError(f"an instance of {given.__name__} is expected, not the class")
@@ -22,7 +26,8 @@ def is_object(given: object, method: str) -> bool:
 
 def _is_bound(given: type, method: str) -> bool:
     """Whether the method of a class needs no instance."""
-    from inspect import getattr_static  # late, as below: most programs convert nothing, or with functions
+    # late, as below: most programs convert nothing, or with functions
+    from inspect import getattr_static
 
     return isinstance(getattr_static(given, method), (classmethod, staticmethod))
 

@@ -1,12 +1,12 @@
-"""Checks the arguments of calls: an unknown keyword raises the same error as an unknown option, and too many arguments by
-position an error with the signature.
+"""Checks the arguments of calls: an unknown keyword raises the same error as an unknown option, and
+too many arguments by position an error with the signature.
 
 KEYWORD-1  the check comes before any effect, and adds a tenth of a microsecond to a call
-KEYWORD-2  `send` is called for each record, and a check would cost 7 % of it. Its signature is part of its name instead, so
-    Python's own message has it
+KEYWORD-2  `send` is called for each record, and a check would cost 7 % of it. Its signature is part
+    of its name instead, so Python's own message has it
 
-Arguments by position are counted only after Python has refused a call. An import inside of a call that fails, for want of a
-descriptor, is a StorageError, as is any other file that cannot be opened.
+Arguments by position are counted only after Python has refused a call. An import inside of a call
+that fails, for want of a descriptor, is a StorageError, as is any other file that cannot be opened.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ IMPORT_FILE = "<frozen importlib._bootstrap_external>"
 HOT = ("send", "poll")  # `poll` checks its keywords itself
 IN_SECONDS = "the time to wait is timeout=, in seconds"
 NO_TIMEOUT = (
-    "the call has no timeout of its own; the longest wait is an option such as default_api_timeout_ms, or lock_timeout_ms"
+    "the call has no timeout of its own; the longest wait is an option such as "
+    "default_api_timeout_ms, or lock_timeout_ms"
 )
 HINTS: Mapping[str, str] = {  # names in other clients → the hint for them
     "timeout_ms": IN_SECONDS,
@@ -66,12 +67,16 @@ def unknown_keyword(call: str, wrong: str, known: tuple[str, ...]) -> UnknownOpt
     elif HINTS.get(wrong) == IN_SECONDS and "timeout" not in known:
         hint = NO_TIMEOUT
     else:
-        hint = HINTS.get(wrong) or (f"did you mean {near[0]}?" if near else f"it takes {', '.join(known) or 'none'}")
+        hint = HINTS.get(wrong) or (
+            f"did you mean {near[0]}?" if near else f"it takes {', '.join(known) or 'none'}"
+        )
     return UnknownOptionError(f"{call} has no argument {wrong}; {hint}")
 
 
 def is_of_import(problem: OSError) -> bool:
-    """Whether an import raised it: without a free descriptor, a call that imports its modules late fails there."""
+    """Whether an import raised it: without a free descriptor, a call that imports its modules late
+    fails there.
+    """
     step = problem.__traceback__
     while step is not None and step.tb_next is not None:
         step = step.tb_next
@@ -79,7 +84,9 @@ def is_of_import(problem: OSError) -> bool:
 
 
 def checked(cls: Class) -> Class:
-    """The class with public methods that raise UnknownOptionError, with the nearest name, for unknown keywords."""
+    """The class with public methods that raise UnknownOptionError, with the nearest name, for
+    unknown keywords.
+    """
     for name, verb in list(vars(cls).items()):
         if isinstance(verb, FunctionType) and not name.startswith("_"):
             if name not in HOT:
@@ -107,7 +114,9 @@ def part_of(name: str) -> Callable[[Class], Class]:
 
 
 def _parameters(verb: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of the parameters that may be keywords; inspect.signature takes milliseconds for all verbs."""
+    """The names of the parameters that may be keywords; inspect.signature takes milliseconds for
+    all verbs.
+    """
     code = _code(verb)
     return code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
 
@@ -124,10 +133,16 @@ def _innermost(verb: Callable[..., Any]) -> FunctionType:
 
 
 def _signature(verb: Callable[..., Any], first: int) -> str:
-    """The parameters with their types, as in the source; those before `first` are not the caller's."""
+    """The parameters with their types, as in the source; those before `first` are not the
+    caller's.
+    """
     types = _innermost(verb).__annotations__
     code = _code(verb)
-    shown = [f"{name}: {types[name]}" for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if name in types]
+    shown = [
+        f"{name}: {types[name]}"
+        for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        if name in types
+    ]
     if code.co_kwonlyargcount:
         shown.insert(code.co_argcount - first, "*")
     if code.co_flags & TAKES_KEYWORDS:
@@ -152,7 +167,9 @@ def _checked(verb: Callable[..., Any], known: tuple[str, ...], first: int) -> Ca
         except OSError as problem:
             if not is_of_import(problem):
                 raise
-            raise StorageError("a module cannot be imported", errno=problem.errno, path=problem.filename) from problem
+            raise StorageError(
+                "a module cannot be imported", errno=problem.errno, path=problem.filename
+            ) from problem
         except TypeError:
             if len(arguments) <= limit:
                 raise

@@ -1,10 +1,13 @@
 """Defines options: documented fields of an immutable class, checked when they are set.
 
-OPTION-1  an option is documented once, at its field; error messages and the configuration page are generated from it
-OPTION-2  the name of a field is Kafka's name with "_" for "."; both spellings are accepted, but not both for one option
-OPTION-3  a value of a configuration has the type of its field and is within its range: its readers check nothing
-OPTION-4  no option is ignored: an accepted option has an effect. An unknown name is refused with the nearest known one, and a
-    name of Kafka without a meaning here with the reason
+OPTION-1  an option is documented once, at its field; error messages and the configuration page are
+    generated from it
+OPTION-2  the name of a field is Kafka's name with "_" for "."; both spellings are accepted, but not
+    both for one option
+OPTION-3  a value of a configuration has the type of its field and is within its range: its readers
+    check nothing
+OPTION-4  no option is ignored: an accepted option has an effect. An unknown name is refused with
+    the nearest known one, and a name of Kafka without a meaning here with the reason
 """
 
 from __future__ import annotations
@@ -26,13 +29,22 @@ _WORDS = {
     "bool": "true or false",
     "text": "a text that is not empty",
     "partitioner": "a callable, an object with a method partition, or a class of one of them",
-    "serializer": "a callable of the data, an object with serialize(topic, headers, data) or serialize(topic, data)",
-    "deserializer": "a callable of the bytes, an object with deserialize(topic, headers, data) or deserialize(topic, data)",
+    "serializer": "a callable of the data, an object with serialize(topic, headers, data) or "
+    "serialize(topic, data)",
+    "deserializer": "a callable of the bytes, an object with deserialize(topic, headers, data) or "
+    "deserialize(topic, data)",
     "objects": "a list",
-    "mode": "permission bits that let the owner read and write, as a number or as a text of octal digits",
+    "mode": "permission bits that let the owner read and write, as a number or as a text of octal "
+    "digits",
 }
 _TRUTH = {"true": True, "false": False}
-_OLD_CHOICES = {"smallest": "earliest", "beginning": "earliest", "first": "earliest", "largest": "latest", "end": "latest"}
+_OLD_CHOICES = {
+    "smallest": "earliest",
+    "beginning": "earliest",
+    "first": "earliest",
+    "largest": "latest",
+    "end": "latest",
+}
 _READERS: dict[type, Callable[[object], Any]] = {}
 _CALLS = {
     "LogOptions": "embedlog.open()",
@@ -43,11 +55,15 @@ _CALLS = {
 
 
 class Option(NamedTuple):
-    """The definition of one option without name and default; messages and documents are generated from it."""
+    """The definition of one option without name and default; messages and documents are generated
+    from it.
+    """
 
     doc: str
     kind: str = (
-        "int"  # int float bool text choice list partitioner serializer, objects: a list of anything, mode: permission bits
+        # int float bool text choice list partitioner serializer, objects: a list of anything, mode:
+        # permission bits
+        "int"
     )
     unit: str = ""
     low: float | None = None
@@ -59,21 +75,32 @@ class Option(NamedTuple):
     example: str = ""  # … and one of them
     differs: str = ""  # the difference from Kafka, with the reason; empty if there is none
     topic_option: str = ""  # the topic option whose default this log option is
-    spellings: tuple[tuple[object, object], ...] = ()  # values of other clients, and their meaning here
+    # values of other clients, and their meaning here
+    spellings: tuple[tuple[object, object], ...] = ()
 
     def allowed(self) -> str:
         """The accepted values, in words."""
         if self.kind in ("choice", "list"):
-            words = "one of" if self.kind == "choice" else "a list out of" if self.choices else "a list of names"
+            words = (
+                "one of"
+                if self.kind == "choice"
+                else "a list out of"
+                if self.choices
+                else "a list of names"
+            )
             text = " ".join(filter(None, (words, ", ".join(self.choices))))
             text += f", or such as {self.example}" if self.pattern else ""
         elif self.kind in ("int", "float"):
-            text = ("an integer" if self.kind == "int" else "a number") + _range_words(self.low, self.high)
+            text = ("an integer" if self.kind == "int" else "a number") + _range_words(
+                self.low, self.high
+            )
             text = " or ".join([text, *map(str, self.also)])
         else:
             text = _WORDS[self.kind]
         text += " or None" if self.optional else ""
-        meanings = ", ".join(f"{_spelled(given)}: {_spelled(meant)}" for given, meant in self.spellings)
+        meanings = ", ".join(
+            f"{_spelled(given)}: {_spelled(meant)}" for given, meant in self.spellings
+        )
         return f"{text} ({meanings})" if meanings else text
 
 
@@ -92,7 +119,9 @@ def option(default: object, doc: str, kind: str = "", **facts: Any) -> Any:
 
 
 def default_of(cls: type[Options], name: str, **facts: Any) -> Any:
-    """A log option that is the default of the topic option `name`, with the same default, type and range."""
+    """A log option that is the default of the topic option `name`, with the same default, type and
+    range.
+    """
     source = options_of(cls)[name]
     doc = f"Default of `{dotted(name)}` for topics that do not set it."
     default = facts.pop("default", getattr(cls, name))
@@ -106,7 +135,8 @@ Class = TypeVar("Class")
 def configuration(cls: type[Class]) -> type[Class]:
     """The class with its options, in the order of the fields after those of the base class.
 
-    The methods are those of Options: `dataclass` generates them for each class, which takes milliseconds.
+    The methods are those of Options: `dataclass` generates them for each class, which takes
+    milliseconds.
     """
     own = {name: given for name, given in vars(cls).items() if isinstance(given, _Field)}
     for name, given in own.items():
@@ -124,9 +154,12 @@ class Options:
     """
 
     OWNER_NAME: ClassVar[str] = ""  # the owner of the options in messages, such as "a topic"
-    REFUSED: ClassVar[Mapping[str, str]] = {}  # pattern of a dotted name → the reason why the option does not exist here
-    RENAMED: ClassVar[Mapping[str, str]] = {}  # dotted name in older or other clients → the name here
-    ARGUMENTS: ClassVar[tuple[str, ...]] = ()  # arguments of the call beside options, for hints at misspelt names
+    # pattern of a dotted name → the reason why the option does not exist here
+    REFUSED: ClassVar[Mapping[str, str]] = {}
+    # dotted name in older or other clients → the name here
+    RENAMED: ClassVar[Mapping[str, str]] = {}
+    # arguments of the call beside options, for hints at misspelt names
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ()
 
     _options: ClassVar[Mapping[str, Option]]
 
@@ -135,7 +168,10 @@ class Options:
     def __init__(self, *, given: frozenset[str] = frozenset(), **values: Any) -> None:
         known = options_of(type(self))
         if wrong := values.keys() - known.keys():
-            raise TypeError(f"{type(self).__name__}.__init__() got an unexpected keyword argument {min(wrong)!r}")
+            raise TypeError(
+                f"{type(self).__name__}.__init__() got an unexpected keyword argument "
+                f"{min(wrong)!r}"
+            )
         object.__setattr__(self, "given", given)
         for name, each in known.items():
             value = values[name] if name in values else getattr(type(self), name)
@@ -166,24 +202,31 @@ class Options:
 
     def overrides(self) -> dict[str, str]:
         """The options that were set, in Kafka's form: {dotted name: text}."""
-        return {name: text for name, text in self.as_kafka().items() if underscored(name) in self.given}
+        return {
+            name: text for name, text in self.as_kafka().items() if underscored(name) in self.given
+        }
 
     def as_kafka(self) -> dict[str, str]:
         """All options with a value that has a text form: {dotted name: text}."""
-        texts = {dotted(name): as_text(getattr(self, name), each.kind) for name, each in options_of(type(self)).items()}
+        texts = {
+            dotted(name): as_text(getattr(self, name), each.kind)
+            for name, each in options_of(type(self)).items()
+        }
         return {name: text for name, text in texts.items() if text is not None}
 
 
 Config = TypeVar("Config", bound=Options)
 
 
-def parse(cls: type[Config], mapping: Mapping[str, Any] | None = None, /, **keywords: Any) -> Config:
+def parse(
+    cls: type[Config], mapping: Mapping[str, Any] | None = None, /, **keywords: Any
+) -> Config:
     """A checked configuration from dotted or underscored names.
 
-    `mapping` and `keywords` may both be given, with different options; other options have their defaults. Texts of numbers and
-    booleans are accepted, and lists as texts with commas.
-    Raises UnknownOptionError for an unknown or refused name, ConfigError for a name given twice, and for a value of a wrong
-    type or range.
+    `mapping` and `keywords` may both be given, with different options; other options have their
+    defaults. Texts of numbers and booleans are accepted, and lists as texts with commas. Raises
+    UnknownOptionError for an unknown or refused name, ConfigError for a name given twice, and for a
+    value of a wrong type or range.
     """
     values = _values(cls, mapping, keywords)
     return cls(**values, given=frozenset(values))
@@ -196,30 +239,40 @@ def overlay(base: Config, mapping: Mapping[str, Any]) -> Config:
     return type(base)(**present | values, given=frozenset(values))
 
 
-def _values(cls: type[Options], mapping: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
+def _values(
+    cls: type[Options], mapping: Mapping[str, Any] | None, keywords: Mapping[str, Any]
+) -> dict[str, Any]:
     known = options_of(cls)
     given = by_field(cls, mapping, keywords)
     return {name: _checked(known[name], dotted(name), value) for name, value in given.items()}
 
 
-def by_field(cls: type[Options], mapping: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
+def by_field(
+    cls: type[Options], mapping: Mapping[str, Any] | None, keywords: Mapping[str, Any]
+) -> dict[str, Any]:
     """The given values by field name, unchecked. Raises as `parse` does for names."""
     if mapping is not None and not isinstance(mapping, Mapping):
         raise TypeError(
-            f"the configuration of {cls.OWNER_NAME} is a mapping of names to values, not {type(mapping).__name__}; "
+            f"the configuration of {cls.OWNER_NAME} is a mapping of names to values, not "
+            f"{type(mapping).__name__}; "
             "other arguments are given by name"
         )
     given: dict[str, Any] = {}
     for key, value in [*(mapping or {}).items(), *keywords.items()]:
         name = known_name(cls, key)
         if name in given:
-            raise ConfigError(f"{dotted(name)} is given twice: in two spellings, or in the mapping and as a keyword")
+            raise ConfigError(
+                f"{dotted(name)} is given twice: in two spellings, or in the mapping and as a "
+                "keyword"
+            )
         given[name] = value
     return given
 
 
 def known_name(cls: type[Options], key: str) -> str:
-    """The field that a dotted or underscored name means. Raises ConfigError for an unknown or refused one."""
+    """The field that a dotted or underscored name means. Raises ConfigError for an unknown or
+    refused one.
+    """
     if not isinstance(key, str):
         raise ConfigError(f"the name of an option of {cls.OWNER_NAME} is a text", found=repr(key))
     name = underscored(key)
@@ -257,7 +310,9 @@ def underscored(key: str) -> str:
 
 
 def as_text(value: object, kind: str = "") -> str | None:
-    """A value as Kafka's files and tools write it; None for a value without a text form, such as a callable."""
+    """A value as Kafka's files and tools write it; None for a value without a text form, such as a
+    callable.
+    """
     if kind == "mode":
         return f"{value:o}"
     if isinstance(value, bool):
@@ -268,9 +323,18 @@ def as_text(value: object, kind: str = "") -> str | None:
 
 
 def rows(cls: type[Options]) -> list[tuple[str, str, str, str, str, str]]:
-    """(name, default, allowed values, unit, effect, difference from Kafka) of every option, for the configuration page."""
+    """(name, default, allowed values, unit, effect, difference from Kafka) of every option, for the
+    configuration page.
+    """
     return [
-        (dotted(name), as_text(getattr(cls, name), each.kind) or "none", each.allowed(), each.unit, each.doc, each.differs)
+        (
+            dotted(name),
+            as_text(getattr(cls, name), each.kind) or "none",
+            each.allowed(),
+            each.unit,
+            each.doc,
+            each.differs,
+        )
         for name, each in options_of(cls).items()
     ]
 
@@ -288,11 +352,20 @@ def _unknown(cls: type[Options], key: str) -> UnknownOptionError:
             return UnknownOptionError(f"{_short(key)} is not an option here: {reason}")
     for mine, each in options_of(cls).items():
         if name and each.topic_option == name:
-            return UnknownOptionError(f"{key} is an option of a topic; the default of all topics is {dotted(mine)}")
+            return UnknownOptionError(
+                f"{key} is an option of a topic; the default of all topics is {dotted(mine)}"
+            )
     meant = cls.RENAMED.get(name)
     if not meant and (calls := _calls_with(underscored(key))):
-        return UnknownOptionError(f"{_short(key)} is not an option of {cls.OWNER_NAME}; it is one of {' and '.join(calls)}")
-    near = [underscored(meant)] if meant else nearest(underscored(key), [*cls.ARGUMENTS, *options_of(cls)])
+        return UnknownOptionError(
+            f"{_short(key)} is not an option of {cls.OWNER_NAME}; it is one of "
+            f"{' and '.join(calls)}"
+        )
+    near = (
+        [underscored(meant)]
+        if meant
+        else nearest(underscored(key), [*cls.ARGUMENTS, *options_of(cls)])
+    )
     hint = ""
     if near:
         spelling = dotted(near[0]) if "." in key and near[0] not in cls.ARGUMENTS else near[0]
@@ -306,7 +379,11 @@ def _calls_with(name: str) -> list[str]:
 
     own = {"ProducerOptions": {"key_serializer", "value_serializer"}}
     own["ConsumerOptions"] = {"key_deserializer", "value_deserializer", "group_id"}
-    return [call for kind, call in _CALLS.items() if name in {*getattr(typed_options, kind).__annotations__, *own.get(kind, ())}]
+    return [
+        call
+        for kind, call in _CALLS.items()
+        if name in {*getattr(typed_options, kind).__annotations__, *own.get(kind, ())}
+    ]
 
 
 def _spelled(value: object) -> str:
@@ -334,20 +411,26 @@ def _checked(known: Option, key: str, value: object) -> Any:
         elif known.kind == "list":
             accepted = _is_list_of(known.choices, result)
         elif known.kind == "choice":
-            accepted = result in known.choices or bool(known.pattern and re.fullmatch(known.pattern, result))
+            accepted = result in known.choices or bool(
+                known.pattern and re.fullmatch(known.pattern, result)
+            )
         else:
             accepted = True
     except (TypeError, ValueError):
         accepted = False
     if not accepted:
-        raise ConfigError(key, expected=known.allowed(), found=_short(repr(value)) + _hint(known, value))
+        raise ConfigError(
+            key, expected=known.allowed(), found=_short(repr(value)) + _hint(known, value)
+        )
     return result
 
 
 def _hint(known: Option, value: object) -> str:
     """The probable meaning of a refused value, as a part of the message."""
     if isinstance(value, str) and known.kind == "choice":
-        meant = _OLD_CHOICES.get(value.strip().lower()) or next(iter(nearest(value.strip(), known.choices)), None)
+        meant = _OLD_CHOICES.get(value.strip().lower()) or next(
+            iter(nearest(value.strip(), known.choices)), None
+        )
         return f"; did you mean {meant!r}?" if meant in known.choices else ""
     from datetime import timedelta  # for an error only
 
@@ -366,7 +449,11 @@ def _within(known: Option, number: float) -> bool:
 
 
 def _is_list_of(choices: tuple[str, ...], names: tuple[Any, ...]) -> bool:
-    return len(set(names)) == len(names) and (not choices or bool(names)) and all(name in choices for name in names if choices)
+    return (
+        len(set(names)) == len(names)
+        and (not choices or bool(names))
+        and all(name in choices for name in names if choices)
+    )
 
 
 def _to_int(value: object) -> int:
@@ -404,7 +491,8 @@ def _to_text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
     text = value.strip()
-    text.encode()  # it is stored as UTF-8; for a lone surrogate this raises UnicodeEncodeError, a ValueError
+    # it is stored as UTF-8; for a lone surrogate this raises UnicodeEncodeError, a ValueError
+    text.encode()
     if not text:
         raise ValueError
     return text

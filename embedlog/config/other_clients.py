@@ -1,9 +1,13 @@
-"""Contains names of kafka-python, aiokafka and confluent-kafka that do not exist here, with the calls that do the same.
+"""Contains names of kafka-python, aiokafka and confluent-kafka that do not exist here, with the
+calls that do the same.
 
-OTHERCLIENT-1  a name is absent here: `hasattr` is false, type checkers refuse it, and its AttributeError states the right call
-OTHERCLIENT-2  a name that can mean the same here is not in this module: it is an alias at its class (docs/porting)
-OTHERCLIENT-3  lookups of other names cost nothing: a class has a descriptor for each absent name, and no `__getattr__`, which
-    would make each look at an attribute slower. Its metaclass hides the descriptors
+OTHERCLIENT-1  a name is absent here: `hasattr` is false, type checkers refuse it, and its
+    AttributeError states the right call
+OTHERCLIENT-2  a name that can mean the same here is not in this module: it is an alias at its class
+    (docs/porting)
+OTHERCLIENT-3  lookups of other names cost nothing: a class has a descriptor for each absent name,
+    and no `__getattr__`, which would make each look at an attribute slower. Its metaclass hides the
+    descriptors
 
 An object that is used as a container is refused with the calls that return what it contains.
 """
@@ -39,7 +43,8 @@ _CONSUMER = {
     "highwater": _END,
     "incremental_assign": _ASSIGN,
     "incremental_unassign": _ASSIGN,
-    "lag": "current_lag(partition) is the lag of one partition; log.describe_group(group_id) has those of the group",
+    "lag": "current_lag(partition) is the lag of one partition; log.describe_group(group_id) has "
+    "those of the group",
     "last_poll_timestamp": "metrics() has last-poll-seconds-ago",
     "last_stable_offset": "log.describe_topic(name) has it for each partition",
     "list_topics": _TOPICS,
@@ -63,7 +68,10 @@ _PRODUCER = {
 }
 _ACLS = "the permissions of the directory are the only access control"
 _REASSIGN = "reassign({partition: nodes}), and reassignments() lists those in progress"
-_TRANSACTIONS = "transactions() describes all transactional ids, open_transactions() those that hold readers back"
+_TRANSACTIONS = (
+    "transactions() describes all transactional ids, open_transactions() those that hold readers "
+    "back"
+)
 _LOG = {
     "abort_transaction": "a transaction of a dead process is aborted by itself; close the producer of a living one",
     "alter_configs": "alter_topic(name, config) changes one topic",
@@ -104,31 +112,37 @@ _LOG = {
     "list_consumer_groups": "groups() returns the names",
     "list_group_offsets": "group_offsets(group_id)",
     "list_groups": "groups() returns the names",
-    "list_offsets": "describe_topic(name), or beginning_offsets, end_offsets and offsets_for_times of a consumer",
-    "list_partition_offsets": "describe_topic(name), or beginning_offsets, end_offsets and offsets_for_times of a consumer",
+    "list_offsets": "describe_topic(name), or beginning_offsets, end_offsets and offsets_for_times of a "
+    "consumer",
+    "list_partition_offsets": "describe_topic(name), or beginning_offsets, end_offsets and offsets_for_times of a "
+    "consumer",
     "list_partition_reassignments": _REASSIGN,
     "list_topics": "topics() returns the names",
     "list_transactions": _TRANSACTIONS,
     "perform_leader_election": "elect(topic, partition) elects leaders of a set",
     "poll": "records are read by log.consumer(…).poll()",
-    "read": "scan(topic).records() reads what is there, and log.consumer(topic).poll(timeout) waits for more",
+    "read": "scan(topic).records() reads what is there, and log.consumer(topic).poll(timeout) waits "
+    "for more",
     "produce": "records are sent by log.producer().send()",
     "publish": "records are sent by log.producer().send()",
     "reset_configs": "alter_topic(name, {setting: None}) resets a setting",
     "send": "records are sent by log.producer().send()",
     "subscribe": "log.consumer(*topics, …) returns a subscribed consumer",
-    "tail": "log.consumer(topic) reads from the end on, and scan(topic).head() returns the first records",
+    "tail": "log.consumer(topic) reads from the end on, and scan(topic).head() returns the first "
+    "records",
     "transaction": "the producer has it: log.producer(transactional_id=…).transaction()",
     "update_features": _NO_SERVER,
     "wait_for_topics": "create_topic() returns when the topic is usable by every process",
     "write": "records are sent by log.producer().send()",
 }
 ABSENT: Mapping[str, Mapping[str, str]] = {
-    "AsyncConsumer": _CONSUMER | {"getone": "anext(aiter(consumer)) returns the next record, or iterate with `async for`"},
+    "AsyncConsumer": _CONSUMER
+    | {"getone": "anext(aiter(consumer)) returns the next record, or iterate with `async for`"},
     "AsyncProducer": _PRODUCER,
     "Consumer": _CONSUMER | {"start": _CONTEXT, "stop": _CONTEXT},
     "Log": _LOG,
-    "Producer": _PRODUCER | {"send_and_wait": "send(…).result()", "start": _CONTEXT, "stop": _CONTEXT},
+    "Producer": _PRODUCER
+    | {"send_and_wait": "send(…).result()", "start": _CONTEXT, "stop": _CONTEXT},
     "Batch": {
         "key": "keys[i] is that of row i, and records() returns Record objects",
         "timestamp": "timestamps_ms[i] is that of row i, and records() returns Record objects",
@@ -147,11 +161,24 @@ CONTAINERS: Mapping[str, str] = {  # classes whose objects are no containers →
     "AsyncConsumer": _READ,
     "AsyncProducer": _SEND,
     "Consumer": _READ,
-    "Log": "topics() is the list of topics, describe_topic(name) describes one, and scan(name).records() reads one",
+    "Log": "topics() is the list of topics, describe_topic(name) describes one, and "
+    "scan(name).records() reads one",
     "Producer": _SEND,
-    "Scan": "records() iterates over records, head(n) is a list of the first, num_rows their number, search(pattern) finds some",
+    "Scan": "records() iterates over records, head(n) is a list of the first, num_rows their number, "
+    "search(pattern) finds some",
 }
-SUBMODULES = ("aio", "duckdb", "exporters", "mirror", "plot", "polars", "progress", "schemas", "spark", "testing")
+SUBMODULES = (
+    "aio",
+    "duckdb",
+    "exporters",
+    "mirror",
+    "plot",
+    "polars",
+    "progress",
+    "schemas",
+    "spark",
+    "testing",
+)
 _OPENED = "embedlog.open(path) returns the log"
 MODULE: Mapping[str, str] = {  # names of packages, which `embedlog` itself does not have
     "AIOKafkaConsumer": f"{_OPENED}, log.async_consumer(*topics, …) the consumer",
@@ -184,15 +211,21 @@ class _Absent:
     """A name of other clients at a class. Threads: any."""
 
     def __init__(self, owner: str, name: str, hint: str) -> None:
-        self._owner, self._name, self._hint = owner, name, hint
+        self._owner = owner
+        self._name = name
+        self._hint = hint
 
     def __get__(self, instance: object, owner: type | None = None) -> NoReturn:
         message = f"{self._owner!r} has no attribute {self._name!r}; {self._hint}"
-        raise AttributeError(message, name=self._name, obj=instance if instance is not None else owner)
+        raise AttributeError(
+            message, name=self._name, obj=instance if instance is not None else owner
+        )
 
 
 class ContainerError(TypeError, AttributeError):
-    """An object was used as a container: a TypeError as Python's own, and an AttributeError, so that `hasattr` is false."""
+    """An object was used as a container: a TypeError as Python's own, and an AttributeError, so
+    that `hasattr` is false.
+    """
 
 
 class _NoContainer(_Absent):
@@ -203,7 +236,8 @@ class _NoContainer(_Absent):
 
 
 class Hinting(ABCMeta):
-    """The class of public classes: `dir` of one, and so completion and `Mock(spec=…)`, has only the names that exist.
+    """The class of public classes: `dir` of one, and so completion and `Mock(spec=…)`, has only the
+    names that exist.
 
     It extends ABCMeta, so that a program can derive from such a class and from an abstract one.
     """
@@ -225,13 +259,20 @@ def _present(cls: type, names: Iterable[str]) -> list[str]:
 
 
 def check_maker(call: str, arguments: tuple[object, ...]) -> None:
-    """Raise TypeError for the constructor of a client whose arguments are those of other clients. `call` is the right one."""
+    """Raise TypeError for the constructor of a client whose arguments are those of other clients.
+    `call` is the right one.
+    """
     if not arguments or isinstance(arguments[0], str | bytes | Mapping):
-        raise TypeError(f"it is made by {call}, where log = embedlog.open(path); it has no constructor for programs")
+        raise TypeError(
+            f"it is made by {call}, where log = embedlog.open(path); it has no constructor for "
+            "programs"
+        )
 
 
 def with_hints(cls: Class) -> Class:
-    """The class with an explained AttributeError for each name in ABSENT, which `dir` lists neither of it nor of its objects."""
+    """The class with an explained AttributeError for each name in ABSENT, which `dir` lists neither
+    of it nor of its objects.
+    """
     absent = ABSENT.get(cls.__name__, {})
     for name, hint in absent.items():
         if name in dir(cls):
@@ -246,7 +287,8 @@ def with_hints(cls: Class) -> Class:
 
 
 def refuse_as_container(cls: type, contents: str) -> None:
-    """Let `object[index]`, `len(object)`, `x in object`, and iteration unless the class has it, raise TypeError with `contents`.
+    """Let `object[index]`, `len(object)`, `x in object`, and iteration unless the class has it,
+    raise TypeError with `contents`.
 
     Without `__iter__`, Python iterates by `__getitem__`, and searches by iteration.
     """

@@ -1,4 +1,5 @@
-"""Defines the options of a log that concern sets of directories (`docs/replicas.md`); a part of the options of a log.
+"""Defines the options of a log that concern sets of directories (`docs/replicas.md`); a part of the
+options of a log.
 
 SETOPTION-1  an option has no effect on a log of one directory
 """
@@ -16,25 +17,32 @@ class SetOptions(Options):
 
     default_replication_factor: int = option(
         1,
-        "Directories with a copy of each partition of a topic that is created without a factor, in a set of directories.",
+        "Directories with a copy of each partition of a topic that is created without a factor, "
+        "in a set of directories.",
         unit="directories",
         low=1,
         high=64,
     )
     replica_lag_time_max_ms: int = option(
         30_000,
-        "A replica of a set that does not catch up for this time leaves the ISR. No lock of a replica is awaited longer.",
+        "A replica of a set that does not catch up for this time leaves the ISR. No lock of a "
+        "replica is awaited longer.",
         unit="ms",
         low=1,
         high=INT_MAX,
         differs="Kafka: also for a broker that fails; here that one leaves at once.",
     )
     replica_fetch_wait_max_ms: int = option(
-        500, "Time between two looks of a set's housekeeping for records to copy.", unit="ms", low=1, high=INT_MAX
+        500,
+        "Time between two looks of a set's housekeeping for records to copy.",
+        unit="ms",
+        low=1,
+        high=INT_MAX,
     )
     replica_selector_class: str = option(
         "LeaderSelector",
-        "Which replica of a set a consumer with `client.rack` reads: the leader, or one in its rack that is in sync.",
+        "Which replica of a set a consumer with `client.rack` reads: the leader, or one in its "
+        "rack that is in sync.",
         "choice",
         choices=("LeaderSelector", "RackAwareReplicaSelector"),
         pattern=r"org\.apache\.kafka\.common\.replica\.(LeaderSelector|RackAwareReplicaSelector)",
@@ -54,7 +62,8 @@ class SetOptions(Options):
     )
     leader_imbalance_per_broker_percentage: int = option(
         10,
-        "The share of partitions assigned first to a directory that others may lead; above it their leaders return.",
+        "The share of partitions assigned first to a directory that others may lead; above it "
+        "their leaders return.",
         unit="percent",
         low=0,
         high=100,

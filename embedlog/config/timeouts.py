@@ -14,7 +14,8 @@ _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def seconds(timeout: object, call: str) -> float | None:
-    """A `timeout` argument: at least 0 seconds, or None, which waits forever. Warns if it was probably meant in ms.
+    """A `timeout` argument: at least 0 seconds, or None, which waits forever. Warns if it was
+    probably meant in ms.
 
     Raises TypeError for a value that is not a number, ConfigError for a negative one.
     """
@@ -25,9 +26,16 @@ def seconds(timeout: object, call: str) -> float | None:
     except TypeError:
         found = float("nan")
     if found != found:
-        raise TypeError(f"timeout of {call}: seconds or None (forever), not {type(timeout).__name__} {timeout!r:.50}")
+        raise TypeError(
+            f"timeout of {call}: seconds or None (forever), not {type(timeout).__name__} "
+            f"{timeout!r:.50}"
+        )
     if found < 0:
-        raise ConfigError(f"timeout of {call}", expected="seconds, at least 0, or None to wait forever", found=timeout)
+        raise ConfigError(
+            f"timeout of {call}",
+            expected="seconds, at least 0, or None to wait forever",
+            found=timeout,
+        )
     if found > LONG_WAIT_S:
         text = f"{call} waits for up to {found:g} s: a timeout is in seconds, not in ms"
         warnings.warn(text, RuntimeWarning, stacklevel=caller_level())
@@ -35,8 +43,12 @@ def seconds(timeout: object, call: str) -> float | None:
 
 
 def caller_level() -> int:
-    """The `stacklevel` of the first caller outside the package: Python warns once for each such line."""
-    frame, level = sys._getframe(1), 1
+    """The `stacklevel` of the first caller outside the package: Python warns once for each such
+    line.
+    """
+    frame = sys._getframe(1)
+    level = 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame, level = frame.f_back, level + 1
+        frame = frame.f_back
+        level = level + 1
     return level

@@ -9,7 +9,9 @@ from datetime import UTC, datetime, timedelta
 from embedlog.config.timeouts import caller_level
 from embedlog.errors import ConfigError
 
-SECONDS_FROM, SECONDS_UNTIL = 100_000_000, 10_000_000_000  # in seconds: the years 1973 and 2286
+# in seconds: the years 1973 and 2286
+SECONDS_FROM = 100_000_000
+SECONDS_UNTIL = 10_000_000_000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DURATION = r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?"
@@ -17,30 +19,46 @@ _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000)
 
 
 def milliseconds(time: int | datetime) -> int:
-    """Milliseconds since 1970 UTC, from an int of the same meaning or an aware datetime (rounded down).
+    """Milliseconds since 1970 UTC, from an int of the same meaning or an aware datetime (rounded
+    down).
 
-    Raises TypeError for a datetime without a zone, because its time depends on the machine. Warns of an int that is a time in
-    seconds of 1973 or later, and in milliseconds one of the first months of 1970.
+    Raises TypeError for a datetime without a zone, because its time depends on the machine. Warns
+    of an int that is a time in seconds of 1973 or later, and in milliseconds one of the first
+    months of 1970.
     """
     if isinstance(time, datetime):
         if time.tzinfo is None:
-            raise TypeError(f"{time!r} has no time zone: datetime(…, tzinfo=timezone.utc), or .astimezone() for local time")
+            raise TypeError(
+                f"{time!r} has no time zone: datetime(…, tzinfo=timezone.utc), or .astimezone() "
+                "for local time"
+            )
         return (time - _EPOCH) // timedelta(milliseconds=1)
     if type(time) is not int:
         raise TypeError(f"a time is an int in milliseconds or an aware datetime, not {time!r}")
     if SECONDS_FROM <= time < SECONDS_UNTIL:
-        text = f"the time {time} is in 1970, because it is in milliseconds: a time in seconds is int(seconds * 1000)"
+        text = (
+            f"the time {time} is in 1970, because it is in milliseconds: a time in seconds is "
+            "int(seconds * 1000)"
+        )
         warnings.warn(text, RuntimeWarning, stacklevel=caller_level())
     return time
 
 
 def duration_ms(text: str, option: str) -> int:
-    """Milliseconds of an ISO 8601 duration of days, hours, minutes and seconds, such as "P3D" or "PT1H30M".
+    """Milliseconds of an ISO 8601 duration of days, hours, minutes and seconds, such as "P3D" or
+    "PT1H30M".
 
-    Raises ConfigError with the name of the option for any other text, for example "P" or a negative duration.
+    Raises ConfigError with the name of the option for any other text, for example "P" or a negative
+    duration.
     """
     found = re.fullmatch(_DURATION, text, re.ASCII)
     parts = found.groups() if found and not text.endswith("T") else (None,) * 4
     if not any(part is not None for part in parts):
-        raise ConfigError(f"{option}: not a duration", expected="by_duration:PnDTnHnMnS", found=repr(text))
-    return sum(round(float(part) * unit) for part, unit in zip(parts, _UNITS_MS, strict=True) if part is not None)
+        raise ConfigError(
+            f"{option}: not a duration", expected="by_duration:PnDTnHnMnS", found=repr(text)
+        )
+    return sum(
+        round(float(part) * unit)
+        for part, unit in zip(parts, _UNITS_MS, strict=True)
+        if part is not None
+    )

@@ -32,8 +32,15 @@ from embedlog.console.widgets.dialogs import Dialog, Help
 from embedlog.console.widgets.tables import plain
 
 PANES: tuple[type[Pane], ...] = (
-    TopicsPane, RecordsPane, GroupsPane, TransactionsPane, ReplicasPane, SettingsPane, ProcessesPane, DamagePane,
-)  # fmt: skip
+    TopicsPane,
+    RecordsPane,
+    GroupsPane,
+    TransactionsPane,
+    ReplicasPane,
+    SettingsPane,
+    ProcessesPane,
+    DamagePane,
+)
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 READ_ONLY = "read-only: start with --write"
 WIDE = 96  # columns that the tabs need
@@ -78,7 +85,10 @@ class Console(App[None]):
     .keys { margin-top: 1; color: $text-muted; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(str(number), f"show('{pane.NAME}')", pane.LABEL, show=False) for number, pane in enumerate(PANES, 1)),
+        *(
+            Binding(str(number), f"show('{pane.NAME}')", pane.LABEL, show=False)
+            for number, pane in enumerate(PANES, 1)
+        ),
         Binding("r", "read", "refresh", show=False),
         Binding("question_mark", "keys", "keys", key_display="?", show=False),
         Binding("q", "quit", "quit", show=False),
@@ -86,18 +96,30 @@ class Console(App[None]):
     ]
 
     def __init__(
-        self, places: Sequence[str], *, write: bool = False, interval_s: float = 1.0,
+        self,
+        places: Sequence[str],
+        *,
+        write: bool = False,
+        interval_s: float = 1.0,
         clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
-        self.places, self.write, self.interval_s, self._clock = list(places), write, interval_s, clock
+        self.places = list(places)
+        self.write = write
+        self.interval_s = interval_s
+        self._clock = clock
         self.panes = {pane.NAME: pane() for pane in PANES}
         self.observer = Reader("observer", self.places, self._deliver)
         self._searcher = Reader("search", self.places, self._deliver)
         self._changer = Reader("change", self.places, self._deliver)
         self._failed = False  # whether the status line has the error of a read
         self._status = Static("", id="status", markup=False)
-        self._tabs = Tabs(*(Tab(label(number, pane), id=f"tab-{pane.NAME}") for number, pane in enumerate(PANES, 1)))
+        self._tabs = Tabs(
+            *(
+                Tab(label(number, pane), id=f"tab-{pane.NAME}")
+                for number, pane in enumerate(PANES, 1)
+            )
+        )
         self._switcher = ContentSwitcher(*self.panes.values(), initial=f"pane-{PANES[0].NAME}")
         self.pane: Pane = self.panes[PANES[0].NAME]  # the tab that is shown
 
@@ -121,7 +143,9 @@ class Console(App[None]):
         narrow = event.size.width < WIDE
         self._tabs.set_class(narrow, "narrow")
         for number, pane in enumerate(PANES, 1):
-            self._tabs.query_one(f"#tab-{pane.NAME}", Tab).label = plain(label(number, pane, narrow=narrow))
+            self._tabs.query_one(f"#tab-{pane.NAME}", Tab).label = plain(
+                label(number, pane, narrow=narrow)
+            )
 
     async def on_unmount(self) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -176,7 +200,9 @@ class Console(App[None]):
     def on_delivered(self, message: Delivered) -> None:
         outcome = message.outcome
         name = outcome.task.name
-        pane = self.panes[RecordsPane.NAME if name == "record" else self.pane.NAME if name == "change" else name]
+        pane = self.panes[
+            RecordsPane.NAME if name == "record" else self.pane.NAME if name == "change" else name
+        ]
         if outcome.error is not None:
             self._failed = name != "change"
             self.say(f"error: {outcome.error}", error=True)
@@ -228,8 +254,17 @@ class Console(App[None]):
 def keys(*, write: bool = True) -> list[tuple[str, str, str]]:
     """Tab, key and meaning of all keys; without `write` of those that change nothing."""
     tabs = [(pane.LABEL, pane) for pane in PANES]
-    owners: list[tuple[str, Any]] = [("all", Console), ("tables", GridsPane), *tabs, ("dialogs", Dialog)]
-    bindings = [(where, owner, binding) for where, owner in owners for binding in owner.__dict__.get("BINDINGS", ())]
+    owners: list[tuple[str, Any]] = [
+        ("all", Console),
+        ("tables", GridsPane),
+        *tabs,
+        ("dialogs", Dialog),
+    ]
+    bindings = [
+        (where, owner, binding)
+        for where, owner in owners
+        for binding in owner.__dict__.get("BINDINGS", ())
+    ]
     return [
         (where, binding.key_display or binding.key.replace("slash", "/"), binding.description)
         for where, owner, binding in bindings

@@ -1,8 +1,9 @@
 """Starts the console in a terminal, or as a web server that starts one for each browser.
 
 CONSOLESTART-1  an absent package is one line with the command that installs it
-CONSOLESTART-2  the console needs a terminal for the keyboard, and for both outputs: textual draws on standard error, and
-                takes the size from standard output; the web server gives it one
+CONSOLESTART-2  the console needs a terminal for the keyboard, and for both outputs: textual draws
+                on standard error, and takes the size from standard output; the web server gives it
+                one
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ def check_packages() -> None:
         import textual  # noqa: F401
         import textual_serve  # noqa: F401
     except ImportError as missing:
-        raise MissingExtraError("the console needs textual and textual-serve", extra="console") from missing
+        raise MissingExtraError(
+            "the console needs textual and textual-serve", extra="console"
+        ) from missing
 
 
 def has_terminal() -> bool:
@@ -37,7 +40,9 @@ def redirected() -> str | None:
         "standard output, whose size it has": sys.stdout,
         "standard error, on which it draws": sys.stderr,
     }
-    return next((name for name, stream in streams.items() if stream is None or not stream.isatty()), None)
+    return next(
+        (name for name, stream in streams.items() if stream is None or not stream.isatty()), None
+    )
 
 
 def in_terminal(places: Sequence[str], *, write: bool, interval_s: float) -> int:
@@ -49,8 +54,12 @@ def in_terminal(places: Sequence[str], *, write: bool, interval_s: float) -> int
     return int(application.return_code or 0)
 
 
-def as_server(places: Sequence[str], *, write: bool, interval_s: float, host: str, port: int) -> int:
-    """Serve the application to browsers until SIGINT or SIGTERM; returns the exit status. Raises OSError."""
+def as_server(
+    places: Sequence[str], *, write: bool, interval_s: float, host: str, port: int
+) -> int:
+    """Serve the application to browsers until SIGINT or SIGTERM; returns the exit status. Raises
+    OSError.
+    """
     from embedlog.console.web import serve
 
     return serve(places, write=write, interval_s=interval_s, host=host, port=port)

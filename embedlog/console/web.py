@@ -1,11 +1,12 @@
 """Serves the console to browsers: each connection is a process of its own.
 
-The printed address has a key. It opens a session: a path and a cookie, both random and neither of them the key. A browser
-sends a cookie to every port of its host, so a page of another user at 127.0.0.1 could read one that is valid below `/`; it
-cannot read this one, because it does not know the path. A request without path and cookie is refused, and so is one whose
-`Host` is no name of this machine (a name of another site that was bound to its address) or whose `Origin` is another page.
-A page loads nothing from another host, and no other page can contain it. The end of the server ends its processes within
-`END_S`.
+The printed address has a key. It opens a session: a path and a cookie, both random and neither of
+them the key. A browser sends a cookie to every port of its host, so a page of another user at
+127.0.0.1 could read one that is valid below `/`; it cannot read this one, because it does not know
+the path. A request without path and cookie is refused, and so is one whose `Host` is no name of
+this machine (a name of another site that was bound to its address) or whose `Origin` is another
+page. A page loads nothing from another host, and no other page can contain it. The end of the
+server ends its processes within `END_S`.
 """
 
 from __future__ import annotations
@@ -63,16 +64,22 @@ class ConsoleServer(Server):
         if not is_same(request.query.get("key", ""), self._key):
             raise refused()
         found = web.HTTPFound(f"{self._root}/")  # the key does not stay in the address
-        found.set_cookie(self._cookie, self._session, path=f"{self._root}/", httponly=True, samesite="Strict")
+        found.set_cookie(
+            self._cookie, self._session, path=f"{self._root}/", httponly=True, samesite="Strict"
+        )
         raise found
 
     async def _checked(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if not self._is_own_host(request.host):
-            raise web.HTTPForbidden(text=f"Host is {request.host!r}, which is neither an address nor a name of this machine\n")
+            raise web.HTTPForbidden(
+                text=f"Host is {request.host!r}, which is neither an address nor a name of this "
+                "machine\n"
+            )
         own_origin = f"{request.scheme}://{request.host}"
         origin = request.headers.get("Origin")
         is_handshake = request.headers.get("Upgrade") is not None
-        if origin != own_origin and (origin is not None or is_handshake):  # a browser sends it with each handshake
+        # a browser sends it with each handshake
+        if origin != own_origin and (origin is not None or is_handshake):
             raise web.HTTPForbidden(text=f"Origin is {origin!r}, expected {own_origin!r}\n")
         if request.path == "/":
             return await handler(request)
@@ -88,15 +95,23 @@ class ConsoleServer(Server):
     def _protect(self, request: web.Request, response: web.StreamResponse) -> None:
         """Take links to other hosts out of a page, and forbid everything else that leads there."""
         response.headers["Content-Security-Policy"] = (
-            "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
-            f"img-src 'self' data:; connect-src 'self' ws://{request.host} wss://{request.host}; frame-ancestors 'none'"
+            "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' "
+            "'unsafe-inline'; "
+            f"img-src 'self' data:; connect-src 'self' ws://{request.host} wss://{request.host}; "
+            "frame-ancestors 'none'"
         )
         response.headers["Referrer-Policy"] = "no-referrer"
-        if isinstance(response, web.Response) and response.content_type == "text/html" and response.text is not None:
+        if (
+            isinstance(response, web.Response)
+            and response.content_type == "text/html"
+            and response.text is not None
+        ):
             response.text = FOREIGN_LINK.sub("", response.text)
 
     def _is_own_host(self, given: str) -> bool:
-        """Whether no other site can have sent the browser here: an address cannot be bound to another machine, as a name can."""
+        """Whether no other site can have sent the browser here: an address cannot be bound to
+        another machine, as a name can.
+        """
         match = HOST.fullmatch(given.lower())
         if match is None:
             return False
@@ -127,12 +142,27 @@ def refused() -> web.HTTPForbidden:
 
 def serve(places: Sequence[str], *, write: bool, interval_s: float, host: str, port: int) -> int:
     """Serve until SIGINT or SIGTERM. Raises OSError if the address cannot be used."""
-    arguments = [sys.executable, "-m", "embedlog", "console", "--interval", str(interval_s), *(["--write"] if write else [])]
+    arguments = [
+        sys.executable,
+        "-m",
+        "embedlog",
+        "console",
+        "--interval",
+        str(interval_s),
+        *(["--write"] if write else []),
+    ]
     command = shlex.join([*arguments, "--", *map(os.path.abspath, places)])
     server = ConsoleServer(f"exec {command}", host, port, secrets.token_urlsafe(16))
-    if sys.version_info < (3, 12) and hasattr(os, "pidfd_open"):  # else a thread waits, and writes a line if the loop ends first
+    # else a thread waits, and writes a line if the loop ends first
+    if sys.version_info < (3, 12) and hasattr(os, "pidfd_open"):
         asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
     loop = asyncio.new_event_loop()
-    settings: dict[str, Any] = {"host": host, "port": port, "print": None, "loop": loop, "shutdown_timeout": END_S}
+    settings: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "print": None,
+        "loop": loop,
+        "shutdown_timeout": END_S,
+    }
     web.run_app(server.application(), **settings)
     return 0

@@ -1,11 +1,11 @@
 """Encodes subscriptions of members, and computes and checks the leader's assignment of partitions.
 
-ASSIGNMENT-1  an assignment is checked before it is sent to any member. An invalid result of a user's assignor is an error on the
-    leader, and the group continues with the next leader
-ASSIGNMENT-2  members revoke all partitions first (eager), or only those that move (cooperative): cooperative if every assignor of
-    the list is
-ASSIGNMENT-3  Kafka's user data: `sticky` contains the partitions owned before revocation, `cooperative-sticky` the generation of
-    the present ownership
+ASSIGNMENT-1  an assignment is checked before it is sent to any member. An invalid result of a
+    user's assignor is an error on the leader, and the group continues with the next leader
+ASSIGNMENT-2  members revoke all partitions first (eager), or only those that move (cooperative):
+    cooperative if every assignor of the list is
+ASSIGNMENT-3  Kafka's user data: `sticky` contains the partitions owned before revocation,
+    `cooperative-sticky` the generation of the present ownership
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from typing import Any, Final
 
 from embedlog.assignors import ASSIGNORS, Assignor, Member
 from embedlog.errors import AssignorError, ConfigError, CorruptRecordError
-from embedlog.format.consumer_protocol import Subscription, decode_subscription, encode_assignment, encode_subscription
+from embedlog.format.consumer_protocol import (
+    Subscription,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from embedlog.format.wire import Plain
 from embedlog.group import Group
 from embedlog.types import TopicPartition
@@ -29,7 +34,9 @@ _NUMBER: Final = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One of `partition.assignment.strategy`. A user's callable that has a true `cooperative` is cooperative."""
+    """One of `partition.assignment.strategy`. A user's callable that has a true `cooperative` is
+    cooperative.
+    """
 
     name: str
     assign: Assignor
@@ -37,11 +44,17 @@ class Strategy:
 
 
 def strategies(given: Iterable[Any]) -> tuple[Strategy, ...]:
-    """The strategies for the names and callables of `partition.assignment.strategy`. Raises ConfigError."""
+    """The strategies for the names and callables of `partition.assignment.strategy`. Raises
+    ConfigError.
+    """
     found = tuple(map(_strategy, given))
     names = [strategy.name for strategy in found]
     if not names or len(set(names)) < len(names):
-        raise ConfigError("partition.assignment.strategy", expected="at least one assignor, each once", found=", ".join(names))
+        raise ConfigError(
+            "partition.assignment.strategy",
+            expected="at least one assignor, each once",
+            found=", ".join(names),
+        )
     return found
 
 
@@ -50,7 +63,13 @@ def _strategy(given: Any) -> Strategy:
         if given == name or given is known:
             return Strategy(name, known, name == COOPERATIVE_STICKY)
     own: Any = getattr(given, "name", None) or getattr(given, "__name__", "")
-    if not callable(given) or not isinstance(own, str) or not own or own == "<lambda>" or own in ASSIGNORS:
+    if (
+        not callable(given)
+        or not isinstance(own, str)
+        or not own
+        or own == "<lambda>"
+        or own in ASSIGNORS
+    ):
         expected = f"one of {', '.join(ASSIGNORS)}, or a callable with a `name` of its own"
         raise ConfigError("partition.assignment.strategy", expected=expected, found=repr(given))
     return Strategy(own, given, bool(getattr(given, "cooperative", False)))
@@ -72,10 +91,15 @@ def protocols(
     generation: int,
     rack: str | None,
 ) -> tuple[tuple[str, bytes], ...]:
-    """A member's subscription for each of its assignors; `last`: its last assignment, even if it was revoked since."""
+    """A member's subscription for each of its assignors; `last`: its last assignment, even if it
+    was revoked since.
+    """
     common = Subscription(tuple(sorted(topics)), None, tuple(sorted(owned)), generation, rack)
     data = {STICKY: _sticky_data(last, generation), COOPERATIVE_STICKY: _NUMBER.pack(generation)}
-    return tuple((strategy.name, encode_subscription(common._replace(user_data=data.get(strategy.name)))) for strategy in known)
+    return tuple(
+        (strategy.name, encode_subscription(common._replace(user_data=data.get(strategy.name))))
+        for strategy in known
+    )
 
 
 def _sticky_data(partitions: Iterable[TopicPartition], generation: int) -> bytes:
@@ -85,12 +109,16 @@ def _sticky_data(partitions: Iterable[TopicPartition], generation: int) -> bytes
     parts = [_NUMBER.pack(len(by_topic))]
     for topic, numbers in by_topic.items():
         name = topic.encode()
-        parts.append(struct.pack(f">h{len(name)}si{len(numbers)}i", len(name), name, len(numbers), *numbers))
+        parts.append(
+            struct.pack(f">h{len(name)}si{len(numbers)}i", len(name), name, len(numbers), *numbers)
+        )
     return b"".join([*parts, _NUMBER.pack(generation)])
 
 
 def _claims(protocol: str, subscription: Subscription) -> tuple[tuple[TopicPartition, ...], int]:
-    """The partitions that a member claims to own, and their generation. Unreadable data is no claim: stickiness is optional."""
+    """The partitions that a member claims to own, and their generation. Unreadable data is no
+    claim: stickiness is optional.
+    """
     if protocol != STICKY or not subscription.user_data:
         return subscription.owned, subscription.generation
     try:
@@ -102,7 +130,9 @@ def _claims(protocol: str, subscription: Subscription) -> tuple[tuple[TopicParti
 
 
 def members_of(group: Group) -> dict[str, Member]:
-    """The members as input of an assignor; a member with an unreadable subscription subscribes to nothing."""
+    """The members as input of an assignor; a member with an unreadable subscription subscribes to
+    nothing.
+    """
     found = {}
     for member_id, member in group.members.items():
         try:
@@ -110,7 +140,9 @@ def members_of(group: Group) -> dict[str, Member]:
         except CorruptRecordError:
             subscription = Subscription(())
         owned, generation = _claims(group.protocol or "", subscription)
-        found[member_id] = Member(frozenset(subscription.topics), owned, generation, member.instance_id, subscription.rack)
+        found[member_id] = Member(
+            frozenset(subscription.topics), owned, generation, member.instance_id, subscription.rack
+        )
     return found
 
 
@@ -118,27 +150,52 @@ def members_of(group: Group) -> dict[str, Member]:
 
 
 def assign(
-    strategy: Strategy, members: Mapping[str, Member], here: Mapping[str, Sequence[int]], cooperative: bool
+    strategy: Strategy,
+    members: Mapping[str, Member],
+    here: Mapping[str, Sequence[int]],
+    cooperative: bool,
 ) -> dict[str, bytes]:
-    """The encoded assignment of every member, for a sync. Raises AssignorError, also if the assignor raises.
+    """The encoded assignment of every member, for a sync. Raises AssignorError, also if the
+    assignor raises.
 
-    `here` has the partitions of each topic, rising. If other brokers hold some of them, an assignor sees the local ones
-    renumbered from 0.
+    `here` has the partitions of each topic, rising. If other brokers hold some of them, an assignor
+    sees the local ones renumbered from 0.
     """
-    sparse = {topic: numbers for topic, numbers in here.items() if numbers and numbers[-1] >= len(numbers)}
-    places = {topic: {number: place for place, number in enumerate(numbers)} for topic, numbers in sparse.items()}
-    seen = {member_id: _renumbered(member, places) for member_id, member in members.items()} if sparse else members
-    found = _assigned(strategy, seen, {topic: len(numbers) for topic, numbers in here.items()}, cooperative)
-    given = {each: [(topic, sparse.get(topic), place) for topic, place in found.get(each, ())] for each in members}
+    sparse = {
+        topic: numbers for topic, numbers in here.items() if numbers and numbers[-1] >= len(numbers)
+    }
+    places = {
+        topic: {number: place for place, number in enumerate(numbers)}
+        for topic, numbers in sparse.items()
+    }
+    seen = (
+        {member_id: _renumbered(member, places) for member_id, member in members.items()}
+        if sparse
+        else members
+    )
+    found = _assigned(
+        strategy, seen, {topic: len(numbers) for topic, numbers in here.items()}, cooperative
+    )
+    given = {
+        each: [(topic, sparse.get(topic), place) for topic, place in found.get(each, ())]
+        for each in members
+    }
     return {
-        member_id: encode_assignment(TopicPartition(topic, numbers[at] if numbers else at) for topic, numbers, at in each)
+        member_id: encode_assignment(
+            TopicPartition(topic, numbers[at] if numbers else at) for topic, numbers, at in each
+        )
         for member_id, each in given.items()
     }
 
 
 def _renumbered(member: Member, places: Mapping[str, Mapping[int, int]]) -> Member:
-    owned = [(tp, places[tp.topic].get(tp.partition) if tp.topic in places else tp.partition) for tp in member.owned]
-    return replace(member, owned=[TopicPartition(tp.topic, place) for tp, place in owned if place is not None])
+    owned = [
+        (tp, places[tp.topic].get(tp.partition) if tp.topic in places else tp.partition)
+        for tp in member.owned
+    ]
+    return replace(
+        member, owned=[TopicPartition(tp.topic, place) for tp, place in owned if place is not None]
+    )
 
 
 def _assigned(
@@ -167,7 +224,12 @@ def _fault(found: Any, members: Mapping[str, Member], counts: Mapping[str, int])
         if not isinstance(tps, (list, tuple, set, frozenset)):
             return f"assigns {tps!r:.60} to {member_id!r}, not a list of partitions"
         for tp in tps:
-            if not (isinstance(tp, tuple) and len(tp) == 2 and isinstance(tp[0], str) and type(tp[1]) is int):
+            if not (
+                isinstance(tp, tuple)
+                and len(tp) == 2
+                and isinstance(tp[0], str)
+                and type(tp[1]) is int
+            ):
                 return f"assigns {tp!r:.60}, which is not a TopicPartition"
             place = f"{tp[0]}-{tp[1]}"
             if not 0 <= tp[1] < counts.get(tp[0], 0):
@@ -179,10 +241,18 @@ def _fault(found: Any, members: Mapping[str, Member], counts: Mapping[str, int])
     return None
 
 
-def _too_early(found: Mapping[str, Iterable[TopicPartition]], members: Mapping[str, Member]) -> str | None:
-    """For cooperative members: a partition must not be assigned before its present owner revoked it."""
+def _too_early(
+    found: Mapping[str, Iterable[TopicPartition]], members: Mapping[str, Member]
+) -> str | None:
+    """For cooperative members: a partition must not be assigned before its present owner revoked
+    it.
+    """
     given = {member_id: set(found.get(member_id, ())) for member_id in members}
-    taken = {tp: member_id for member_id, member in members.items() for tp in set(member.owned) - given[member_id]}
+    taken = {
+        tp: member_id
+        for member_id, member in members.items()
+        for tp in set(member.owned) - given[member_id]
+    }
     for member_id, tps in given.items():
         for tp in tps - set(members[member_id].owned):
             if tp in taken:

@@ -1,14 +1,15 @@
 """Collects records that are available now, as objects or in columns.
 
 COLLECTOR-1  collecting never waits: `Waiter` waits and collects again
-COLLECTOR-2  positions move last; a failure before that leaves them unchanged. The positions before the last collection are kept:
-    an interrupt of the call after it restores them by `put_back`
-COLLECTOR-3  an error at one position does not lose records collected before it: they are returned first, and the error occurs
-    again
-COLLECTOR-4  interceptors see each record once, directly before it is returned; columns bypass them, as they bypass deserializers
+COLLECTOR-2  positions move last; a failure before that leaves them unchanged. The positions before
+    the last collection are kept: an interrupt of the call after it restores them by `put_back`
+COLLECTOR-3  an error at one position does not lose records collected before it: they are returned
+    first, and the error occurs again
+COLLECTOR-4  interceptors see each record once, directly before it is returned; columns bypass them,
+    as they bypass deserializers
 COLLECTOR-5  in a set a partition without a leader has no records now, and keeps its position
-COLLECTOR-6  `taken` is true before the first position moves, and false after a call that took nothing. While it is true, the
-    caller may not have processed what it got
+COLLECTOR-6  `taken` is true before the first position moves, and false after a call that took
+    nothing. While it is true, the caller may not have processed what it got
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ class Collector:
     # ---- assigned partitions ----
 
     def join_group(self, group: Group) -> None:
-        """Join reading to a group: partitions start at committed offsets, and calls process the group's duties."""
+        """Join reading to a group: partitions start at committed offsets, and calls process the
+        group's duties.
+        """
         self._group = group
         self.waiting.duty = group
 
@@ -115,7 +118,9 @@ class Collector:
         self.waiting.forget_topics()
 
     def follow(self, subscription: Subscription, *, first: bool = False) -> None:
-        """Assign all partitions of the subscribed topics; partitions that are added later are read from their start."""
+        """Assign all partitions of the subscribed topics; partitions that are added later are read
+        from their start.
+        """
         if subscription.kind == "assigned":
             self._engine.refresh_topics()  # closes deleted topics, so that reading them raises
             return
@@ -132,13 +137,21 @@ class Collector:
 
     def collect(self, limit: int) -> list[Record] | None:
         """Up to `limit` records, partition after partition."""
-        front, moved, self.taken = self.rotation.front, self._moved, True
+        front = self.rotation.front
+        moved = self._moved
+        self.taken = True
         run = None if front is None else front.run
-        if front is not None and run is not None and run.count > limit and not (front.paused or self._intercepts):
+        if (
+            front is not None
+            and run is not None
+            and run.count > limit
+            and not (front.paused or self._intercepts)
+        ):
             moved.append((front, run.offset, run.leader_epoch))
             return run.take(limit)  # the usual case of a reader of few records: its batch has more
         out: list[Record] = []
-        fetcher, before = self.fetcher, self.fetcher.size_bytes
+        fetcher = self.fetcher
+        before = self.fetcher.size_bytes
         seen_count = 0
         try:
             for cursor in self.rotation.readable():
@@ -223,7 +236,9 @@ class Collector:
         return made
 
     def ahead(self, limit: int) -> bool:
-        """Fetch until `limit` or all available records can be returned; no position moves over a record (COLLECTOR-3)."""
+        """Fetch until `limit` or all available records can be returned; no position moves over a
+        record (COLLECTOR-3).
+        """
         count = 0
         for cursor in self.rotation.readable():
             try:
@@ -243,7 +258,9 @@ class Collector:
         return cursor
 
     def _place(self, cursor: Cursor) -> Bounds | None:
-        """Give the cursor a position if it has none; the bounds that were read for that. Raises NoOffsetForPartitionError."""
+        """Give the cursor a position if it has none; the bounds that were read for that. Raises
+        NoOffsetForPartitionError.
+        """
         if cursor.fresh and self._group is not None:
             self._group.find_position(cursor)
         return self.reset_position(cursor) if cursor.position < 0 else None
@@ -251,7 +268,10 @@ class Collector:
     def reset_position(self, cursor: Cursor) -> Bounds | None:
         """Give the cursor the position of `auto.offset.reset`. As `_place`."""
         reset = cursor.reset or self._reset
-        bounds = (cursor.partition if self._rack is None else self._engine.partition(*cursor.tp)).bounds()  # of the leader
+        # of the leader
+        bounds = (
+            cursor.partition if self._rack is None else self._engine.partition(*cursor.tp)
+        ).bounds()
         cursor.seek(*reset.place(cursor.partition, bounds, self._isolation, system.wall_ms))
         logger.debug("%s-%d: reading begins at %d (%s)", *cursor.tp, cursor.position, reset.kind)
         return bounds if self._rack is None else None
@@ -278,7 +298,8 @@ class Collector:
     def _fetched_in_range(self, cursor: Cursor, fetch: Callable[[Cursor], Found]) -> Found:
         """Call `fetch`; if the position is out of range, from the position of `auto.offset.reset`.
 
-        The reset repeats while it makes progress: retention may be faster than the step from the lookup to the fetch.
+        The reset repeats while it makes progress: retention may be faster than the step from the
+        lookup to the fetch.
         """
         if cursor.position < 0:
             cursor.bounds = self._place(cursor)
@@ -299,7 +320,9 @@ class Collector:
                 logger.warning("%s; continuing at %d", problem, cursor.position)
 
     def begin(self) -> list[Moved]:
-        """Begin a call: unread records of an open iterator return to their cursor. The result is for `put_back`."""
+        """Begin a call: unread records of an open iterator return to their cursor. The result is
+        for `put_back`.
+        """
         moved: list[Moved] = []
         self._moved = moved
         if self._iterating:
@@ -310,8 +333,8 @@ class Collector:
 
 
 def until(run: Iterator[Record], until_ns: int) -> Iterator[Record]:
-    """The records of `run` until the group's duties are due: checked before each, since the caller may process any record
-    slowly.
+    """The records of `run` until the group's duties are due: checked before each, since the caller
+    may process any record slowly.
     """
     for record in run:
         yield record

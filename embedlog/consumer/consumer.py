@@ -1,10 +1,14 @@
-"""The consumer: returns records of its partitions, as objects or in columns, and keeps the positions.
+"""The consumer: returns records of its partitions, as objects or in columns, and keeps the
+positions.
 
-CONSUMER-1  one thread at a time (a second one gets ConcurrentUseError); only `wakeup` and `close` may be called from another
-CONSUMER-2  a position moves when records are returned; an interrupt before that restores it, so no record is lost
-CONSUMER-3  a wait sleeps in the kernel until an append, a wakeup or a close: an idle consumer uses no CPU
-CONSUMER-4  partitions alternate: the fetched records of one are returned before those of the next, then it moves to the end of
-    the queue
+CONSUMER-1  one thread at a time (a second one gets ConcurrentUseError); only `wakeup` and `close`
+    may be called from another
+CONSUMER-2  a position moves when records are returned; an interrupt before that restores it, so no
+    record is lost
+CONSUMER-3  a wait sleeps in the kernel until an append, a wakeup or a close: an idle consumer uses
+    no CPU
+CONSUMER-4  partitions alternate: the fetched records of one are returned before those of the next,
+    then it moves to the end of the queue
 """
 
 from __future__ import annotations
@@ -64,17 +68,18 @@ _numbers = count(1)
 class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
     """Reads partitions from its positions to their end, and then waits for more records.
 
-    Made by `log.consumer(*topics, **options)`; `Consumer[K, V]` returns `Record[K, V]`: the results of its deserializers, bytes
-    without deserializers. Without a group id it reads all partitions of the topics, or those given to `assign`, and cannot
-    commit. With one it shares the topics' partitions with the other members of its group, and starts at the committed offsets.
-    Its calls do the group's work: a member that does not poll is removed. A context manager.
+    Made by `log.consumer(*topics, **options)`; `Consumer[K, V]` returns `Record[K, V]`: the results
+    of its deserializers, bytes without deserializers. Without a group id it reads all partitions of
+    the topics, or those given to `assign`, and cannot commit. With one it shares the topics'
+    partitions with the other members of its group, and starts at the committed offsets. Its calls
+    do the group's work: a member that does not poll is removed. A context manager.
 
     **Threads:** one at a time; `wakeup` and `close` from any.
 
     Examples:
-        >>> with log.consumer("events", auto_offset_reset="earliest") as consumer:      # doctest: +SKIP
-        ...     for record in consumer.poll(timeout=1.0):
-        ...         print(record.offset, record.value)
+        >>> with log.consumer("events", auto_offset_reset="earliest") as consumer:      # doctest:
+        +SKIP ...     for record in consumer.poll(timeout=1.0): ...         print(record.offset,
+        record.value)
     """
 
     def __init__(
@@ -84,21 +89,29 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         config: ConsumerConfig | Mapping[str, Any] | None = None,
         **keywords: Any,
     ) -> None:
-        self._config = config if isinstance(config, ConsumerConfig) else parse(ConsumerConfig, config, **keywords)
+        self._config = (
+            config
+            if isinstance(config, ConsumerConfig)
+            else parse(ConsumerConfig, config, **keywords)
+        )
         self._engine = engine
         self._closed = False  # a close has begun
         self._ended = False  # a close has done all of its steps
         self._closer: int | None = None
         self._name = self._config.client_id or _default_client_id(self._config)
         self._thread_guard = thread_guard(self._name)
-        self._subscription = Subscription(engine, exclude_internal=self._config.exclude_internal_topics)
+        self._subscription = Subscription(
+            engine, exclude_internal=self._config.exclude_internal_topics
+        )
         self._reading = Collector(engine, self._config)
         self._waiting = self._reading.waiting
         self._metrics = ConsumerMetrics(engine, self._reading, self._config.isolation_level)
         self._lookup = OffsetLookup(engine, self._config.isolation_level)
         self._group: ConsumerCoordinator | None = None
         if self._config.group_id is not None:
-            self._group = ConsumerCoordinator(engine, self._config, self._name, self._reading, self._subscription)
+            self._group = ConsumerCoordinator(
+                engine, self._config, self._name, self._reading, self._subscription
+            )
         topics = list(topics)
         if topics:
             self.subscribe(topics)
@@ -106,7 +119,8 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
     # ---- subscription ----
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions; an empty list is `unsubscribe`. Partitions assigned already keep their position.
+        """Read exactly these partitions; an empty list is `unsubscribe`. Partitions assigned
+        already keep their position.
 
         Raises UnknownTopicOrPartitionError, and StateError if topics are subscribed.
         """
@@ -129,12 +143,14 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         on_lost: Listener | None = None,
         listener: object = None,
     ) -> None:
-        """Read all partitions of these topics, or of topics whose whole name matches; replaces the previous subscription.
+        """Read all partitions of these topics, or of topics whose whole name matches; replaces the
+        previous subscription.
 
-        `on_assigned`, `on_revoked` and `on_lost` are callables of a list of TopicPartition, called inside `poll` and other calls
-        of this consumer. `listener` is one object with methods instead, as in other clients: `on_partitions_assigned`,
-        `on_partitions_revoked`, `on_partitions_lost`.
-        Raises UnknownTopicOrPartitionError, StateError if partitions are assigned, InvalidGroupIdError for listeners.
+        `on_assigned`, `on_revoked` and `on_lost` are callables of a list of TopicPartition, called
+        inside `poll` and other calls of this consumer. `listener` is one object with methods
+        instead, as in other clients: `on_partitions_assigned`, `on_partitions_revoked`,
+        `on_partitions_lost`. Raises UnknownTopicOrPartitionError, StateError if partitions are
+        assigned, InvalidGroupIdError for listeners.
         """
         with self._using():
             listeners = listeners_of(listener, (on_assigned, on_revoked, on_lost))
@@ -152,14 +168,18 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
                 raise
 
     def unsubscribe(self) -> None:
-        """Stop reading and discard all positions. In a group: commit what is due, and leave the group."""
+        """Stop reading and discard all positions. In a group: commit what is due, and leave the
+        group.
+        """
         with self._using():
             self._unsubscribe()
 
     def _unsubscribe(self) -> None:
         try:
             if self._group is not None:
-                self._group.stop_reading(files.deadline_after(self._config.default_api_timeout_ms / 1000))
+                self._group.stop_reading(
+                    files.deadline_after(self._config.default_api_timeout_ms / 1000)
+                )
         finally:
             self._subscription.clear()
             self._reading.replace(())
@@ -174,17 +194,22 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
 
     # ---- records ----
 
-    def poll(self, timeout: float | None = 0.0, max_records: int | None = None, **unknown: Never) -> list[Record[K, V]]:
+    def poll(
+        self, timeout: float | None = 0.0, max_records: int | None = None, **unknown: Never
+    ) -> list[Record[K, V]]:
         """The next records, at most `max_records` (or `max.poll.records`).
 
         Waits up to `timeout` seconds (None: forever) for the first.
 
-        Raises WakeupError after `wakeup`, OffsetOutOfRangeError and NoOffsetForPartitionError depending on `auto.offset.reset`,
-        CorruptRecordError and SerializationError if the record at the position cannot be returned (`seek` past it). Raises
-        StorageError if the group cannot be joined (a full disk: poll again).
+        Raises WakeupError after `wakeup`, OffsetOutOfRangeError and NoOffsetForPartitionError
+        depending on `auto.offset.reset`, CorruptRecordError and SerializationError if the record at
+        the position cannot be returned (`seek` past it). Raises StorageError if the group cannot be
+        joined (a full disk: poll again).
         """
         if unknown:
-            raise keywords.unknown_keyword("Consumer.poll()", next(iter(unknown)), ("timeout", "max_records"))
+            raise keywords.unknown_keyword(
+                "Consumer.poll()", next(iter(unknown)), ("timeout", "max_records")
+            )
         limit = self._config.max_poll_records if max_records is None else max_records
         if limit < 1:
             raise ConfigError("max_records", expected="at least 1", found=max_records)
@@ -194,7 +219,12 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         try:
             with self._reading_now():
                 moved = self._reading.begin()
-                return self._waiting.wait_for(lambda: self._reading.collect(limit), timeout, self._subscription) or []
+                return (
+                    self._waiting.wait_for(
+                        lambda: self._reading.collect(limit), timeout, self._subscription
+                    )
+                    or []
+                )
         except BaseException:  # an interrupt after the collection (CONSUMER-2)
             self._reading.put_back(moved)
             raise
@@ -206,21 +236,27 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         return chain.from_iterable(iter(self._next_run, None))
 
     def __next__(self) -> Record[K, V]:
-        """The next record; the next call of any kind returns the record after it. StopIteration as iteration ends."""
+        """The next record; the next call of any kind returns the record after it. StopIteration as
+        iteration ends.
+        """
         return next(iter(self))
 
     def _next_run(self) -> Iterator[Record[K, V]] | None:
-        """The next records of an iteration: the remaining fetched records of one partition. None at the end."""
+        """The next records of an iteration: the remaining fetched records of one partition. None at
+        the end.
+        """
         if self._closed:
             return None
         with self._reading_now():
             self._reading.begin()
-            run = self._waiting.wait_for(self._reading.open_iterator, self._api_timeout_s(None), self._subscription)
+            run = self._waiting.wait_for(
+                self._reading.open_iterator, self._api_timeout_s(None), self._subscription
+            )
             return run if run is None or self._group is None else until(run, self._group.until_ns)
 
     def batches(self, timeout: float | None = None) -> Iterator[Batch]:
-        """The same records in columns, one Batch per fetch, with the same positions; ends when none arrives for `timeout`
-        seconds.
+        """The same records in columns, one Batch per fetch, with the same positions; ends when none
+        arrives for `timeout` seconds.
 
         Deserializers and interceptors are for objects: columns contain the bytes that were sent.
         """
@@ -235,7 +271,9 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
             try:
                 with self._reading_now():
                     moved = self._reading.begin()
-                    batch = self._waiting.wait_for(self._reading.batch, self._api_timeout_s(timeout), self._subscription)
+                    batch = self._waiting.wait_for(
+                        self._reading.batch, self._api_timeout_s(timeout), self._subscription
+                    )
             except BaseException:  # as in `poll`
                 self._reading.put_back(moved)
                 raise
@@ -252,11 +290,15 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Set the position of `partition`; the next read shows whether a record exists there.
 
-        An `OffsetAndMetadata` contains the leader epoch of the record before it. If the log was truncated below that position
-        since, the next read raises LogTruncationError. With an `auto.offset.reset` it continues where the log and the read
-        records diverge.
+        An `OffsetAndMetadata` contains the leader epoch of the record before it. If the log was
+        truncated below that position since, the next read raises LogTruncationError. With an
+        `auto.offset.reset` it continues where the log and the read records diverge.
         """
-        place, epoch = (offset.offset, offset.leader_epoch) if isinstance(offset, OffsetAndMetadata) else (offset, -1)
+        place, epoch = (
+            (offset.offset, offset.leader_epoch)
+            if isinstance(offset, OffsetAndMetadata)
+            else (offset, -1)
+        )
         if type(place) is not int or type(epoch) is not int:
             raise TypeError(f"offset: an int or an OffsetAndMetadata, not {offset!r}")
         if place < 0:
@@ -265,13 +307,17 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
             self._cursor(partition).seek(place, epoch)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Set the position of these partitions, or of all, to the first record; determined by the next read."""
+        """Set the position of these partitions, or of all, to the first record; determined by the
+        next read.
+        """
         with self._using():
             for cursor in self._reading.rotation.pick(topic_partitions(partitions)):
                 cursor.seek_later(EARLIEST)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Set the position of these partitions, or of all, to the end; determined by the next read."""
+        """Set the position of these partitions, or of all, to the end; determined by the next
+        read.
+        """
         with self._using():
             for cursor in self._reading.rotation.pick(topic_partitions(partitions)):
                 cursor.seek_later(LATEST)
@@ -299,9 +345,11 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         return {cursor.tp for cursor in self._reading.rotation if cursor.paused}
 
     def current_lag(self, partition: TopicPartition) -> int | None:
-        """Offsets between the position and the end for this isolation level; None before there is a position.
+        """Offsets between the position and the end for this isolation level; None before there is a
+        position.
 
-        In a log opened read-only it counts to the end of all records: a reader blocked by an open transaction shows a lag there.
+        In a log opened read-only it counts to the end of all records: a reader blocked by an open
+        transaction shows a lag there.
         """
         with self._using():
             return self._metrics.lag(self._cursor(partition))
@@ -326,45 +374,61 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         with self._using():
             return self._lookup.ends(topic_partitions(partitions))
 
-    def offsets_for_times(self, times: Mapping[TopicPartition, Any]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record of each partition at or after a time (ms, or an aware datetime); None if there is none."""
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, Any]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record of each partition at or after a time (ms, or an aware datetime); None if
+        there is none.
+        """
         with self._using():
             return self._lookup.for_times(by_partition("times", times))
 
     # ---- group ----
 
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
-        """Commit these offsets, or the positions of all partitions, after all commits that were requested before.
+    def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None
+    ) -> None:
+        """Commit these offsets, or the positions of all partitions, after all commits that were
+        requested before.
 
-        An offset is that of the next record to read; before the first poll there is none, so nothing is committed. Raises
-        CommitFailedError if this consumer was removed from the group. Raises RebalanceInProgressError while there is no
-        assignment (`poll`, then commit what is still assigned); not for the positions of a cooperative member without a
-        `group.instance.id`, because nobody else gets its partitions meanwhile. Raises FencedInstanceIdError, LockTimeoutError,
-        StorageError (at once, also for a full disk: commit again), InvalidGroupIdError, and OffsetOutOfRangeError for a negative
-        offset.
+        An offset is that of the next record to read; before the first poll there is none, so
+        nothing is committed. Raises CommitFailedError if this consumer was removed from the group.
+        Raises RebalanceInProgressError while there is no assignment (`poll`, then commit what is
+        still assigned); not for the positions of a cooperative member without a
+        `group.instance.id`, because nobody else gets its partitions meanwhile. Raises
+        FencedInstanceIdError, LockTimeoutError, StorageError (at once, also for a full disk: commit
+        again), InvalidGroupIdError, and OffsetOutOfRangeError for a negative offset.
         """
         with self._using():
             self._grouped("commit()").commit(offsets)
 
     def commit_async(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None, callback: Callback | None = None
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
+        callback: Callback | None = None,
     ) -> None:
-        """As `commit`, with one attempt that waits for no lock; a later poll, commit or close calls `callback(offsets, error
-        or None)`.
+        """As `commit`, with one attempt that waits for no lock; a later poll, commit or close calls
+        `callback(offsets, error or None)`.
         """
         with self._using():
             self._grouped("commit_async()").commit_async(offsets, callback)
 
-    def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets, None where there is none; waits for open transactions that contain offsets of the group.
+    def committed(
+        self, *partitions: TopicPartition
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets, None where there is none; waits for open transactions that
+        contain offsets of the group.
 
-        Raises DeadlineError if they take longer than `default.api.timeout.ms`, WakeupError after `wakeup`, InvalidGroupIdError.
+        Raises DeadlineError if they take longer than `default.api.timeout.ms`, WakeupError after
+        `wakeup`, InvalidGroupIdError.
         """
         with self._using():
             return self._grouped("committed()").committed(topic_partitions(partitions))
 
     def group_metadata(self) -> GroupMetadata:
-        """This consumer's member id and generation, for `send_offsets_to_transaction`. Raises InvalidGroupIdError."""
+        """This consumer's member id and generation, for `send_offsets_to_transaction`. Raises
+        InvalidGroupIdError.
+        """
         with self._using():
             return self._grouped("group_metadata()").metadata()
 
@@ -375,38 +439,49 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
 
     def _grouped(self, call: str) -> ConsumerCoordinator:
         if self._group is None:
-            raise InvalidGroupIdError(f"{call} needs a group id, and this consumer has none", expected="group_id=…", found="None")
+            raise InvalidGroupIdError(
+                f"{call} needs a group id, and this consumer has none",
+                expected="group_id=…",
+                found="None",
+            )
         return self._group
 
     # ---- wakeup and close ----
 
     def wakeup(self) -> None:
-        """Make the present, or else the next, waiting call raise WakeupError, once. For any thread, and for signal handlers."""
+        """Make the present, or else the next, waiting call raise WakeupError, once. For any thread,
+        and for signal handlers.
+        """
         self._waiting.wakeup()
 
     def metrics(self) -> dict[str, Any]:
-        """Counters and gauges with Kafka's names; `partitions` has position, lag and lead of each partition."""
+        """Counters and gauges with Kafka's names; `partitions` has position, lag and lead of each
+        partition.
+        """
         with self._using():
             return self._metrics.all() | ({} if self._group is None else self._group.metrics())
 
     def close(self, timeout: float | None = CLOSE_S) -> None:
-        """Commit what is due and leave the group, within `timeout` seconds, and release all partitions. Idempotent.
+        """Commit what is due and leave the group, within `timeout` seconds, and release all
+        partitions. Idempotent.
 
-        After an interrupt, such as Ctrl-C, the next call completes the close.
-        The end of `with` by an exception commits nothing by itself if the last call had returned records. Any other call, also a
-        wait in another thread, raises ClosedError. Raises a listener's exception.
+        After an interrupt, such as Ctrl-C, the next call completes the close. The end of `with` by
+        an exception commits nothing by itself if the last call had returned records. Any other
+        call, also a wait in another thread, raises ClosedError. Raises a listener's exception.
         """
         self._end(seconds(timeout, "close()"))
 
     def _end(self, timeout: float | None, *, automatic: bool = True) -> None:
-        if self._ended or self._closer == get_ident():  # a listener, or a signal handler, closes it inside a close
+        # a listener, or a signal handler, closes it inside a close
+        if self._ended or self._closer == get_ident():
             return
         self._closed = True
         self._waiting.stop()
         problem: Exception | None = None
         try:
             self._release(timeout, automatic=automatic)
-        except ConcurrentUseError:  # a call in another thread does not end; its partitions are still released
+        except ConcurrentUseError:
+            # a call in another thread does not end; its partitions are still released
             if self._group is not None:
                 self._group.end_lease()
         except Exception as error:  # noqa: BLE001 (of a listener: the consumer is closed first)
@@ -417,11 +492,14 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
             raise problem
 
     def _release(self, timeout: float | None, *, automatic: bool) -> None:
-        """Leave the group and release all partitions. It may be repeated. Raises ConcurrentUseError, a listener's exception."""
+        """Leave the group and release all partitions. It may be repeated. Raises
+        ConcurrentUseError, a listener's exception.
+        """
         with claimed_within(self._thread_guard, timeout if self._group is not None else 0.0):
             if self._ended:  # another thread was faster
                 return
-            with Setting(self, "_closer", get_ident()):  # the listeners in this thread may still use the consumer
+            # the listeners in this thread may still use the consumer
+            with Setting(self, "_closer", get_ident()):
                 if self._group is not None:
                     with bounded_waits(files.deadline_after(timeout), public=True):
                         self._group.close(timeout, automatic=automatic)
@@ -431,33 +509,54 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._end(CLOSE_S, automatic=kind is None or not self._reading.taken)
 
     def __repr__(self) -> str:
         return f"<embedlog.Consumer {printable(self._name)}{' closed' if self._closed else ''}>"
 
-    if not TYPE_CHECKING:  # operations of other clients' consumers; type checkers should refuse them
+    # operations of other clients' consumers; type checkers should refuse them
+    if not TYPE_CHECKING:
 
         def __new__(cls, *arguments: Any, **options: Any) -> Self:
-            other_clients.check_maker("log.consumer(*topics, …)", arguments or (options.get("engine", ""),))
+            other_clients.check_maker(
+                "log.consumer(*topics, …)", arguments or (options.get("engine", ""),)
+            )
             return super().__new__(cls)
 
         def __aenter__(self) -> NoReturn:
-            raise TypeError("a Consumer supports `with`; use log.async_consumer(…) for `async with`")
+            raise TypeError(
+                "a Consumer supports `with`; use log.async_consumer(…) for `async with`"
+            )
 
         __aexit__ = __aiter__ = __aenter__
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a consumer cannot be pickled: create one in the worker, embedlog.open(path).consumer(…)")
+        raise TypeError(
+            "a consumer cannot be pickled: create one in the worker, "
+            "embedlog.open(path).consumer(…)"
+        )
 
     def _using(self) -> AbstractContextManager[None]:
-        """As `_reading_now`, for a call that ends within `default.api.timeout.ms` (CALLDEADLINE-1)."""
+        """As `_reading_now`, for a call that ends within `default.api.timeout.ms`
+        (CALLDEADLINE-1).
+        """
         guard = self._reading_now()
-        return bounded_guard(guard, self._config.default_api_timeout_ms) if self._engine.replicated else guard
+        return (
+            bounded_guard(guard, self._config.default_api_timeout_ms)
+            if self._engine.replicated
+            else guard
+        )
 
     def _reading_now(self) -> Claim:
-        """The thread guard; checks that consumer and log are open, and that this is not a forked child."""
+        """The thread guard; checks that consumer and log are open, and that this is not a forked
+        child.
+        """
         if self._closed and self._closer != get_ident():
             raise ClosedError("this consumer was closed; create another one with log.consumer(…)")
         self._engine.check_open()

@@ -1,11 +1,16 @@
-"""The group side of a consumer, executed inside its calls: membership, commits, and start positions.
+"""The group side of a consumer, executed inside its calls: membership, commits, and start
+positions.
 
-COORDINATOR-1  duties are done at the beginning of every poll, and before every list that iteration continues with. The next ones
-    are due at `until_ns`; no record is returned after that time without another check
+COORDINATOR-1  duties are done at the beginning of every poll, and before every list that iteration
+    continues with. The next ones are due at `until_ns`; no record is returned after that time
+    without another check
 COORDINATOR-2  between duties the check costs a clock reading and one read of memory
-COORDINATOR-3  an expired lease is renewed before the group's record is read, so that no record follows an undetected removal
-COORDINATOR-4  a partition starts at the committed offset, else by `auto.offset.reset`; it is not read before that is known
-COORDINATOR-5  a lock or a leader that is not available does not stop reading (DUTYDELAY-1, DUTYDELAY-2)
+COORDINATOR-3  an expired lease is renewed before the group's record is read, so that no record
+    follows an undetected removal
+COORDINATOR-4  a partition starts at the committed offset, else by `auto.offset.reset`; it is not
+    read before that is known
+COORDINATOR-5  a lock or a leader that is not available does not stop reading (DUTYDELAY-1,
+    DUTYDELAY-2)
 """
 
 from __future__ import annotations
@@ -57,8 +62,10 @@ logger = logging.getLogger("embedlog.consumer")
 
 TICK_NS: Final = 100_000_000  # between two checks of other members
 LARGE_GROUP: Final = 4  # this many members check half as often each: at different times
-CHECK_NS: Final = 1_000_000_000  # between two reads of the group without a notice: a killed writer signals nothing
-LOCK_NS: Final = 50_000_000  # a step waits this long for a lock before the call continues without it
+# between two reads of the group without a notice: a killed writer signals nothing
+CHECK_NS: Final = 1_000_000_000
+# a step waits this long for a lock before the call continues without it
+LOCK_NS: Final = 50_000_000
 LEAVE_NS: Final = 1_000_000_000  # for a leader in a set; other members detect the end of the lease
 STEPS_MAX: Final = 16  # per call; the next call continues if the group changes faster
 
@@ -67,19 +74,37 @@ class ConsumerCoordinator:
     """The group side of one consumer. Threads: the consumer's own."""
 
     def __init__(
-        self, engine: Engine, config: ConsumerConfig, client_id: str, reading: Collector, subscription: Subscription
+        self,
+        engine: Engine,
+        config: ConsumerConfig,
+        client_id: str,
+        reading: Collector,
+        subscription: Subscription,
     ) -> None:
         if engine.read_only:
-            raise ReadOnlyError("a consumer in a group writes, but the log was opened read-only: omit group_id")
+            raise ReadOnlyError(
+                "a consumer in a group writes, but the log was opened read-only: omit group_id"
+            )
         self.until_ns = 0  # monotonic clock
         self.moved = 0
-        self._engine, self._config, self._reading, self._subscription = engine, config, reading, subscription
-        self._groups, self._group_id = engine.groups, checked_group_id(config.group_id)
+        self._engine = engine
+        self._config = config
+        self._reading = reading
+        self._subscription = subscription
+        self._groups = engine.groups
+        self._group_id = checked_group_id(config.group_id)
         self._api_timeout_s = timeout_s = config.default_api_timeout_ms / 1000
         self._metrics = reading.waiting.metrics
-        self._committer = OffsetCommitter(engine.groups, self._group_id, reading.interceptors, timeout_s, self._metrics)
-        interval_s, backoff_s = config.auto_commit_interval_ms / 1000, config.retry_backoff_ms / 1000
-        self._auto = AutoCommit(interval_s, backoff_s, time.monotonic()) if config.enable_auto_commit else None
+        self._committer = OffsetCommitter(
+            engine.groups, self._group_id, reading.interceptors, timeout_s, self._metrics
+        )
+        interval_s = config.auto_commit_interval_ms / 1000
+        backoff_s = config.retry_backoff_ms / 1000
+        self._auto = (
+            AutoCommit(interval_s, backoff_s, time.monotonic())
+            if config.enable_auto_commit
+            else None
+        )
         self._lease: Lease | None = None
         self._watch = Watch(engine.transactions.liveness)
         self._number: int | None = None
@@ -88,9 +113,12 @@ class ConsumerCoordinator:
         self._group: Group | None = None  # as last read, if there was nothing to do
         self._check_ns = 0  # time of the next read at the latest, monotonic clock
         self._eviction_due = False  # other members seem to have ended
-        self._delay: tuple[int, int] | None = None  # generation whose successor is delayed, and since when
+        # generation whose successor is delayed, and since when
+        self._delay: tuple[int, int] | None = None
         self._delays = DutyDelays(engine, self._group_id)
-        self.membership = Membership(engine, config, client_id, subscription, self, self._leased, self._metrics)
+        self.membership = Membership(
+            engine, config, client_id, subscription, self, self._leased, self._metrics
+        )
         reading.join_group(self)
 
     # ---- calls of the consumer -------------------------------------------------------------------
@@ -101,7 +129,11 @@ class ConsumerCoordinator:
 
     def notices(self) -> list[tuple[Any, int]]:
         """The notice to wait on, with its value before the last read."""
-        return [] if self._number is None else [(self._groups.topic.partition(self._number), self._notice)]
+        return (
+            []
+            if self._number is None
+            else [(self._groups.topic.partition(self._number), self._notice)]
+        )
 
     def polling(self) -> None:
         if self._committer.has_callbacks:
@@ -121,7 +153,9 @@ class ConsumerCoordinator:
             self.membership.topics_moved()
             gone = [cursor.tp for cursor in self._reading.rotation if cursor.partition.closed]
             if gone:
-                self._reading.replace(cursor for cursor in self._reading.rotation if cursor.tp not in gone)
+                self._reading.replace(
+                    cursor for cursor in self._reading.rotation if cursor.tp not in gone
+                )
             self.until_ns = 0
 
     def subscribe(
@@ -130,7 +164,9 @@ class ConsumerCoordinator:
         pattern: str | re.Pattern[str] | None,
         listeners: tuple[Listener | None, Listener | None, Listener | None],
     ) -> None:
-        """Share these topics with the group from the next poll on. Raises as `Consumer.subscribe`."""
+        """Share these topics with the group from the next poll on. Raises as
+        `Consumer.subscribe`.
+        """
         wanted = self._subscription.with_selection(topics, pattern)
         self.membership.listeners.listen(*listeners)
         self._subscription.become(wanted)
@@ -139,18 +175,24 @@ class ConsumerCoordinator:
 
     def enforce_rebalance(self) -> None:
         if not self._subscribed:
-            raise StateError("enforce_rebalance() needs subscribed topics: partitions given to assign() are not rebalanced")
+            raise StateError(
+                "enforce_rebalance() needs subscribed topics: partitions given to assign() are "
+                "not rebalanced"
+            )
         self.membership.check_not_fenced()
         self.membership.wanted = True
         self.until_ns = 0
 
     def unassigned(self, problem: StateError) -> NoReturn:
-        """A call named a partition that this member does not have. Raises FencedInstanceIdError, StateError."""
+        """A call named a partition that this member does not have. Raises FencedInstanceIdError,
+        StateError.
+        """
         self.membership.check_not_fenced()
         if not self._subscribed:
             raise problem
         raise StateError(
-            f"{problem.message} now: a member of a group gets its partitions in poll(). Call it in the listener on_assigned, "
+            f"{problem.message} now: a member of a group gets its partitions in poll(). Call it "
+            "in the listener on_assigned, "
             "or after a poll() that has returned this partition's records"
         ) from None
 
@@ -190,26 +232,39 @@ class ConsumerCoordinator:
         self.until_ns = min(until_ns, self._good_until_ns())
 
     def _tick_ns(self) -> int:
-        return 2 * TICK_NS if self._group is not None and len(self._group.members) >= LARGE_GROUP else TICK_NS
+        return (
+            2 * TICK_NS
+            if self._group is not None and len(self._group.members) >= LARGE_GROUP
+            else TICK_NS
+        )
 
     def _check_lease(self, deadline_ns: int) -> None:
         """Check and renew the lease (COORDINATOR-3)."""
         if self._lease is None:
             return
         if self._lease.left and self.membership.phase is not Phase.OUT:
-            logger.warning("no poll for max.poll.interval.ms (%d): leaving the group", self._config.max_poll_interval_ms)
+            logger.warning(
+                "no poll for max.poll.interval.ms (%d): leaving the group",
+                self._config.max_poll_interval_ms,
+            )
             self.membership.leave_expired(deadline_ns)
         if self._lease.left or self._lease.expired:
             self._lease.renew()
             self._check_ns = 0
-        elif self.membership.phase is Phase.IN and not self._engine.transactions.liveness.shows(self._lease):
+        elif self.membership.phase is Phase.IN and not self._engine.transactions.liveness.shows(
+            self._lease
+        ):
             self.membership.wanted = True  # with a slot in another directory of the set
 
     def _follow(self, deadline_ns: int) -> bool:
         """Follow the group's state step by step; True if more steps are due."""
         if self._is_quiet():
             return False
-        self._number = self._groups.topic.partition_of(self._group_id) if self._number is None else self._number
+        self._number = (
+            self._groups.topic.partition_of(self._group_id)
+            if self._number is None
+            else self._number
+        )
         for _ in range(STEPS_MAX):
             self._notice = self._read_notice()  # before the step: a later change is noticed again
             if not self.membership.step(deadline_ns):
@@ -219,13 +274,23 @@ class ConsumerCoordinator:
         return True
 
     def _is_quiet(self) -> bool:
-        """Whether the result of the last step still holds: no notice, no request, and no member that seems to have ended."""
-        now_ns, member = time.monotonic_ns(), self.membership
-        if self._group is None or now_ns >= self._check_ns or member.phase is not Phase.IN or member.wanted:
+        """Whether the result of the last step still holds: no notice, no request, and no member
+        that seems to have ended.
+        """
+        now_ns = time.monotonic_ns()
+        member = self.membership
+        if (
+            self._group is None
+            or now_ns >= self._check_ns
+            or member.phase is not Phase.IN
+            or member.wanted
+        ):
             return False
         if self._read_notice() != self._notice:
             return False
-        self._eviction_due = self._watch.due() and bool(self._watch.verdicts(self._group, member.member_id))
+        self._eviction_due = self._watch.due() and bool(
+            self._watch.verdicts(self._group, member.member_id)
+        )
         return not self._eviction_due
 
     def _watch_others(self, deadline_ns: int) -> None:
@@ -233,25 +298,35 @@ class ConsumerCoordinator:
         if self.membership.phase is Phase.OUT or not (self._eviction_due or self._watch.due()):
             return
         self._eviction_due = False
-        found = self._groups.evict(self._group_id, self._watch, self.membership.member_id, deadline_ns=deadline_ns)
+        found = self._groups.evict(
+            self._group_id, self._watch, self.membership.member_id, deadline_ns=deadline_ns
+        )
         if found is not None and found.delayed and self._is_delay_over(found):
-            self._groups.decide(self._group_id, lambda old: old and end_delay(old, system.wall_ms()), deadline_ns)
+            self._groups.decide(
+                self._group_id, lambda old: old and end_delay(old, system.wall_ms()), deadline_ns
+            )
         self._group = found if found is not None and found.state is State.STABLE else None
         self._check_ns = time.monotonic_ns() + CHECK_NS
 
     def _is_delay_over(self, found: Group) -> bool:
-        """Whether no member joined for `group.initial.rebalance.delay.ms`, or the delay lasts as long as a round may."""
+        """Whether no member joined for `group.initial.rebalance.delay.ms`, or the delay lasts as
+        long as a round may.
+        """
         now_ns = time.monotonic_ns()
         if self._delay is None or self._delay[0] != found.generation:
             self._delay = found.generation, now_ns
         spent_ms = (now_ns - self._delay[1]) // 1_000_000
-        return self._watch.round_age_ms(found) >= self._groups.limits.initial_delay_ms or spent_ms >= found.rebalance_timeout_ms
+        return (
+            self._watch.round_age_ms(found) >= self._groups.limits.initial_delay_ms
+            or spent_ms >= found.rebalance_timeout_ms
+        )
 
     def _read_notice(self) -> int:
         return -1 if self._number is None else int(self._groups.topic.notice(self._number))
 
     def _leased(self) -> Lease:
-        liveness, config = self._engine.transactions.liveness, self._config
+        liveness = self._engine.transactions.liveness
+        config = self._config
         if self._lease is None or not liveness.shows(self._lease):
             self.end_lease()
             self._lease = liveness.lease(
@@ -259,11 +334,14 @@ class ConsumerCoordinator:
                 heartbeat_interval_ms=config.heartbeat_interval_ms,
                 max_poll_interval_ms=config.max_poll_interval_ms,
             )
-            weakref.finalize(self, self._lease.end).atexit = False  # a consumer dropped without close() stops being a member
+            # a consumer dropped without close() stops being a member
+            weakref.finalize(self, self._lease.end).atexit = False
         return self._lease
 
     def _good_until_ns(self) -> int:
-        """The time until which records may be returned without another check, on the monotonic clock."""
+        """The time until which records may be returned without another check, on the monotonic
+        clock.
+        """
         if self._lease is None:
             return 1 << 62
         return time.monotonic_ns() + int(self._lease.good_until_ns) - system.boot_ns()
@@ -282,7 +360,8 @@ class ConsumerCoordinator:
             except UnknownTopicOrPartitionError:
                 logger.warning("%s-%d is assigned, but does not exist", *tp)
         self._reading.rotation.replace(cursors)
-        settled, held = self._committer.settled, self.owned()
+        settled = self._committer.settled
+        held = self.owned()
         self._committer.settled = {tp: offset for tp, offset in settled.items() if tp in held}
         self.moved += 1
         if self._auto is not None:
@@ -309,10 +388,15 @@ class ConsumerCoordinator:
         return [cursor for cursor in self._reading.rotation if cursor.fresh]
 
     def find_position(self, cursor: Cursor) -> None:
-        """Find the start position of a partition. Raises DeadlineError if it depends on an open transaction for too long."""
-        if cursor.fresh and not self._find_positions([cursor], files.deadline_after(self._api_timeout_s)):
+        """Find the start position of a partition. Raises DeadlineError if it depends on an open
+        transaction for too long.
+        """
+        if cursor.fresh and not self._find_positions(
+            [cursor], files.deadline_after(self._api_timeout_s)
+        ):
             raise DeadlineError(
-                f"{cursor.tp.topic}-{cursor.tp.partition}: the committed offset depends on an open transaction",
+                f"{cursor.tp.topic}-{cursor.tp.partition}: the committed offset depends on an "
+                "open transaction",
                 expected="a commit or abort by its producer, or the end of transaction.timeout.ms",
             )
 
@@ -329,18 +413,25 @@ class ConsumerCoordinator:
             known = found[cursor.tp]
             if known is not None:
                 self._committer.settled[cursor.tp] = known.offset
-                cursor.seek(known.offset, known.leader_epoch)  # also ends `fresh`: last, so an interrupt finds it anew
+                # also ends `fresh`: last, so an interrupt finds it anew
+                cursor.seek(known.offset, known.leader_epoch)
             elif self._config.auto_offset_reset == "none":
                 cursor.fresh = False  # reading raises
             else:
-                with contextlib.suppress(LockTimeoutError):  # another thread loads the partition: the next step looks again
-                    self._reading.reset_position(cursor)  # "latest" means the end now, not at the first read
+                # another thread loads the partition: the next step looks again
+                with contextlib.suppress(LockTimeoutError):
+                    # "latest" means the end now, not at the first read
+                    self._reading.reset_position(cursor)
         return not any(cursor.fresh for cursor in cursors)
 
-    def _committed(self, tps: list[TopicPartition], deadline_ns: int) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    def _committed(
+        self, tps: list[TopicPartition], deadline_ns: int
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Committed offsets, without partitions whose offset an open transaction will change."""
         try:
-            return dict(self._groups.committed(self._group_id, tps, deadline_ns, self._reading.waiting))
+            return dict(
+                self._groups.committed(self._group_id, tps, deadline_ns, self._reading.waiting)
+            )
         except (DeadlineError, LockTimeoutError):
             if len(tps) == 1:
                 return {}
@@ -359,9 +450,15 @@ class ConsumerCoordinator:
         }
 
     def _unsettled(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Positions that differ from the committed offsets: without the others an idle group rebalances with fewer locks."""
+        """Positions that differ from the committed offsets: without the others an idle group
+        rebalances with fewer locks.
+        """
         settled = self._committer.settled if self._subscribed else {}
-        return {tp: wanted for tp, wanted in self._positions().items() if settled.get(tp) != wanted.offset}
+        return {
+            tp: wanted
+            for tp, wanted in self._positions().items()
+            if settled.get(tp) != wanted.offset
+        }
 
     def _identity(self) -> GroupMetadata | None:
         return self.membership.identity() if self._subscribed else None
@@ -372,14 +469,20 @@ class ConsumerCoordinator:
         held = offsets is None and self._subscribed and self.membership.keeps_partitions()
         identity = self.membership.metadata() if held else self._identity() if wanted else None
         try:
-            self._committer.now(wanted, identity, files.deadline_after(self._api_timeout_s), held=held)
+            self._committer.now(
+                wanted, identity, files.deadline_after(self._api_timeout_s), held=held
+            )
         except IllegalGenerationError as problem:
             if self.membership.phase is not Phase.JOINING:
                 raise
-            raise RebalanceInProgressError(f"{problem.message}: poll until there is an assignment") from problem
+            raise RebalanceInProgressError(
+                f"{problem.message}: poll until there is an assignment"
+            ) from problem
         self._committer.call_back()
 
-    def commit_async(self, offsets: Mapping[TopicPartition, Any] | None, callback: Callback | None) -> None:
+    def commit_async(
+        self, offsets: Mapping[TopicPartition, Any] | None, callback: Callback | None
+    ) -> None:
         wanted = self._positions() if offsets is None else checked_offsets(offsets)
         try:
             self.membership.check_not_fenced()
@@ -391,7 +494,11 @@ class ConsumerCoordinator:
     def begin_commit(self, early: bool = True) -> None:
         """Start the automatic commit if it is due, or `early`."""
         now = time.monotonic()
-        if self._auto is None or (now < self._auto.due_at and not early) or not len(self._reading.rotation):
+        if (
+            self._auto is None
+            or (now < self._auto.due_at and not early)
+            or not len(self._reading.rotation)
+        ):
             return
         self._auto.restart(now)
         if self._subscribed and self.membership.generation == NO_GENERATION:
@@ -405,7 +512,13 @@ class ConsumerCoordinator:
 
     def _auto_failed(self, problem: Exception) -> None:
         key = (self._engine.path, "commit", self._group_id)
-        _logging.report(logger, logging.WARNING, key, f"automatic commit of group {self._group_id!r} failed", problem)
+        _logging.report(
+            logger,
+            logging.WARNING,
+            key,
+            f"automatic commit of group {self._group_id!r} failed",
+            problem,
+        )
 
     def _auto_done(self, offsets: Offsets, problem: Exception | None) -> None:
         if problem is not None:
@@ -413,10 +526,15 @@ class ConsumerCoordinator:
             if getattr(problem, "retriable", False) and self._auto is not None:
                 self._auto.retry_soon(time.monotonic())
 
-    def committed(self, tps: list[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        began, until_ns = time.perf_counter(), files.deadline_after(self._api_timeout_s)
+    def committed(
+        self, tps: list[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        began = time.perf_counter()
+        until_ns = files.deadline_after(self._api_timeout_s)
         try:
-            return dict(self._groups.committed(self._group_id, tps, until_ns, self._reading.waiting))
+            return dict(
+                self._groups.committed(self._group_id, tps, until_ns, self._reading.waiting)
+            )
         finally:
             self._metrics.spent("committed", time.perf_counter() - began)
 
@@ -426,13 +544,17 @@ class ConsumerCoordinator:
 
     def metrics(self) -> dict[str, Any]:
         """Kafka's metrics of commits, rebalances and heartbeats."""
-        heartbeat = heartbeats(self._lease, self._config.session_timeout_ms, self._config.heartbeat_interval_ms)
+        heartbeat = heartbeats(
+            self._lease, self._config.session_timeout_ms, self._config.heartbeat_interval_ms
+        )
         return {**commits(self._metrics), **self.membership.rebalances.report(), **heartbeat}
 
     # ---- close -----------------------------------------------------------------------------------
 
     def stop_reading(self, deadline_ns: int) -> None:
-        """Commit returned records if automatic commits are enabled; then leave the group and release all partitions."""
+        """Commit returned records if automatic commits are enabled; then leave the group and
+        release all partitions.
+        """
         listeners = self.membership.listeners
         self._inside = True  # a listener may call back; no duty runs meanwhile
         try:
@@ -440,16 +562,24 @@ class ConsumerCoordinator:
                 with contextlib.suppress(EmbedlogError):
                     self._committer.now(self._positions(), self._identity(), deadline_ns)
             if self._subscribed:
-                until_ns = min(deadline_ns, system.boot_ns() + LEAVE_NS) if self._engine.replicated else deadline_ns
+                until_ns = (
+                    min(deadline_ns, system.boot_ns() + LEAVE_NS)
+                    if self._engine.replicated
+                    else deadline_ns
+                )
                 self.membership.leave(until_ns)
         finally:
             self.end_lease()  # a member that could not leave ends here
             self._inside = False
-            self._number, self._notice, self.until_ns, self._group = None, -1, 0, None
+            self._number = None
+            self._notice = -1
+            self.until_ns = 0
+            self._group = None
         listeners.raise_first()
 
     def close(self, timeout_s: float | None, *, automatic: bool = True) -> None:
-        """Complete pending commits, leave the group, and end the lease; without `automatic`, returned records are not committed.
+        """Complete pending commits, leave the group, and end the lease; without `automatic`,
+        returned records are not committed.
 
         Raises a listener's exception.
         """

@@ -1,7 +1,10 @@
-"""This module lets reading continue while the duties of a group member wait for a lock or for a leader.
+"""This module lets reading continue while the duties of a group member wait for a lock or for a
+leader.
 
-DUTYDELAY-1  a lock held by others does not stop reading: later calls try again, until `lock.timeout.ms` have passed
-DUTYDELAY-2  in a set the group's partition can have no leader, or too few replicas. Later calls try again, with one message
+DUTYDELAY-1  a lock held by others does not stop reading: later calls try again, until
+    `lock.timeout.ms` have passed
+DUTYDELAY-2  in a set the group's partition can have no leader, or too few replicas. Later calls try
+    again, with one message
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ class DutyDelays:
     """The delayed duties of one member. Threads: the consumer's own."""
 
     def __init__(self, engine: Engine, group_id: str) -> None:
-        self._engine, self._group_id = engine, group_id
+        self._engine = engine
+        self._group_id = group_id
         self._blocked_since_ns: int | None = None
 
     @scope
@@ -52,4 +56,10 @@ class DutyDelays:
             if not problem.retriable:
                 raise
             key = (self._engine.path, "unavailable", self._group_id)
-            _logging.report(logger, logging.WARNING, key, f"the duties of group {self._group_id!r} wait", problem)
+            _logging.report(
+                logger,
+                logging.WARNING,
+                key,
+                f"the duties of group {self._group_id!r} wait",
+                problem,
+            )

@@ -1,12 +1,13 @@
 """Fetches records and columns after the positions of a consumer.
 
-FETCHER-1  a fetch never moves a position over a record: it fills a cursor's cache, or returns columns with the position after
-    them
-FETCHER-2  before a fetch the position is compared with the partition's epoch history, if that may have changed
-FETCHER-3  a damaged batch, or a record that the deserializer refuses, stops the reader at its offset, after all records before it
-    were returned. The next fetch fails there again
-FETCHER-4  the first fetch after a seek for few records reads one batch. The next one reads as much as usual, so that sequential
-    reading costs the same
+FETCHER-1  a fetch never moves a position over a record: it fills a cursor's cache, or returns
+    columns with the position after them
+FETCHER-2  before a fetch the position is compared with the partition's epoch history, if that may
+    have changed
+FETCHER-3  a damaged batch, or a record that the deserializer refuses, stops the reader at its
+    offset, after all records before it were returned. The next fetch fails there again
+FETCHER-4  the first fetch after a seek for few records reads one batch. The next one reads as much
+    as usual, so that sequential reading costs the same
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class Fetcher:
         self.size_bytes = self.size_max_bytes = 0
         self.spent_s = self.spent_max_s = 0.0
         self._max_bytes = max_bytes
-        self._begins = not counts_bytes and max_bytes >= TAIL_BYTES  # after a tail the unread bytes are not known
+        # after a tail the unread bytes are not known
+        self._begins = not counts_bytes and max_bytes >= TAIL_BYTES
         self._batch_bytes = BATCH_GUESS
         self._deserializers = Deserializers(key_deserializer, value_deserializer)
         self._deserializes = self._deserializers.present
@@ -60,10 +62,15 @@ class Fetcher:
     def fill(self, cursor: Cursor) -> bool:
         """Fetch until the cursor has a record to return: False if the partition has no more.
 
-        REQUIRES: the cursor has a position and no records fetched ahead. Raises as `read_chunk` does, and SerializationError if
-        the first record cannot be deserialized.
+        REQUIRES: the cursor has a position and no records fetched ahead. Raises as `read_chunk`
+        does, and SerializationError if the first record cannot be deserialized.
         """
-        if self._begins and cursor.tail is None and cursor.checked_epoch < 0 and self._begun(cursor):
+        if (
+            self._begins
+            and cursor.tail is None
+            and cursor.checked_epoch < 0
+            and self._begun(cursor)
+        ):
             return True
         if cursor.tail is not None:
             found_records = self._tailed(cursor, cursor.tail)
@@ -76,24 +83,33 @@ class Fetcher:
                 cursor.tail = cursor.partition.tail(next_offset, self.isolation)
             if chunk is None:
                 return False
-            records = records_of(cursor.tp.topic, cursor.tp.partition, chunk.decoded) if chunk.decoded.count else []
+            records = (
+                records_of(cursor.tp.topic, cursor.tp.partition, chunk.decoded)
+                if chunk.decoded.count
+                else []
+            )
             self._fill(cursor, records, chunk.next_offset, chunk.epoch)
         return True
 
     def _begun(self, cursor: Cursor) -> bool:
-        """The first fetch of a short log: all its records by a tail. False: the usual fetch follows."""
+        """The first fetch of a short log: all its records by a tail. False: the usual fetch
+        follows.
+        """
         bounds = cursor.bounds = self._start(cursor)
         if bounds is None:
             return False
         tail = cursor.partition.tail(cursor.position, self.isolation)
         if tail is None or not self._tailed(cursor, tail):
             return False
-        cursor.tail, cursor.bounds = tail, None
+        cursor.tail = tail
+        cursor.bounds = None
         cursor.lead.note(max(0, tail.offset - bounds.log_start))
         return True
 
     def point(self, cursor: Cursor, limit: int) -> bool:
-        """The shortest path to at most `limit` records after a seek: one visible batch, if it has as many; False otherwise."""
+        """The shortest path to at most `limit` records after a seek: one visible batch, if it has
+        as many; False otherwise.
+        """
         if self._deserializes or cursor.seeks_epoch:
             return False
         began = perf_counter()
@@ -110,7 +126,9 @@ class Fetcher:
         return True
 
     def fill_few(self, cursor: Cursor, limit: int) -> bool:
-        """As `fill`, for a caller that takes at most `limit` records after a seek: reads one batch, if it has as many."""
+        """As `fill`, for a caller that takes at most `limit` records after a seek: reads one batch,
+        if it has as many.
+        """
         began = perf_counter()
         bounds = None if self._deserializes else self._start(cursor)
         if bounds is None:
@@ -123,7 +141,8 @@ class Fetcher:
         return True
 
     def arrived(self, cursor: Cursor, limit: int) -> list[Record] | None:
-        """The shortest path from an append to a waiting reader: the records after the end, if there is no other work.
+        """The shortest path from an append to a waiting reader: the records after the end, if there
+        is no other work.
 
         None in all other cases.
         """
@@ -148,7 +167,9 @@ class Fetcher:
         return cursor.take(limit)
 
     def _tailed(self, cursor: Cursor, tail: TailedLog) -> bool | None:
-        """The fast path: True with records, False without, None if the tail is closed (then it is dropped)."""
+        """The fast path: True with records, False without, None if the tail is closed (then it is
+        dropped).
+        """
         began = perf_counter()
         records = tail.records() if tail.offset == cursor.position else None
         if records is None:
@@ -181,7 +202,8 @@ class Fetcher:
         if self._deserializes:
             made = self._deserialized(records)
             if len(made) < len(records):
-                next_offset, epoch = records[len(made)].offset, records[len(made)].leader_epoch
+                next_offset = records[len(made)].offset
+                epoch = records[len(made)].leader_epoch
             records = made
         cursor.fill(records, next_offset, epoch)
 
@@ -203,23 +225,42 @@ class Fetcher:
         if bounds is None:
             return None
         chunk = read_chunk(
-            cursor.partition, cursor.position, max_bytes=self._max_bytes, isolation=self.isolation, batch_bytes=self._batch_bytes
+            cursor.partition,
+            cursor.position,
+            max_bytes=self._max_bytes,
+            isolation=self.isolation,
+            batch_bytes=self._batch_bytes,
         )
         if chunk is not None:
             self._batch_bytes = chunk.batch_bytes
-            self._noted(cursor, bounds, chunk.next_offset, chunk.decoded.count, chunk.size_bytes, began)
+            self._noted(
+                cursor, bounds, chunk.next_offset, chunk.decoded.count, chunk.size_bytes, began
+            )
         return chunk
 
     def _start(self, cursor: Cursor) -> Bounds | None:
-        """The bounds of the partition now; None at its end: the usual result there, without access to the file."""
-        position, bounds, cursor.bounds = cursor.position, cursor.bounds or cursor.partition.bounds(), None
+        """The bounds of the partition now; None at its end: the usual result there, without access
+        to the file.
+        """
+        position = cursor.position
+        bounds = cursor.bounds or cursor.partition.bounds()
+        cursor.bounds = None
         if bounds.epoch != cursor.checked_epoch:
             check_position(cursor, bounds)
-        # Read before the fetch: a later append then ends the wait. Not the position: only invisible records may follow it.
+        # Read before the fetch: a later append then ends the wait. Not the position: only invisible
+        # records may follow it.
         cursor.seen_end = end_offset(bounds, self.isolation)
         return None if position == cursor.seen_end and position >= bounds.log_start else bounds
 
-    def _noted(self, cursor: Cursor, bounds: Bounds, next_offset: int, count: int, size_bytes: int, began: float) -> None:
+    def _noted(
+        self,
+        cursor: Cursor,
+        bounds: Bounds,
+        next_offset: int,
+        count: int,
+        size_bytes: int,
+        began: float,
+    ) -> None:
         cursor.lag.note(max(0, cursor.seen_end - next_offset))
         cursor.lead.note(max(0, next_offset - bounds.log_start))
         self._fetched(count, size_bytes, began)

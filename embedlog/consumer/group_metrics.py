@@ -1,6 +1,7 @@
 """Metrics of a group member, by Kafka's names: rebalances, commits and heartbeats.
 
-GROUPMETRICS-1  a rebalance begins when a member prepares to join and ends with its assignment; joining ends when all have joined
+GROUPMETRICS-1  a rebalance begins when a member prepares to join and ends with its assignment;
+    joining ends when all have joined
 GROUPMETRICS-2  times are in ms unless the name contains a unit
 """
 
@@ -35,7 +36,8 @@ class Rebalances:
         if self._joining and self._phase_began is not None:
             now = time.monotonic()
             self._note("join", now - self._phase_began)
-            self._phase_began, self._joining = now, False
+            self._phase_began = now
+            self._joining = False
 
     def complete(self) -> None:
         """There is an assignment."""
@@ -63,7 +65,9 @@ class Rebalances:
             "join-time-avg": milliseconds(metrics.mean("join_s", "join", None)),
             "join-time-max": milliseconds(metrics.peak("join_s", None)),
             "join-total": int(metrics.total("join")),
-            "last-rebalance-seconds-ago": None if self._last is None else time.monotonic() - self._last,
+            "last-rebalance-seconds-ago": None
+            if self._last is None
+            else time.monotonic() - self._last,
             "rebalance-latency-avg": milliseconds(metrics.mean("rebalance_s", "rebalance", None)),
             "rebalance-latency-max": milliseconds(metrics.peak("rebalance_s", None)),
             "rebalance-latency-total": metrics.total("rebalance_s") * 1000,
@@ -88,12 +92,17 @@ def commits(metrics: Metrics) -> dict[str, Any]:
 
 
 def heartbeats(lease: Any, session_timeout_ms: int, interval_ms: int) -> dict[str, Any]:
-    """Kafka's metrics of heartbeats. A thread of the C core sends them: known are its interval and the age of the last one."""
+    """Kafka's metrics of heartbeats. A thread of the C core sends them: known are its interval and
+    the age of the last one.
+    """
     ago_s = None
     if lease is not None and not lease.expired:
         ago_s = session_timeout_ms / 1000 - (int(lease.good_until_ns) - system.boot_ns()) / 1e9
     rate = 0.0 if ago_s is None else 1000 / interval_ms
-    return {"heartbeat-rate": rate, "last-heartbeat-seconds-ago": None if ago_s is None else max(0.0, ago_s)}
+    return {
+        "heartbeat-rate": rate,
+        "last-heartbeat-seconds-ago": None if ago_s is None else max(0.0, ago_s),
+    }
 
 
 __all__ = ["Rebalances", "commits", "heartbeats"]

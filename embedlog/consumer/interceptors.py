@@ -1,4 +1,6 @@
-"""Contains the interceptors of a consumer, which may change the records that `poll` is about to return and learn of commits."""
+"""Contains the interceptors of a consumer, which may change the records that `poll` is about to
+return and learn of commits.
+"""
 
 from __future__ import annotations
 

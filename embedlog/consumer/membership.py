@@ -1,11 +1,15 @@
-"""The membership of one consumer in its group, as a sequence of steps: join, lead, take the assignment, be removed, leave.
+"""The membership of one consumer in its group, as a sequence of steps: join, lead, take the
+assignment, be removed, leave.
 
-MEMBERSHIP-1  every step reads the group's record and makes at most one decision. It runs inside a call of the user and does not
-    wait: the consumer's own wait, on the group's notice, includes other members
-MEMBERSHIP-2  a step keeps only its result: after any error the next step starts from the group's record
-MEMBERSHIP-3  a member that is not in the record has lost its partitions: they are released, and `on_lost` is called, before it
-    joins again
-MEMBERSHIP-4  listeners are called last: they see the assignment and generation that are valid from then on, even if they raise
+MEMBERSHIP-1  every step reads the group's record and makes at most one decision. It runs inside a
+    call of the user and does not wait: the consumer's own wait, on the group's notice, includes
+    other members
+MEMBERSHIP-2  a step keeps only its result: after any error the next step starts from the group's
+    record
+MEMBERSHIP-3  a member that is not in the record has lost its partitions: they are released, and
+    `on_lost` is called, before it joins again
+MEMBERSHIP-4  listeners are called last: they see the assignment and generation that are valid from
+    then on, even if they raise
 MEMBERSHIP-5  a member commits before it revokes partitions, if it commits automatically
 """
 
@@ -68,7 +72,9 @@ class OwnedPartitions(Protocol):
         """Assign exactly these partitions; those that stay keep their state."""
 
     def commit_before_revocation(self, identity: GroupMetadata, deadline_ns: int) -> None:
-        """Commit if commits are automatic. Raises LockTimeoutError, and no other error of embedlog."""
+        """Commit if commits are automatic. Raises LockTimeoutError, and no other error of
+        embedlog.
+        """
 
 
 class Membership:
@@ -102,13 +108,17 @@ class Membership:
         self._cooperative = assignment.is_cooperative(self._strategies)
         self._joined_with: frozenset[str] = frozenset()  # the topics of the last join
         self._last: list[TopicPartition] = []  # the last assignment
-        self._static_member_id = NO_MEMBER  # the member id with which this consumer held its static membership
+        # the member id with which this consumer held its static membership
+        self._static_member_id = NO_MEMBER
         self._prepared = False  # partitions to revoke before this join are revoked
-        # The new partitions of an assignment that is being taken: an interrupt leaves them, and the next step takes it again.
+        # The new partitions of an assignment that is being taken: an interrupt leaves them, and the
+        # next step takes it again.
         self._arriving: list[TopicPartition] | None = None
-        # The partitions that a leave has not told to the listener: an interrupt leaves them, and the next leave tells them.
+        # The partitions that a leave has not told to the listener: an interrupt leaves them, and
+        # the next leave tells them.
         self._departing: list[TopicPartition] | None = None
-        self._counts: Mapping[str, Any] | None = None  # the topics as the leader read them for the assignment
+        # the topics as the leader read them for the assignment
+        self._counts: Mapping[str, Any] | None = None
 
     # ---- calls of the consumer -------------------------------------------------------------------
 
@@ -119,40 +129,63 @@ class Membership:
         """
         self.check_not_fenced()
         if self.phase is Phase.JOINING and self._lacks_assignment():
-            raise RebalanceInProgressError(f"group {self._group_id!r} is rebalancing: poll until there is an assignment")
+            raise RebalanceInProgressError(
+                f"group {self._group_id!r} is rebalancing: poll until there is an assignment"
+            )
         if self.generation == NO_GENERATION:
-            raise CommitFailedError(f"this consumer is not a member of group {self._group_id!r}: poll to join it")
+            raise CommitFailedError(
+                f"this consumer is not a member of group {self._group_id!r}: poll to join it"
+            )
         return self.metadata()
 
     def check_not_fenced(self) -> None:
-        """Raises FencedInstanceIdError once another consumer has this member's place. It is asked before the arguments."""
+        """Raises FencedInstanceIdError once another consumer has this member's place. It is asked
+        before the arguments.
+        """
         if self.fatal is not None:
             raise self.fatal
 
     def keeps_partitions(self) -> bool:
         """Whether this member waits for an assignment, and nobody else gets meanwhile what it has.
 
-        A static member may have missed a round in which others got its partitions, and still be a member.
+        A static member may have missed a round in which others got its partitions, and still be a
+        member.
         """
         is_dynamic = self._config.group_instance_id is None
-        return self._cooperative and is_dynamic and self.phase is Phase.JOINING and self.generation != NO_GENERATION
+        return (
+            self._cooperative
+            and is_dynamic
+            and self.phase is Phase.JOINING
+            and self.generation != NO_GENERATION
+        )
 
     def _lacks_assignment(self) -> bool:
-        """Whether the member's generation has ended, and it has no assignment of the next one yet."""
+        """Whether the member's generation has ended, and it has no assignment of the next one
+        yet.
+        """
         if self.generation == NO_GENERATION:
             return True
         found = self._groups.current(self._group_id)
-        return found is not None and self.member_id in found.members and found.generation != self.generation
+        return (
+            found is not None
+            and self.member_id in found.members
+            and found.generation != self.generation
+        )
 
     def metadata(self) -> GroupMetadata:
-        return GroupMetadata(self._group_id, self.generation, self.member_id, self._config.group_instance_id)
+        return GroupMetadata(
+            self._group_id, self.generation, self.member_id, self._config.group_instance_id
+        )
 
     def topics_moved(self) -> None:
-        """Topics may have changed: request a rebalance if the subscription or the leader's input changed."""
+        """Topics may have changed: request a rebalance if the subscription or the leader's input
+        changed.
+        """
         self._subscription.refresh()
         if self.phase is not Phase.OUT and self._subscription.topics != self._joined_with:
             self.wanted = True
-        if self.phase is Phase.IN and self._last and not self._partitions.owned():  # an interrupted unsubscribe released them
+        # an interrupted unsubscribe released them
+        if self.phase is Phase.IN and self._last and not self._partitions.owned():
             self.wanted = True
         if self._counts is not None and self._topics_of(self._counts) != self._counts:
             self.wanted = True
@@ -162,8 +195,8 @@ class Membership:
     def step(self, deadline_ns: int) -> bool:
         """Do one step, if any: True if another may follow at once.
 
-        Raises FencedInstanceIdError, AssignorError, and the group's errors for such a member; LockTimeoutError if a lock was not
-        free before the deadline.
+        Raises FencedInstanceIdError, AssignorError, and the group's errors for such a member;
+        LockTimeoutError if a lock was not free before the deadline.
         """
         self.check_not_fenced()
         found = self._groups.current(self._group_id)
@@ -182,7 +215,9 @@ class Membership:
         if found.state is State.COMPLETING_REBALANCE:
             return found.leader == self.member_id and self._lead(found, deadline_ns)
         if found.state is State.STABLE and (
-            self.phase is Phase.JOINING or self.generation != found.generation or self._arriving is not None
+            self.phase is Phase.JOINING
+            or self.generation != found.generation
+            or self._arriving is not None
         ):
             return self._take(found, member, deadline_ns)
         return False
@@ -192,11 +227,19 @@ class Membership:
             self._prepare(deadline_ns)
         if not self._subscription.kind:
             return False  # a listener unsubscribed
-        lease, topics = self._lease(), self._subscription.topics
+        lease = self._lease()
+        topics = self._subscription.topics
         rejoining = self.member_id != NO_MEMBER
-        member_id = self.member_id or f"{self._config.group_instance_id or self._client_id}-{uuid.uuid4()}"
+        member_id = (
+            self.member_id or f"{self._config.group_instance_id or self._client_id}-{uuid.uuid4()}"
+        )
         protocols = assignment.protocols(
-            self._strategies, topics, self._partitions.owned(), self._last, self.generation, self._config.client_rack
+            self._strategies,
+            topics,
+            self._partitions.owned(),
+            self._last,
+            self.generation,
+            self._config.client_rack,
         )
         member = Member(
             member_id=member_id,
@@ -208,9 +251,13 @@ class Membership:
             protocols=protocols,
             process_slot=lease.process_slot,
         )
-        before, self.member_id = self.member_id, member_id  # set first: an interrupt after the append leaves no unknown member
+        # set first: an interrupt after the append leaves no unknown member
+        before = self.member_id
+        self.member_id = member_id
         try:
-            self._groups.decide(self._group_id, lambda old: self._joined(old, member, rejoining), deadline_ns)
+            self._groups.decide(
+                self._group_id, lambda old: self._joined(old, member, rejoining), deadline_ns
+            )
         except UnknownMemberError:
             return self._rejoin(None)
         except FencedInstanceIdError as problem:
@@ -223,12 +270,16 @@ class Membership:
         self._static_member_id = member_id
         level = logging.DEBUG if rejoining else logging.INFO
         logger.log(level, "group %r: %r joins for %s", self._group_id, member_id, sorted(topics))
-        self.phase, self.wanted, self._joined_with = Phase.JOINING, False, topics
+        self.phase = Phase.JOINING
+        self.wanted = False
+        self._joined_with = topics
         self._counts = None
         return True
 
     def _joined(self, old: Group | None, member: Member, rejoining: bool) -> Group | Refusal:
-        """A static membership that another consumer took over is not taken back: two consumers would fence each other in turn."""
+        """A static membership that another consumer took over is not taken back: two consumers
+        would fence each other in turn.
+        """
         holder = None if old is None else old.holder(member.instance_id)
         if (
             holder is not None
@@ -247,7 +298,12 @@ class Membership:
             )
             self._partitions.commit_before_revocation(self.metadata(), deadline_ns)
             if revoked is not None:
-                logger.info("group %r: %r revokes %s for a rebalance", self._group_id, self.member_id, brief(revoked))
+                logger.info(
+                    "group %r: %r revokes %s for a rebalance",
+                    self._group_id,
+                    self.member_id,
+                    brief(revoked),
+                )
                 self.listeners.revoked(revoked)
                 self._partitions.replace_owned(self._partitions.owned() - set(revoked))
         elif self._partitions.owned():
@@ -256,18 +312,23 @@ class Membership:
         self.rebalances.begin()
 
     def _lead(self, found: Group, deadline_ns: int) -> bool:
-        """Assign partitions as the leader. An invalid result of the assignor is raised and not sent to the group."""
+        """Assign partitions as the leader. An invalid result of the assignor is raised and not sent
+        to the group.
+        """
         strategy = next(each for each in self._strategies if each.name == found.protocol)
         members = assignment.members_of(found)
         topics = self._topics_of({topic for member in members.values() for topic in member.topics})
         here = {topic: known[1] for topic, known in topics.items()}
         assignments = assignment.assign(strategy, members, here, self._cooperative)
         sync = group.sync
-        member_id, instance_id = self.member_id, self._config.group_instance_id
+        member_id = self.member_id
+        instance_id = self._config.group_instance_id
         try:
             self._groups.decide(
                 self._group_id,
-                lambda old: sync(old, member_id, found.generation, instance_id, assignments, system.wall_ms()),
+                lambda old: sync(
+                    old, member_id, found.generation, instance_id, assignments, system.wall_ms()
+                ),
                 deadline_ns,
             )
         except (UnknownMemberError, IllegalGenerationError, RebalanceInProgressError):
@@ -282,18 +343,32 @@ class Membership:
         assigned = list(decode_assignment(member.assignment))
         unsubscribed = {tp.topic for tp in assigned} - self._subscription.topics
         if unsubscribed:
-            logger.warning("group %r assigned %s, which is not subscribed now: joining again", self._group_id, unsubscribed)
+            logger.warning(
+                "group %r assigned %s, which is not subscribed now: joining again",
+                self._group_id,
+                unsubscribed,
+            )
             assigned = [tp for tp in assigned if tp.topic not in unsubscribed]
         moves = rebalance_listener.change(self._partitions.owned(), assigned, self._cooperative)
         if moves.revoked:
-            self._partitions.commit_before_revocation(self.metadata()._replace(generation=found.generation), deadline_ns)
+            self._partitions.commit_before_revocation(
+                self.metadata()._replace(generation=found.generation), deadline_ns
+            )
         wanted = moves.again or bool(unsubscribed) or self._subscription.topics != self._joined_with
-        if found.leader == self.member_id and self._counts is None:  # replaces a leader that had already assigned
-            self._counts = self._topics_of({topic for each in assignment.members_of(found).values() for topic in each.topics})
+        # replaces a leader that had already assigned
+        if found.leader == self.member_id and self._counts is None:
+            self._counts = self._topics_of(
+                {topic for each in assignment.members_of(found).values() for topic in each.topics}
+            )
             wanted = wanted or not self._is_assigned_whole(found)
-        self._arriving = [tp for tp in assigned if tp in moves.added or tp in (self._arriving or ())]
+        self._arriving = [
+            tp for tp in assigned if tp in moves.added or tp in (self._arriving or ())
+        ]
         try:
-            self.generation, self.phase, self._prepared, self._last = found.generation, Phase.IN, False, assigned
+            self.generation = found.generation
+            self.phase = Phase.IN
+            self._prepared = False
+            self._last = assigned
             self.wanted = wanted
             self.rebalances.complete()
             if moves.revoked:
@@ -305,8 +380,13 @@ class Membership:
             added = self._arriving
             logger.info(
                 "group %r, generation %d: %r has %s (new: %s; revoked: %s)",
-                self._group_id, found.generation, self.member_id, brief(assigned), brief(added), brief(moves.revoked or ()),
-            )  # fmt: skip
+                self._group_id,
+                found.generation,
+                self.member_id,
+                brief(assigned),
+                brief(added),
+                brief(moves.revoked or ()),
+            )
             try:
                 self.listeners.assigned(added)
             except Exception:
@@ -316,9 +396,15 @@ class Membership:
         return self.wanted
 
     def _is_assigned_whole(self, found: Group) -> bool:
-        """Whether every existing partition is assigned: without a leader, no member noticed new ones."""
+        """Whether every existing partition is assigned: without a leader, no member noticed new
+        ones.
+        """
         given = {tp for each in found.members.values() for tp in decode_assignment(each.assignment)}
-        return all((name, number) in given for name, (_, here) in (self._counts or {}).items() for number in here)
+        return all(
+            (name, number) in given
+            for name, (_, here) in (self._counts or {}).items()
+            for number in here
+        )
 
     # ---- removal from the group ------------------------------------------------------------------
 
@@ -330,7 +416,9 @@ class Membership:
         if holder is not None:
             self._fence(
                 FencedInstanceIdError(
-                    f"another consumer has joined group {self._group_id!r} as instance {instance_id!r}", found=holder
+                    f"another consumer has joined group {self._group_id!r} as instance "
+                    f"{instance_id!r}",
+                    found=holder,
                 )
             )
         logger.warning("this consumer was removed from group %r; it joins again", self._group_id)
@@ -338,13 +426,18 @@ class Membership:
         return True
 
     def _missed_rebalance(self) -> bool:
-        """A rebalance was completed without this (static) member: it keeps its id, but has lost its partitions."""
+        """A rebalance was completed without this (static) member: it keeps its id, but has lost its
+        partitions.
+        """
         self._lose_partitions()
         return True
 
     def _lose_partitions(self) -> None:
         owned = sorted(self._partitions.owned())
-        self.phase, self.generation, self._prepared, self._counts = Phase.OUT, NO_GENERATION, False, None
+        self.phase = Phase.OUT
+        self.generation = NO_GENERATION
+        self._prepared = False
+        self._counts = None
         self._arriving = None
         self.rebalances.fail()
         logger.info("group %r: this consumer has lost %s", self._group_id, brief(owned))
@@ -361,8 +454,8 @@ class Membership:
         raise problem
 
     def leave_expired(self, deadline_ns: int) -> None:
-        """The polls stopped for too long: leave, unless another member removed this one already, and join later as a new
-        member.
+        """The polls stopped for too long: leave, unless another member removed this one already,
+        and join later as a new member.
         """
         self.part(deadline_ns)
         self.member_id = NO_MEMBER
@@ -371,31 +464,57 @@ class Membership:
     # ---- leaving ---------------------------------------------------------------------------------
 
     def leave(self, deadline_ns: int) -> None:
-        """Revoke all partitions and leave, unless this member is static: its membership is kept for its next process."""
-        owned = self._departing = sorted(self._partitions.owned()) if self._departing is None else self._departing
+        """Revoke all partitions and leave, unless this member is static: its membership is kept for
+        its next process.
+        """
+        owned = self._departing = (
+            sorted(self._partitions.owned()) if self._departing is None else self._departing
+        )
         try:
             if self.generation != NO_GENERATION:
                 self.listeners.revoked(owned)
             elif owned:
                 self.listeners.lost(owned)
-            self.generation, self._departing = NO_GENERATION, []
+            self.generation = NO_GENERATION
+            self._departing = []
         finally:
             self._partitions.replace_owned(())
             if self.member_id != NO_MEMBER:
-                logger.info("group %r: %r leaves, and revokes %s", self._group_id, self.member_id, brief(owned))
+                logger.info(
+                    "group %r: %r leaves, and revokes %s",
+                    self._group_id,
+                    self.member_id,
+                    brief(owned),
+                )
             self.part(deadline_ns)
-        self.phase, self.generation, self.member_id, self._static_member_id = Phase.OUT, NO_GENERATION, NO_MEMBER, NO_MEMBER
+        self.phase = Phase.OUT
+        self.generation = NO_GENERATION
+        self.member_id = NO_MEMBER
+        self._static_member_id = NO_MEMBER
         self._prepared = self.wanted = False
-        self._counts, self._last, self._departing = None, [], None
+        self._counts = None
+        self._last = []
+        self._departing = None
 
     def part(self, deadline_ns: int) -> None:
-        """Remove a dynamic member from the group. If that fails now, other members detect the end of its lease."""
+        """Remove a dynamic member from the group. If that fails now, other members detect the end
+        of its lease.
+        """
         if self.member_id == NO_MEMBER or self._config.group_instance_id is not None:
             return
         member_id = self.member_id
         try:
-            self._groups.decide(self._group_id, lambda old: group.leave(old, member_id, system.wall_ms()), deadline_ns)
-        except (UnknownMemberError, LockTimeoutError, LeaderNotAvailableError, NotEnoughReplicasError) as problem:
+            self._groups.decide(
+                self._group_id,
+                lambda old: group.leave(old, member_id, system.wall_ms()),
+                deadline_ns,
+            )
+        except (
+            UnknownMemberError,
+            LockTimeoutError,
+            LeaderNotAvailableError,
+            NotEnoughReplicasError,
+        ) as problem:
             logger.info("leaving group %r: %s", self._group_id, problem)
 
     # ---- topics ----------------------------------------------------------------------------------

@@ -1,11 +1,14 @@
 """Consumer metrics by Kafka's names.
 
-CONSUMERMETRICS-1  totals count from the start; rates, means and maxima cover recent windows (METRICS-1); times are in ms unless
-    the name contains a unit
-CONSUMERMETRICS-2  a report reads the control page of each partition; counting adds nothing to a fetch but sums in attributes
-CONSUMERMETRICS-3  lag is counted to the end that this isolation level reads. In a read-only log it is counted to the high
-    watermark. A reader there cannot end an open transaction, so the lag must show the wait for one
-CONSUMERMETRICS-4  a report waits for no partition. Lag and lead are None while a partition has no leader
+CONSUMERMETRICS-1  totals count from the start; rates, means and maxima cover recent windows
+    (METRICS-1); times are in ms unless the name contains a unit
+CONSUMERMETRICS-2  a report reads the control page of each partition; counting adds nothing to a
+    fetch but sums in attributes
+CONSUMERMETRICS-3  lag is counted to the end that this isolation level reads. In a read-only log it
+    is counted to the high watermark. A reader there cannot end an open transaction, so the lag must
+    show the wait for one
+CONSUMERMETRICS-4  a report waits for no partition. Lag and lead are None while a partition has no
+    leader
 """
 
 from __future__ import annotations
@@ -38,11 +41,15 @@ class ConsumerMetrics:
         self._metrics.source = self
 
     def lag(self, cursor: Cursor) -> int | None:
-        """Offsets between the position and the end; None before there is a position. Raises LeaderNotAvailableError."""
+        """Offsets between the position and the end; None before there is a position. Raises
+        LeaderNotAvailableError.
+        """
         return self._lag_to(cursor.position, cursor.partition.bounds())
 
     def _lag_to(self, position: int, bounds: Bounds) -> int | None:
-        end = bounds.high_watermark if self._engine.read_only else end_offset(bounds, self._isolation)
+        end = (
+            bounds.high_watermark if self._engine.read_only else end_offset(bounds, self._isolation)
+        )
         return None if position < 0 else max(0, end - position)
 
     def _present_bounds(self, cursor: Cursor) -> Bounds | None:
@@ -58,8 +65,13 @@ class ConsumerMetrics:
     # ---- source of the registry ------------------------------------------------------------------
 
     def counters(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
-        fetcher, waiting, rotation = self._reading.fetcher, self._reading.waiting, self._reading.rotation
-        unread = sum(cursor.ahead_count + cursor.dropped_count for cursor in rotation) + rotation.dropped_count
+        fetcher = self._reading.fetcher
+        waiting = self._reading.waiting
+        rotation = self._reading.rotation
+        unread = (
+            sum(cursor.ahead_count + cursor.dropped_count for cursor in rotation)
+            + rotation.dropped_count
+        )
         totals = {
             "byte": fetcher.size_bytes,
             "fetch": fetcher.fetch_count,
@@ -75,7 +87,9 @@ class ConsumerMetrics:
             peaks = {"byte": float(fetcher.size_max_bytes), "fetch_s": fetcher.spent_max_s}
         if waiting.poll_gap_max_s:
             peaks["gap_s"] = waiting.poll_gap_max_s
-        fetcher.size_max_bytes, fetcher.spent_max_s, waiting.poll_gap_max_s = 0, 0.0, 0.0
+        fetcher.size_max_bytes = 0
+        fetcher.spent_max_s = 0.0
+        waiting.poll_gap_max_s = 0.0
         return totals, peaks
 
     def rotate_window(self) -> None:
@@ -88,8 +102,16 @@ class ConsumerMetrics:
     def all(self) -> dict[str, Any]:
         self._metrics.turn()  # first: the partitions have the windows of the registry
         partitions = {cursor.tp: self._of(cursor) for cursor in self._reading.rotation}
-        lags = [known["records-lag"] for known in partitions.values() if known["records-lag"] is not None]
-        leads = [known["records-lead"] for known in partitions.values() if known["records-lead"] is not None]
+        lags = [
+            known["records-lag"]
+            for known in partitions.values()
+            if known["records-lag"] is not None
+        ]
+        leads = [
+            known["records-lead"]
+            for known in partitions.values()
+            if known["records-lead"] is not None
+        ]
         return {
             "assigned-partitions": len(partitions),
             "partitions": partitions,
@@ -116,16 +138,20 @@ class ConsumerMetrics:
         }
 
     def _polls(self) -> dict[str, Any]:
-        metrics, waiting = self._metrics, self._reading.waiting
+        metrics = self._metrics
+        waiting = self._reading.waiting
         return {
-            "last-poll-seconds-ago": time.monotonic() - waiting.poll_began if waiting.poll_count else None,
+            "last-poll-seconds-ago": time.monotonic() - waiting.poll_began
+            if waiting.poll_count
+            else None,
             "poll-idle-ratio-avg": min(1.0, metrics.rate("idle_s")),
             "time-between-poll-avg": milliseconds(metrics.mean("gap_s", "gap", None)),
             "time-between-poll-max": milliseconds(metrics.peak("gap_s", None)),
         }
 
     def _of(self, cursor: Cursor) -> dict[str, Any]:
-        position, bounds = cursor.position, self._present_bounds(cursor)
+        position = cursor.position
+        bounds = self._present_bounds(cursor)
         lead = None if position < 0 or bounds is None else max(0, position - bounds.log_start)
         lag_mean, _, lag_max = cursor.lag.recent()
         lead_mean, lead_min, _ = cursor.lead.recent()

@@ -1,13 +1,17 @@
-"""Commits the offsets of a consumer: synchronously, asynchronously in order, or automatically at intervals.
+"""Commits the offsets of a consumer: synchronously, asynchronously in order, or automatically at
+intervals.
 
-COMMITTER-1  commits happen in the order of the calls: a synchronous commit first completes earlier ones
-COMMITTER-2  an asynchronous commit is one attempt without a wait for a lock: it is made at once. While another process holds the
-    lock it stays first in the queue, until `default.api.timeout.ms` have passed
-COMMITTER-3  callbacks run on the caller's thread, in a later poll, commit or close, in the order of their commits. A call of the
-    consumer calls those that wait at its begin, so a callback that always commits again keeps no call from its end. The close
-    calls all, and refuses asynchronous commits of the last ones
-COMMITTER-4  commits are made inside calls, never by a separate thread: automatic commits contain records that earlier polls
-    returned
+COMMITTER-1  commits happen in the order of the calls: a synchronous commit first completes earlier
+    ones
+COMMITTER-2  an asynchronous commit is one attempt without a wait for a lock: it is made at once.
+    While another process holds the lock it stays first in the queue, until `default.api.timeout.ms`
+    have passed
+COMMITTER-3  callbacks run on the caller's thread, in a later poll, commit or close, in the order of
+    their commits. A call of the consumer calls those that wait at its begin, so a callback that
+    always commits again keeps no call from its end. The close calls all, and refuses asynchronous
+    commits of the last ones
+COMMITTER-4  commits are made inside calls, never by a separate thread: automatic commits contain
+    records that earlier polls returned
 """
 
 from __future__ import annotations
@@ -38,21 +42,27 @@ logger = logging.getLogger("embedlog.consumer")
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 Callback = Callable[[Offsets, Exception | None], object]
 
-TRY_NS = 1_000_000  # the wait of a non-blocking attempt for a lock that others hold for microseconds
+# the wait of a non-blocking attempt for a lock that others hold for microseconds
+TRY_NS = 1_000_000
 
 
 class Store(Protocol):
     """Writes commits to the group's log."""
 
-    def commit(self, group_id: str, offsets: Offsets, identity: GroupMetadata | None, deadline_ns: int) -> None: ...
-    def commit_held(self, group_id: str, offsets: Offsets, member_id: str, deadline_ns: int) -> None: ...
+    def commit(
+        self, group_id: str, offsets: Offsets, identity: GroupMetadata | None, deadline_ns: int
+    ) -> None: ...
+    def commit_held(
+        self, group_id: str, offsets: Offsets, member_id: str, deadline_ns: int
+    ) -> None: ...
 
 
 class AutoCommit:
     """The schedule of automatic commits. Has no clock: `now` is in seconds of any one clock."""
 
     def __init__(self, interval_s: float, backoff_s: float, now: float) -> None:
-        self._interval_s, self._backoff_s = interval_s, backoff_s
+        self._interval_s = interval_s
+        self._backoff_s = backoff_s
         self.due_at = now + interval_s
 
     def restart(self, now: float) -> None:
@@ -77,11 +87,20 @@ class OffsetCommitter:
     """The commits of one consumer. Threads: the consumer's own."""
 
     def __init__(
-        self, store: Store, group_id: str, interceptors: ConsumerInterceptors, api_timeout_s: float, metrics: Metrics
+        self,
+        store: Store,
+        group_id: str,
+        interceptors: ConsumerInterceptors,
+        api_timeout_s: float,
+        metrics: Metrics,
     ) -> None:
         self._metrics = metrics
-        self.settled: dict[TopicPartition, int] = {}  # committed offsets of this consumer's own partitions
-        self._store, self._group_id, self._interceptors, self._api_timeout_s = store, group_id, interceptors, api_timeout_s
+        # committed offsets of this consumer's own partitions
+        self.settled: dict[TopicPartition, int] = {}
+        self._store = store
+        self._group_id = group_id
+        self._interceptors = interceptors
+        self._api_timeout_s = api_timeout_s
         self._queue: deque[_PendingCommit] = deque()
         self._done: deque[tuple[Callback | None, Offsets, Exception | None]] = deque()
         self._calling = self._ended = False
@@ -96,10 +115,16 @@ class OffsetCommitter:
         """Whether callbacks of completed commits are to be called."""
         return bool(self._done)
 
-    def later(self, offsets: Offsets, identity: GroupMetadata | None, callback: Callback | None = None) -> None:
-        """Start an asynchronous commit; `call_back` passes the result to `callback`. Raises ClosedError after `end`."""
+    def later(
+        self, offsets: Offsets, identity: GroupMetadata | None, callback: Callback | None = None
+    ) -> None:
+        """Start an asynchronous commit; `call_back` passes the result to `callback`. Raises
+        ClosedError after `end`.
+        """
         self._check_open()
-        self._queue.append(_PendingCommit(offsets, identity, callback, files.deadline_after(self._api_timeout_s)))
+        self._queue.append(
+            _PendingCommit(offsets, identity, callback, files.deadline_after(self._api_timeout_s))
+        )
         self.advance(system.boot_ns() + TRY_NS)
 
     def refuse(self, offsets: Offsets, error: Exception, callback: Callback | None = None) -> None:
@@ -110,9 +135,13 @@ class OffsetCommitter:
 
     def _check_open(self) -> None:
         if self._ended:
-            raise ClosedError("this consumer was closed: its last callbacks cannot commit asynchronously")
+            raise ClosedError(
+                "this consumer was closed: its last callbacks cannot commit asynchronously"
+            )
 
-    def _complete(self, callback: Callback | None, offsets: Offsets, error: Exception | None) -> None:
+    def _complete(
+        self, callback: Callback | None, offsets: Offsets, error: Exception | None
+    ) -> None:
         if callback is not None or error is not None:
             self._done.append((callback, offsets, error))
 
@@ -133,7 +162,14 @@ class OffsetCommitter:
             self._queue.popleft()
             self._complete(first.callback, first.offsets, error)
 
-    def now(self, offsets: Offsets, identity: GroupMetadata | None, deadline_ns: int, *, held: bool = False) -> None:
+    def now(
+        self,
+        offsets: Offsets,
+        identity: GroupMetadata | None,
+        deadline_ns: int,
+        *,
+        held: bool = False,
+    ) -> None:
         """Commit after all pending commits; without offsets, only complete those.
 
         `held`: partitions that the member keeps in a rebalance. REQUIRES an identity then.
@@ -144,12 +180,21 @@ class OffsetCommitter:
             self.advance(deadline_ns)
             self.call_back()
             if self._queue:
-                raise LockTimeoutError("earlier commits of this consumer still wait for the group's lock")
+                raise LockTimeoutError(
+                    "earlier commits of this consumer still wait for the group's lock"
+                )
             self._make(offsets, identity, deadline_ns, held=held)
         finally:
             self._metrics.spent("commit_sync", time.perf_counter() - began)
 
-    def _make(self, offsets: Offsets, identity: GroupMetadata | None, deadline_ns: int, *, held: bool = False) -> None:
+    def _make(
+        self,
+        offsets: Offsets,
+        identity: GroupMetadata | None,
+        deadline_ns: int,
+        *,
+        held: bool = False,
+    ) -> None:
         if not offsets:
             return
         began = time.perf_counter()
@@ -164,7 +209,8 @@ class OffsetCommitter:
 
     def call_back(self) -> None:
         """Call the callbacks of the commits that are completed now (COMMITTER-3)."""
-        if self._calling:  # a callback commits, and waits for that: the outer call continues with the others
+        # a callback commits, and waits for that: the outer call continues with the others
+        if self._calling:
             return
         self._calling = True
         try:
@@ -181,11 +227,15 @@ class OffsetCommitter:
         self.advance(deadline_ns)
 
     def end(self) -> None:
-        """Call all callbacks, with an error for commits that still wait for the lock. No commit follows."""
+        """Call all callbacks, with an error for commits that still wait for the lock. No commit
+        follows.
+        """
         self._ended = True
         while self._queue:
             first = self._queue.popleft()
-            error = RetriableCommitFailedError("the offsets were not committed: the consumer was closed before the lock was free")
+            error = RetriableCommitFailedError(
+                "the offsets were not committed: the consumer was closed before the lock was free"
+            )
             self._complete(first.callback, first.offsets, error)
         while self._done:
             self._call_first()
@@ -197,7 +247,8 @@ class OffsetCommitter:
                 callback(dict(offsets), error)
             elif error is not None:
                 logger.error("an asynchronous commit of group %r failed: %s", self._group_id, error)
-        except BaseException as problem:  # a callback may raise anything; the others must still be called
+        except BaseException as problem:
+            # a callback may raise anything; the others must still be called
             if _callbacks.interrupts(problem):
                 raise
             logger.exception("the callback of a commit failed")

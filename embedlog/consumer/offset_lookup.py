@@ -1,6 +1,7 @@
 """Finds start and end offsets of partitions, and offsets by time, without a position.
 
-OFFSETLOOKUP-1  the end depends on the isolation level: the last stable offset for read_committed, else the high watermark
+OFFSETLOOKUP-1  the end depends on the isolation level: the last stable offset for read_committed,
+    else the high watermark
 OFFSETLOOKUP-2  a search by time does not find records that the reader cannot see yet
 """
 
@@ -31,11 +32,15 @@ class OffsetLookup:
     def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {tp: end_offset(self._engine.partition(*tp).bounds(), self._isolation) for tp in tps}
 
-    def for_times(self, times: Mapping[TopicPartition, Any]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    def for_times(
+        self, times: Mapping[TopicPartition, Any]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         wanted = {tp: milliseconds(time) for tp, time in times.items()}
         for tp, time_ms in wanted.items():
             if time_ms < 0:
-                raise InvalidTimestampError(f"{tp.topic}-{tp.partition}: a time is not negative", found=time_ms)
+                raise InvalidTimestampError(
+                    f"{tp.topic}-{tp.partition}: a time is not negative", found=time_ms
+                )
         return {tp: self._at(tp, time_ms) for tp, time_ms in wanted.items()}
 
     def _at(self, tp: TopicPartition, time_ms: int) -> OffsetAndTimestamp | None:

@@ -1,10 +1,13 @@
 """The position of a reader in each of its partitions, and the policy for a missing position.
 
-POSITION-1  a position is the offset of the next record to return; it moves only when a record is returned, or by a seek
-POSITION-2  records fetched ahead are a cache of the bytes after the position: dropping it loses nothing
-POSITION-3  an error at an offset is raised after all records before it were returned, and again until a seek. Causes are a
-    damaged batch and a record that cannot be deserialized
-POSITION-4  partitions alternate: when the fetched records of one are used up, it moves to the end of the queue
+POSITION-1  a position is the offset of the next record to return; it moves only when a record is
+    returned, or by a seek
+POSITION-2  records fetched ahead are a cache of the bytes after the position: dropping it loses
+    nothing
+POSITION-3  an error at an offset is raised after all records before it were returned, and again
+    until a seek. Causes are a damaged batch and a record that cannot be deserialized
+POSITION-4  partitions alternate: when the fetched records of one are used up, it moves to the end
+    of the queue
 """
 
 from __future__ import annotations
@@ -35,10 +38,15 @@ class Reset:
 
     def __init__(self, text: str) -> None:
         self.kind, _, duration = text.partition(":")
-        self._duration_ms = duration_ms(duration, "auto.offset.reset") if self.kind == "by_duration" else 0
+        self._duration_ms = (
+            duration_ms(duration, "auto.offset.reset") if self.kind == "by_duration" else 0
+        )
 
-    def place(self, partition: ReadableLog, bounds: Bounds, isolation: str, now_ms: Callable[[], int]) -> tuple[int, int]:
-        """The position of this policy in `partition`, and the epoch of the record before it (-1: unknown).
+    def place(
+        self, partition: ReadableLog, bounds: Bounds, isolation: str, now_ms: Callable[[], int]
+    ) -> tuple[int, int]:
+        """The position of this policy in `partition`, and the epoch of the record before it (-1:
+        unknown).
 
         Raises NoOffsetForPartitionError if the policy is `none`.
         """
@@ -49,7 +57,8 @@ class Reset:
             if found is not None:
                 return min(int(found.offset), end_offset(bounds, isolation)), -1
         if self.kind == "none":
-            topic, number = partition.topic, partition.number
+            topic = partition.topic
+            number = partition.number
             problem = f"no position in {topic}-{number}, and auto.offset.reset is none"
             raise NoOffsetForPartitionError(problem, topic=topic, partition=number)
         end = end_offset(bounds, isolation)
@@ -61,13 +70,16 @@ LATEST = Reset("latest")
 
 
 class Spread:
-    """The values of a metric at the fetches of one partition, in the windows of the registry (METRICS-1)."""
+    """The values of a metric at the fetches of one partition, in the windows of the registry
+    (METRICS-1).
+    """
 
     __slots__ = ("_full_count_max", "count", "full", "least", "most", "total")
 
     def __init__(self, window_count: int) -> None:
         self.count = self.total = self.least = self.most = 0
-        self.full: tuple[tuple[int, int, int, int], ...] = ()  # count, total, minimum, maximum; the newest one first
+        # count, total, minimum, maximum; the newest one first
+        self.full: tuple[tuple[int, int, int, int], ...] = ()
         self._full_count_max = window_count - 1
 
     def note(self, value: int) -> None:
@@ -80,12 +92,18 @@ class Spread:
 
     def rotate_window(self) -> None:
         """The values of the oldest window are dropped."""
-        self.full = ((self.count, self.total, self.least, self.most), *self.full)[: self._full_count_max]
+        self.full = ((self.count, self.total, self.least, self.most), *self.full)[
+            : self._full_count_max
+        ]
         self.count = self.total = self.least = self.most = 0
 
     def recent(self) -> tuple[float | None, int | None, int | None]:
         """Mean, minimum and maximum of all windows; None if there was no fetch."""
-        windows = [each for each in ((self.count, self.total, self.least, self.most), *self.full) if each[0]]
+        windows = [
+            each
+            for each in ((self.count, self.total, self.least, self.most), *self.full)
+            if each[0]
+        ]
         if not windows:
             return None, None, None
         counts, totals, least, most = zip(*windows, strict=True)
@@ -93,28 +111,56 @@ class Spread:
 
 
 class Cursor:
-    """One assigned partition: the position, the records fetched after it, and the flags that a caller can set.
+    """One assigned partition: the position, the records fetched after it, and the flags that a
+    caller can set.
 
     **Threads:** one at a time; the consumer ensures that.
     """
 
     __slots__ = (
-        "_ahead", "_epoch", "_iterator", "_next", "_returned_count", "bounds", "checked_epoch", "dropped_count", "fresh",
-        "intercepted", "lag", "lead", "partition", "paused", "reset", "run", "seen_end", "sought", "tail", "tp",
-    )  # fmt: skip
+        "_ahead",
+        "_epoch",
+        "_iterator",
+        "_next",
+        "_returned_count",
+        "bounds",
+        "checked_epoch",
+        "dropped_count",
+        "fresh",
+        "intercepted",
+        "lag",
+        "lead",
+        "partition",
+        "paused",
+        "reset",
+        "run",
+        "seen_end",
+        "sought",
+        "tail",
+        "tp",
+    )
 
     def __init__(
-        self, tp: TopicPartition, partition: LogPartition, reset: Reset | None, window_count: int = WINDOW_COUNT
+        self,
+        tp: TopicPartition,
+        partition: LogPartition,
+        reset: Reset | None,
+        window_count: int = WINDOW_COUNT,
     ) -> None:
         self.tp = tp
         self.partition = partition
         self.paused = False
-        self.fresh = False  # whether the committed offset is still unknown: the partition is not read before
-        self.reset = reset  # the start policy, or None for the consumer's own; used only without a position
-        self.bounds: Bounds | None = None  # of this moment, for the fetch that follows; None: the fetch reads them
+        # whether the committed offset is still unknown: the partition is not read before
+        self.fresh = False
+        # the start policy, or None for the consumer's own; used only without a position
+        self.reset = reset
+        # of this moment, for the fetch that follows; None: the fetch reads them
+        self.bounds: Bounds | None = None
         self.seen_end = -1  # end of the partition at the last read: a wait compares with it
-        self.tail: TailedLog | None = None  # the fast path to the next published records, once the end was reached
-        self.checked_epoch = -1  # the partition's epoch at the last comparison of the position with its epoch history
+        # the fast path to the next published records, once the end was reached
+        self.tail: TailedLog | None = None
+        # the partition's epoch at the last comparison of the position with its epoch history
+        self.checked_epoch = -1
         self.intercepted = False  # whether the records fetched ahead have passed the interceptors
         self.dropped_count = 0  # records that were fetched and then dropped
         self.sought = False  # whether no fetch has followed the last seek
@@ -122,9 +168,11 @@ class Cursor:
         self.lead = Spread(window_count)
         self._next = -1  # position after all fetched records; -1: none yet
         self._epoch = -1  # leader epoch of the record before `_next`; -1: unknown
-        self._ahead: list[Record] = []  # fetched records in order; those from `_returned_count` on were not returned
+        # fetched records in order; those from `_returned_count` on were not returned
+        self._ahead: list[Record] = []
         self._returned_count = 0
-        self.run: RecordRun | None = None  # fetched records that are not made yet; then `_ahead` is empty
+        # fetched records that are not made yet; then `_ahead` is empty
+        self.run: RecordRun | None = None
         self._iterator: Any = None  # an open list iterator over the rest of `_ahead`
 
     # ---- position ----
@@ -134,29 +182,41 @@ class Cursor:
         """Offset of the next record to return, or -1 before it is known."""
         if self._iterator is not None:
             self._settle()
-        ahead, begin, run = self._ahead, self._returned_count, self.run  # a signal handler may end the reading
+        # a signal handler may end the reading
+        ahead = self._ahead
+        begin = self._returned_count
+        run = self.run
         if begin < len(ahead):
             return ahead[begin].offset
         return self._next if run is None else run.offset
 
     @property
     def seeks_epoch(self) -> bool:
-        """Whether the position must be compared with the epoch history: it has an epoch, or is not known."""
+        """Whether the position must be compared with the epoch history: it has an epoch, or is not
+        known.
+        """
         return self._epoch >= 0 or self._next < 0
 
     @property
     def epoch(self) -> int:
         """Leader epoch of the record before the position; -1 if unknown."""
         self._settle()
-        ahead, begin, run = self._ahead, self._returned_count, self.run
+        ahead = self._ahead
+        begin = self._returned_count
+        run = self.run
         if begin < len(ahead):
             return ahead[begin].leader_epoch
         return self._epoch if run is None else run.leader_epoch
 
     def seek(self, offset: int, epoch: int = -1) -> None:
-        """Set the position to `offset`, after a record of that epoch; fetched records are dropped."""
+        """Set the position to `offset`, after a record of that epoch; fetched records are
+        dropped.
+        """
         self._drop()
-        self._next, self._epoch, self.checked_epoch, self.sought = offset, epoch, -1, True
+        self._next = offset
+        self._epoch = epoch
+        self.checked_epoch = -1
+        self.sought = True
         self.fresh = self.fresh and offset < 0
 
     def seek_later(self, reset: Reset | None) -> None:
@@ -180,29 +240,52 @@ class Cursor:
         return len(self._ahead) - self._returned_count + (0 if self.run is None else self.run.count)
 
     def fill(self, records: list[Record], next_offset: int, epoch: int = -1) -> None:
-        """Take the records of a fetch; `next_offset` is the position after them, `epoch` the leader epoch before it."""
-        self._ahead, self._returned_count, self._next, self._iterator = records, 0, next_offset, None
-        self._epoch, self.intercepted, self.sought, self.run = epoch, False, False, None
+        """Take the records of a fetch; `next_offset` is the position after them, `epoch` the leader
+        epoch before it.
+        """
+        self._ahead = records
+        self._returned_count = 0
+        self._next = next_offset
+        self._iterator = None
+        self._epoch = epoch
+        self.intercepted = False
+        self.sought = False
+        self.run = None
 
     def fill_run(self, run: RecordRun, next_offset: int, epoch: int) -> None:
-        """As `fill`, with records that are made when they are taken. REQUIRES: the run has a record."""
-        self._ahead, self._returned_count, self._next, self._iterator = [], 0, next_offset, None
-        self._epoch, self.intercepted, self.sought, self.run = epoch, False, False, run
+        """As `fill`, with records that are made when they are taken. REQUIRES: the run has a
+        record.
+        """
+        self._ahead = []
+        self._returned_count = 0
+        self._next = next_offset
+        self._iterator = None
+        self._epoch = epoch
+        self.intercepted = False
+        self.sought = False
+        self.run = run
 
     def stands_at(self, offset: int) -> bool:
         """Whether the position is `offset`, and no records are fetched ahead."""
-        return self._next == offset and not self._ahead and self._iterator is None and self.run is None
+        return (
+            self._next == offset and not self._ahead and self._iterator is None and self.run is None
+        )
 
     def move(self, offset: int, epoch: int) -> None:
-        """Set the position after records that were returned from another source. REQUIRES: no records fetched ahead."""
-        self._next, self._epoch = offset, epoch
+        """Set the position after records that were returned from another source. REQUIRES: no
+        records fetched ahead.
+        """
+        self._next = offset
+        self._epoch = epoch
 
     def replace_ahead(self, change: Callable[[list[Record]], list[Record]]) -> None:
         """Replace the records fetched ahead by the result of `change`, once."""
         if not self.intercepted:
             self._make_all()
             self._settle()
-            self._ahead, self._returned_count, self.intercepted = change(self._ahead[self._returned_count :]), 0, True
+            self._ahead = change(self._ahead[self._returned_count :])
+            self._returned_count = 0
+            self.intercepted = True
 
     def take(self, count: int) -> list[Record]:
         """Return at most `count` records; the position moves."""
@@ -213,9 +296,11 @@ class Cursor:
                 self.run = None
             return taken
         self._settle()
-        ahead, begin = self._ahead, self._returned_count
+        ahead = self._ahead
+        begin = self._returned_count
         if len(ahead) - begin <= count:
-            self._ahead, self._returned_count = [], 0
+            self._ahead = []
+            self._returned_count = 0
             return ahead if begin == 0 else ahead[begin:]
         self._returned_count = begin + count
         return ahead[begin : self._returned_count]
@@ -234,7 +319,9 @@ class Cursor:
     def _make_all(self) -> None:
         """Make the rest of the run, for callers that need all records as a list."""
         if self.run is not None:
-            self._ahead, self._returned_count, self.run = self.run.take(self.run.count), 0, None
+            self._ahead = self.run.take(self.run.count)
+            self._returned_count = 0
+            self.run = None
 
     def _settle(self) -> None:
         """Update the position from an open iterator."""
@@ -247,7 +334,8 @@ class Cursor:
         iterator = self._iterator
         if iterator is not None:
             self._settle()
-            self._iterator = None  # first: after an interrupt the ended iterator does not tell the position
+            # first: after an interrupt the ended iterator does not tell the position
+            self._iterator = None
             iterator.__setstate__(len(self._ahead))
             for _ in iterator:  # ends at once; only an exhausted list iterator releases its list
                 pass
@@ -261,13 +349,16 @@ class Cursor:
             self.run = None
         if self._ahead:
             self.dropped_count += len(self._ahead) - self._returned_count
-            self._ahead, self._returned_count = [], 0
+            self._ahead = []
+            self._returned_count = 0
 
     def drop_ahead(self) -> None:
         """Drop records fetched ahead; the position stays."""
-        position, epoch = self.position, self.epoch
+        position = self.position
+        epoch = self.epoch
         self._drop()
-        self._next, self._epoch = position, epoch
+        self._next = position
+        self._epoch = epoch
 
 
 class Rotation:
@@ -306,17 +397,24 @@ class Rotation:
     def replace(self, cursors: Iterable[Cursor]) -> None:
         """Replace the assignment; cursors that stay keep their place in the queue."""
         wanted = {cursor.tp: cursor for cursor in cursors}
-        for gone in [cursor for tp, cursor in self._cursors.items() if wanted.get(tp) is not cursor]:
+        for gone in [
+            cursor for tp, cursor in self._cursors.items() if wanted.get(tp) is not cursor
+        ]:
             gone.drop_ahead()
-            gone.tail = None  # gives its descriptor back, though a traceback may still refer to the cursor
+            # gives its descriptor back, though a traceback may still refer to the cursor
+            gone.tail = None
             self.dropped_count += gone.dropped_count
         kept = [cursor for cursor in self._queue if wanted.get(cursor.tp) is cursor]
         known = set(map(id, kept))
-        self._queue = deque(kept + [cursor for cursor in wanted.values() if id(cursor) not in known])
+        self._queue = deque(
+            kept + [cursor for cursor in wanted.values() if id(cursor) not in known]
+        )
         self._cursors = wanted
 
     def readable(self) -> Iterator[Cursor]:
-        """Each cursor that may be read, once, from the front of the queue. `drained` ends its turn."""
+        """Each cursor that may be read, once, from the front of the queue. `drained` ends its
+        turn.
+        """
         return iter([cursor for cursor in self._queue if not cursor.paused and not cursor.fresh])
 
     def drained(self, cursor: Cursor) -> None:

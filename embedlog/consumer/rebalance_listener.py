@@ -1,12 +1,14 @@
-"""Rules for the listeners of a rebalance: the partitions that a member revokes and gets, and the callbacks for them.
+"""Rules for the listeners of a rebalance: the partitions that a member revokes and gets, and the
+callbacks for them.
 
-LISTENER-1  eager: all partitions are revoked before every join of a member that has a generation, and listeners are called even
-    for an empty list. Cooperative: only partitions of unsubscribed topics, then those that the assignment takes away
-LISTENER-2  `on_assigned` is called at the end of every rebalance, with the new partitions; `on_lost` instead of `on_revoked` if
-    other members may own them already
+LISTENER-1  eager: all partitions are revoked before every join of a member that has a generation,
+    and listeners are called even for an empty list. Cooperative: only partitions of unsubscribed
+    topics, then those that the assignment takes away
+LISTENER-2  `on_assigned` is called at the end of every rebalance, with the new partitions;
+    `on_lost` instead of `on_revoked` if other members may own them already
 LISTENER-3  a listener that leaves the group is not called again for that
-LISTENER-4  an exception of a listener stops nothing: the others are called, the assignment is valid, and the first exception is
-    raised afterwards
+LISTENER-4  an exception of a listener stops nothing: the others are called, the assignment is
+    valid, and the first exception is raised afterwards
 """
 
 from __future__ import annotations
@@ -29,21 +31,32 @@ _METHODS = ("on_partitions_assigned", "on_partitions_revoked", "on_partitions_lo
 
 
 def listeners_of(given: object, callables: Three) -> Three:
-    """The callables of `subscribe`, or the methods of its listener object. Raises TypeError for both, and for another object."""
+    """The callables of `subscribe`, or the methods of its listener object. Raises TypeError for
+    both, and for another object.
+    """
     if given is None:
         return callables
     if any(each is not None for each in callables):
-        raise TypeError("listener= has the methods, so on_assigned=, on_revoked= and on_lost= are not given with it")
+        raise TypeError(
+            "listener= has the methods, so on_assigned=, on_revoked= and on_lost= are not given "
+            "with it"
+        )
     if isinstance(given, type):
         raise TypeError(f"listener: an instance of {given.__name__} is expected, not the class")
     methods: list[Listener | None] = [getattr(given, name, None) for name in _METHODS]
     if not any(methods):
-        raise TypeError(f"listener: an object with methods such as on_partitions_assigned, not {given!r:.100}")
+        raise TypeError(
+            f"listener: an object with methods such as on_partitions_assigned, not {given!r:.100}"
+        )
     return methods[0], methods[1], methods[2]
 
 
-def to_revoke(owned: Partitions, cooperative: bool, is_subscribed: Callable[[str], bool]) -> list[TopicPartition] | None:
-    """The partitions that a member revokes before it joins again; None if no listener must be called."""
+def to_revoke(
+    owned: Partitions, cooperative: bool, is_subscribed: Callable[[str], bool]
+) -> list[TopicPartition] | None:
+    """The partitions that a member revokes before it joins again; None if no listener must be
+    called.
+    """
     if not cooperative:
         return sorted(owned)
     return sorted(tp for tp in owned if not is_subscribed(tp.topic)) or None
@@ -57,18 +70,27 @@ class Change(NamedTuple):
 
     @property
     def again(self) -> bool:
-        """Whether to join once more, so that revoked partitions can be assigned to other members."""
+        """Whether to join once more, so that revoked partitions can be assigned to other
+        members.
+        """
         return bool(self.revoked)
 
 
 def change(owned: Partitions, assigned: Iterable[TopicPartition], cooperative: bool) -> Change:
     """The change from the owned to the assigned partitions."""
-    wanted, held = set(assigned), set(owned)
-    return Change(sorted(held - wanted), sorted(wanted - held)) if cooperative else Change([], sorted(wanted))
+    wanted = set(assigned)
+    held = set(owned)
+    return (
+        Change(sorted(held - wanted), sorted(wanted - held))
+        if cooperative
+        else Change([], sorted(wanted))
+    )
 
 
 class Listeners:
-    """The three callables of `subscribe`, and their first unraised exception. Threads: the consumer's own."""
+    """The three callables of `subscribe`, and their first unraised exception. Threads: the
+    consumer's own.
+    """
 
     def __init__(self) -> None:
         self._assigned: Listener | None = None
@@ -77,14 +99,28 @@ class Listeners:
         self._error: BaseException | None = None
         self._calling = False
 
-    def listen(self, assigned: Listener | None, revoked: Listener | None, lost: Listener | None) -> None:
+    def listen(
+        self, assigned: Listener | None, revoked: Listener | None, lost: Listener | None
+    ) -> None:
         """Set the callables. Raises TypeError for an object that is not callable."""
-        named: list[tuple[str, object]] = [("on_assigned", assigned), ("on_revoked", revoked), ("on_lost", lost)]
+        named: list[tuple[str, object]] = [
+            ("on_assigned", assigned),
+            ("on_revoked", revoked),
+            ("on_lost", lost),
+        ]
         for name, given in named:
             if given is not None and not callable(given):
-                hint = "; listener= takes such an object" if any(hasattr(given, each) for each in _METHODS) else ""
-                raise TypeError(f"{name}: a callable of a list of partitions, not {given!r:.100}{hint}")
-        self._assigned, self._revoked, self._lost = assigned, revoked, lost
+                hint = (
+                    "; listener= takes such an object"
+                    if any(hasattr(given, each) for each in _METHODS)
+                    else ""
+                )
+                raise TypeError(
+                    f"{name}: a callable of a list of partitions, not {given!r:.100}{hint}"
+                )
+        self._assigned = assigned
+        self._revoked = revoked
+        self._lost = lost
 
     def assigned(self, tps: list[TopicPartition]) -> None:
         self._call("on_assigned", self._assigned, tps)
@@ -105,7 +141,8 @@ class Listeners:
         self._calling = True
         try:
             listener(list(tps))
-        except BaseException as problem:  # a listener may raise anything; the assignment is valid (LISTENER-4)
+        except BaseException as problem:
+            # a listener may raise anything; the assignment is valid (LISTENER-4)
             if _callbacks.interrupts(problem):
                 raise
             if self._error is not None:
@@ -119,9 +156,12 @@ class Listeners:
             self._calling = False
 
     def raise_first(self) -> None:
-        """Raise a listener's exception, once: ListenerError with it as the cause, or the WakeupError that it received."""
+        """Raise a listener's exception, once: ListenerError with it as the cause, or the
+        WakeupError that it received.
+        """
         if self._error is not None:
-            error, self._error = self._error, None
+            error = self._error
+            self._error = None
             raise error
 
 

@@ -1,8 +1,9 @@
 """The subscription of a consumer: named partitions, or all partitions of some topics.
 
 SUBSCRIPTION-1  one kind at a time: to change the kind, unsubscribe first
-SUBSCRIPTION-2  topics are checked before each wait. Without a group, a partition that was added later is read from its start,
-    whatever `auto.offset.reset` is: all its records are later than the subscription
+SUBSCRIPTION-2  topics are checked before each wait. Without a group, a partition that was added
+    later is read from its start, whatever `auto.offset.reset` is: all its records are later than
+    the subscription
 """
 
 from __future__ import annotations
@@ -29,13 +30,19 @@ class Subscription:
         self.kind: str = ""  # "", "assigned", "topics", "pattern"
 
     def clear(self) -> None:
-        self.kind, self.topics, self._pattern = "", frozenset(), None
+        self.kind = ""
+        self.topics = frozenset()
+        self._pattern = None
 
     def assign(self) -> None:
         self._set_kind("assigned")
 
-    def subscribe(self, topics: Iterable[str] | None, pattern: str | re.Pattern[str] | None) -> None:
-        """Subscribe to topics by name, or by a pattern that the whole name matches; replaces the previous subscription."""
+    def subscribe(
+        self, topics: Iterable[str] | None, pattern: str | re.Pattern[str] | None
+    ) -> None:
+        """Subscribe to topics by name, or by a pattern that the whole name matches; replaces the
+        previous subscription.
+        """
         if (topics is None) == (pattern is None):
             raise TypeError("subscribe() takes either topics or a pattern")
         if pattern is not None:
@@ -46,8 +53,12 @@ class Subscription:
         self._set_kind("topics")
         self.topics = names
 
-    def with_selection(self, topics: Iterable[str] | None, pattern: str | re.Pattern[str] | None) -> Subscription:
-        """A subscription to other topics; this one does not change. Raises as `subscribe` does, and for unknown names."""
+    def with_selection(
+        self, topics: Iterable[str] | None, pattern: str | re.Pattern[str] | None
+    ) -> Subscription:
+        """A subscription to other topics; this one does not change. Raises as `subscribe` does, and
+        for unknown names.
+        """
         made = Subscription(self._engine, exclude_internal=self._exclude_internal)
         made.kind = self.kind
         made.subscribe(topics, pattern)
@@ -57,7 +68,9 @@ class Subscription:
         return made
 
     def become(self, other: Subscription) -> None:
-        self.kind, self.topics, self._pattern = other.kind, other.topics, other._pattern
+        self.kind = other.kind
+        self.topics = other.topics
+        self._pattern = other._pattern
 
     def refresh(self) -> None:
         """Update the topics that match the pattern, if there is one."""
@@ -76,12 +89,18 @@ class Subscription:
     def partitions(self) -> list[TopicPartition]:
         """The partitions to read now. Raises UnknownTopicOrPartitionError."""
         self.refresh()
-        return [TopicPartition(name, number) for name in sorted(self.topics) for number in self._engine.topic(name).here]
+        return [
+            TopicPartition(name, number)
+            for name in sorted(self.topics)
+            for number in self._engine.topic(name).here
+        ]
 
     def _set_kind(self, kind: str) -> None:
         by_topic = {"topics", "pattern"}
         if self.kind and self.kind != kind and not {self.kind, kind} <= by_topic:
-            raise StateError("topics, patterns and assigned partitions exclude one another: unsubscribe() first")
+            raise StateError(
+                "topics, patterns and assigned partitions exclude one another: unsubscribe() first"
+            )
         self.clear()
         self.kind = kind
 

@@ -1,7 +1,8 @@
 """Guards objects that only one thread at a time may use.
 
-A second thread is refused at once and never waits: a wait would hide a bug of the application. The thread inside may enter again
-(a listener that calls back). An interrupt at any point leaves the guard usable, for each thread.
+A second thread is refused at once and never waits: a wait would hide a bug of the application. The
+thread inside may enter again (a listener that calls back). An interrupt at any point leaves the
+guard usable, for each thread.
 """
 
 from __future__ import annotations
@@ -31,12 +32,16 @@ def thread_guard(what: str) -> Claim:
 
 
 def _refuse(what: str, owner: int) -> NoReturn:
-    raise ConcurrentUseError(f"{what} is in use by thread {owner}; use one per thread, or wakeup() to stop it")
+    raise ConcurrentUseError(
+        f"{what} is in use by thread {owner}; use one per thread, or wakeup() to stop it"
+    )
 
 
 @scope
 def claimed_within(guard: Claim, timeout_s: float | None) -> Iterator[None]:
-    """As `with guard`, but waits for the thread inside, which was asked to leave. Raises ConcurrentUseError."""
+    """As `with guard`, but waits for the thread inside, which was asked to leave. Raises
+    ConcurrentUseError.
+    """
     end = None if timeout_s is None else monotonic() + timeout_s
     while True:
         with Guard(guard.leave, guard.attempt) as entered:

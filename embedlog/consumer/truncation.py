@@ -1,8 +1,9 @@
 """Detects log truncation by the leader epoch of the last record that a reader has seen.
 
-TRUNCATION-1  a position has the epoch of the record before it. A new leader epoch begins at every truncation below published
-    offsets. So the reader and the log diverge where that epoch now ends
-TRUNCATION-2  positions are checked when the partition's epoch differs from the last check, and after a seek with an epoch
+TRUNCATION-1  a position has the epoch of the record before it. A new leader epoch begins at every
+    truncation below published offsets. So the reader and the log diverge where that epoch now ends
+TRUNCATION-2  positions are checked when the partition's epoch differs from the last check, and
+    after a seek with an epoch
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
 
 
 def check_position(cursor: Cursor, bounds: Bounds) -> None:
-    """Raises LogTruncationError if the log no longer contains the records before the cursor's position."""
+    """Raises LogTruncationError if the log no longer contains the records before the cursor's
+    position.
+    """
     if bounds.epoch == cursor.checked_epoch:
         return
-    position, epoch = cursor.position, cursor.epoch
+    position = cursor.position
+    epoch = cursor.epoch
     if epoch >= 0:
         known, end = cursor.partition.epoch_end(epoch)
         if known < 0 or end < position:
@@ -29,7 +33,11 @@ def check_position(cursor: Cursor, bounds: Bounds) -> None:
             place = f"{cursor.tp.topic}-{cursor.tp.partition}"
             raise LogTruncationError(
                 f"{place}: the log was cut below the position {position} of leader epoch {epoch}"
-                + (": that epoch is unknown" if diverging is None else f": that epoch ends at {end} now"),
+                + (
+                    ": that epoch is unknown"
+                    if diverging is None
+                    else f": that epoch ends at {end} now"
+                ),
                 topic=cursor.tp.topic,
                 partition=cursor.tp.partition,
                 offset=position,

@@ -1,12 +1,17 @@
 """Waits for records, topic changes, ends of transactions and wakeups.
 
-WAITER-1  a wait does not poll: it sleeps in the kernel on futex words that appends, topic changes and `wakeup` change
-WAITER-2  the futex word of the topics is read before the topics: a change in between is detected by the next check
-WAITER-3  the group's duties are done before each collection; a call waits at most until the next duty is due
-WAITER-4  a transaction that blocks a reader for RESOLVE_S is checked, since its owner may have ended; a read-only log changes
-    nothing
-WAITER-5  in a set a partition without a leader stops no other one: nothing waits for it except the sleep, which a decision ends
-WAITER-6  the first sleep of LOAD_S or more imports what a first read needs: the first record of a consumer would wait for it
+WAITER-1  a wait does not poll: it sleeps in the kernel on futex words that appends, topic changes
+    and `wakeup` change
+WAITER-2  the futex word of the topics is read before the topics: a change in between is detected by
+    the next check
+WAITER-3  the group's duties are done before each collection; a call waits at most until the next
+    duty is due
+WAITER-4  a transaction that blocks a reader for RESOLVE_S is checked, since its owner may have
+    ended; a read-only log changes nothing
+WAITER-5  in a set a partition without a leader stops no other one: nothing waits for it except the
+    sleep, which a decision ends
+WAITER-6  the first sleep of LOAD_S or more imports what a first read needs: the first record of a
+    consumer would wait for it
 """
 
 from __future__ import annotations
@@ -30,7 +35,9 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 AT_ONCE_NS = 1  # a deadline (boot clock) that is over: nothing is waited for
-TOPICS_CHECK_S = 0.5  # between two checks of the topics while their word is odd: a change is in progress, or was not signalled
+# between two checks of the topics while their word is odd: a change is in progress, or was not
+# signalled
+TOPICS_CHECK_S = 0.5
 GROUP_CHECK_S = 1.0  # between two checks of the partitions by a group member without a signal
 LEADER_CHECK_S = 0.2  # between two checks for a leader, without a decision
 RESOLVE_S = 0.1  # between two checks of a transaction that blocks this reader
@@ -57,9 +64,15 @@ class Waiter:
     """
 
     def __init__(
-        self, engine: Engine, config: ConsumerConfig, rotation: Rotation, follow: Callable[[Subscription], None]
+        self,
+        engine: Engine,
+        config: ConsumerConfig,
+        rotation: Rotation,
+        follow: Callable[[Subscription], None],
     ) -> None:
-        self.metrics = Metrics(window_s=config.metrics_sample_window_ms / 1000, window_count=config.metrics_num_samples)
+        self.metrics = Metrics(
+            window_s=config.metrics_sample_window_ms / 1000, window_count=config.metrics_num_samples
+        )
         self.poll_began = self.first_began = time.monotonic()
         self.poll_count = 0
         self.poll_gap_max_s = self.idle_s = 0.0
@@ -92,8 +105,15 @@ class Waiter:
 
     # ---- the loop ----
 
-    def wait_for(self, collect: Callable[[], Found | None], timeout_s: float | None, subscription: Subscription) -> Found | None:
-        """The first true result of `collect`, within `timeout_s` (None: forever); otherwise its last result, or None."""
+    def wait_for(
+        self,
+        collect: Callable[[], Found | None],
+        timeout_s: float | None,
+        subscription: Subscription,
+    ) -> Found | None:
+        """The first true result of `collect`, within `timeout_s` (None: forever); otherwise its
+        last result, or None.
+        """
         if not subscription.kind:
             raise StateError("nothing is subscribed or assigned: subscribe() or assign() first")
         began = self._now = time.monotonic()
@@ -160,9 +180,17 @@ class Waiter:
 
     def _check_topics(self, subscription: Subscription) -> None:
         word = self._engine.topics_version()
-        if word == self._topics and not word & 1 and self._now - self._checked_s < self._topics_age_s:
+        if (
+            word == self._topics
+            and not word & 1
+            and self._now - self._checked_s < self._topics_age_s
+        ):
             return
-        if word & 1 and subscription.kind == "assigned" and self._now - self._checked_s < TOPICS_CHECK_S:
+        if (
+            word & 1
+            and subscription.kind == "assigned"
+            and self._now - self._checked_s < TOPICS_CHECK_S
+        ):
             self._topics = word
             return
         if self._replicated:
@@ -170,7 +198,8 @@ class Waiter:
                 self._follow(subscription)
         else:
             self._follow(subscription)
-        self._topics, self._checked_s = word, self._now
+        self._topics = word
+        self._checked_s = self._now
 
     def _too_late(self, found: Found | None, now: float) -> Found | None:
         """At the deadline: a blocking transaction is checked even if the polls do not wait."""
@@ -179,10 +208,16 @@ class Waiter:
         return found
 
     def _sleep(self, now: float, deadline: float | None, short_until: float) -> bool:
-        """Sleep until a partition grows (then True), topics change, a wakeup arrives, or another check is due."""
+        """Sleep until a partition grows (then True), topics change, a wakeup arrives, or another
+        check is due.
+        """
         if self._committed and self._ended_transactions(now):
             return False
-        until = now + self._topics_age_s if deadline is None else min(deadline, now + self._topics_age_s)
+        until = (
+            now + self._topics_age_s
+            if deadline is None
+            else min(deadline, now + self._topics_age_s)
+        )
         if self._topics & 1:
             until = min(until, now + TOPICS_CHECK_S)
         if self._stuck_since is not None:
@@ -203,24 +238,42 @@ class Waiter:
         self._now = time.monotonic()
         return False
 
-    def _sleep_in_group(self, duty: Duty, now: float, until: float, tails: list[tuple[Any, int]]) -> bool:
-        """As `_sleep`, with the group's duties in between; these do not check partitions without a signal."""
-        until, moved = min(until, now + GROUP_CHECK_S), duty.moved
+    def _sleep_in_group(
+        self, duty: Duty, now: float, until: float, tails: list[tuple[Any, int]]
+    ) -> bool:
+        """As `_sleep`, with the group's duties in between; these do not check partitions without a
+        signal.
+        """
+        until = min(until, now + GROUP_CHECK_S)
+        moved = duty.moved
         while True:
             part = min(until, duty.until_ns / 1e9)
-            if self._engine.wait(tails, part - now, self, self._committed, self._topics, duty.notices(), part < until):
+            if self._engine.wait(
+                tails, part - now, self, self._committed, self._topics, duty.notices(), part < until
+            ):
                 return True
             now = self._now = time.monotonic()
-            if now >= until or self._woken or self._stopped or self._engine.topics_version() != self._topics:
+            if (
+                now >= until
+                or self._woken
+                or self._stopped
+                or self._engine.topics_version() != self._topics
+            ):
                 return False
             duty.run_duties()
             if duty.moved != moved:
                 return False
 
     def _led(self) -> Iterable[Cursor]:
-        """The cursors that can be read, without those whose partition has no leader now (WAITER-5)."""
+        """The cursors that can be read, without those whose partition has no leader now
+        (WAITER-5).
+        """
         cursors = self._rotation.readable()
-        return [cursor for cursor in cursors if self._engine.is_led(cursor.partition)] if self._replicated else cursors
+        return (
+            [cursor for cursor in cursors if self._engine.is_led(cursor.partition)]
+            if self._replicated
+            else cursors
+        )
 
     def _end(self, cursor: Cursor) -> int:
         return end_offset(cursor.partition.bounds(), self._isolation)
@@ -228,15 +281,19 @@ class Waiter:
     # ---- fetch.min.bytes ----
 
     def _too_little(self, short_until: float, deadline: float | None) -> bool:
-        """Whether less than `fetch.min.bytes` is available, no records are fetched ahead, and both this wait and the poll may
-        continue.
+        """Whether less than `fetch.min.bytes` is available, no records are fetched ahead, and both
+        this wait and the poll may continue.
         """
         now = time.monotonic()
         if now >= short_until or (deadline is not None and now >= deadline):
             return False
         known = 0
         for cursor in self._led():
-            unread = None if cursor.has_records or cursor.position < 0 else cursor.partition.unread_bytes(cursor.position)
+            unread = (
+                None
+                if cursor.has_records or cursor.position < 0
+                else cursor.partition.unread_bytes(cursor.position)
+            )
             if unread is None:
                 return False  # fetched ahead, or not at the end of the log: enough data
             known += unread
@@ -245,7 +302,9 @@ class Waiter:
     # ---- blocking transactions ----
 
     def _ended_transactions(self, now: float) -> bool:
-        """Whether a blocking transaction was ended. WAITER-4: at most every RESOLVE_S, and first after RESOLVE_S."""
+        """Whether a blocking transaction was ended. WAITER-4: at most every RESOLVE_S, and first
+        after RESOLVE_S.
+        """
         stuck = [cursor for cursor in self._led() if is_stuck(cursor)]
         if not stuck:
             self._stuck_since = None
@@ -254,12 +313,16 @@ class Waiter:
         elif now - self._stuck_since >= RESOLVE_S:
             self._stuck_since = now
             if not self._engine.read_only:
-                return bool(sum(self._engine.transactions.resolve(cursor.partition) for cursor in stuck))
+                return bool(
+                    sum(self._engine.transactions.resolve(cursor.partition) for cursor in stuck)
+                )
         return False
 
 
 def is_stuck(cursor: Cursor) -> bool:
-    """Whether a committed reader is at the last stable offset, and an open transaction hides later records."""
+    """Whether a committed reader is at the last stable offset, and an open transaction hides later
+    records.
+    """
     bounds = cursor.partition.bounds()
     return bool(cursor.position == bounds.last_stable < bounds.high_watermark)
 

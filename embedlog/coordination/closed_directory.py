@@ -1,8 +1,9 @@
 """Holds a log directory that is closed, and determines its last use.
 
-CLOSEDDIRECTORY-1  the open lock keeps processes of embedlog waiting, and `.lock` is held exclusively, as a broker holds it
-CLOSEDDIRECTORY-2  the last use is determined before `.lock` is held. The lock file and the mark of an orderly close are compared
-    after that: a broker replaces both
+CLOSEDDIRECTORY-1  the open lock keeps processes of embedlog waiting, and `.lock` is held
+    exclusively, as a broker holds it
+CLOSEDDIRECTORY-2  the last use is determined before `.lock` is held. The lock file and the mark of
+    an orderly close are compared after that: a broker replaces both
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _TIMEOUT_MS: Final = 10_000
 
 
 class Use(NamedTuple):
-    """The last use of a closed directory. `clean`: it was closed in order. `by_broker`: a broker used it after embedlog."""
+    """The last use of a closed directory. `clean`: it was closed in order. `by_broker`: a broker
+    used it after embedlog.
+    """
 
     clean: bool
     by_broker: bool
@@ -30,7 +33,9 @@ class Use(NamedTuple):
 
 def last_use(path: Path) -> Use:
     """The last use of the directory. Raises DirectoryInUseError if a broker is running on it."""
-    directory = Directory(path, read_only=True, mode=0o666, lock_timeout_ms=_TIMEOUT_MS, shared="no")
+    directory = Directory(
+        path, read_only=True, mode=0o666, lock_timeout_ms=_TIMEOUT_MS, shared="no"
+    )
     try:
         directory.enter(lambda first: None)
         return Use(directory.clean, directory.foreign)
@@ -40,20 +45,29 @@ def last_use(path: Path) -> Use:
 
 @scope
 def held(path: Path) -> Iterator[Use]:
-    """Hold a closed directory (CLOSEDDIRECTORY-1). Raises DirectoryInUseError if any process uses it."""
+    """Hold a closed directory (CLOSEDDIRECTORY-1). Raises DirectoryInUseError if any process uses
+    it.
+    """
     mode = LogConfig().file_mode
     opening = locks.LockFile(path / file_names.OPEN_LOCK, mode)
     try:
         with opening.hold(files.deadline_after(_TIMEOUT_MS / 1000)):
-            use, mark = last_use(path), files.facts_of(path / file_names.CLEAN_MARK)
+            use = last_use(path)
+            mark = files.facts_of(path / file_names.CLEAN_MARK)
             lock = path / file_names.BROKER_LOCK
             with files.opened(lock, files.CREATE, mode) as fd:
                 if system.lock_try(fd, True) < 0:
                     raise lock_holders.in_use("the directory is open: close it there first", lock)
-                ours, named = files.facts(fd, lock), files.facts_of(lock)
-                same = named is not None and (named.device, named.inode) == (ours.device, ours.inode)
+                ours = files.facts(fd, lock)
+                named = files.facts_of(lock)
+                same = named is not None and (named.device, named.inode) == (
+                    ours.device,
+                    ours.inode,
+                )
                 if not same or files.facts_of(path / file_names.CLEAN_MARK) != mark:
-                    raise DirectoryInUseError("another process uses the directory: repeat when it has ended", path=path)
+                    raise DirectoryInUseError(
+                        "another process uses the directory: repeat when it has ended", path=path
+                    )
                 yield use
     finally:
         opening.close()

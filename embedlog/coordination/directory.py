@@ -1,16 +1,20 @@
-"""Opens and closes a log directory: the open lock, `.lock`, incarnations, the clean mark (`docs/protocol.md`, opening and
-closing).
+"""Opens and closes a log directory: the open lock, `.lock`, incarnations, the clean mark
+(`docs/protocol.md`, opening and closing).
 
 DIRECTORY-1  the open lock serializes openers and closers, during all of their work
-DIRECTORY-2  a broker holds `.lock` exclusively, each embedlog process holds it shared; a process that gets it exclusively is the
-    first one
-DIRECTORY-3  after locking, and again after foreign use, the name must still lead to the locked file: a broker unlinks it late
-DIRECTORY-4  the first process removes the clean mark, durably, before anything is written; the last one writes it after the syncs
-DIRECTORY-5  the clean mark is signed with the incarnation: a signed mark proves, in a copy too, that no broker used the directory
-    since. An unsigned mark is identified by inode and time. If the mark is missing or replaced, a broker used the directory. The
-    number of that visit is recorded first: the manifest of a partition that was not loaded since describes a time before the
-    visit
-DIRECTORY-6  the control page shows whether the processes in the directory use it as a part of a set. Others are refused
+DIRECTORY-2  a broker holds `.lock` exclusively, each embedlog process holds it shared; a process
+    that gets it exclusively is the first one
+DIRECTORY-3  after locking, and again after foreign use, the name must still lead to the locked
+    file: a broker unlinks it late
+DIRECTORY-4  the first process removes the clean mark, durably, before anything is written; the last
+    one writes it after the syncs
+DIRECTORY-5  the clean mark is signed with the incarnation: a signed mark proves, in a copy too,
+    that no broker used the directory since. An unsigned mark is identified by inode and time. If
+    the mark is missing or replaced, a broker used the directory. The number of that visit is
+    recorded first: the manifest of a partition that was not loaded since describes a time before
+    the visit
+DIRECTORY-6  the control page shows whether the processes in the directory use it as a part of a
+    set. Others are refused
 """
 
 from __future__ import annotations
@@ -35,20 +39,41 @@ from embedlog.errors import (
 from embedlog.storage import file_names, files, lock_holders, locks
 from embedlog.storage.control_page import boot_number, cache_number
 from embedlog.storage.file_systems import check_filesystem
-from embedlog.storage.identity import ensure_meta, mark_owner, note_visit, read_visit, remove_clean_mark, write_clean_mark
+from embedlog.storage.identity import (
+    ensure_meta,
+    mark_owner,
+    note_visit,
+    read_visit,
+    remove_clean_mark,
+    write_clean_mark,
+)
 
 SETTLING_S: Final = 0.05  # a broker unlinks `.lock` some time after the unlock
 
 # Words of the directory's control page.
-MARK_INODE, MARK_NS, WAS_CLEAN, WAS_FOREIGN, BY_LOCKS, BOOT, IN_SET, REGISTERED = 0, 1, 2, 3, 12, 15, 16, 19
+MARK_INODE = 0
+MARK_NS = 1
+WAS_CLEAN = 2
+WAS_FOREIGN = 3
+BY_LOCKS = 12
+BOOT = 15
+IN_SET = 16
+REGISTERED = 19
 
 
 class Directory:
-    """The state of one process in a log directory. Threads: `enter` and `leave` once each; the rest may be read from any."""
+    """The state of one process in a log directory. Threads: `enter` and `leave` once each; the rest
+    may be read from any.
+    """
 
-    def __init__(self, path: Path, *, read_only: bool, mode: int, lock_timeout_ms: int, shared: str) -> None:
-        self.path, self.read_only, self._mode = path, read_only, mode
-        self._timeout_ms, self._shared = lock_timeout_ms, shared
+    def __init__(
+        self, path: Path, *, read_only: bool, mode: int, lock_timeout_ms: int, shared: str
+    ) -> None:
+        self.path = path
+        self.read_only = read_only
+        self._mode = mode
+        self._timeout_ms = lock_timeout_ms
+        self._shared = shared
         self._open_lock: locks.LockFile | None = None
         self._lock_fd = -1
         self._lock_name = os.fspath(path / file_names.BROKER_LOCK)
@@ -58,10 +83,12 @@ class Directory:
         self.clean = False
         self.foreign = False
         self.visit = 0
-        self.seen: object = None  # by a reader, at its last refresh: changes after each open or close
+        # by a reader, at its last refresh: changes after each open or close
+        self.seen: object = None
         self.broker_epoch = -1  # for the clean mark
         self.in_set = False  # whether this process uses it as a part of a set (DIRECTORY-6)
-        self.beginning: Callable[[], None] | None = None  # called by the first process, before it removes the clean mark
+        # called by the first process, before it removes the clean mark
+        self.beginning: Callable[[], None] | None = None
 
     def _deadline(self) -> int:
         return system.boot_ns() + self._timeout_ms * 1_000_000
@@ -69,14 +96,17 @@ class Directory:
     # ---- open ------------------------------------------------------------------------------------
 
     def enter(self, prepare: Callable[[bool], None]) -> None:
-        """Open the directory; `prepare(first)` runs under the open lock, with `.lock` held exclusively if first.
+        """Open the directory; `prepare(first)` runs under the open lock, with `.lock` held
+        exclusively if first.
 
-        Raises DirectoryInUseError, UnsupportedFilesystemError, ForeignDirectoryError, LockTimeoutError.
+        Raises DirectoryInUseError, UnsupportedFilesystemError, ForeignDirectoryError,
+        LockTimeoutError.
         """
         check_filesystem(self.path, self._shared)
         if files.exists(self.path / file_names.UNFINISHED):
             raise ForeignDirectoryError(
-                "an incomplete backup, which was interrupted: delete it and make it again", path=self.path / file_names.UNFINISHED
+                "an incomplete backup, which was interrupted: delete it and make it again",
+                path=self.path / file_names.UNFINISHED,
             )
         if self.read_only:
             self._enter_read_only()
@@ -86,7 +116,9 @@ class Directory:
         try:
             with self._open_lock.hold(self._deadline()):
                 if not self._open_lock.in_place():
-                    raise StorageError("the directory was replaced while it was being opened", path=self.path)
+                    raise StorageError(
+                        "the directory was replaced while it was being opened", path=self.path
+                    )
                 try:
                     self._join(prepare)
                 except BaseException:
@@ -110,14 +142,18 @@ class Directory:
         self.refresh()
 
     def refresh(self) -> bool:
-        """Whether an embedlog process is writing here; adopts its incarnation. Refuses a broker. Read-only use."""
+        """Whether an embedlog process is writing here; adopts its incarnation. Refuses a broker.
+        Read-only use.
+        """
         state = self._probe()
         if state == 2:
             raise DirectoryInUseError(
-                "the directory is held exclusively: a Kafka broker is running on it", path=self.path / file_names.BROKER_LOCK
+                "the directory is held exclusively: a Kafka broker is running on it",
+                path=self.path / file_names.BROKER_LOCK,
             )
         path = self.path / file_names.CONTROL
-        found, mark = files.facts_of(path), files.facts_of(self.path / file_names.CLEAN_MARK)
+        found = files.facts_of(path)
+        mark = files.facts_of(self.path / file_names.CLEAN_MARK)
         if self.page is None and found is not None and found.size >= system.PAGE_BYTES:
             with files.opened(path, files.READ) as fd:
                 self.page = system.Page(fd, False, self._by_locks)
@@ -136,7 +172,9 @@ class Directory:
         return True
 
     def _probe(self) -> int:
-        """State of `.lock`; an exclusive holder is probed until an opener or closer of embedlog would be done."""
+        """State of `.lock`; an exclusive holder is probed until an opener or closer of embedlog
+        would be done.
+        """
         try:
             fd = files.open_file(self.path / file_names.BROKER_LOCK, files.READ)
         except StorageError as problem:
@@ -159,21 +197,26 @@ class Directory:
             fd = self._lock_fd = files.open_file(path, files.CREATE, self._mode)
             first = system.lock_try(fd, True) == 0
             if not first and system.lock_try(fd, False) < 0:
-                raise DirectoryInUseError("the directory is held exclusively: a Kafka broker is running on it", path=path)
-            first = first or system.lock_try(fd, True) == 0  # the others may have ended, and a broker come, between both tries
+                raise DirectoryInUseError(
+                    "the directory is held exclusively: a Kafka broker is running on it", path=path
+                )
+            # the others may have ended, and a broker come, between both tries
+            first = first or system.lock_try(fd, True) == 0
             self._read_mark()
             if self._is_current(fd, path, settle=first and self.foreign):
                 return first or self._no_process(path)
             self._unlock()
             if system.boot_ns() > deadline:
-                raise DirectoryInUseError("another process keeps replacing the lock file", path=path)
+                raise DirectoryInUseError(
+                    "another process keeps replacing the lock file", path=path
+                )
 
     def _no_process(self, path: Path) -> bool:
-        """Whether none of the shared holders of `.lock` is an embedlog process: any reader of the file can hold it. REQUIRES the
-        open lock.
+        """Whether none of the shared holders of `.lock` is an embedlog process: any reader of the
+        file can hold it. REQUIRES the open lock.
 
-        Raises DirectoryInUseError after a broker's visit, also if the broker was killed and left no mark. The control page's
-        information about the time before must not be used.
+        Raises DirectoryInUseError after a broker's visit, also if the broker was killed and left no
+        mark. The control page's information about the time before must not be used.
         """
         if self.foreign and self.page is not None:
             raise self._foreign_holder()
@@ -182,29 +225,35 @@ class Directory:
     def _foreign_holder(self) -> DirectoryInUseError:
         path = self.path / file_names.BROKER_LOCK
         return lock_holders.in_use(
-            "a program other than embedlog holds a shared lock on the lock file, or the control page is damaged",
+            "a program other than embedlog holds a shared lock on the lock file, or the control "
+            "page is damaged",
             path,
             own=int(self._lock_fd >= 0),
         )
 
     def _is_unused(self, page: system.Page) -> bool:
-        """Whether the page proves that no embedlog process is in: an open clears the mark's words, and processes end with the
-        boot.
+        """Whether the page proves that no embedlog process is in: an open clears the mark's words,
+        and processes end with the boot.
         """
         if page.word(MARK_INODE) != 0:
             return True
-        boot, then = boot_number(), page.word(BOOT)
+        boot = boot_number()
+        then = page.word(BOOT)
         return not self._by_locks and 0 not in (boot, then) and boot != then
 
     def _is_current(self, fd: int, path: str | Path, settle: bool) -> bool:
         if settle:
             time.sleep(SETTLING_S)
-        held, named = files.facts(fd, path), files.facts_of(path)
+        held = files.facts(fd, path)
+        named = files.facts_of(path)
         return named is not None and (named.device, named.inode) == (held.device, held.inode)
 
     def held_lock(self) -> tuple[str, int, int, int]:
-        """Path, device, inode and descriptor of the held `.lock`, for the check before every append."""
-        fd, known = self._lock_fd, self._held
+        """Path, device, inode and descriptor of the held `.lock`, for the check before every
+        append.
+        """
+        fd = self._lock_fd
+        known = self._held
         if known is None or known[3] != fd:  # another file is opened before this one is closed
             found = files.facts(fd)
             known = self._held = self._lock_name, found.device, found.inode, fd
@@ -217,7 +266,8 @@ class Directory:
         self._check_exists()
         path = self.path / file_names.BROKER_LOCK
         raise StorageError(
-            f"the lock file of this directory was {'replaced' if files.exists(path) else 'removed'}; a broker may be using it:"
+            "the lock file of this directory was "
+            f"{'replaced' if files.exists(path) else 'removed'}; a broker may be using it:"
             " open the directory again",
             path=path,
         )
@@ -225,7 +275,9 @@ class Directory:
     def _check_exists(self) -> None:
         if not files.is_directory(self.path):
             raise StorageError(
-                "the log directory does not exist any more: it was removed or renamed", errno=errno.ENOENT, path=self.path
+                "the log directory does not exist any more: it was removed or renamed",
+                errno=errno.ENOENT,
+                path=self.path,
             )
 
     def reacquire(self) -> None:
@@ -240,18 +292,27 @@ class Directory:
         fd, created = self._opened_again(path)
         try:
             ours = system.lock_try(fd, False) == 0 and self._is_current(fd, path, settle=False)
-            if not ours or files.exists(self.path / file_names.CLEAN_MARK) or not (created or self._held_by_ours(fd)):
+            if (
+                not ours
+                or files.exists(self.path / file_names.CLEAN_MARK)
+                or not (created or self._held_by_ours(fd))
+            ):
                 raise DirectoryInUseError(
-                    "the lock file was removed, and another process uses or used the directory: open it again", path=path
+                    "the lock file was removed, and another process uses or used the directory: "
+                    "open it again",
+                    path=path,
                 )
         except BaseException:
             files.close(fd)
             raise
-        before, self._lock_fd = self._lock_fd, fd
+        before = self._lock_fd
+        self._lock_fd = fd
         files.close(before)
 
     def _opened_again(self, path: Path) -> tuple[int, bool]:
-        """A descriptor of `.lock`, and whether this process has created it: then no broker has used the directory meanwhile."""
+        """A descriptor of `.lock`, and whether this process has created it: then no broker has used
+        the directory meanwhile.
+        """
         try:
             return files.open_file(path, files.EXCLUSIVE, self._mode), True
         except StorageError as problem:
@@ -260,7 +321,8 @@ class Directory:
         return files.open_file(path, files.CREATE, self._mode), False
 
     def _held_by_ours(self, fd: int) -> bool:
-        """Whether a process of this incarnation seems to hold `.lock`, too; its creator may be about to lock it.
+        """Whether a process of this incarnation seems to hold `.lock`, too; its creator may be
+        about to lock it.
 
         A lock file without a holder may be that of a killed broker.
         """
@@ -270,17 +332,24 @@ class Directory:
         return held and self.page is not None and self.page.incarnation() == self.incarnation
 
     def holds_lock(self) -> bool:
-        """Whether `.lock` is still the locked file: if not, a broker may have started, and writing must stop."""
+        """Whether `.lock` is still the locked file: if not, a broker may have started, and writing
+        must stop.
+        """
         if self.read_only:
             return True
         return self._lock_fd >= 0 and self._is_current(self._lock_fd, self._lock_name, settle=False)
 
     def created_ns(self) -> int | None:
-        """The birth time of the directory's own lock file, which nothing replaces; None if the file system has none.
+        """The birth time of the directory's own lock file, which nothing replaces; None if the file
+        system has none.
 
         REQUIRES the open lock.
         """
-        return None if self._open_lock is None else files.created_ns(self._open_lock.fd, self._open_lock.path)
+        return (
+            None
+            if self._open_lock is None
+            else files.created_ns(self._open_lock.fd, self._open_lock.path)
+        )
 
     # ---- incarnations ----------------------------------------------------------------------------
 
@@ -292,18 +361,25 @@ class Directory:
         self.visit = read_visit(self.path)
         owner = mark_owner(self.path) if mark is not None else None
         self.clean = mark is not None
-        if owner is not None:  # a copy that was made during an open has embedlog's mark beside a later page
+        # a copy that was made during an open has embedlog's mark beside a later page
+        if owner is not None:
             self.foreign = False
             self.clean = page is None or page.version() < 0 or page.incarnation() == owner
         elif page is None:
             self.foreign = self.clean or self._is_of_others()
         elif mark is not None:
-            self.foreign = (page.word(MARK_INODE), page.word(MARK_NS)) != (mark.inode, mark.modified_ns)
+            self.foreign = (page.word(MARK_INODE), page.word(MARK_NS)) != (
+                mark.inode,
+                mark.modified_ns,
+            )
         else:
-            self.foreign = page.word(MARK_INODE) != 0  # the mark was removed: a broker removes it when it starts
+            # the mark was removed: a broker removes it when it starts
+            self.foreign = page.word(MARK_INODE) != 0
 
     def _is_of_others(self) -> bool:
-        """Whether a directory without a control page has checkpoints of a broker, or partitions that nobody registered."""
+        """Whether a directory without a control page has checkpoints of a broker, or partitions
+        that nobody registered.
+        """
         names = files.listing(self.path)
         if any(name.endswith("-checkpoint") for name in names):
             return True
@@ -323,12 +399,16 @@ class Directory:
         page = self._map()
         if page is not None and page.version() > system.PAGE_VERSION:
             raise UnsupportedFormatError(
-                "the control page was written by a newer embedlog", path=path, expected=system.PAGE_VERSION, found=page.version()
+                "the control page was written by a newer embedlog",
+                path=path,
+                expected=system.PAGE_VERSION,
+                found=page.version(),
             )
         if self.beginning is not None:
             self.beginning()
         if self.foreign or self.visit < 0:
-            self.visit = note_visit(self.path, self._mode)  # before the evidence of the visit is removed
+            # before the evidence of the visit is removed
+            self.visit = note_visit(self.path, self._mode)
         self._forget_mark()
         remove_clean_mark(self.path)
         ensure_meta(self.path, self._mode)
@@ -340,21 +420,33 @@ class Directory:
         found = files.facts_of(path)
         if page is None or found is None:
             raise StorageError("the control page disappeared while it was created", path=path)
-        page.write_directory(system.identity(self.incarnation, bytes(16), -1, found.device, found.inode))
+        page.write_directory(
+            system.identity(self.incarnation, bytes(16), -1, found.device, found.inode)
+        )
         page.set(BOOT, boot_number())
-        state = {WAS_CLEAN: self.clean, WAS_FOREIGN: self.foreign, BY_LOCKS: self._by_locks, IN_SET: self.in_set, REGISTERED: 0}
+        state = {
+            WAS_CLEAN: self.clean,
+            WAS_FOREIGN: self.foreign,
+            BY_LOCKS: self._by_locks,
+            IN_SET: self.in_set,
+            REGISTERED: 0,
+        }
         for word, value in ({MARK_INODE: 0, MARK_NS: 0} | state).items():
             page.set(word, int(value))
         recovery_due.note_opening(page, self.clean or made, self.foreign, cache_number(self.path))
         with files.opened(path, files.WRITE) as fd:
-            files.sync(fd, path)  # otherwise a power loss could restore or lose the words of a mark: both mean foreign use
+            # otherwise a power loss could restore or lose the words of a mark: both mean foreign
+            # use
+            files.sync(fd, path)
         if made:
             files.sync_directory(self.path)
 
     def _forget_mark(self) -> None:
-        """Clear the words of a signed mark before it is removed: without it, they would show the visit of a broker.
+        """Clear the words of a signed mark before it is removed: without it, they would show the
+        visit of a broker.
 
-        In a set they are on disk first: a directory that a broker visited is away until it is replaced.
+        In a set they are on disk first: a directory that a broker visited is away until it is
+        replaced.
         """
         if self.page is None or mark_owner(self.path) is None:
             return
@@ -385,11 +477,12 @@ class Directory:
             lock = self.path / file_names.BROKER_LOCK
             raise lock_holders.in_use(f"other processes use the directory {use}", lock)
         self.incarnation, self.visit = page.incarnation(), read_visit(self.path)
-        self.clean, self.foreign = bool(page.word(WAS_CLEAN)), bool(page.word(WAS_FOREIGN))
+        self.clean = bool(page.word(WAS_CLEAN))
+        self.foreign = bool(page.word(WAS_FOREIGN))
 
     def _check_access_mode(self, page: system.Page) -> None:
-        """Raises StateError: processes that map pages and processes that copy them under locks would undo each other's
-        changes.
+        """Raises StateError: processes that map pages and processes that copy them under locks
+        would undo each other's changes.
         """
         if bool(page.word(BY_LOCKS)) != self._by_locks:
             raise StateError(
@@ -405,7 +498,9 @@ class Directory:
 
     @property
     def is_registration_known(self) -> bool:
-        """Whether the first process of this incarnation knows, and has recorded, the outcome of its registration in a set."""
+        """Whether the first process of this incarnation knows, and has recorded, the outcome of its
+        registration in a set.
+        """
         return self.page is not None and bool(self.page.word(REGISTERED))
 
     def know_registration(self, known: bool) -> None:
@@ -415,16 +510,24 @@ class Directory:
 
     def check_only_process(self) -> None:
         """Raises DirectoryInUseError if another opening holds `.lock`, also one of this process."""
-        with self._open_lock.hold(self._deadline()) if self._open_lock is not None else contextlib.nullcontext():
+        with (
+            self._open_lock.hold(self._deadline())
+            if self._open_lock is not None
+            else contextlib.nullcontext()
+        ):
             if system.lock_try(self._lock_fd, True) < 0:
                 path = self.path / file_names.BROKER_LOCK
-                raise lock_holders.in_use("the log is open elsewhere: close it there first", path, own=1)
+                raise lock_holders.in_use(
+                    "the log is open elsewhere: close it there first", path, own=1
+                )
             system.lock_try(self._lock_fd, False)
 
     # ---- close -----------------------------------------------------------------------------------
 
     def leave(self, close_all: Callable[[], None]) -> None:
-        """Close the directory; the last process runs `close_all` and, if that succeeds, writes the clean mark."""
+        """Close the directory; the last process runs `close_all` and, if that succeeds, writes the
+        clean mark.
+        """
         if self._open_lock is None:
             self.release()
             return
@@ -442,7 +545,9 @@ class Directory:
 
     @property
     def is_left(self) -> bool:
-        """Whether this process holds no lock of the directory: after `leave` or `release`, and if it only reads."""
+        """Whether this process holds no lock of the directory: after `leave` or `release`, and if
+        it only reads.
+        """
         return self._open_lock is None
 
     def _write_mark(self) -> None:
@@ -453,11 +558,15 @@ class Directory:
             self.page.set(MARK_NS, mark.modified_ns)
             path = self.path / file_names.CONTROL
             with files.opened(path, files.WRITE) as fd:
-                files.sync(fd, path)  # otherwise a later power loss would make embedlog's own mark foreign
+                # otherwise a later power loss would make embedlog's own mark foreign
+                files.sync(fd, path)
 
     def _unlock(self) -> None:
-        """Release `.lock`. An exclusive holder does so under the open lock: the next opener would consider it a broker."""
-        fd, self._lock_fd = self._lock_fd, -1
+        """Release `.lock`. An exclusive holder does so under the open lock: the next opener would
+        consider it a broker.
+        """
+        fd = self._lock_fd
+        self._lock_fd = -1
         files.close(fd)
 
     def release(self) -> None:
@@ -472,5 +581,6 @@ class Directory:
 
     def abandon(self) -> None:
         """Close inherited descriptors in a forked child, without effect on the parent."""
-        fd, self._lock_fd = self._lock_fd, -1
+        fd = self._lock_fd
+        self._lock_fd = -1
         files.close_inherited(fd)

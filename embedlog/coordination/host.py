@@ -1,8 +1,9 @@
 """What the coordination of processes needs of an open log and of its directories, as protocols.
 
-HOST-1  changes of topics need one directory, and of the open log the deletion of committed offsets only
-HOST-2  groups and transactions need the open log: their topics may be in any of its directories. Of the directories they use the
-    control pages only, for `recovery` after a power loss
+HOST-1  changes of topics need one directory, and of the open log the deletion of committed offsets
+    only
+HOST-2  groups and transactions need the open log: their topics may be in any of its directories. Of
+    the directories they use the control pages only, for `recovery` after a power loss
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class PartitionHost(Protocol):
     def partition_count(self, name: str) -> int: ...
     def mapped_topics_version(self) -> int: ...
     def await_topics(self, version: int, deadline_ns: int) -> None: ...
-    def make_internal_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None: ...
+    def make_internal_topic(
+        self, name: str, partitions: int, config: Mapping[str, str]
+    ) -> None: ...
 
 
 class DirectoryHost(Protocol):
@@ -85,5 +88,9 @@ class Host(PartitionHost, Protocol):
     def is_led(self, partition: WatchedLog) -> bool: ...
     def still_lead(self, name: str, epochs: Mapping[int, int]) -> bool: ...
     def wait(
-        self, tails: Sequence[tuple[WatchedLog, int]], timeout_s: float | None, owner: object, committed: bool = False
+        self,
+        tails: Sequence[tuple[WatchedLog, int]],
+        timeout_s: float | None,
+        owner: object,
+        committed: bool = False,
     ) -> bool: ...

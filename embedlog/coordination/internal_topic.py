@@ -1,23 +1,27 @@
 """Decisions of several processes over an internal topic of the log: lock, catch up, decide, append.
 
-INTERNALTOPIC-1  each process keeps a view, the sum of a partition's records, and updates it from its last position
-INTERNALTOPIC-2  a position whose log end is below `purged_to`, or in another epoch, is invalid: the view is rebuilt from the log
-    start
-INTERNALTOPIC-3  a view that was not read before, and each view of a set, catches up without the lock. Under it only a bounded
-    rest is read, otherwise the lock is released once more
-INTERNALTOPIC-4  a decision is made from a current view and appended before the lock is released; a refusal writes nothing
-INTERNALTOPIC-5  followers of a partition are notified after the append, by a futex word of its page. A process may end before it
-    notifies, so this shortens waits and guarantees nothing
+INTERNALTOPIC-1  each process keeps a view, the sum of a partition's records, and updates it from
+    its last position
+INTERNALTOPIC-2  a position whose log end is below `purged_to`, or in another epoch, is invalid: the
+    view is rebuilt from the log start
+INTERNALTOPIC-3  a view that was not read before, and each view of a set, catches up without the
+    lock. Under it only a bounded rest is read, otherwise the lock is released once more
+INTERNALTOPIC-4  a decision is made from a current view and appended before the lock is released; a
+    refusal writes nothing
+INTERNALTOPIC-5  followers of a partition are notified after the append, by a futex word of its
+    page. A process may end before it notifies, so this shortens waits and guarantees nothing
 INTERNALTOPIC-6  an existing topic is used as it is, also a broker's; a missing one is created
-INTERNALTOPIC-7  with replicas a decision is made at the log end, and counts after its commit, after the release of the lock.
-    A reader waits until what it has read is committed (REPLICA-22), in the leader epoch that it was read in. A later leader
-    may have other records at these offsets: then it reads again
-INTERNALTOPIC-8  a decision whose leader changed before its commit does not count. It is made again, from the newer view.
-    So is one of which nothing was written, since too few replicas were in sync. A written one is waited for, not repeated
-INTERNALTOPIC-9  a view whose update was interrupted is rebuilt, since some records are applied. The position says so during
-    the update: an interrupt can come at any point
-INTERNALTOPIC-10  no thread waits without limit for another one's update: a signal handler in the midst of it may wait for that
-    thread. It takes another view
+INTERNALTOPIC-7  with replicas a decision is made at the log end, and counts after its commit, after
+    the release of the lock. A reader waits until what it has read is committed (REPLICA-22), in the
+    leader epoch that it was read in. A later leader may have other records at these offsets: then
+    it reads again
+INTERNALTOPIC-8  a decision whose leader changed before its commit does not count. It is made again,
+    from the newer view. So is one of which nothing was written, since too few replicas were in
+    sync. A written one is waited for, not repeated
+INTERNALTOPIC-9  a view whose update was interrupted is rebuilt, since some records are applied. The
+    position says so during the update: an interrupt can come at any point
+INTERNALTOPIC-10  no thread waits without limit for another one's update: a signal handler in the
+    midst of it may wait for that thread. It takes another view
 """
 
 from __future__ import annotations
@@ -63,9 +67,12 @@ logger = logging.getLogger("embedlog")
 REST_BYTES: Final = 1 << 20  # read under the lock at most
 REPLAY_BYTES: Final = 1 << 20
 REFRESHES: Final = 8  # of a view while leaders change
-RETRY_NS: Final = 200_000_000  # at most, between two attempts: decisions of the set wake a waiting process earlier
-UPDATE_S: Final = 1.0  # for an update of another thread, which takes milliseconds unless a signal handler interrupts it
-INCOMPLETE: Final = -1  # the position of a view that no records may be applied to: it is rebuilt, or being updated
+# at most, between two attempts: decisions of the set wake a waiting process earlier
+RETRY_NS: Final = 200_000_000
+# for an update of another thread, which takes milliseconds unless a signal handler interrupts it
+UPDATE_S: Final = 1.0
+# the position of a view that no records may be applied to: it is rebuilt, or being updated
+INCOMPLETE: Final = -1
 
 Record = replay.Record
 
@@ -90,9 +97,11 @@ class _Mirror(Generic[V]):
         view = make_view()
         self.transactional = isinstance(view, TransactionalView)
         self.state = _ReplayState(INCOMPLETE, -1, view)
-        self.topics = 1  # the topics' version at the last lookup of the partition; odd: a change was in progress
-        # For updates of the position; never held during a wait or a read. Reentrant only so that its holder is known: a signal
-        # handler in the midst of an update gets another mirror (`_mirror`), since the update is neither done nor to be repeated.
+        # the topics' version at the last lookup of the partition; odd: a change was in progress
+        self.topics = 1
+        # For updates of the position; never held during a wait or a read. Reentrant only so that
+        # its holder is known: a signal handler in the midst of an update gets another mirror
+        # (`_mirror`), since the update is neither done nor to be repeated.
         self.mutex = threading.RLock()
 
     def update(self, after: _ReplayState[V], records: replay.Records) -> None:
@@ -109,7 +118,9 @@ class _Stuck(Exception):
 class Decision(Generic[V]):
     """The lock is held and the view is current: read, decide, and append at most a few times."""
 
-    def __init__(self, mirror: _Mirror[V], state: _ReplayState[V], now: Published, deadline_ns: int) -> None:
+    def __init__(
+        self, mirror: _Mirror[V], state: _ReplayState[V], now: Published, deadline_ns: int
+    ) -> None:
         self._mirror = mirror
         self.view = state.view
         self.partition = mirror.partition
@@ -117,33 +128,45 @@ class Decision(Generic[V]):
         self.writing = False
         self.end = state.position  # offset after the last appended record
         self.late = False
-        self.committed = not mirror.partition.replicated or now.high_watermark >= now.log_end  # what was there at the beginning
-        self.pending = False  # whether something was appended that counts only after the lock was released
+        # what was there at the beginning
+        self.committed = not mirror.partition.replicated or now.high_watermark >= now.log_end
+        # whether something was appended that counts only after the lock was released
+        self.pending = False
 
     def append(self, records: list[Record], *, notice: bool = False) -> None:
-        """Append the decision as one batch, which counts as a whole or not at all. `notice`: wake followers of this partition."""
+        """Append the decision as one batch, which counts as a whole or not at all. `notice`: wake
+        followers of this partition.
+        """
         mirror = self._mirror
         self.writing = True
-        base, self.end, unsynced_ms = mirror.partition.append_held(encode_records(records, system.wall_ms()))
+        base, self.end, unsynced_ms = mirror.partition.append_held(
+            encode_records(records, system.wall_ms())
+        )
         self.late = unsynced_ms > mirror.partition.config.flush_ms
-        self.writing, self.pending = False, mirror.partition.replicated
+        self.writing = False
+        self.pending = mirror.partition.replicated
         state = mirror.state
-        # Otherwise a reading thread has applied them, or has rebuilt the view, from a later leader for example
+        # Otherwise a reading thread has applied them, or has rebuilt the view, from a later leader
+        # for example
         if state.position == base and state.view is self.view:
             with contextlib.suppress(_Stuck):
                 _move(mirror, state, state._replace(position=self.end), replay.Records(records, []))
         if notice:
-            with contextlib.suppress(StorageError):  # the append succeeded, and waiting processes also check at intervals
+            # the append succeeded, and waiting processes also check at intervals
+            with contextlib.suppress(StorageError):
                 mirror.partition.notify()
 
     def append_stamped(self, records: list[Record], stamp: Stamp) -> None:
-        """Append as part of a producer's transaction, opened here if `stamp.opens`: it counts once that is committed.
+        """Append as part of a producer's transaction, opened here if `stamp.opens`: it counts once
+        that is committed.
 
-        Raises FencedError, InvalidTransactionStateError with nothing written. Every call appends, so a repetition must be
-        harmless. The view gets it with its next update.
+        Raises FencedError, InvalidTransactionStateError with nothing written. Every call appends,
+        so a repetition must be harmless. The view gets it with its next update.
         """
         partition = self._mirror.partition
-        batch = encode_records(records, system.wall_ms(), stamp, partition.following_sequence(stamp))
+        batch = encode_records(
+            records, system.wall_ms(), stamp, partition.following_sequence(stamp)
+        )
         self.writing = True
         _, self.end, unsynced_ms = partition.append_held(batch, stamp)
         self.late = unsynced_ms > partition.config.flush_ms
@@ -154,13 +177,23 @@ class InternalTopic(Generic[V]):
     """One internal topic of the log. Threads: any."""
 
     def __init__(
-        self, host: PartitionHost, name: str, *, partitions: int, config: Mapping[str, str], view: Callable[[], V]
+        self,
+        host: PartitionHost,
+        name: str,
+        *,
+        partitions: int,
+        config: Mapping[str, str],
+        view: Callable[[], V],
     ) -> None:
         self.name = name
-        self._host, self._partitions, self._config, self._make_view = host, partitions, config, view
+        self._host = host
+        self._partitions = partitions
+        self._config = config
+        self._make_view = view
         self._count = 0
         self._unwritten: set[int] = set()
-        # Without a mutex, which a signal handler could find taken: of two mirrors for a partition, the later one remains
+        # Without a mutex, which a signal handler could find taken: of two mirrors for a partition,
+        # the later one remains
         self._mirrors: dict[int, _Mirror[V]] = {}
 
     # ---- partitions ------------------------------------------------------------------------------
@@ -175,7 +208,9 @@ class InternalTopic(Generic[V]):
         return self._count
 
     def partition_of(self, text: str) -> int:
-        """The partition that decides for a name; creates the topic if it is missing (INTERNALTOPIC-6)."""
+        """The partition that decides for a name; creates the topic if it is missing
+        (INTERNALTOPIC-6).
+        """
         count = self.count()
         if count == 0:
             self._host.make_internal_topic(self.name, self._partitions, self._config)
@@ -189,14 +224,21 @@ class InternalTopic(Generic[V]):
         topics = self._host.mapped_topics_version()
         found = self._mirrors.get(number)
         if found is not None and owned(found.mutex):
-            found = self._mirrors[number] = _Mirror(found.partition, self._make_view)  # begins at the log start
-        if found is not None and found.topics == topics and not topics & 1 and not found.partition.closed:
+            # begins at the log start
+            found = self._mirrors[number] = _Mirror(found.partition, self._make_view)
+        if (
+            found is not None
+            and found.topics == topics
+            and not topics & 1
+            and not found.partition.closed
+        ):
             found.partition.check_open()
             return found  # no topic has changed since the lookup
         partition = self._host.partition(self.name, number)
         if found is None or found.partition is not partition:
             found = self._mirrors.get(number)
-        if found is None or found.partition is not partition:  # another topic of that name: the view is not valid for it
+        # another topic of that name: the view is not valid for it
+        if found is None or found.partition is not partition:
             found = self._mirrors[number] = _Mirror(partition, self._make_view)
         found.topics = topics
         return found
@@ -222,13 +264,16 @@ class InternalTopic(Generic[V]):
         return [number for number in self.here() if not self.is_unwritten(number)]
 
     def is_unwritten(self, number: int) -> bool:
-        """Whether the partition was never written, as far as its directory shows without an open."""
+        """Whether the partition was never written, as far as its directory shows without an
+        open.
+        """
         if number in self._mirrors:
             return False
         partition = self._host.partition(self.name, number)
         if partition.is_prepared():
             return False
-        if number not in self._unwritten and partition.holds_data():  # written by a broker: embedlog creates a page first
+        # written by a broker: embedlog creates a page first
+        if number not in self._unwritten and partition.holds_data():
             return False
         self._unwritten.add(number)
         return True
@@ -236,10 +281,11 @@ class InternalTopic(Generic[V]):
     # ---- views -----------------------------------------------------------------------------------
 
     def notice(self, number: int) -> int:
-        """A futex word that changes after every append with notice. Read it, then the view, then wait for its change
-        (`Engine.wait`).
+        """A futex word that changes after every append with notice. Read it, then the view, then
+        wait for its change (`Engine.wait`).
 
-        -1 if there is nothing to wait for: no process writes this directory, or the partition has no leader now.
+        -1 if there is nothing to wait for: no process writes this directory, or the partition has
+        no leader now.
         """
         partition = self.partition(number)
         if (page := partition.mapped_page) is None and not partition.replicated:
@@ -250,24 +296,32 @@ class InternalTopic(Generic[V]):
     def view(self, number: int) -> V:
         """The view, as current as a reader can be; takes no lock and writes nothing.
 
-        Of a set, a decision of another thread can be in it before its commit. What is acted on comes from `read`.
+        Of a set, a decision of another thread can be in it before its commit. What is acted on
+        comes from `read`.
         """
         return self.read(number, lambda view: view)
 
     def read(self, number: int, reading: Callable[[V], T]) -> T:
-        """What `reading` finds in the view, after the commit of that (INTERNALTOPIC-7). It may be called again."""
+        """What `reading` finds in the view, after the commit of that (INTERNALTOPIC-7). It may be
+        called again.
+        """
         until = 0
         while True:
             mirror, state = self._refreshed(number)
-            found, seen, partition = reading(state.view), mirror.state, mirror.partition
+            found = reading(state.view)
+            seen = mirror.state
+            partition = mirror.partition
             if not partition.replicated:
                 return found
-            known = seen.view is state.view and seen.position != INCOMPLETE  # otherwise another thread changes or replaces it
+            # otherwise another thread changes or replaces it
+            known = seen.view is state.view and seen.position != INCOMPLETE
             if known and partition.confirm(seen.position, seen.epoch):
                 return found
             until = until or partition.deadline()
             if system.boot_ns() >= until:
-                raise LeaderNotAvailableError(f"the leader of {partition.topic}-{partition.number} changed until the deadline")
+                raise LeaderNotAvailableError(
+                    f"the leader of {partition.topic}-{partition.number} changed until the deadline"
+                )
 
     def _refreshed(self, number: int) -> tuple[_Mirror[V], _ReplayState[V]]:
         mirror = self._mirror(number)
@@ -276,7 +330,8 @@ class InternalTopic(Generic[V]):
             try:
                 found = _catch_up(mirror, state, mirror.partition.published())
             except OffsetOutOfRangeError:
-                # A later leader lacks records that were never committed. Its epoch is higher: the view is rebuilt.
+                # A later leader lacks records that were never committed. Its epoch is higher: the
+                # view is rebuilt.
                 if not mirror.partition.replicated or not left:
                     raise
             except _Stuck:
@@ -284,14 +339,20 @@ class InternalTopic(Generic[V]):
             else:
                 assert found is not None  # no limit was given
                 return mirror, found
-        raise LockTimeoutError("other threads do not end their updates of a view", path=mirror.partition.path)
+        raise LockTimeoutError(
+            "other threads do not end their updates of a view", path=mirror.partition.path
+        )
 
     # ---- decisions -------------------------------------------------------------------------------
 
-    def repeated(self, attempt: Callable[[], T], deadline_ns: int, *, idempotent: bool = False) -> T:
-        """The result of a decision, which is made again as long as it did not count (INTERNALTOPIC-8). Raises its other errors.
+    def repeated(
+        self, attempt: Callable[[], T], deadline_ns: int, *, idempotent: bool = False
+    ) -> T:
+        """The result of a decision, which is made again as long as it did not count
+        (INTERNALTOPIC-8). Raises its other errors.
 
-        Between two attempts it waits for a decision of the set. `idempotent`: an attempt finds what an earlier one has written.
+        Between two attempts it waits for a decision of the set. `idempotent`: an attempt finds what
+        an earlier one has written.
         """
         while True:
             version = self._host.mapped_topics_version()
@@ -302,20 +363,22 @@ class InternalTopic(Generic[V]):
                     raise  # it may count later
                 if not problem.retriable or system.boot_ns() >= wait_end(deadline_ns):
                     raise
-            self._host.await_topics(version, min(wait_end(deadline_ns), system.boot_ns() + RETRY_NS))
+            self._host.await_topics(
+                version, min(wait_end(deadline_ns), system.boot_ns() + RETRY_NS)
+            )
 
     @scope
     def deciding(self, number: int, deadline_ns: int) -> Iterator[Decision[V]]:
         """The partition's lock with a current view, for a decision and its append.
 
-        An error of embedlog raised inside leaves everything unchanged, unless it occurred during an append.
-        Raises LockTimeoutError.
+        An error of embedlog raised inside leaves everything unchanged, unless it occurred during an
+        append. Raises LockTimeoutError.
         """
         refused: EmbedlogError | None = None
         decision: Decision[V] | None = None
         mirror = self._mirror(number)
-        # What a view lacks that was read before is usually little: it is read under the lock only. A later leader of a set may
-        # lack records of the view.
+        # What a view lacks that was read before is usually little: it is read under the lock only.
+        # A later leader of a set may lack records of the view.
         refreshes = mirror.partition.replicated or mirror.state.position == INCOMPLETE
         while decision is None:
             if refreshes:
@@ -327,9 +390,13 @@ class InternalTopic(Generic[V]):
                     state = _catch_up(mirror, mirror.state, held.now, REST_BYTES)
                 except _Stuck:
                     state = None
-                if state is None or state.epoch != held.now.epoch:  # another thread reads from a later leader
+                # another thread reads from a later leader
+                if state is None or state.epoch != held.now.epoch:
                     if system.boot_ns() >= deadline_ns:
-                        raise LockTimeoutError("other processes append faster than this one reads", path=mirror.partition.path)
+                        raise LockTimeoutError(
+                            "other processes append faster than this one reads",
+                            path=mirror.partition.path,
+                        )
                     continue
                 decision = Decision(mirror, state, held.now, deadline_ns)
                 try:
@@ -350,7 +417,9 @@ class InternalTopic(Generic[V]):
 def _catch_up(
     mirror: _Mirror[V], state: _ReplayState[V], now: Published, limit_bytes: int | None = None
 ) -> _ReplayState[V] | None:
-    """The view at the published end or later; None if that needs more than the limit. `state` was read before `now`."""
+    """The view at the published end or later; None if that needs more than the limit. `state` was
+    read before `now`.
+    """
     if state.position == now.log_end and state.epoch == now.epoch:
         return state
     lowest = max(now.log_start, min(now.purged_to, now.log_end))
@@ -375,14 +444,20 @@ def _catch_up(
 def _rebuilt(mirror: _Mirror[V], before: _ReplayState[V], now: Published) -> _ReplayState[V]:
     """An empty view at the log start, or the present one if another thread was faster."""
     while True:
-        after = _move(mirror, before, _ReplayState(now.log_start, now.epoch, mirror.make_view()), replay.NONE)
+        after = _move(
+            mirror, before, _ReplayState(now.log_start, now.epoch, mirror.make_view()), replay.NONE
+        )
         if after.position != INCOMPLETE:
             return after
         before = after  # the faster one was interrupted
 
 
-def _move(mirror: _Mirror[V], before: _ReplayState[V], after: _ReplayState[V], records: replay.Records) -> _ReplayState[V]:
-    """Apply records and advance the position, unless another thread was faster; returns the present one. Raises _Stuck."""
+def _move(
+    mirror: _Mirror[V], before: _ReplayState[V], after: _ReplayState[V], records: replay.Records
+) -> _ReplayState[V]:
+    """Apply records and advance the position, unless another thread was faster; returns the present
+    one. Raises _Stuck.
+    """
     try:
         if not mirror.mutex.acquire(timeout=UPDATE_S):
             raise _Stuck
@@ -391,7 +466,8 @@ def _move(mirror: _Mirror[V], before: _ReplayState[V], after: _ReplayState[V], r
         return mirror.state
     finally:
         try:
-            mirror.mutex.release()  # in one step: an interrupt could come between a check and the release
+            # in one step: an interrupt could come between a check and the release
+            mirror.mutex.release()
         except RuntimeError:
             pass  # not acquired
 
@@ -403,9 +479,11 @@ def _flush_late(partition: DecisionLog, end: int, deadline_ns: int) -> None:
     """Sync instead of the housekeeper; errors are logged, since no caller waits for it."""
     try:
         partition.sync_to(end, deadline_ns)
-    except LockTimeoutError as problem:  # another process syncs slowly; a decision cannot always wait
+    except LockTimeoutError as problem:
+        # another process syncs slowly; a decision cannot always wait
         logger.info("background flush of %s-%d: %s", partition.topic, partition.number, problem)
-    except (ClosedError, DurabilityError, UnknownTopicOrPartitionError) as problem:  # the decision itself was appended
+    except (ClosedError, DurabilityError, UnknownTopicOrPartitionError) as problem:
+        # the decision itself was appended
         what = f"background flush of {partition.topic}-{partition.number}"
         _logging.report(logger, logging.ERROR, (partition.path, "flush"), what, problem)
 

@@ -1,8 +1,12 @@
-"""Applies records of an internal topic to a view, in log order; records of transactions with their outcome.
+"""Applies records of an internal topic to a view, in log order; records of transactions with their
+outcome.
 
-REPLAY-1  a view that is not transactional gets every record as it is: its topic contains no transactions
-REPLAY-2  a transactional view gets records of a transaction as pending, and the transaction's marker as their outcome
-REPLAY-3  everything is decoded before the first record is applied: a read is applied as a whole or not at all
+REPLAY-1  a view that is not transactional gets every record as it is: its topic contains no
+    transactions
+REPLAY-2  a transactional view gets records of a transaction as pending, and the transaction's
+    marker as their outcome
+REPLAY-3  everything is decoded before the first record is applied: a read is applied as a whole or
+    not at all
 """
 
 from __future__ import annotations
@@ -11,13 +15,22 @@ from bisect import bisect_left
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from embedlog._native.lazy_numpy import np
-from embedlog.format.record_batch import COMMIT, CONTROL, TRANSACTIONAL, Batches, decode_parts, markers
+from embedlog.format.record_batch import (
+    COMMIT,
+    CONTROL,
+    TRANSACTIONAL,
+    Batches,
+    decode_parts,
+    markers,
+)
 
 Record = tuple[bytes, bytes | None]
 
 
 class View(Protocol):
-    """The sum of one partition's records. Records are applied in log order, never by two threads at once."""
+    """The sum of one partition's records. Records are applied in log order, never by two threads at
+    once.
+    """
 
     def apply(self, key: bytes, value: bytes | None) -> None:
         """Apply the next record."""
@@ -35,7 +48,9 @@ class TransactionalView(View, Protocol):
 
 
 class _Change(NamedTuple):
-    """A row where the kind of records changes: `records` of an open transaction, or the end of one."""
+    """A row where the kind of records changes: `records` of an open transaction, or the end of
+    one.
+    """
 
     row: int
     producer_id: int
@@ -79,7 +94,9 @@ def read(data: Any, batches: Batches, position: int, transactional: bool) -> Rec
         assert columns.keys is not None
         assert columns.values is not None
         assert columns.offsets is not None
-        keys, values, found = columns.keys, columns.values, columns.offsets.tolist()
+        keys = columns.keys
+        values = columns.values
+        found = columns.offsets.tolist()
         first = bisect_left(found, position)
         records += [(keys[row] or b"", values[row]) for row in range(first, columns.count)]
         offsets += found[first:]
@@ -103,6 +120,7 @@ def _changes(data: Any, batches: Batches, offsets: list[int], position: int) -> 
         row = bisect_left(offsets, base)
         if not attributes & CONTROL:
             changes.append(_Change(row, producer_id, bisect_left(offsets, base + delta + 1) - row))
-        elif base >= position and base in ends:  # otherwise compaction emptied it, since no data of the transaction is left
+        elif base >= position and base in ends:
+            # otherwise compaction emptied it, since no data of the transaction is left
             changes.append(_Change(row, producer_id, commit=ends[base]))
     return changes

@@ -1,19 +1,26 @@
 """Changes of topics: the directory lock, and completion of changes whose process has ended.
 
-TOPICCHANGE-1  a change of topics holds the directory lock, reads the file of topics again, and first finishes interrupted changes
-TOPICCHANGE-2  a partition is retired under its append lock: a process with open descriptors finds DELETED before it can append
-TOPICCHANGE-3  a partition that another directory of a set took over is retired in the order DELETED, file of topics, checkpoints,
-    name. It stays if its page is in the epoch of that decision or a later one: it was added again (REPLICA-24)
-TOPICCHANGE-4  a partition that no process can load is set aside under its append lock, if no process has published a page of it
+TOPICCHANGE-1  a change of topics holds the directory lock, reads the file of topics again, and
+    first finishes interrupted changes
+TOPICCHANGE-2  a partition is retired under its append lock: a process with open descriptors finds
+    DELETED before it can append
+TOPICCHANGE-3  a partition that another directory of a set took over is retired in the order
+    DELETED, file of topics, checkpoints, name. It stays if its page is in the epoch of that
+    decision or a later one: it was added again (REPLICA-24)
+TOPICCHANGE-4  a partition that no process can load is set aside under its append lock, if no
+    process has published a page of it
 
-A record is judged by the settings that its topic has at the moment of the append, also if another process changed them. The
-topics word of the directory's control page changes before the file of topics is written, to an odd value, and after it, to an
-even one. An append compares this word under its lock with the value that was read before the settings: while nothing changes,
-this needs no system call. After the second change of the word, a change of settings takes the append lock of each partition once.
-So every append that was judged by the old settings has ended when `alter_topic` returns, and each later one finds another word. A
-process may be killed between the two changes of the word: while it is odd, the settings are read for each append, and the next
-holder of the directory lock makes it even. In a set the decision counts first, and then the words of all directories that took
-part in it change. A killed process may leave them unchanged: then appends notice the decision within 100 ms.
+A record is judged by the settings that its topic has at the moment of the append, also if another
+process changed them. The topics word of the directory's control page changes before the file of
+topics is written, to an odd value, and after it, to an even one. An append compares this word under
+its lock with the value that was read before the settings: while nothing changes, this needs no
+system call. After the second change of the word, a change of settings takes the append lock of each
+partition once. So every append that was judged by the old settings has ended when `alter_topic`
+returns, and each later one finds another word. A process may be killed between the two changes of
+the word: while it is odd, the settings are read for each append, and the next holder of the
+directory lock makes it even. In a set the decision counts first, and then the words of all
+directories that took part in it change. A killed process may leave them unchanged: then appends
+notice the decision within 100 ms.
 """
 
 from __future__ import annotations
@@ -29,7 +36,13 @@ from embedlog._native import system
 from embedlog._native.scope import scope
 from embedlog.config.topic import TopicConfig, parse
 from embedlog.coordination import topic_directories
-from embedlog.errors import EmbedlogError, LockTimeoutError, ReadOnlyError, StorageError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    EmbedlogError,
+    LockTimeoutError,
+    ReadOnlyError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
 from embedlog.storage import file_names, files, locks
 from embedlog.storage.control_page import check, map_page
 from embedlog.storage.identity import new_id, read_topic_id
@@ -40,15 +53,22 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("embedlog")
 
-SETTLING_S: Final = 0.1  # a change of one topic waits this long for locks of another topic with an incomplete deletion
+# a change of one topic waits this long for locks of another topic with an incomplete deletion
+SETTLING_S: Final = 0.1
 
 
 class TopicChanges:
-    """Creates, completes and deletes topics of one open directory. Threads: any; processes: the directory lock orders them."""
+    """Creates, completes and deletes topics of one open directory. Threads: any; processes: the
+    directory lock orders them.
+    """
 
     def __init__(self, host: DirectoryHost) -> None:
         self._host = host
-        self._lock = None if host.read_only else locks.LockFile(host.path / file_names.DIRECTORY_LOCK, host.config.file_mode)
+        self._lock = (
+            None
+            if host.read_only
+            else locks.LockFile(host.path / file_names.DIRECTORY_LOCK, host.config.file_mode)
+        )
 
     def close(self) -> None:
         """Close the lock file. Idempotent."""
@@ -57,9 +77,14 @@ class TopicChanges:
 
     @scope
     def directory_lock(self) -> Iterator[None]:
-        """The lock for changes of topics and of the directory's checkpoints. Raises LockTimeoutError, ReadOnlyError."""
+        """The lock for changes of topics and of the directory's checkpoints. Raises
+        LockTimeoutError, ReadOnlyError.
+        """
         if self._lock is None:
-            raise ReadOnlyError("the log was opened read-only; without read_only=True it can be changed", path=self._host.path)
+            raise ReadOnlyError(
+                "the log was opened read-only; without read_only=True it can be changed",
+                path=self._host.path,
+            )
         with self._lock.hold(files.deadline_after(self._host.config.lock_timeout_ms / 1000)):
             self._end_interrupted_locked()
             yield
@@ -73,8 +98,8 @@ class TopicChanges:
     def await_appends(self, topic: str, numbers: Iterable[int]) -> None:
         """Wait until every append to these partitions has ended that began before this call.
 
-        Records of a killed process, which a repair will publish, are published here. Raises LockTimeoutError, StorageError, and
-        the errors of a repair.
+        Records of a killed process, which a repair will publish, are published here. Raises
+        LockTimeoutError, StorageError, and the errors of a repair.
         """
         host = self._host
         deadline_ns = files.deadline_after(host.config.lock_timeout_ms / 1000)
@@ -92,7 +117,10 @@ class TopicChanges:
                     with host.partition(topic, number).exclusive(deadline_ns):
                         pass
             except LockTimeoutError as problem:
-                text = f"the settings of {topic} are changed, but an append that began before has not ended"
+                text = (
+                    f"the settings of {topic} are changed, but an append that began before has "
+                    "not ended"
+                )
                 raise LockTimeoutError(text, path=path) from problem
             except (StorageError, UnknownTopicOrPartitionError):
                 if files.is_directory(path):
@@ -100,7 +128,9 @@ class TopicChanges:
 
     @scope
     def begin(self, settling_s: float = SETTLING_S) -> Iterator[None]:
-        """The directory lock, with the file of topics read and interrupted changes completed (TOPICCHANGE-1)."""
+        """The directory lock, with the file of topics read and interrupted changes completed
+        (TOPICCHANGE-1).
+        """
         with self.directory_lock():
             try:
                 self._host.registry.refresh()
@@ -110,9 +140,11 @@ class TopicChanges:
                 self._host.refresh_partitions()
 
     def _settle_locked(self, settling_s: float) -> None:
-        """Finish creations, growths and deletions whose process has ended. REQUIRES the directory lock.
+        """Finish creations, growths and deletions whose process has ended. REQUIRES the directory
+        lock.
 
-        A topic that cannot be finished now, such as a deletion that waits for a frozen appender, does not stop other topics.
+        A topic that cannot be finished now, such as a deletion that waits for a frozen appender,
+        does not stop other topics.
         """
         for topic in self._host.registry.unfinished():
             try:
@@ -122,43 +154,73 @@ class TopicChanges:
                     self.finish_creation(topic)
             except EmbedlogError as problem:
                 what = f"topic {topic.name} is still {topic.state}"
-                _logging.report(_logger, logging.WARNING, (self._host.path, "unfinished", topic.name), what, problem)
+                _logging.report(
+                    _logger,
+                    logging.WARNING,
+                    (self._host.path, "unfinished", topic.name),
+                    what,
+                    problem,
+                )
 
     def finish_creation(self, topic: Topic) -> Topic:
         """As `finish_creations`, of one topic."""
         return self.finish_creations([topic])[0]
 
     def finish_creations(self, topics: Sequence[Topic]) -> list[Topic]:
-        """Create the directories of topics and make them live. REQUIRES the directory lock, or the only process."""
+        """Create the directories of topics and make them live. REQUIRES the directory lock, or the
+        only process.
+        """
         host = self._host
-        mode, links = host.config.file_mode, host.config.follow_links
-        return topic_directories.finish_creations(host.path, host.registry, topics, mode, follow_links=links)
+        mode = host.config.file_mode
+        links = host.config.follow_links
+        return topic_directories.finish_creations(
+            host.path, host.registry, topics, mode, follow_links=links
+        )
 
     def finish_deletion(self, topic: Topic, timeout_s: float) -> None:
-        """Retire the partitions of a topic, and delete it with its committed offsets. REQUIRES the directory lock."""
-        host, deadline_ns = self._host, files.deadline_after(timeout_s)
+        """Retire the partitions of a topic, and delete it with its committed offsets. REQUIRES the
+        directory lock.
+        """
+        host = self._host
+        deadline_ns = files.deadline_after(timeout_s)
 
         def retire(number: int, path: Path) -> None:
-            mark_deleted(path, host.context.directory_page, deadline_ns, host.config.file_mode, host.context.locked)
+            mark_deleted(
+                path,
+                host.context.directory_page,
+                deadline_ns,
+                host.config.file_mode,
+                host.context.locked,
+            )
 
         def forget() -> None:
             host.forget_topic(topic.name, deadline_ns)
 
-        topic_directories.finish_deletion(host.path, host.registry, topic, retire, host.config.file_mode, forget)
+        topic_directories.finish_deletion(
+            host.path, host.registry, topic, retire, host.config.file_mode, forget
+        )
 
     def numbers_of(self, topic: Topic) -> list[int]:
         """The partitions of a topic that have a directory here."""
         path = self._host.path
         numbers = topic_directories.numbers_named(path, topic.name)
-        return [each for each in numbers if read_topic_id(path / file_names.partition_name(topic.name, each)) == topic.topic_id]
+        return [
+            each
+            for each in numbers
+            if read_topic_id(path / file_names.partition_name(topic.name, each)) == topic.topic_id
+        ]
 
     def drop_partition(self, topic: Topic, number: int, epoch: int) -> bool:
-        """Retire one partition, unless its page is in this epoch or a later one. REQUIRES the directory lock (TOPICCHANGE-3)."""
-        host, path = self._host, self._host.path / file_names.partition_name(topic.name, number)
+        """Retire one partition, unless its page is in this epoch or a later one. REQUIRES the
+        directory lock (TOPICCHANGE-3).
+        """
+        host = self._host
+        path = self._host.path / file_names.partition_name(topic.name, number)
         if number not in self.numbers_of(topic):
             return True
         deadline_ns = files.deadline_after(host.config.lock_timeout_ms / 1000)
-        page, mode = host.context.directory_page, host.config.file_mode
+        page = host.context.directory_page
+        mode = host.config.file_mode
         if not mark_deleted(path, page, deadline_ns, mode, host.context.locked, epoch):
             return False
         system.point("drop-marked")
@@ -173,13 +235,18 @@ class TopicChanges:
         topic_directories.set_aside(host.path, topic, number, mode)
         return True
 
-    def renew_partition(self, topic: Topic, number: int, prepare: Callable[[Path], None] | None = None) -> bool:
-        """Set aside a partition that is missing or cannot be loaded, and make it again, empty. REQUIRES the directory lock.
+    def renew_partition(
+        self, topic: Topic, number: int, prepare: Callable[[Path], None] | None = None
+    ) -> bool:
+        """Set aside a partition that is missing or cannot be loaded, and make it again, empty.
+        REQUIRES the directory lock.
 
-        `prepare` writes to the new directory before it has its name. False if another process loaded the partition meanwhile
-        (TOPICCHANGE-4), or made another topic of this name. An interruption leaves it missing or empty.
+        `prepare` writes to the new directory before it has its name. False if another process
+        loaded the partition meanwhile (TOPICCHANGE-4), or made another topic of this name. An
+        interruption leaves it missing or empty.
         """
-        host, path = self._host, self._host.path / file_names.partition_name(topic.name, number)
+        host = self._host
+        path = self._host.path / file_names.partition_name(topic.name, number)
         registered = host.registry.get(topic.name)
         if registered is not None and registered.topic_id != topic.topic_id:
             return False
@@ -190,7 +257,9 @@ class TopicChanges:
                 lock.lock(files.deadline_after(host.config.lock_timeout_ms / 1000))
                 if self._is_published(path, topic, number):
                     return False
-            topic_directories.set_aside(host.path, topic, number, host.config.file_mode, damaged=True)
+            topic_directories.set_aside(
+                host.path, topic, number, host.config.file_mode, damaged=True
+            )
         system.point("renew-aside")
         topic_directories.make_prepared(host.path, topic, number, prepare, host.config.file_mode)
         system.point("renew-made")
@@ -198,21 +267,28 @@ class TopicChanges:
         return True
 
     def _is_published(self, path: Path, topic: Topic, number: int) -> bool:
-        """Whether a page of this incarnation is there. REQUIRES the append lock of the partition."""
+        """Whether a page of this incarnation is there. REQUIRES the append lock of the
+        partition.
+        """
         context = self._host.context
         mapped = map_page(path / file_names.PAGE, writable=False, locked=context.locked)
         if mapped is None:
             return False
         try:
             place = mapped.identity_device, mapped.inode
-            return check(mapped, system.identity(context.incarnation, topic.id_bytes, number, *place))
+            return check(
+                mapped, system.identity(context.incarnation, topic.id_bytes, number, *place)
+            )
         finally:
             mapped.close()
 
     def finish_drops(self, topic: Topic) -> None:
         """Complete interrupted calls of `drop_partition`. REQUIRES the directory lock."""
         for number in self.numbers_of(topic):
-            mapped = map_page(self._host.path / file_names.partition_name(topic.name, number) / file_names.PAGE, writable=False)
+            mapped = map_page(
+                self._host.path / file_names.partition_name(topic.name, number) / file_names.PAGE,
+                writable=False,
+            )
             if mapped is None:
                 continue
             try:
@@ -220,7 +296,9 @@ class TopicChanges:
             finally:
                 mapped.close()
             if dropped:
-                topic_directories.set_aside(self._host.path, topic, number, self._host.config.file_mode)
+                topic_directories.set_aside(
+                    self._host.path, topic, number, self._host.config.file_mode
+                )
 
     def make_internal(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         """Create an internal topic, unless another process has created it meanwhile."""
@@ -253,7 +331,8 @@ def mark_deleted(
     locked: bool = False,
     epoch: int | None = None,
 ) -> bool:
-    """Set DELETED on a partition's page, under its append lock, and wake the processes that wait for records there.
+    """Set DELETED on a partition's page, under its append lock, and wake the processes that wait
+    for records there.
 
     With an epoch only if the page is in an older one; whether it was set.
     """
@@ -265,7 +344,9 @@ def mark_deleted(
         lock.close()  # closing the descriptor releases the lock
 
 
-def _set_deleted_locked(path: Path, directory_page: system.Page | None, locked: bool, epoch: int | None) -> bool:
+def _set_deleted_locked(
+    path: Path, directory_page: system.Page | None, locked: bool, epoch: int | None
+) -> bool:
     mapped = map_page(path / file_names.PAGE, writable=True, locked=locked)
     if mapped is None:  # never opened since its creation, or since a broker's visit
         return True
@@ -273,9 +354,13 @@ def _set_deleted_locked(path: Path, directory_page: system.Page | None, locked: 
         now = mapped.page.read()
         if epoch is not None and now is not None and now.epoch >= epoch:
             return False
-        mapped.page.set(system.WORD_FLAGS, mapped.page.word(system.WORD_FLAGS) | system.FLAG_DELETED)
+        mapped.page.set(
+            system.WORD_FLAGS, mapped.page.word(system.WORD_FLAGS) | system.FLAG_DELETED
+        )
         if now is not None:
-            mapped.page.publish(now._replace(generation=(now.generation + 2) % 2**32), directory_page)
+            mapped.page.publish(
+                now._replace(generation=(now.generation + 2) % 2**32), directory_page
+            )
         return True
     finally:
         mapped.close()

@@ -1,17 +1,20 @@
 """Finds, creates and retires the directories of topics, and recovers topics that a broker changed.
 
-TOPICDIRECTORY-1  creation: `creating` in the registry, then directories and partition.metadata, then all of them and the parent
-    synced, then `live`. These syncs are in no order among themselves: before `live` an interruption repeats the creation
-TOPICDIRECTORY-2  deletion: `deleting` in the registry, then each directory renamed, the parent synced, the checkpoints' lines,
-    the committed offsets of groups, then the entry
-TOPICDIRECTORY-3  both can be repeated from any point; the topic id in partition.metadata, not the name, identifies the owner of a
-    directory
+TOPICDIRECTORY-1  creation: `creating` in the registry, then directories and partition.metadata,
+    then all of them and the parent synced, then `live`. These syncs are in no order among
+    themselves: before `live` an interruption repeats the creation
+TOPICDIRECTORY-2  deletion: `deleting` in the registry, then each directory renamed, the parent
+    synced, the checkpoints' lines, the committed offsets of groups, then the entry
+TOPICDIRECTORY-3  both can be repeated from any point; the topic id in partition.metadata, not the
+    name, identifies the owner of a directory
 TOPICDIRECTORY-4  a retired directory keeps its files for `file.delete.delay.ms` after its renaming
-TOPICDIRECTORY-5  a directory whose name does not parse is left unchanged: a broker would not start with it. One that is named as
-    a partition, and has only files that no partition has, is left unchanged too, unless the registry has that partition
-TOPICDIRECTORY-6  a partition that is a symbolic link is refused unless `follow.links` allows it: nothing is written or removed at
-    its target
-TOPICDIRECTORY-7  only files with the names of a partition are removed. A retired directory with other names keeps these and stays
+TOPICDIRECTORY-5  a directory whose name does not parse is left unchanged: a broker would not start
+    with it. One that is named as a partition, and has only files that no partition has, is left
+    unchanged too, unless the registry has that partition
+TOPICDIRECTORY-6  a partition that is a symbolic link is refused unless `follow.links` allows it:
+    nothing is written or removed at its target
+TOPICDIRECTORY-7  only files with the names of a partition are removed. A retired directory with
+    other names keeps these and stays
 """
 
 from __future__ import annotations
@@ -61,10 +64,13 @@ class Directories(NamedTuple):
 
 
 def check_link(path: Path, follow_links: bool) -> None:
-    """Raises ForeignDirectoryError for a partition that is a symbolic link, unless links are followed (TOPICDIRECTORY-6)."""
+    """Raises ForeignDirectoryError for a partition that is a symbolic link, unless links are
+    followed (TOPICDIRECTORY-6).
+    """
     if not follow_links and files.is_link(path):
         raise ForeignDirectoryError(
-            "the partition is a symbolic link, perhaps to files outside of the log: mount its disk here, or allow links by"
+            "the partition is a symbolic link, perhaps to files outside of the log: mount its "
+            "disk here, or allow links by"
             " follow.links=true",
             path=path,
             expected="a directory",
@@ -72,19 +78,35 @@ def check_link(path: Path, follow_links: bool) -> None:
         )
 
 
-def scan_directories(path: Path, known: Mapping[str, Topic] = MappingProxyType({}), *, follow_links: bool = False) -> Directories:
+def scan_directories(
+    path: Path, known: Mapping[str, Topic] = MappingProxyType({}), *, follow_links: bool = False
+) -> Directories:
     """Classify all directories in a log directory; no file is opened. Raises StorageError.
 
-    The partitions of `known` topics are not listed: that costs time, and one that lost its files must be missed. A link is listed
-    only if links are followed; otherwise it is refused where it is used (TOPICDIRECTORY-6).
+    The partitions of `known` topics are not listed: that costs time, and one that lost its files
+    must be missed. A link is listed only if links are followed; otherwise it is refused where it is
+    used (TOPICDIRECTORY-6).
     """
     live: dict[str, dict[int, Path]] = {}
-    aside: dict[str, list[Path]] = {"delete": [], "future": [], "stray": [], "unknown": [], "foreign": []}
-    registered = {name: frozenset(topic.numbers) if topic.only else topic.numbers for name, topic in known.items()}
+    aside: dict[str, list[Path]] = {
+        "delete": [],
+        "future": [],
+        "stray": [],
+        "unknown": [],
+        "foreign": [],
+    }
+    registered = {
+        name: frozenset(topic.numbers) if topic.only else topic.numbers
+        for name, topic in known.items()
+    }
     for name in files.directories(path):
-        found, match = file_names.parse_partition_name(name), _SET_ASIDE.fullmatch(name)
+        found = file_names.parse_partition_name(name)
+        match = _SET_ASIDE.fullmatch(name)
         if found and found[0] not in RESERVED_TOPICS:
-            if found[1] not in registered.get(found[0], ()) and foreign_name(path / name, follow_links) is not None:
+            if (
+                found[1] not in registered.get(found[0], ())
+                and foreign_name(path / name, follow_links) is not None
+            ):
                 aside["unknown"].append(path / name)
                 aside["foreign"].append(path / name)
             else:
@@ -95,7 +117,8 @@ def scan_directories(path: Path, known: Mapping[str, Topic] = MappingProxyType({
 
 
 def foreign_name(path: Path, follow_links: bool = False) -> str | None:
-    """A name in a directory that is no partition; None for a partition, and for a directory that is empty or was renamed.
+    """A name in a directory that is no partition; None for a partition, and for a directory that is
+    empty or was renamed.
 
     A crash between the creation of a directory and that of its first file leaves it empty.
     """
@@ -114,7 +137,8 @@ def warn_of_foreign(found: Directories) -> None:
     """Name the directories that look like partitions, and are none."""
     for path in found.foreign:
         _logger.warning(
-            "%s is no partition, although its name is that of one: it has %s, and no file of a partition. It is left unchanged,"
+            "%s is no partition, although its name is that of one: it has %s, and no file of a "
+            "partition. It is left unchanged,"
             " and a broker would take it for a topic: move it",
             path,
             foreign_name(path, follow_links=True),
@@ -131,29 +155,44 @@ def numbers_named(path: Path, topic: str) -> list[int]:
 
 
 def check_lengths(name: str, partitions: int) -> None:
-    """Raises InvalidPartitionsError if the name of the last partition's directory would be too long."""
+    """Raises InvalidPartitionsError if the name of the last partition's directory would be too
+    long.
+    """
     longest = file_names.partition_name(name, partitions - 1)
     if len(longest) > DIRECTORY_NAME_LENGTH_MAX:
         expected = f"a directory name of {DIRECTORY_NAME_LENGTH_MAX} characters or fewer"
         raise InvalidPartitionsError(
-            f"too many partitions for the length of the name {name}", expected=expected, found=len(longest)
+            f"too many partitions for the length of the name {name}",
+            expected=expected,
+            found=len(longest),
         )
 
 
 def finish_creation(
-    directory: Path, registry: TopicRegistry, topic: Topic, mode: int = 0o666, *, follow_links: bool = False
+    directory: Path,
+    registry: TopicRegistry,
+    topic: Topic,
+    mode: int = 0o666,
+    *,
+    follow_links: bool = False,
 ) -> Topic:
     """As `finish_creations`, of one topic."""
     return finish_creations(directory, registry, [topic], mode, follow_links=follow_links)[0]
 
 
 def finish_creations(
-    directory: Path, registry: TopicRegistry, topics: Sequence[Topic], mode: int = 0o666, *, follow_links: bool = False
+    directory: Path,
+    registry: TopicRegistry,
+    topics: Sequence[Topic],
+    mode: int = 0o666,
+    *,
+    follow_links: bool = False,
 ) -> list[Topic]:
-    """Create the missing parts of `creating` or growing topics, from any state (TOPICDIRECTORY-1, TOPICDIRECTORY-3).
+    """Create the missing parts of `creating` or growing topics, from any state (TOPICDIRECTORY-1,
+    TOPICDIRECTORY-3).
 
-    The registry has the topics already; it is written once for all. **Threads and processes**: the caller holds the directory
-    lock.
+    The registry has the topics already; it is written once for all. **Threads and processes**: the
+    caller holds the directory lock.
     """
     unsynced = _make_partitions(directory, topics, mode, follow_links)
     whole = [_whole(topic) for topic in topics]
@@ -163,13 +202,18 @@ def finish_creations(
 
 def _whole(topic: Topic) -> Topic:
     only = tuple(topic.numbers) if topic.only else ()
-    return topic._replace(state="live", partitions=max(topic.partitions, topic.growing), growing=0, only=only)
+    return topic._replace(
+        state="live", partitions=max(topic.partitions, topic.growing), growing=0, only=only
+    )
 
 
-def _make_partitions(directory: Path, topics: Sequence[Topic], mode: int, follow_links: bool) -> list[Path]:
+def _make_partitions(
+    directory: Path, topics: Sequence[Topic], mode: int, follow_links: bool
+) -> list[Path]:
     """Create the directories; those that are not synced yet.
 
-    A few are left to one sync of all. Many are made in parallel, each with its sync: a disk commits concurrent syncs together.
+    A few are left to one sync of all. Many are made in parallel, each with its sync: a disk commits
+    concurrent syncs together.
     """
     places = [(topic, number) for topic in topics for number in topic.numbers]
     few = len(places) <= FEW_PARTITIONS
@@ -188,33 +232,50 @@ def _make_partitions(directory: Path, topics: Sequence[Topic], mode: int, follow
 
 
 def make_partition(
-    directory: Path, topic: Topic, number: int, mode: int = 0o666, *, follow_links: bool = False, named: bool = True
+    directory: Path,
+    topic: Topic,
+    number: int,
+    mode: int = 0o666,
+    *,
+    follow_links: bool = False,
+    named: bool = True,
 ) -> Path:
-    """Create the directory of one partition, with its partition.metadata; the parent is not synced yet.
+    """Create the directory of one partition, with its partition.metadata; the parent is not synced
+    yet.
 
     With `named` false neither is the directory itself.
 
-    Raises ForeignDirectoryError if the directory exists and belongs to a topic with another id, or is no partition.
+    Raises ForeignDirectoryError if the directory exists and belongs to a topic with another id, or
+    is no partition.
     """
     path = directory / file_names.partition_name(topic.name, number)
     if not files.mkdir(path, files.directory_mode(mode), exist_ok=True):
         check_link(path, follow_links)
         if (name := foreign_name(path, follow_links)) is not None:
             problem = "a directory of this name exists, and is no partition: move it"
-            raise ForeignDirectoryError(problem, path=path, expected="files of a partition, or none", found=name)
+            raise ForeignDirectoryError(
+                problem, path=path, expected="files of a partition, or none", found=name
+            )
     found = read_topic_id(path)
     if found is None:
         write_topic_id(path, topic.topic_id, mode, named=named)
     elif found != topic.topic_id:
         expected = f"topic id {topic.topic_id}"
-        raise ForeignDirectoryError("the directory belongs to another topic", path=path, expected=expected, found=found)
+        raise ForeignDirectoryError(
+            "the directory belongs to another topic", path=path, expected=expected, found=found
+        )
     return path
 
 
 def make_prepared(
-    directory: Path, topic: Topic, number: int, prepare: Callable[[Path], None] | None = None, mode: int = 0o666
+    directory: Path,
+    topic: Topic,
+    number: int,
+    prepare: Callable[[Path], None] | None = None,
+    mode: int = 0o666,
 ) -> None:
-    """Create the directory of one partition under the name of a retired one, and rename it after `prepare` has written to it.
+    """Create the directory of one partition under the name of a retired one, and rename it after
+    `prepare` has written to it.
 
     The parent is not synced yet. The rest of an interruption is removed as a retired partition.
     """
@@ -231,7 +292,9 @@ def make_prepared(
 
 
 def retired_name(topic: str, number: int, unique: str) -> str:
-    """`<topic>-<number>.<unique>-delete`, the topic cut so that the name has at most 255 characters."""
+    """`<topic>-<number>.<unique>-delete`, the topic cut so that the name has at most 255
+    characters.
+    """
     suffix = f"-{number}.{unique}-delete"
     return topic[: DIRECTORY_NAME_LENGTH_MAX - len(suffix)] + suffix
 
@@ -244,11 +307,13 @@ def finish_deletion(
     mode: int = 0o666,
     forget: Callable[[], None] | None = None,
 ) -> None:
-    """Rename the rest of a `deleting` topic, then remove it from checkpoints and memory (TOPICDIRECTORY-2, TOPICDIRECTORY-3).
+    """Rename the rest of a `deleting` topic, then remove it from checkpoints and memory
+    (TOPICDIRECTORY-2, TOPICDIRECTORY-3).
 
-    `retire(number, path)` is called before each renaming: it takes the partition's append lock and sets its DELETED flag. It is
-    needed unless the directory is held exclusively. `forget` is called last, and is needed unless the topic was never live.
-    **Threads and processes**: the caller holds the directory lock.
+    `retire(number, path)` is called before each renaming: it takes the partition's append lock and
+    sets its DELETED flag. It is needed unless the directory is held exclusively. `forget` is called
+    last, and is needed unless the topic was never live. **Threads and processes**: the caller holds
+    the directory lock.
     """
     for number in numbers_named(directory, topic.name):
         retire_partition(directory, topic, number, retire)
@@ -259,8 +324,11 @@ def finish_deletion(
     registry.remove(topic.name)
 
 
-def set_aside(directory: Path, topic: Topic, number: int, mode: int = 0o666, *, damaged: bool = False) -> None:
-    """Remove one partition from the checkpoints, and rename it. REQUIRES the directory lock, and that its DELETED flag is set.
+def set_aside(
+    directory: Path, topic: Topic, number: int, mode: int = 0o666, *, damaged: bool = False
+) -> None:
+    """Remove one partition from the checkpoints, and rename it. REQUIRES the directory lock, and
+    that its DELETED flag is set.
 
     `damaged`: no process can load it, and its topic id may be unreadable or another one.
     """
@@ -273,15 +341,26 @@ def set_aside(directory: Path, topic: Topic, number: int, mode: int = 0o666, *, 
     files.sync_directory(directory)
 
 
-def _forget_offsets(directory: Path, forgotten: Callable[[tuple[str, int]], bool], mode: int) -> None:
-    for name in (file_names.RECOVERY_POINTS, file_names.LOG_STARTS, file_names.HIGH_WATERMARKS, file_names.CLEANER):
+def _forget_offsets(
+    directory: Path, forgotten: Callable[[tuple[str, int]], bool], mode: int
+) -> None:
+    for name in (
+        file_names.RECOVERY_POINTS,
+        file_names.LOG_STARTS,
+        file_names.HIGH_WATERMARKS,
+        file_names.CLEANER,
+    ):
         path = directory / name
         known = checkpoints.read_offsets(path)
         checkpoints.update(path, {key: None for key in known if forgotten(key)}, mode)
 
 
-def retire_partition(directory: Path, topic: Topic, number: int, retire: Callable[[int, Path], None] | None = None) -> None:
-    """Rename one partition's directory if it exists and belongs to this topic; the parent is not synced yet."""
+def retire_partition(
+    directory: Path, topic: Topic, number: int, retire: Callable[[int, Path], None] | None = None
+) -> None:
+    """Rename one partition's directory if it exists and belongs to this topic; the parent is not
+    synced yet.
+    """
     path = directory / file_names.partition_name(topic.name, number)
     if not files.is_directory(path) or (found := read_topic_id(path)) not in (topic.topic_id, None):
         return  # renamed already, or a newer topic of this name that a broker created
@@ -292,17 +371,21 @@ def retire_partition(directory: Path, topic: Topic, number: int, retire: Callabl
     files.rename(path, directory / retired_name(topic.name, number, os.urandom(16).hex()))
 
 
-def purge_retired(directory: Path, now_ms: int, delay_ms: int, *, follow_links: bool = False) -> list[Path]:
-    """Remove retired directories after their delay (TOPICDIRECTORY-4); returns them. `now_ms` is the wall clock.
+def purge_retired(
+    directory: Path, now_ms: int, delay_ms: int, *, follow_links: bool = False
+) -> list[Path]:
+    """Remove retired directories after their delay (TOPICDIRECTORY-4); returns them. `now_ms` is
+    the wall clock.
 
-    Readers with open files continue. A directory that cannot be removed is reported and tried again the next time. So is one that
-    keeps other names (TOPICDIRECTORY-7). Of a link only the name is removed. With followed links the files are removed too; the
-    directory stays (TOPICDIRECTORY-6).
+    Readers with open files continue. A directory that cannot be removed is reported and tried again
+    the next time. So is one that keeps other names (TOPICDIRECTORY-7). Of a link only the name is
+    removed. With followed links the files are removed too; the directory stays (TOPICDIRECTORY-6).
     """
     gone = []
     for path in scan_directories(directory).deleted:
         try:
-            # The renaming changed the directory's ctime; its mtime changes only with the files inside.
+            # The renaming changed the directory's ctime; its mtime changes only with the files
+            # inside.
             found = files.lstat(path)
             if found is None or now_ms - found.changed_ms < delay_ms:
                 continue
@@ -310,18 +393,26 @@ def purge_retired(directory: Path, now_ms: int, delay_ms: int, *, follow_links: 
             kept = _remove_files(path) if follow_links or not linked else []
             if kept and not linked:
                 shown = ", ".join(kept[:_NAMES_SHOWN]) + (", …" if len(kept) > _NAMES_SHOWN else "")
-                raise StorageError(f"it has names that no partition has ({shown}): move them", errno=errno.ENOTEMPTY, path=path)
+                raise StorageError(
+                    f"it has names that no partition has ({shown}): move them",
+                    errno=errno.ENOTEMPTY,
+                    path=path,
+                )
             files.unlink(path) if linked else files.rmdir(path)
             gone.append(path)
         except OSError as problem:
-            if problem.errno != errno.ENOENT:  # another housekeeper, of an older embedlog, removed it
-                _logging.report(_logger, logging.WARNING, path, "a deleted topic's directory stays", problem)
+            # another housekeeper, of an older embedlog, removed it
+            if problem.errno != errno.ENOENT:
+                _logging.report(
+                    _logger, logging.WARNING, path, "a deleted topic's directory stays", problem
+                )
     return gone
 
 
 def _remove_files(path: Path) -> list[str]:
     """Remove the files of a retired partition; the names that are left (TOPICDIRECTORY-7)."""
-    kept, places = [], set(files.directories(path))
+    kept = []
+    places = set(files.directories(path))
     for name in files.listing(path):
         if name in places or not file_names.is_of_partition(name):
             kept.append(name)
@@ -343,13 +434,18 @@ class RegistryChanges(NamedTuple):
         return bool(self.topics or self.removed)
 
 
-def registry_changes(known: Mapping[str, Topic], found: Directories, *, foreign: bool, reading: bool = False) -> RegistryChanges:
-    """Compare registry and directories: topics, partitions and identities that only the directories contain.
+def registry_changes(
+    known: Mapping[str, Topic], found: Directories, *, foreign: bool, reading: bool = False
+) -> RegistryChanges:
+    """Compare registry and directories: topics, partitions and identities that only the directories
+    contain.
 
-    `foreign`: a broker used the directory since embedlog's last close. Only then a topic without directories counts as deleted,
-    and one with another id as a new topic of the same name. Without foreign use such a topic is left unchanged, and its
-    partitions report the loss. `reading`: nothing will be written, so a topic without an id, as brokers before 2.8 created them,
-    gets one derived from its name. Raises ForeignDirectoryError if the partitions of a topic have different ids.
+    `foreign`: a broker used the directory since embedlog's last close. Only then a topic without
+    directories counts as deleted, and one with another id as a new topic of the same name. Without
+    foreign use such a topic is left unchanged, and its partitions report the loss. `reading`:
+    nothing will be written, so a topic without an id, as brokers before 2.8 created them, gets one
+    derived from its name. Raises ForeignDirectoryError if the partitions of a topic have different
+    ids.
     """
     topics = []
     for name, numbers in found.live.items():
@@ -360,18 +456,28 @@ def registry_changes(known: Mapping[str, Topic], found: Directories, *, foreign:
                 topics.append(seen)
         elif topic.state == "live" and (grown := _grown(topic, numbers)) != topic:
             topics.append(grown)
-    removed = [name for name, topic in known.items() if foreign and topic.state == "live" and name not in found.live]
+    removed = [
+        name
+        for name, topic in known.items()
+        if foreign and topic.state == "live" and name not in found.live
+    ]
     return RegistryChanges(tuple(topics), tuple(removed))
 
 
-def _seen(name: str, topic: Topic | None, numbers: Mapping[int, Path], reading: bool) -> Topic | None:
-    """The topic according to its directories, with its known settings if it is still the same topic."""
+def _seen(
+    name: str, topic: Topic | None, numbers: Mapping[int, Path], reading: bool
+) -> Topic | None:
+    """The topic according to its directories, with its known settings if it is still the same
+    topic.
+    """
     ids = {number: read_topic_id(path) for number, path in numbers.items()}
     distinct = sorted({each for each in ids.values() if each is not None})
     if len(distinct) > 1:
         number = next(number for number, each in ids.items() if each == distinct[1])
         problem = "the partitions of a topic have different ids"
-        raise ForeignDirectoryError(problem, path=numbers[number], expected=distinct[0], found=distinct[1])
+        raise ForeignDirectoryError(
+            problem, path=numbers[number], expected=distinct[0], found=distinct[1]
+        )
     made = partial(id_of_name, name) if reading else new_id
     topic_id = distinct[0] if distinct else topic.topic_id if topic else made()
     if topic is not None and topic.topic_id == topic_id:
@@ -383,7 +489,11 @@ def _seen(name: str, topic: Topic | None, numbers: Mapping[int, Path], reading: 
 def _grown(topic: Topic, numbers: Mapping[int, Path]) -> Topic:
     if max(numbers) < max(topic.partitions, topic.growing):
         here = {*topic.only, *(number for number in numbers if number < topic.partitions)}
-        return topic._replace(only=_share(topic.partitions, here)) if topic.only and len(here) > len(topic.only) else topic
+        return (
+            topic._replace(only=_share(topic.partitions, here))
+            if topic.only and len(here) > len(topic.only)
+            else topic
+        )
     return _with_numbers(topic._replace(partitions=max(numbers) + 1, growing=0), numbers)
 
 

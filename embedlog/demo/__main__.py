@@ -1,6 +1,7 @@
 """Starts the demo: `python -m embedlog.demo`.
 
-The program is in a module of its own, since processes that `multiprocessing` starts cannot import `__main__` of a package.
+The program is in a module of its own, since processes that `multiprocessing` starts cannot import
+`__main__` of a package.
 """
 
 from __future__ import annotations

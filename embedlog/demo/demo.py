@@ -1,15 +1,19 @@
-"""The main job of the demo: several processes write real text into a topic of three directories and read it again.
+"""The main job of the demo: several processes write real text into a topic of three directories and
+read it again.
 
-    python -m embedlog.demo           the sources of this Python's standard library: one record per line, keyed by module
-    python -m embedlog.demo PATH      a text file of your own: one record per line, keyed by the first word
-    python -m embedlog.demo --json    the figures as JSON
+    python -m embedlog.demo           the sources of this Python's standard library: one record per
+    line, keyed by module python -m embedlog.demo PATH      a text file of your own: one record per
+    line, keyed by the first word python -m embedlog.demo --json    the figures as JSON
 
-DEMO-1  two processes write while a third one reads, and one of the three directories is lost and returns. Then three processes
-    share the topic as a group, and one is killed. Then this process searches by offset and time, and reads everything into Arrow
-DEMO-2  each key has one writer, so that the order of its lines can be checked, not only their number
+DEMO-1  two processes write while a third one reads, and one of the three directories is lost and
+    returns. Then three processes share the topic as a group, and one is killed. Then this process
+    searches by offset and time, and reads everything into Arrow
+DEMO-2  each key has one writer, so that the order of its lines can be checked, not only their
+    number
 DEMO-3  "every line came back" is printed only after every key and line was compared with the source
 DEMO-4  the demo uses public names only
-DEMO-5  the directory is lost when a quarter of the lines is acknowledged, and no writer writes its last lines before the loss
+DEMO-5  the directory is lost when a quarter of the lines is acknowledged, and no writer writes its
+    last lines before the loss
 """
 
 from __future__ import annotations
@@ -86,8 +90,12 @@ def source(path: Path | None, mine: Callable[[bytes], bool] = lambda key: True) 
 # ---- the processes ---------------------------------------------------------------------------------------------------
 
 
-def write(paths: list[str], path: Path | None, number: int, total: int, done: Counter, lost: Event) -> None:
-    """Writer `number`: appends the lines of its own keys and returns when they are on stable storage."""
+def write(
+    paths: list[str], path: Path | None, number: int, total: int, done: Counter, lost: Event
+) -> None:
+    """Writer `number`: appends the lines of its own keys and returns when they are on stable
+    storage.
+    """
     quiet()
     lines = source(path, lambda key: zlib.crc32(key) % WRITER_COUNT == number)
     with embedlog.open(paths, create=False) as log, log.producer() as producer:
@@ -106,7 +114,8 @@ def tail(paths: list[str], seen: Counter, stop: Event) -> None:
     settings: dict[str, Any] = {"auto_offset_reset": "earliest", "max_poll_records": LINES_PER_CALL}
     with embedlog.open(paths, create=False) as log, log.consumer(TOPIC, **settings) as consumer:
         while True:
-            stopping = stop.is_set()  # read before the poll, so that records written before `stop` are still read
+            # read before the poll, so that records written before `stop` are still read
+            stopping = stop.is_set()
             records = consumer.poll(timeout=0.05)
             seen.value += len(records)
             if stopping and not records:
@@ -139,27 +148,39 @@ def alive(processes: Iterable[Any]) -> list[Any]:
     return [process for process in processes if process.exitcode is None]
 
 
-def write_and_tail(paths: list[str], loss: Loss, path: Path | None, total: int, show: Progress) -> dict[str, float]:
+def write_and_tail(
+    paths: list[str], loss: Loss, path: Path | None, total: int, show: Progress
+) -> dict[str, float]:
     """Run two writers and a reader, and lose a directory; return the duration of each."""
     spawn = multiprocessing.get_context("spawn")  # as separate programs: nothing is inherited
     counters: list[Counter] = [spawn.Value("q", 0) for _ in range(WRITER_COUNT + 1)]
-    stop, lost = spawn.Event(), spawn.Event()
+    stop = spawn.Event()
+    lost = spawn.Event()
     reader = spawn.Process(target=tail, args=(paths, counters[-1], stop), name="tail")
     writers = [
-        spawn.Process(target=write, args=(paths, path, number, total, counters[number], lost), name=f"writer {number + 1}")
+        spawn.Process(
+            target=write,
+            args=(paths, path, number, total, counters[number], lost),
+            name=f"writer {number + 1}",
+        )
         for number in range(WRITER_COUNT)
     ]
     begun = written = 0.0
-    last, moved = -1, time.perf_counter()
+    last = -1
+    moved = time.perf_counter()
     with children(reader, *writers):
         while alive([reader, *writers]):
             counts = [counter.value for counter in counters]
             now = time.perf_counter()
             begun = begun or (now if any(counts) else 0.0)
             if sum(counts) != last:
-                last, moved = sum(counts), now
+                last = sum(counts)
+                moved = now
             if now - moved > STALLED_S:
-                raise DemoError(f"no progress for {STALLED_S:.0f} s: written {counts[:-1]}, read {counts[-1]} of {total}")
+                raise DemoError(
+                    f"no progress for {STALLED_S:.0f} s: written {counts[:-1]}, read {counts[-1]} "
+                    f"of {total}"
+                )
             show(written=sum(counts[:-1]), tailed=counts[-1])
             if not loss.is_lost and sum(counts[:-1]) >= total // 4:
                 loss.lose(sum(counts[:-1]))
@@ -188,7 +209,8 @@ def find_by_offset(log: embedlog.Log, show: Progress) -> float:
     filled = [number for number, end in enumerate(ends) if end]
     tps = {number: embedlog.TopicPartition(TOPIC, number) for number in filled}
     begun = time.perf_counter()
-    with log.consumer(max_poll_records=1, max_partition_fetch_bytes=1) as consumer:  # reads only the batch with the record
+    # reads only the batch with the record
+    with log.consumer(max_poll_records=1, max_partition_fetch_bytes=1) as consumer:
         consumer.assign(list(tps.values()))
         for count in range(LOOKUPS):
             number = rng.choice(filled)
@@ -198,13 +220,18 @@ def find_by_offset(log: embedlog.Log, show: Progress) -> float:
             consumer.seek(tps[number], offset)
             (record,) = consumer.poll(timeout=5)
             if (record.partition, record.offset) != (number, offset):
-                raise DemoError(f"asked for offset {offset} of partition {number}, got {record.offset} of {record.partition}")
+                raise DemoError(
+                    f"asked for offset {offset} of partition {number}, got {record.offset} of "
+                    f"{record.partition}"
+                )
             show(found=count + 1)
     return (time.perf_counter() - begun) / LOOKUPS
 
 
 def find_by_time(log: embedlog.Log, first_ms: int, last_ms: int) -> float:
-    """Seconds per search for a time in all partitions; each result is checked against the record before it."""
+    """Seconds per search for a time in all partitions; each result is checked against the record
+    before it.
+    """
     rng = random.Random(2)
     moments = [rng.randint(first_ms, last_ms) for _ in range(LOOKUPS // PARTITION_COUNT)]
     tps = [embedlog.TopicPartition(TOPIC, number) for number in range(PARTITION_COUNT)]
@@ -222,7 +249,9 @@ def find_by_time(log: embedlog.Log, first_ms: int, last_ms: int) -> float:
                     consumer.assign([tp])
                     consumer.seek(tp, before)
                     if consumer.poll(timeout=5)[0].timestamp_ms >= moment:
-                        raise DemoError(f"{tp}: asked for {moment}, but offset {before} is not before it")
+                        raise DemoError(
+                            f"{tp}: asked for {moment}, but offset {before} is not before it"
+                        )
     return spent / len(moments)
 
 
@@ -237,15 +266,23 @@ def read_all(log: embedlog.Log) -> tuple[Any, float]:
 
 
 def check(table: Any, lines: list[Line]) -> None:
-    """Check that the table has exactly the keys and lines of the source, in order within each key. Raises DemoError."""
+    """Check that the table has exactly the keys and lines of the source, in order within each key.
+    Raises DemoError.
+    """
     import pyarrow as pa
 
     def in_order(keys: Any, order: Any, values: Any) -> Any:
-        by_key = pa.table({"key": keys, "order": order, "value": values}).sort_by([("key", "ascending"), ("order", "ascending")])
+        by_key = pa.table({"key": keys, "order": order, "value": values}).sort_by(
+            [("key", "ascending"), ("order", "ascending")]
+        )
         return by_key.select(["key", "value"])
 
     keys, values = zip(*lines, strict=True) if lines else ((), ())
-    wanted = in_order(pa.array(keys, pa.binary()), pa.array(range(len(lines)), pa.int64()), pa.array(values, pa.binary()))
+    wanted = in_order(
+        pa.array(keys, pa.binary()),
+        pa.array(range(len(lines)), pa.int64()),
+        pa.array(values, pa.binary()),
+    )
     found = in_order(table["key"], table["offset"], table["value"])
     if found.num_rows != wanted.num_rows:
         raise DemoError(f"{wanted.num_rows} lines were written, {found.num_rows} came back")
@@ -270,7 +307,9 @@ def progress_bars(total: int) -> Iterator[Progress]:
         yield lambda **counts: None
         return
     console = Console(stderr=True)
-    with Bars(TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), console=console) as bars:
+    with Bars(
+        TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), console=console
+    ) as bars:
         steps = {
             "written": bars.add_task(f"{WRITER_COUNT} processes write", total=total),
             "tailed": bars.add_task("a third one reads them", total=total),
@@ -286,27 +325,46 @@ def progress_bars(total: int) -> Iterator[Progress]:
 
 
 def as_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
-    count, size, group, loss = figures["lines"], figures["bytes"], figures["group"], figures["replicas"]
+    count = figures["lines"]
+    size = figures["bytes"]
+    group = figures["group"]
+    loss = figures["replicas"]
 
     def rate(seconds: float) -> str:
         return f"{count / seconds / 1e6:.2f} M lines/s, {size / seconds / 1e6:.0f} MB/s"
 
     return [
         ("lines", f"{count:,} in {figures['keys']:,} keys"),
-        ("bytes", f"{size:,} of text, {figures['stored_bytes']:,} in each directory (zstd, {figures['segments']} segments)"),
-        ("directories", f"{DIRECTORY_COUNT}, each with a copy; a line is acknowledged when at least {IN_SYNC_MIN} have it"),
-        (f"written by {WRITER_COUNT} processes, synced", f"{figures['write_s']:.2f} s: {rate(figures['write_s'])}"),
+        (
+            "bytes",
+            f"{size:,} of text, {figures['stored_bytes']:,} in each directory (zstd, "
+            f"{figures['segments']} segments)",
+        ),
+        (
+            "directories",
+            f"{DIRECTORY_COUNT}, each with a copy; a line is acknowledged when at least "
+            f"{IN_SYNC_MIN} have it",
+        ),
+        (
+            f"written by {WRITER_COUNT} processes, synced",
+            f"{figures['write_s']:.2f} s: {rate(figures['write_s'])}",
+        ),
         (
             f"{loss['lost']} was lost while they wrote",
-            f"{loss['acknowledged_before']:,} lines were acknowledged; it led {loss['led']} partitions; "
+            f"{loss['acknowledged_before']:,} lines were acknowledged; it led {loss['led']} "
+            "partitions; "
             f"out of every ISR after {loss['out_s'] * 1000:.0f} ms",
         ),
         ("written without it", f"{loss['acknowledged_without']:,} lines"),
         (
             f"{loss['lost']} came back",
-            f"it copied what it had missed, and was in every ISR after {loss['joined_s'] * 1000:.0f} ms",
+            "it copied what it had missed, and was in every ISR after "
+            f"{loss['joined_s'] * 1000:.0f} ms",
         ),
-        ("the reader was done", f"{figures['tail_lag_s'] * 1000:.0f} ms after the writers had left"),
+        (
+            "the reader was done",
+            f"{figures['tail_lag_s'] * 1000:.0f} ms after the writers had left",
+        ),
         (
             "read by a group of three",
             f"{group['read_s']:.2f} s, {group['killed']} killed on the way: lag {group['lag']}, "
@@ -314,9 +372,15 @@ def as_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("its partitions had moved", f"{group['moved_s'] * 1000:.0f} ms after it was killed"),
         ("found by offset", f"{figures['find_by_offset_s'] * 1e6:.0f} µs each, as a Record"),
-        ("found by time", f"{figures['find_by_time_s'] * 1e6:.0f} µs each, in {PARTITION_COUNT} partitions"),
+        (
+            "found by time",
+            f"{figures['find_by_time_s'] * 1e6:.0f} µs each, in {PARTITION_COUNT} partitions",
+        ),
         ("read whole into Arrow", f"{figures['read_s']:.2f} s: {rate(figures['read_s'])}"),
-        ("acknowledged lines lost", f"{figures['lost_lines']}: each directory, opened alone, has every line"),
+        (
+            "acknowledged lines lost",
+            f"{figures['lost_lines']}: each directory, opened alone, has every line",
+        ),
         ("every line came back", "yes, in order" if figures["every_line_came_back"] else "NO"),
     ]
 
@@ -341,7 +405,9 @@ def run(directory: str, path: Path | None, show_bars: bool = True) -> dict[str, 
     paths = replicas.directories(directory)
     settings = {"compression.type": "zstd", "min.insync.replicas": str(IN_SYNC_MIN)}
     with embedlog.open(paths) as log:
-        log.create_topic(TOPIC, PARTITION_COUNT, config=settings, replication_factor=DIRECTORY_COUNT)
+        log.create_topic(
+            TOPIC, PARTITION_COUNT, config=settings, replication_factor=DIRECTORY_COUNT
+        )
     with progress_bars(len(lines)) if show_bars else nullcontext(lambda **counts: None) as show:
         figures: dict[str, Any] = {
             "lines": len(lines),
@@ -369,16 +435,31 @@ def run(directory: str, path: Path | None, show_bars: bool = True) -> dict[str, 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m embedlog.demo", description="real text into a topic and out again")
-    parser.add_argument("path", nargs="?", type=Path, help="a text file of your own instead of the standard library's sources")
-    parser.add_argument(
-        "--keep", metavar="DIRECTORY", help="keep the log in directories below this one, which must be new or empty"
+    parser = argparse.ArgumentParser(
+        prog="python -m embedlog.demo", description="real text into a topic and out again"
     )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON, and no progress")
+    parser.add_argument(
+        "path",
+        nargs="?",
+        type=Path,
+        help="a text file of your own instead of the standard library's sources",
+    )
+    parser.add_argument(
+        "--keep",
+        metavar="DIRECTORY",
+        help="keep the log in directories below this one, which must be new or empty",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the figures as JSON, and no progress"
+    )
     options = parser.parse_args(arguments)
     try:
         with tempfile.TemporaryDirectory(prefix="embedlog-demo-") as scratch:
-            figures = run(options.keep or os.path.join(scratch, "log"), options.path, show_bars=not options.json)
+            figures = run(
+                options.keep or os.path.join(scratch, "log"),
+                options.path,
+                show_bars=not options.json,
+            )
     except (DemoError, GroupError, ReplicaError, embedlog.EmbedlogError, OSError) as problem:
         print(f"embedlog.demo: {problem}", file=sys.stderr)
         return 1

@@ -1,7 +1,8 @@
-"""The consumer group of the demo: three processes share a topic, one is killed, and the others take over its partitions.
+"""The consumer group of the demo: three processes share a topic, one is killed, and the others take
+over its partitions.
 
-DEMOGROUP-1  before its offset is committed, a line is counted in mapped memory that outlives the process. A count of 0 is a
-    skipped line, 2 or more a line that was read again
+DEMOGROUP-1  before its offset is committed, a line is counted in mapped memory that outlives the
+    process. A count of 0 is a skipped line, 2 or more a line that was read again
 DEMOGROUP-2  one reader is killed by SIGKILL while it reads, without any notice to the others
 DEMOGROUP-3  the demo uses public names only
 """
@@ -36,7 +37,7 @@ class GroupError(Exception):
     """A line was skipped, or the group does not become stable."""
 
 
-# ---- counts per line -------------------------------------------------------------------------------------------------
+# ---- counts per line -----------------------------------------------------------------------------
 
 
 class Marks:
@@ -54,7 +55,9 @@ class Marks:
     def take(self, tp: TopicPartition, start: int, end: int) -> None:
         """Count lines [start, end) of a partition once more."""
         base = self._bases[tp]
-        self._map[base + start : base + end] = self._map[base + start : base + end].translate(ONE_MORE)
+        self._map[base + start : base + end] = self._map[base + start : base + end].translate(
+            ONE_MORE
+        )
 
     def counts(self) -> Counter[int]:
         """The number of lines for each count."""
@@ -65,16 +68,33 @@ class Marks:
         self._file.close()
 
 
-# ---- readers ---------------------------------------------------------------------------------------------------------
+# ---- readers -------------------------------------------------------------------------------------
 
 
-def read(paths: list[str], topic: str, marks_path: str, number: int, read_count: Any, go: Event, stop: Event) -> None:
+def read(
+    paths: list[str],
+    topic: str,
+    marks_path: str,
+    number: int,
+    read_count: Any,
+    go: Event,
+    stop: Event,
+) -> None:
     """Reader `number`: join, wait for `go`, then read, count and commit until `stop`."""
-    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "client_id": f"reader {number + 1}"}
-    with embedlog.open(paths, create=False) as log, log.consumer(group_id=GROUP, **settings) as consumer:
+    settings: dict[str, Any] = {
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "client_id": f"reader {number + 1}",
+    }
+    with (
+        embedlog.open(paths, create=False) as log,
+        log.consumer(group_id=GROUP, **settings) as consumer,
+    ):
         tps = [TopicPartition(topic, at) for at in range(len(log.describe_topic(topic).partitions))]
         marks = Marks(Path(marks_path), consumer.end_offsets(tps))
-        consumer.subscribe([topic], on_assigned=lambda tps: None if go.is_set() else consumer.pause(*tps))
+        consumer.subscribe(
+            [topic], on_assigned=lambda tps: None if go.is_set() else consumer.pause(*tps)
+        )
         while not stop.is_set():
             if go.is_set() and (paused := consumer.paused()):
                 consumer.resume(*paused)
@@ -97,31 +117,39 @@ def ranges(records: Iterable[Any]) -> list[tuple[TopicPartition, int, int]]:
         if found and found[-1][0].partition == record.partition and found[-1][2] == record.offset:
             found[-1] = (found[-1][0], found[-1][1], record.offset + 1)
         else:
-            found.append((TopicPartition(record.topic, record.partition), record.offset, record.offset + 1))
+            found.append(
+                (TopicPartition(record.topic, record.partition), record.offset, record.offset + 1)
+            )
     return found
 
 
-# ---- the group as a whole --------------------------------------------------------------------------------------------
+# ---- the group as a whole ------------------------------------------------------------------------
 
 
 class Group:
     """The reader processes and the state of their group."""
 
     def __init__(self, log: embedlog.Log, paths: list[str], directory: str, topic: str) -> None:
-        self._log, self._topic = log, topic
+        self._log = log
+        self._topic = topic
         self._marks_path = Path(directory) / "demo-marks"
-        self.tps = [TopicPartition(topic, at) for at in range(len(log.describe_topic(topic).partitions))]
+        self.tps = [
+            TopicPartition(topic, at) for at in range(len(log.describe_topic(topic).partitions))
+        ]
         with log.consumer() as consumer:
             self._ends = consumer.end_offsets(self.tps)
         self.largest = max(self._ends, key=self._ends.__getitem__)
         self.marks = Marks(self._marks_path, self._ends)
         spawn = multiprocessing.get_context("spawn")
-        self.go, self.stop = spawn.Event(), spawn.Event()
+        self.go = spawn.Event()
+        self.stop = spawn.Event()
         self.counts: list[Any] = [spawn.Value("q", 0) for _ in range(READER_COUNT)]
         self.readers: list[Any] = []
         for number, count in enumerate(self.counts):
             shared = (paths, topic, str(self._marks_path), number, count, self.go, self.stop)
-            self.readers.append(spawn.Process(target=read, args=shared, name=f"reader {number + 1}"))
+            self.readers.append(
+                spawn.Process(target=read, args=shared, name=f"reader {number + 1}")
+            )
 
     def shared_out(self, count: int) -> Assignment | None:
         """The owner of each partition, once `count` members own all partitions; else None."""
@@ -129,11 +157,19 @@ class Group:
             return None
         found = self._log.describe_group(GROUP)
         owners = {tp: member.client_id for member in found.members for tp in member.assignment}
-        return owners if found.state == "Stable" and len(found.members) == count and len(owners) == len(self.tps) else None
+        return (
+            owners
+            if found.state == "Stable"
+            and len(found.members) == count
+            and len(owners) == len(self.tps)
+            else None
+        )
 
     def lag(self) -> int:
         committed = self._log.group_offsets(GROUP) if GROUP in self._log.groups() else {}
-        return sum(end - (committed[tp].offset if tp in committed else 0) for tp, end in self._ends.items())
+        return sum(
+            end - (committed[tp].offset if tp in committed else 0) for tp, end in self._ends.items()
+        )
 
     def wait(self, what: str, probe: Callable[[], Any], show: Show, *, dead: int = -1) -> Any:
         """Wait for a result of `probe`. Raises GroupError."""
@@ -144,8 +180,15 @@ class Group:
                     raise GroupError(f"{reader.name} exited with {reader.exitcode}")
             if time.perf_counter() > until:
                 counts = [each.value for each in self.counts]
-                state = self._log.describe_group(GROUP) if GROUP in self._log.groups() else "the group does not exist"
-                raise GroupError(f"waited {STALLED_S:.0f} s without success for {what}; read so far: {counts}; {state}")
+                state = (
+                    self._log.describe_group(GROUP)
+                    if GROUP in self._log.groups()
+                    else "the group does not exist"
+                )
+                raise GroupError(
+                    f"waited {STALLED_S:.0f} s without success for {what}; read so far: {counts}; "
+                    f"{state}"
+                )
             show(grouped=self.marks.total - self.lag())
             time.sleep(POLL_S)
         return found
@@ -159,8 +202,12 @@ class Group:
         self._marks_path.unlink()
 
 
-def read_as_group(log: embedlog.Log, paths: list[str], directory: str, topic: str, show: Show) -> dict[str, Any]:
-    """Run three readers and kill one; return the assignments before and after, and the counts of the lines."""
+def read_as_group(
+    log: embedlog.Log, paths: list[str], directory: str, topic: str, show: Show
+) -> dict[str, Any]:
+    """Run three readers and kill one; return the assignments before and after, and the counts of
+    the lines.
+    """
     group = Group(log, paths, directory, topic)
     try:
         for reader in group.readers:
@@ -170,11 +217,18 @@ def read_as_group(log: embedlog.Log, paths: list[str], directory: str, topic: st
         group.go.set()
         victim = int(before[group.largest].split()[-1]) - 1
         enough = group.marks.total // 4
-        group.wait("the readers to read",
-                   lambda: group.counts[victim].value and sum(each.value for each in group.counts) > enough, show)  # fmt: skip
+        group.wait(
+            "the readers to read",
+            lambda: (
+                group.counts[victim].value and sum(each.value for each in group.counts) > enough
+            ),
+            show,
+        )
         os.kill(group.readers[victim].pid, 9)
         killed = time.perf_counter()
-        after = group.wait("the others to take over", lambda: group.shared_out(READER_COUNT - 1), show, dead=victim)
+        after = group.wait(
+            "the others to take over", lambda: group.shared_out(READER_COUNT - 1), show, dead=victim
+        )
         moved = time.perf_counter()
         group.wait("the lag to be zero", lambda: group.lag() == 0, show, dead=victim)
         ended = time.perf_counter()

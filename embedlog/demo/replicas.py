@@ -1,10 +1,11 @@
 """The directories of the demo: one of them is lost while lines are written, and returns.
 
-DEMOREPLICAS-1  every directory has a copy of each partition. A line is acknowledged when at least two of them have it
-DEMOREPLICAS-2  the lost directory leads the most partitions. It is renamed without any notice to the processes, and renamed
-    back when all lines are written
-DEMOREPLICAS-3  a loss counts when no ISR has the directory, a return when every ISR has it. In the end each directory is opened
-    alone and compared with the others
+DEMOREPLICAS-1  every directory has a copy of each partition. A line is acknowledged when at least
+    two of them have it
+DEMOREPLICAS-2  the lost directory leads the most partitions. It is renamed without any notice to
+    the processes, and renamed back when all lines are written
+DEMOREPLICAS-3  a loss counts when no ISR has the directory, a return when every ISR has it. In the
+    end each directory is opened alone and compared with the others
 DEMOREPLICAS-4  the demo uses public names only
 """
 
@@ -27,7 +28,9 @@ Isr = dict[str, list[int]]  # by partition
 
 
 class ReplicaError(Exception):
-    """A directory does not leave or join the ISR, or its records differ from those of the others."""
+    """A directory does not leave or join the ISR, or its records differ from those of the
+    others.
+    """
 
 
 def directories(root: str) -> list[str]:
@@ -39,7 +42,8 @@ class Loss:
     """The loss and the return of one directory, seen by one open log."""
 
     def __init__(self, log: embedlog.Log, topic: str) -> None:
-        self._log, self._topic = log, topic
+        self._log = log
+        self._topic = topic
         described = log.replicas(topic)
         self.before, self.leaders = self._isr(), self._leaders()
         self.lost = max(described.directories, key=lambda each: (each.leads, each.node))
@@ -53,7 +57,11 @@ class Loss:
         """Take the directory away."""
         self._path.rename(self._away)
         self._lost_at = time.perf_counter()
-        self.figures = {"lost": self._path.name, "led": self.lost.leads, "acknowledged_before": acknowledged}
+        self.figures = {
+            "lost": self._path.name,
+            "led": self.lost.leads,
+            "acknowledged_before": acknowledged,
+        }
 
     @property
     def is_lost(self) -> bool:
@@ -62,10 +70,18 @@ class Loss:
     def is_out(self) -> bool:
         """Whether no ISR has the directory any more; the first time is noted."""
         if self.during is None:
-            found, leaders = self._isr(), self._leaders()
-            if not any(self.lost.node in isr for isr in found.values()) and self.lost.node not in leaders.values():
+            found = self._isr()
+            leaders = self._leaders()
+            if (
+                not any(self.lost.node in isr for isr in found.values())
+                and self.lost.node not in leaders.values()
+            ):
                 self.during = found
-                self.figures |= {"out_s": time.perf_counter() - self._lost_at, "isr": found, "leaders": leaders}
+                self.figures |= {
+                    "out_s": time.perf_counter() - self._lost_at,
+                    "isr": found,
+                    "leaders": leaders,
+                }
         return self.during is not None
 
     def give_back(self, acknowledged: int) -> None:
@@ -73,7 +89,10 @@ class Loss:
         self._wait(self.is_out, "leave the ISR of each partition")
         self._away.rename(self._path)
         began = time.perf_counter()
-        self._wait(lambda: all(self.lost.node in isr for isr in self._isr().values()), "join the ISR of each partition")
+        self._wait(
+            lambda: all(self.lost.node in isr for isr in self._isr().values()),
+            "join the ISR of each partition",
+        )
         self.figures |= {
             "acknowledged_without": acknowledged - self.figures["acknowledged_before"],
             "joined_s": time.perf_counter() - began,
@@ -83,23 +102,32 @@ class Loss:
         }
 
     def _isr(self) -> Isr:
-        return {f"{each.topic}-{each.partition}": sorted(each.isr) for each in self._log.replicas(self._topic).partitions}
+        return {
+            f"{each.topic}-{each.partition}": sorted(each.isr)
+            for each in self._log.replicas(self._topic).partitions
+        }
 
     def _leaders(self) -> dict[str, int]:
-        return {f"{each.topic}-{each.partition}": each.leader for each in self._log.replicas(self._topic).partitions}
+        return {
+            f"{each.topic}-{each.partition}": each.leader
+            for each in self._log.replicas(self._topic).partitions
+        }
 
     def _wait(self, probe: Callable[[], bool], what: str) -> None:
         until = time.perf_counter() + STALLED_S
         while not probe():
             if time.perf_counter() > until:
                 raise ReplicaError(
-                    f"{self._path.name} did not {what} within {STALLED_S:.0f} s\n{self._log.replicas(self._topic)}"
+                    f"{self._path.name} did not {what} within {STALLED_S:.0f} "
+                    f"s\n{self._log.replicas(self._topic)}"
                 )
             time.sleep(POLL_S)
 
 
 def compare(paths: Sequence[str], topic: str, table: Any) -> None:
-    """Open each directory alone, and compare its records with `table`, byte for byte. Raises ReplicaError."""
+    """Open each directory alone, and compare its records with `table`, byte for byte. Raises
+    ReplicaError.
+    """
     columns = ["partition", "offset", "key", "value"]
     order = [("partition", "ascending"), ("offset", "ascending")]
     wanted = table.select(columns).sort_by(order)
@@ -109,12 +137,15 @@ def compare(paths: Sequence[str], topic: str, table: Any) -> None:
         for name in columns:
             if not found[name].combine_chunks().equals(wanted[name].combine_chunks()):
                 raise ReplicaError(
-                    f"the {name}s in {path} differ from those of the set: {found.num_rows} of {wanted.num_rows} records"
+                    f"the {name}s in {path} differ from those of the set: {found.num_rows} of "
+                    f"{wanted.num_rows} records"
                 )
 
 
 def as_table(found: dict[str, Any]) -> list[str]:
-    """The leader and the ISR of each partition before, during and after the loss, one line per partition."""
+    """The leader and the ISR of each partition before, during and after the loss, one line per
+    partition.
+    """
 
     def cell(leader: int, isr: list[int]) -> str:
         return f"d{leader} of " + " ".join(f"d{node}" for node in isr)
@@ -122,7 +153,8 @@ def as_table(found: dict[str, Any]) -> list[str]:
     lost = found["lost"]
     lines = [f"{'partition':<14}{'leader and ISR':<24}{f'without {lost}':<24}{lost} is back"]
     for name, isr in found["isr_before"].items():
-        before, during = cell(found["leaders_before"][name], isr), cell(found["leaders"][name], found["isr"][name])
+        before = cell(found["leaders_before"][name], isr)
+        during = cell(found["leaders"][name], found["isr"][name])
         after = " ".join(f"d{node}" for node in found["isr_after"][name])
         lines.append(f"{name:<14}{before:<24}{during:<24}{after}")
     return lines

@@ -1,4 +1,5 @@
 """Contains the descriptions and reports that public calls return; their rules are those of `types`.
 
-Exports: `topics`, `groups` (with transactions), `replicas`. Each is a module of its own because few programs need more than one.
+Exports: `topics`, `groups` (with transactions), `replicas`. Each is a module of its own because few
+programs need more than one.
 """

@@ -13,8 +13,9 @@ from embedlog.types import OffsetAndMetadata, TopicPartition
 class TransactionDescription:
     """The newest state of a transactional id, from `__transaction_state`.
 
-    `state` has Kafka's name, for example "Ongoing". `started_ms` is None without a transaction, and `partitions` are those that
-    it has written. `in_use`: whether the process that uses the id runs; None in a log opened read-only.
+    `state` has Kafka's name, for example "Ongoing". `started_ms` is None without a transaction, and
+    `partitions` are those that it has written. `in_use`: whether the process that uses the id runs;
+    None in a log opened read-only.
     """
 
     transactional_id: str
@@ -29,9 +30,11 @@ class TransactionDescription:
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction that is open in one partition: readers of committed records wait at `first_offset`.
+    """A transaction that is open in one partition: readers of committed records wait at
+    `first_offset`.
 
-    `transactional_id` is None if no id has this producer and epoch with an unfinished transaction: Kafka calls that hanging.
+    `transactional_id` is None if no id has this producer and epoch with an unfinished transaction:
+    Kafka calls that hanging.
     """
 
     topic: str
@@ -46,9 +49,10 @@ class OpenTransaction(NamedTuple):
 class GroupPartition:
     """One partition of a group: the committed offset, the log end, the assigned member.
 
-    `committed` is None if no offset is committed, `log_end_offset` if the partition no longer exists or is damaged, `member_id`
-    if it is not assigned. `position` is the committed offset, and `lag` the number of offsets from it to the end; each is None if
-    it is unknown. The lag of a position behind the end is unknown, too: `auto.offset.reset` decides where its reader goes on.
+    `committed` is None if no offset is committed, `log_end_offset` if the partition no longer
+    exists or is damaged, `member_id` if it is not assigned. `position` is the committed offset, and
+    `lag` the number of offsets from it to the end; each is None if it is unknown. The lag of a
+    position behind the end is unknown, too: `auto.offset.reset` decides where its reader goes on.
     `dataclasses.asdict` and data frames contain both.
     """
 
@@ -63,14 +67,20 @@ class GroupPartition:
     def __post_init__(self) -> None:
         position = None if self.committed is None else self.committed.offset
         object.__setattr__(self, "position", position)
-        lag = None if position is None or self.log_end_offset is None else self.log_end_offset - position
+        lag = (
+            None
+            if position is None or self.log_end_offset is None
+            else self.log_end_offset - position
+        )
         is_beyond_the_end = lag is not None and lag < 0
         object.__setattr__(self, "lag", None if is_beyond_the_end else lag)
 
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """One member of a group: its identity, subscription and assignment; a member with `instance_id` is static."""
+    """One member of a group: its identity, subscription and assignment; a member with `instance_id`
+    is static.
+    """
 
     member_id: str
     instance_id: str | None = None
@@ -84,10 +94,12 @@ class MemberDescription:
 class GroupDescription:
     """A consumer group at the time of the call.
 
-    `state` has Kafka's spelling: Empty, PreparingRebalance, CompletingRebalance, Stable; `type` is "classic", or "consumer",
-    "share" or "streams" for a group of Kafka's newer protocols. `assignor` is None until one is chosen. A group that never had a
-    member has no `protocol_type`. `partitions` are all that have a committed offset or are assigned, and those of the topics that
-    its members subscribe to, in order. What a share group has delivered is in `__share_group_state`: it has no committed offsets.
+    `state` has Kafka's spelling: Empty, PreparingRebalance, CompletingRebalance, Stable; `type` is
+    "classic", or "consumer", "share" or "streams" for a group of Kafka's newer protocols.
+    `assignor` is None until one is chosen. A group that never had a member has no `protocol_type`.
+    `partitions` are all that have a committed offset or are assigned, and those of the topics that
+    its members subscribe to, in order. What a share group has delivered is in
+    `__share_group_state`: it has no committed offsets.
     """
 
     group_id: str
@@ -102,24 +114,43 @@ class GroupDescription:
 
     @property
     def lag(self) -> int | None:
-        """The sum of the lags of all partitions; None while the lag of one is not known, or while there is no partition.
+        """The sum of the lags of all partitions; None while the lag of one is not known, or while
+        there is no partition.
 
-        Before the first commit in a partition its lag is not known: what its reader has done is not in the log.
+        Before the first commit in a partition its lag is not known: what its reader has done is not
+        in the log.
         """
         lags = [partition.lag for partition in self.partitions]
         known = [lag for lag in lags if lag is not None]
         return sum(known) if known and len(known) == len(lags) else None
 
     def __repr__(self) -> str:
-        counts = f"{tables.counted(len(self.members), 'member')}, {tables.counted(len(self.partitions), 'partition')}"
-        return f"<embedlog.GroupDescription {self.group_id!r}: {self.state}, {counts}, {_lag_in_words(self.lag)}>"
+        counts = (
+            f"{tables.counted(len(self.members), 'member')}, "
+            f"{tables.counted(len(self.partitions), 'partition')}"
+        )
+        return (
+            f"<embedlog.GroupDescription {self.group_id!r}: {self.state}, {counts}, "
+            f"{_lag_in_words(self.lag)}>"
+        )
 
     def _repr_html_(self) -> str:
         head = ("topic", "partition", "committed", "end", "lag", "member")
         rows = [
-            (each.topic, each.partition, each.position, each.log_end_offset, each.lag, each.member_id) for each in self.partitions
+            (
+                each.topic,
+                each.partition,
+                each.position,
+                each.log_end_offset,
+                each.lag,
+                each.member_id,
+            )
+            for each in self.partitions
         ]
-        facts = f"group {self.group_id}: {self.state}, {tables.counted(len(self.members), 'member')}, {_lag_in_words(self.lag)}"
+        facts = (
+            f"group {self.group_id}: {self.state}, {tables.counted(len(self.members), 'member')}, "
+            f"{_lag_in_words(self.lag)}"
+        )
         return tables.shortened(facts, head, rows)
 
 

@@ -9,8 +9,9 @@ from typing import NamedTuple
 class Reassignment(NamedTuple):
     """A reassignment of a partition that is not finished.
 
-    `target` are the nodes that it will have; `adding` copy and join, `removing` are removed at the end. The copy that
-    lacks most of the leader's log lacks `records_left` and about `bytes_left`; None while no leader answers.
+    `target` are the nodes that it will have; `adding` copy and join, `removing` are removed at the
+    end. The copy that lacks most of the leader's log lacks `records_left` and about `bytes_left`;
+    None while no leader answers.
     """
 
     target: tuple[int, ...]
@@ -23,8 +24,8 @@ class Reassignment(NamedTuple):
 class ReplicaDifference(NamedTuple):
     """The first difference of a replica from its leader, or the first damage in its log.
 
-    `kind` is "damaged" or "different". It is at or after `first_offset`: damage is known to about `index.interval.bytes`.
-    A repair copies all records from there on.
+    `kind` is "damaged" or "different". It is at or after `first_offset`: damage is known to about
+    `index.interval.bytes`. A repair copies all records from there on.
     """
 
     topic: str
@@ -38,7 +39,9 @@ class ReplicaDifference(NamedTuple):
 
 
 class RepairedReplica(NamedTuple):
-    """A replica whose records from `first_offset` up to `end_offset` were copied again, from the node `source`."""
+    """A replica whose records from `first_offset` up to `end_offset` were copied again, from the
+    node `source`.
+    """
 
     topic: str
     partition: int

@@ -14,8 +14,9 @@ from embedlog.display import tables
 class PartitionDescription:
     """One partition at the time of the call.
 
-    `log_start_offset` is the first offset that can be read, `log_end_offset` the next one to write. Readers get
-    records below `high_watermark`, those with `isolation_level="read_committed"` below `last_stable_offset`.
+    `log_start_offset` is the first offset that can be read, `log_end_offset` the next one to write.
+    Readers get records below `high_watermark`, those with `isolation_level="read_committed"` below
+    `last_stable_offset`.
     """
 
     partition: int
@@ -30,7 +31,9 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TopicDescription:
-    """A topic: its identity, its partitions in order, and the settings that differ from the log's defaults."""
+    """A topic: its identity, its partitions in order, and the settings that differ from the log's
+    defaults.
+    """
 
     name: str
     topic_id: str
@@ -50,30 +53,59 @@ class TopicDescription:
         offsets = sum(each.high_watermark - each.log_start_offset for each in self.partitions)
         size = sum(each.size_bytes for each in self.partitions)
         count = tables.counted(self.partition_count, "partition")
-        return f"<embedlog.TopicDescription {self.name!r}: {count}, {offsets} offsets, {size} bytes>"
+        return (
+            f"<embedlog.TopicDescription {self.name!r}: {count}, {offsets} offsets, {size} bytes>"
+        )
 
     def _repr_html_(self) -> str:
-        head = ("partition", "start", "end", "high watermark", "last stable", "epoch", "bytes", "path")
+        head = (
+            "partition",
+            "start",
+            "end",
+            "high watermark",
+            "last stable",
+            "epoch",
+            "bytes",
+            "path",
+        )
         rows = [
-            (each.partition, each.log_start_offset, each.log_end_offset, each.high_watermark, each.last_stable_offset,
-             each.leader_epoch, each.size_bytes, each.path)
+            (
+                each.partition,
+                each.log_start_offset,
+                each.log_end_offset,
+                each.high_watermark,
+                each.last_stable_offset,
+                each.leader_epoch,
+                each.size_bytes,
+                each.path,
+            )
             for each in self.partitions
-        ]  # fmt: skip
+        ]
         settings = "".join(f"; {name}={value}" for name, value in self.config.items())
         return tables.shortened(f"topic {self.name}{settings}", head, rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A mapping proxy cannot be pickled, so the pickle has a dict, which __post_init__ wraps again.
-        return (TopicDescription, (self.name, self.topic_id, self.partitions, dict(self.config), self.internal))
+        # A mapping proxy cannot be pickled, so the pickle has a dict, which __post_init__ wraps
+        # again.
+        return (
+            TopicDescription,
+            (self.name, self.topic_id, self.partitions, dict(self.config), self.internal),
+        )
 
 
 def table_of(title: str, names: Sequence[str], describe: Callable[[str], TopicDescription]) -> str:
     """An HTML table of topics, without rows a title only. Raises what `describe` raises."""
     found = [describe(name) for name in names[: tables.ROWS_SHOWN]]
     rows = [
-        (each.name, each.partition_count, sum(part.high_watermark - part.log_start_offset for part in each.partitions),
-         sum(part.size_bytes for part in each.partitions))
+        (
+            each.name,
+            each.partition_count,
+            sum(part.high_watermark - part.log_start_offset for part in each.partitions),
+            sum(part.size_bytes for part in each.partitions),
+        )
         for each in found
-    ]  # fmt: skip
+    ]
     more = f", the first {len(found)} of {len(names)} topics" if len(found) < len(names) else ""
-    return tables.shortened(title + more, ("topic", "partitions", "offsets", "bytes") if names else (), rows)
+    return tables.shortened(
+        title + more, ("topic", "partitions", "offsets", "bytes") if names else (), rows
+    )

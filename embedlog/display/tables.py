@@ -1,6 +1,7 @@
 """Makes HTML tables for notebooks.
 
-TABLES-1  every text is input: it is escaped, made one line of printable characters, and cut at `CELL_MAX` characters
+TABLES-1  every text is input: it is escaped, made one line of printable characters, and cut at
+    `CELL_MAX` characters
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ ROWS_SHOWN: Final = 50
 
 def line(text: str) -> str:
     """A text as one line of printable characters."""
-    return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    )
 
 
 def shown(data: object) -> str:
@@ -56,7 +61,8 @@ def counted_partitions(count: int, internal: int) -> str:
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """An HTML table; one without a head is a list."""
-    from html import escape  # with all entities of HTML: an opening imports this module, and makes no table
+    # with all entities of HTML: an opening imports this module, and makes no table
+    from html import escape
 
     def row(tag: str, cells: Iterable[str]) -> str:
         return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
@@ -69,13 +75,16 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str
 def shortened(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """An HTML table of any values, with the first rows only."""
     more = f", the first {ROWS_SHOWN} of {len(rows)}" if len(rows) > ROWS_SHOWN else ""
-    return table(shown(title) + more, head, [[shown(cell) for cell in row] for row in rows[:ROWS_SHOWN]])
+    return table(
+        shown(title) + more, head, [[shown(cell) for cell in row] for row in rows[:ROWS_SHOWN]]
+    )
 
 
 def record(fields: Mapping[str, object]) -> str:
     """An HTML table of the fields of one record. The time is also shown as a date."""
     title = f"record {fields['offset']} of {fields['topic']}-{fields['partition']}"
-    shown_fields, time_ms = dict(fields), fields["timestamp_ms"]
+    shown_fields = dict(fields)
+    time_ms = fields["timestamp_ms"]
     if isinstance(time_ms, int) and (date := time(time_ms)) != str(time_ms):
         shown_fields["timestamp_ms"] = f"{time_ms} ({date} UTC)"
     return shortened(title, ("field", "value"), list(shown_fields.items()))

@@ -1,7 +1,8 @@
-"""Makes text harmless for terminals: the one function through which the command line and the console show text of a log.
+"""Makes text harmless for terminals: the one function through which the command line and the
+console show text of a log.
 
-Keys, values, names of groups and of files are chosen by others. An escape sequence among them could change the title or the
-colours of a terminal, overwrite earlier lines, or paste commands.
+Keys, values, names of groups and of files are chosen by others. An escape sequence among them could
+change the title or the colours of a terminal, overwrite earlier lines, or paste commands.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ _DELETE = 0x7F
 
 
 def visible(text: str, keep: str = "") -> str:
-    """The text with a sign or a number in the place of each character that controls a terminal, except for those of `keep`.
+    """The text with a sign or a number in the place of each character that controls a terminal,
+    except for those of `keep`.
 
-    Control characters are the signs of Unicode (`␛`), format characters and others that are not printable their numbers
-    (`<U+202E>`). Spaces of all widths stay.
+    Control characters are the signs of Unicode (`␛`), format characters and others that are not
+    printable their numbers (`<U+202E>`). Spaces of all widths stay.
     """
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() or each in keep or category(each) == "Zs" else _sign(each) for each in text)
+    return "".join(
+        each if each.isprintable() or each in keep or category(each) == "Zs" else _sign(each)
+        for each in text
+    )
 
 
 def _sign(character: str) -> str:

@@ -1,6 +1,7 @@
 """Reads the batches of a `.log` file by their sizes, also those with a wrong checksum.
 
-BATCHES-1  a batch ends the file if its size is impossible, or if the file ends inside it; the rest is reported as invalid bytes
+BATCHES-1  a batch ends the file if its size is impossible, or if the file ends inside it; the rest
+    is reported as invalid bytes
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from typing import Any, Final
 from embedlog._native import codec
 from embedlog._native.lazy_numpy import np
 from embedlog.format.producer_state import add_sequence
-from embedlog.format.record_batch import CODEC_MASK, CONTROL, HEADER_SIZE, LOG_APPEND_TIME, TRANSACTIONAL, batch_dtype
+from embedlog.format.record_batch import (
+    CODEC_MASK,
+    CONTROL,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    batch_dtype,
+)
 from embedlog.storage import files
 
 CODECS: Final = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
@@ -27,7 +35,9 @@ _SIZE_MIN = 14  # of what follows the size field, in any magic
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The header of one batch, and its bytes. Of a message of an older Kafka (`magic` below 2) only five fields are set."""
+    """The header of one batch, and its bytes. Of a message of an older Kafka (`magic` below 2) only
+    five fields are set.
+    """
 
     position: int
     size: int
@@ -68,7 +78,11 @@ class Batch:
 
     def facts(self) -> dict[str, Any]:
         """The fields with the names and in the order of kafka-dump-log."""
-        horizon = f"OptionalLong[{self.base_timestamp}]" if self.attributes & HORIZON else "OptionalLong.empty"
+        horizon = (
+            f"OptionalLong[{self.base_timestamp}]"
+            if self.attributes & HORIZON
+            else "OptionalLong.empty"
+        )
         return {
             "baseOffset": self.base_offset,
             "lastOffset": self.last_offset,
@@ -93,10 +107,23 @@ class Batch:
     def rows(self) -> Any:
         """The batch as a batch row at position 0 of its bytes, for the decoder."""
         found = np.zeros(1, batch_dtype())
-        for name in ("size", "leader_epoch", "base_offset", "base_timestamp", "max_timestamp", "producer_id", "last_offset_delta",
-                     "base_sequence", "attributes", "producer_epoch", "magic", "crc"):  # fmt: skip
+        for name in (
+            "size",
+            "leader_epoch",
+            "base_offset",
+            "base_timestamp",
+            "max_timestamp",
+            "producer_id",
+            "last_offset_delta",
+            "base_sequence",
+            "attributes",
+            "producer_epoch",
+            "magic",
+            "crc",
+        ):
             found[name] = getattr(self, name)
-        found["min_timestamp"], found["records"] = -1, self.count
+        found["min_timestamp"] = -1
+        found["records"] = self.count
         return found
 
 
@@ -107,7 +134,11 @@ def batch_at(fd: int, path: Path, position: int, end: int) -> Batch | None:
         return None
     size = int.from_bytes(head[8:12], "big", signed=True) + _AFTER_SIZE
     magic = int.from_bytes(head[16:17], "big", signed=True)
-    if size < _AFTER_SIZE + _SIZE_MIN or position + size > end or (magic >= 2 and size < HEADER_SIZE):
+    if (
+        size < _AFTER_SIZE + _SIZE_MIN
+        or position + size > end
+        or (magic >= 2 and size < HEADER_SIZE)
+    ):
         return None
     data = files.pread(fd, size, position, path)
     if len(data) < size:
@@ -115,9 +146,21 @@ def batch_at(fd: int, path: Path, position: int, end: int) -> Batch | None:
     base = int.from_bytes(head[:8], "big", signed=True)
     if magic < 2:
         return Batch(position, size, base, magic, data)
-    (_, _, epoch, _, crc, attributes, delta, base_ms, max_ms, producer_id, producer_epoch, sequence, count) = _HEADER.unpack_from(
-        head
-    )
+    (
+        _,
+        _,
+        epoch,
+        _,
+        crc,
+        attributes,
+        delta,
+        base_ms,
+        max_ms,
+        producer_id,
+        producer_epoch,
+        sequence,
+        count,
+    ) = _HEADER.unpack_from(head)
     return Batch(
         position,
         size,
@@ -139,7 +182,8 @@ def batch_at(fd: int, path: Path, position: int, end: int) -> Batch | None:
 
 def batches(fd: int, path: Path, start: int = 0, *, size: int | None = None) -> Iterator[Batch]:
     """All whole batches from a position on. `size`: the bytes of the file."""
-    at, end = start, files.facts(fd, path).size if size is None else size
+    at = start
+    end = files.facts(fd, path).size if size is None else size
     while (found := batch_at(fd, path, at, end)) is not None:
         yield found
         at += found.size

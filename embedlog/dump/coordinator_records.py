@@ -1,8 +1,10 @@
 """Decodes records of coordinators into the JSON of Kafka's tools, field by field.
 
-They are those of `__consumer_offsets`, `__transaction_state` and `__share_group_state`, in the versions of Kafka 4.4.
+They are those of `__consumer_offsets`, `__transaction_state` and `__share_group_state`, in the
+versions of Kafka 4.4.
 
-COORDINATORRECORDS-1  a record that cannot be decoded is a sentence in place of its key: an unknown type or version, damage
+COORDINATORRECORDS-1  a record that cannot be decoded is a sentence in place of its key: an unknown
+    type or version, damage
 COORDINATORRECORDS-2  a tagged field is shown only if it differs from its default
 """
 
@@ -24,10 +26,11 @@ _EVER = 99
 
 
 class Field(NamedTuple):
-    """A field of a schema. `kind`: a type of Kafka's protocol, with "?" if it can be null, or the fields of a struct.
+    """A field of a schema. `kind`: a type of Kafka's protocol, with "?" if it can be null, or the
+    fields of a struct.
 
-    `many`: an array of them. `since` and `until` are schema versions. `tag` 0 or more: a tagged field, which is absent if it has
-    the value `default`. `nullable`: a struct that can be null.
+    `many`: an array of them. `since` and `until` are schema versions. `tag` 0 or more: a tagged
+    field, which is absent if it has the value `default`. `nullable`: a struct that can be null.
     """
 
     name: str
@@ -52,7 +55,8 @@ def _texts(*names: str) -> tuple[Field, ...]:
     return tuple(Field(name, "string") for name in names)
 
 
-_GROUP, _GROUP_MEMBER = _texts("groupId"), _texts("groupId", "memberId")
+_GROUP = _texts("groupId")
+_GROUP_MEMBER = _texts("groupId", "memberId")
 _PARTITIONS = (Field("topicId", "uuid"), Field("partitions", "int32", many=True))
 _OWNED = (*_PARTITIONS, Field("assignmentEpochs", "int32", many=True, tag=0, default=[]))
 _CLASSIC_MEMBER = (
@@ -60,34 +64,55 @@ _CLASSIC_MEMBER = (
     Field("supportedProtocols", (Field("name", "string"), Field("metadata", "bytes")), many=True),
 )
 _MEMBER = (
-    Field("memberId", "string"), Field("groupInstanceId", "string?", since=3), *_texts("clientId", "clientHost"),
-    Field("rebalanceTimeout", "int32", since=1), Field("sessionTimeout", "int32"), Field("subscription", "bytes"),
+    Field("memberId", "string"),
+    Field("groupInstanceId", "string?", since=3),
+    *_texts("clientId", "clientHost"),
+    Field("rebalanceTimeout", "int32", since=1),
+    Field("sessionTimeout", "int32"),
+    Field("subscription", "bytes"),
     Field("assignment", "bytes"),
-)  # fmt: skip
+)
 # The embedded protocol of consumers (format.md 9.2).
 _OF_TOPIC = (Field("topic", "string"), Field("partitions", "int32", many=True))
 _SUBSCRIPTION = (
-    Field("topics", "string", many=True), Field("userData", "bytes?"), Field("ownedPartitions", _OF_TOPIC, many=True, since=1),
-    Field("generationId", "int32", since=2), Field("rackId", "string?", since=3),
-)  # fmt: skip
+    Field("topics", "string", many=True),
+    Field("userData", "bytes?"),
+    Field("ownedPartitions", _OF_TOPIC, many=True, since=1),
+    Field("generationId", "int32", since=2),
+    Field("rackId", "string?", since=3),
+)
 _ASSIGNMENT = (Field("assignedPartitions", _OF_TOPIC, many=True), Field("userData", "bytes?"))
 _PROTOCOL_NEWEST = 3
 _OFFSET = Schema(
     (
-        Field("offset", "int64"), Field("leaderEpoch", "int32", since=3), Field("metadata", "string"),
-        Field("commitTimestamp", "int64"), Field("expireTimestamp", "int64", since=1, until=1),
+        Field("offset", "int64"),
+        Field("leaderEpoch", "int32", since=3),
+        Field("metadata", "string"),
+        Field("commitTimestamp", "int64"),
+        Field("expireTimestamp", "int64", since=1, until=1),
         Field("topicId", "uuid", since=4, tag=0, default=_NO_UUID),
-    ), newest=4, flexible=4,
-)  # fmt: skip
+    ),
+    newest=4,
+    flexible=4,
+)
 _GROUP_VALUE = Schema(
     (
-        Field("protocolType", "string"), Field("generation", "int32"), Field("protocol", "string?"), Field("leader", "string?"),
-        Field("currentStateTimestamp", "int64", since=2), Field("members", _MEMBER, many=True),
-    ), newest=4, flexible=4,
-)  # fmt: skip
+        Field("protocolType", "string"),
+        Field("generation", "int32"),
+        Field("protocol", "string?"),
+        Field("leader", "string?"),
+        Field("currentStateTimestamp", "int64", since=2),
+        Field("members", _MEMBER, many=True),
+    ),
+    newest=4,
+    flexible=4,
+)
 _OFFSET_KEY = (*_texts("group", "topic"), Field("partition", "int32"))
 
-_TARGET_EPOCH = Schema((Field("assignmentEpoch", "int32"), Field("assignmentTimestamp", "int64", tag=0, default=0)), newest=0)
+_TARGET_EPOCH = Schema(
+    (Field("assignmentEpoch", "int32"), Field("assignmentTimestamp", "int64", tag=0, default=0)),
+    newest=0,
+)
 _TARGET = Schema((Field("topicPartitions", _PARTITIONS, many=True),), newest=0)
 _NAMED_TOPIC = (Field("topicId", "uuid"), Field("topicName", "string"))
 _NAMED_PARTITIONS = (*_NAMED_TOPIC, Field("partitions", "int32", many=True))
@@ -95,107 +120,257 @@ _KINDS_OF_TASKS = ("activeTasks", "standbyTasks", "warmupTasks")
 _TASKS = (Field("subtopologyId", "string"), Field("partitions", "int32", many=True))
 _OWNED_TASKS = (*_TASKS, Field("assignmentEpochs", "int32", many=True, tag=0, default=[]))
 _STREAMS_TOPIC = (
-    Field("name", "string"), Field("partitions", "int32"), Field("replicationFactor", "int16"),
+    Field("name", "string"),
+    Field("partitions", "int32"),
+    Field("replicationFactor", "int16"),
     Field("topicConfigs", _texts("key", "value"), many=True),
-)  # fmt: skip
+)
 _COPARTITIONED = tuple(
-    Field(name, "int16", many=True) for name in ("sourceTopics", "sourceTopicRegex", "repartitionSourceTopics")
+    Field(name, "int16", many=True)
+    for name in ("sourceTopics", "sourceTopicRegex", "repartitionSourceTopics")
 )
 _SUBTOPOLOGY = (
-    Field("subtopologyId", "string"), Field("sourceTopics", "string", many=True), Field("sourceTopicRegex", "string", many=True),
-    Field("stateChangelogTopics", _STREAMS_TOPIC, many=True), Field("repartitionSinkTopics", "string", many=True),
-    Field("repartitionSourceTopics", _STREAMS_TOPIC, many=True), Field("copartitionGroups", _COPARTITIONED, many=True),
-)  # fmt: skip
+    Field("subtopologyId", "string"),
+    Field("sourceTopics", "string", many=True),
+    Field("sourceTopicRegex", "string", many=True),
+    Field("stateChangelogTopics", _STREAMS_TOPIC, many=True),
+    Field("repartitionSinkTopics", "string", many=True),
+    Field("repartitionSourceTopics", _STREAMS_TOPIC, many=True),
+    Field("copartitionGroups", _COPARTITIONED, many=True),
+)
 
-# By the type in the key: the fields of the key, which are plain, and the schema of the value (format.md 9.1, KIP-848).
+# By the type in the key: the fields of the key, which are plain, and the schema of the value
+# (format.md 9.1, KIP-848).
 OFFSETS: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
     0: (_OFFSET_KEY, _OFFSET._replace(newest=0)),
     1: (_OFFSET_KEY, _OFFSET),
     2: (_texts("group"), _GROUP_VALUE),
-    3: (_GROUP, Schema((Field("epoch", "int32"), Field("metadataHash", "int64", tag=0, default=0)), newest=0)),
-    5: (_GROUP_MEMBER, Schema((
-        Field("instanceId", "string?"), Field("rackId", "string?"), *_texts("clientId", "clientHost"),
-        Field("subscribedTopicNames", "string", many=True), Field("subscribedTopicRegex", "string?"),
-        Field("rebalanceTimeoutMs", "int32"), Field("serverAssignor", "string?"),
-        Field("classicMemberMetadata", _CLASSIC_MEMBER, tag=0, nullable=True),
-    ), newest=0)),
+    3: (
+        _GROUP,
+        Schema(
+            (Field("epoch", "int32"), Field("metadataHash", "int64", tag=0, default=0)), newest=0
+        ),
+    ),
+    5: (
+        _GROUP_MEMBER,
+        Schema(
+            (
+                Field("instanceId", "string?"),
+                Field("rackId", "string?"),
+                *_texts("clientId", "clientHost"),
+                Field("subscribedTopicNames", "string", many=True),
+                Field("subscribedTopicRegex", "string?"),
+                Field("rebalanceTimeoutMs", "int32"),
+                Field("serverAssignor", "string?"),
+                Field("classicMemberMetadata", _CLASSIC_MEMBER, tag=0, nullable=True),
+            ),
+            newest=0,
+        ),
+    ),
     6: (_GROUP, _TARGET_EPOCH),
     7: (_GROUP_MEMBER, _TARGET),
-    8: (_GROUP_MEMBER, Schema((
-        Field("memberEpoch", "int32"), Field("previousMemberEpoch", "int32"), Field("state", "int8"),
-        Field("assignedPartitions", _OWNED, many=True), Field("partitionsPendingRevocation", _OWNED, many=True),
-    ), newest=0)),
+    8: (
+        _GROUP_MEMBER,
+        Schema(
+            (
+                Field("memberEpoch", "int32"),
+                Field("previousMemberEpoch", "int32"),
+                Field("state", "int8"),
+                Field("assignedPartitions", _OWNED, many=True),
+                Field("partitionsPendingRevocation", _OWNED, many=True),
+            ),
+            newest=0,
+        ),
+    ),
     # share groups (KIP-932)
-    10: (_GROUP_MEMBER, Schema((
-        Field("rackId", "string?"), *_texts("clientId", "clientHost"), Field("subscribedTopicNames", "string", many=True),
-    ), newest=0)),
+    10: (
+        _GROUP_MEMBER,
+        Schema(
+            (
+                Field("rackId", "string?"),
+                *_texts("clientId", "clientHost"),
+                Field("subscribedTopicNames", "string", many=True),
+            ),
+            newest=0,
+        ),
+    ),
     11: (_GROUP, Schema((Field("epoch", "int32"), Field("metadataHash", "int64")), newest=0)),
     12: (_GROUP, _TARGET_EPOCH),
     13: (_GROUP_MEMBER, _TARGET),
-    14: (_GROUP_MEMBER, Schema((
-        Field("memberEpoch", "int32"), Field("previousMemberEpoch", "int32"), Field("state", "int8"),
-        Field("assignedPartitions", _PARTITIONS, many=True),
-    ), newest=0)),
-    15: (_GROUP, Schema((
-        Field("initializingTopics", _NAMED_PARTITIONS, many=True), Field("initializedTopics", _NAMED_PARTITIONS, many=True),
-        Field("deletingTopics", _NAMED_TOPIC, many=True),
-    ), newest=0)),
-    16: (_texts("groupId", "regularExpression"), Schema((
-        Field("topics", "string", many=True), Field("version", "int64"), Field("timestamp", "int64"),
-    ), newest=0)),
+    14: (
+        _GROUP_MEMBER,
+        Schema(
+            (
+                Field("memberEpoch", "int32"),
+                Field("previousMemberEpoch", "int32"),
+                Field("state", "int8"),
+                Field("assignedPartitions", _PARTITIONS, many=True),
+            ),
+            newest=0,
+        ),
+    ),
+    15: (
+        _GROUP,
+        Schema(
+            (
+                Field("initializingTopics", _NAMED_PARTITIONS, many=True),
+                Field("initializedTopics", _NAMED_PARTITIONS, many=True),
+                Field("deletingTopics", _NAMED_TOPIC, many=True),
+            ),
+            newest=0,
+        ),
+    ),
+    16: (
+        _texts("groupId", "regularExpression"),
+        Schema(
+            (
+                Field("topics", "string", many=True),
+                Field("version", "int64"),
+                Field("timestamp", "int64"),
+            ),
+            newest=0,
+        ),
+    ),
     # streams groups (KIP-1071)
-    17: (_GROUP, Schema((
-        Field("epoch", "int32"), Field("metadataHash", "int64"),
-        Field("validatedTopologyEpoch", "int32", tag=0, default=-1),
-        Field("lastAssignmentConfigs", _texts("key", "value"), many=True, tag=1, default=[]),
-        Field("storedDescriptionTopologyEpoch", "int32", tag=2, default=-1),
-        Field("failedDescriptionTopologyEpoch", "int32", tag=3, default=-1),
-    ), newest=0)),
-    19: (_GROUP_MEMBER, Schema((
-        Field("instanceId", "string?"), Field("rackId", "string?"), *_texts("clientId", "clientHost"),
-        Field("rebalanceTimeoutMs", "int32"), Field("topologyEpoch", "int32"), Field("processId", "string"),
-        Field("userEndpoint", (Field("host", "string"), Field("port", "uint16")), nullable=True),
-        Field("clientTags", _texts("key", "value"), many=True),
-    ), newest=0)),
+    17: (
+        _GROUP,
+        Schema(
+            (
+                Field("epoch", "int32"),
+                Field("metadataHash", "int64"),
+                Field("validatedTopologyEpoch", "int32", tag=0, default=-1),
+                Field(
+                    "lastAssignmentConfigs", _texts("key", "value"), many=True, tag=1, default=[]
+                ),
+                Field("storedDescriptionTopologyEpoch", "int32", tag=2, default=-1),
+                Field("failedDescriptionTopologyEpoch", "int32", tag=3, default=-1),
+            ),
+            newest=0,
+        ),
+    ),
+    19: (
+        _GROUP_MEMBER,
+        Schema(
+            (
+                Field("instanceId", "string?"),
+                Field("rackId", "string?"),
+                *_texts("clientId", "clientHost"),
+                Field("rebalanceTimeoutMs", "int32"),
+                Field("topologyEpoch", "int32"),
+                Field("processId", "string"),
+                Field(
+                    "userEndpoint",
+                    (Field("host", "string"), Field("port", "uint16")),
+                    nullable=True,
+                ),
+                Field("clientTags", _texts("key", "value"), many=True),
+            ),
+            newest=0,
+        ),
+    ),
     20: (_GROUP, _TARGET_EPOCH),
-    21: (_GROUP_MEMBER, Schema(tuple(Field(name, _TASKS, many=True) for name in _KINDS_OF_TASKS), newest=0)),
-    22: (_GROUP_MEMBER, Schema((
-        Field("memberEpoch", "int32"), Field("previousMemberEpoch", "int32"), Field("state", "int8"),
-        *(Field(name, _OWNED_TASKS, many=True) for name in _KINDS_OF_TASKS),
-        *(Field(f"{name}PendingRevocation", _OWNED_TASKS, many=True) for name in _KINDS_OF_TASKS),
-    ), newest=0)),
-    23: (_GROUP, Schema((Field("epoch", "int32"), Field("subtopologies", _SUBTOPOLOGY, many=True)), newest=0)),
-}  # fmt: skip
+    21: (
+        _GROUP_MEMBER,
+        Schema(tuple(Field(name, _TASKS, many=True) for name in _KINDS_OF_TASKS), newest=0),
+    ),
+    22: (
+        _GROUP_MEMBER,
+        Schema(
+            (
+                Field("memberEpoch", "int32"),
+                Field("previousMemberEpoch", "int32"),
+                Field("state", "int8"),
+                *(Field(name, _OWNED_TASKS, many=True) for name in _KINDS_OF_TASKS),
+                *(
+                    Field(f"{name}PendingRevocation", _OWNED_TASKS, many=True)
+                    for name in _KINDS_OF_TASKS
+                ),
+            ),
+            newest=0,
+        ),
+    ),
+    23: (
+        _GROUP,
+        Schema(
+            (Field("epoch", "int32"), Field("subtopologies", _SUBTOPOLOGY, many=True)), newest=0
+        ),
+    ),
+}
 _STATUSES: Final = (
-    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead", "PrepareEpochFence",
-)  # fmt: skip
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "Dead",
+    "PrepareEpochFence",
+)
 TRANSACTIONS: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
-    0: (_texts("transactionalId"), Schema((
-        Field("producerId", "int64"), Field("previousProducerId", "int64", since=1, tag=0, default=-1),
-        Field("nextProducerId", "int64", since=1, tag=1, default=-1), Field("producerEpoch", "int16"),
-        Field("transactionTimeoutMs", "int32"), Field("transactionStatus", "int8"),
-        Field("transactionPartitions", (Field("topic", "string"), Field("partitionIds", "int32", many=True)), many=True),
-        Field("transactionLastUpdateTimestampMs", "int64"), Field("transactionStartTimestampMs", "int64"),
-        Field("clientTransactionVersion", "int16", since=1, tag=2, default=0),
-    ), newest=1, flexible=1)),
-}  # fmt: skip
+    0: (
+        _texts("transactionalId"),
+        Schema(
+            (
+                Field("producerId", "int64"),
+                Field("previousProducerId", "int64", since=1, tag=0, default=-1),
+                Field("nextProducerId", "int64", since=1, tag=1, default=-1),
+                Field("producerEpoch", "int16"),
+                Field("transactionTimeoutMs", "int32"),
+                Field("transactionStatus", "int8"),
+                Field(
+                    "transactionPartitions",
+                    (Field("topic", "string"), Field("partitionIds", "int32", many=True)),
+                    many=True,
+                ),
+                Field("transactionLastUpdateTimestampMs", "int64"),
+                Field("transactionStartTimestampMs", "int64"),
+                Field("clientTransactionVersion", "int16", since=1, tag=2, default=0),
+            ),
+            newest=1,
+            flexible=1,
+        ),
+    ),
+}
 
 _STATE_BATCH = (
-    Field("firstOffset", "int64"), Field("lastOffset", "int64"), Field("deliveryState", "int8"), Field("deliveryCount", "int16"),
-)  # fmt: skip
+    Field("firstOffset", "int64"),
+    Field("lastOffset", "int64"),
+    Field("deliveryState", "int8"),
+    Field("deliveryCount", "int16"),
+)
 _STATE_KEY = (*_texts("groupId"), Field("topicId", "uuid"), Field("partition", "int32"))
 _COMPLETE = Field("deliveryCompleteCount", "int32", tag=0, default=-1)
 SHARE_STATES: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
-    0: (_STATE_KEY, Schema((
-        Field("snapshotEpoch", "int32"), Field("stateEpoch", "int32"), Field("leaderEpoch", "int32"),
-        Field("startOffset", "int64"), _COMPLETE, Field("createTimestamp", "int64"), Field("writeTimestamp", "int64"),
-        Field("stateBatches", _STATE_BATCH, many=True),
-    ), newest=0)),
-    1: (_STATE_KEY, Schema((
-        Field("snapshotEpoch", "int32"), Field("leaderEpoch", "int32"), Field("startOffset", "int64"), _COMPLETE,
-        Field("stateBatches", _STATE_BATCH, many=True),
-    ), newest=0)),
-}  # fmt: skip
+    0: (
+        _STATE_KEY,
+        Schema(
+            (
+                Field("snapshotEpoch", "int32"),
+                Field("stateEpoch", "int32"),
+                Field("leaderEpoch", "int32"),
+                Field("startOffset", "int64"),
+                _COMPLETE,
+                Field("createTimestamp", "int64"),
+                Field("writeTimestamp", "int64"),
+                Field("stateBatches", _STATE_BATCH, many=True),
+            ),
+            newest=0,
+        ),
+    ),
+    1: (
+        _STATE_KEY,
+        Schema(
+            (
+                Field("snapshotEpoch", "int32"),
+                Field("leaderEpoch", "int32"),
+                Field("startOffset", "int64"),
+                _COMPLETE,
+                Field("stateBatches", _STATE_BATCH, many=True),
+            ),
+            newest=0,
+        ),
+    ),
+}
 
 
 Decoded = tuple[str, str | None]
@@ -208,7 +383,9 @@ class _UndecodableError(Exception):
 def decoder(
     types: Mapping[int, tuple[tuple[Field, ...], Schema]],
 ) -> Callable[[int, bytes | None, bytes | None], Decoded]:
-    """A function that returns key and value of the record at an offset as JSON texts; a value None is `<DELETE>`."""
+    """A function that returns key and value of the record at an offset as JSON texts; a value None
+    is `<DELETE>`.
+    """
 
     def decode(offset: int, key: bytes | None, value: bytes | None) -> Decoded:
         try:
@@ -238,7 +415,9 @@ def _read(read: Callable[[], dict[str, Any]], version: int, part: str) -> dict[s
     try:
         return read()
     except (ValueError, IndexError, struct.error) as problem:
-        text = f"Could not read record with version {version} from {part}'s buffer due to: {problem}."
+        text = (
+            f"Could not read record with version {version} from {part}'s buffer due to: {problem}."
+        )
         raise _UndecodableError(text) from problem
 
 
@@ -254,7 +433,9 @@ def _value_of(kind: int, value: bytes, schema: Schema) -> str:
                 member[name] = _embedded(member[name], fields)
     if "transactionStatus" in data:
         status = data["transactionStatus"]
-        data["transactionStatus"] = _STATUSES[status] if 0 <= status < len(_STATUSES) else str(status)
+        data["transactionStatus"] = (
+            _STATUSES[status] if 0 <= status < len(_STATUSES) else str(status)
+        )
     return _json({"version": str(version), "data": data})
 
 
@@ -263,7 +444,11 @@ def _embedded(text: str, fields: tuple[Field, ...]) -> object:
     data = base64.b64decode(text)
     try:
         version = SHORT.unpack_from(data)[0]
-        return _struct(Plain(data, 2), fields, min(version, _PROTOCOL_NEWEST)) if version >= 0 else text
+        return (
+            _struct(Plain(data, 2), fields, min(version, _PROTOCOL_NEWEST))
+            if version >= 0
+            else text
+        )
     except (ValueError, IndexError, struct.error):
         return text
 
@@ -287,7 +472,10 @@ def _struct(reader: Plain | Flexible, fields: Sequence[Field], version: int) -> 
 
 
 def _is_default(fields: Sequence[Field], name: str, value: object) -> bool:
-    return any(each.name == name and each.tag >= 0 and not each.nullable and value == each.default for each in fields)
+    return any(
+        each.name == name and each.tag >= 0 and not each.nullable and value == each.default
+        for each in fields
+    )
 
 
 def _field(reader: Plain | Flexible, field: Field, version: int) -> Any:

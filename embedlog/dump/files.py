@@ -24,7 +24,9 @@ DECODERS = {
 
 @dataclass(frozen=True)
 class Options:
-    """What is printed. `sanity`: of indexes only the check of a broker's start. `quiet`: entries are compared, not printed."""
+    """What is printed. `sanity`: of indexes only the check of a broker's start. `quiet`: entries
+    are compared, not printed.
+    """
 
     content: Content
     quiet: bool = False
@@ -33,7 +35,9 @@ class Options:
 
 
 def dump(paths: Iterable[Path], options: Options) -> Iterator[Line]:
-    """The lines of all files. A file that cannot be read has one line that says why; the others follow."""
+    """The lines of all files. A file that cannot be read has one line that says why; the others
+    follow.
+    """
     findings = Findings()
     for path in paths:
         yield Line(f"Dumping {path}", {"dumping": str(path)})
@@ -54,9 +58,13 @@ def _lines_of(path: Path, options: Options, findings: Findings) -> Iterator[Line
         case file_names.LOG:
             yield from segments.dump(path, options.content, findings)
         case file_names.INDEX | file_names.TIME_INDEX if options.sanity:
-            yield from indexes.sane(path, OFFSET_ENTRY.size if path.suffix == file_names.INDEX else TIME_ENTRY.size)
+            yield from indexes.sane(
+                path, OFFSET_ENTRY.size if path.suffix == file_names.INDEX else TIME_ENTRY.size
+            )
         case file_names.INDEX:
-            yield from indexes.offset_index(path, findings, quiet=options.quiet, batch_bytes_max=options.batch_bytes_max)
+            yield from indexes.offset_index(
+                path, findings, quiet=options.quiet, batch_bytes_max=options.batch_bytes_max
+            )
         case file_names.TIME_INDEX:
             yield from indexes.time_index(path, findings, quiet=options.quiet)
         case file_names.TRANSACTION_INDEX:
@@ -64,6 +72,8 @@ def _lines_of(path: Path, options: Options, findings: Findings) -> Iterator[Line
         case file_names.SNAPSHOT:
             yield from indexes.snapshot(path)
         case _ if not files.exists(path):
-            yield Line(f"{path}: no such file", {"file": str(path), "problem": "no such file"}, good=False)
+            yield Line(
+                f"{path}: no such file", {"file": str(path), "problem": "no such file"}, good=False
+            )
         case _:
             yield Line(f"Ignoring unknown file {path}", {"file": str(path), "ignored": True})

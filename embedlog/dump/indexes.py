@@ -1,7 +1,8 @@
-"""Prints offset indexes, time indexes, transaction indexes and producer snapshots, and compares indexes with their log.
+"""Prints offset indexes, time indexes, transaction indexes and producer snapshots, and compares
+indexes with their log.
 
-INDEXES-1  an entry with the base offset of the segment ends an index, because preallocated files end with zeros. It may be the
-    first one of a log with batches
+INDEXES-1  an entry with the base offset of the segment ends an index, because preallocated files
+    end with zeros. It may be the first one of a log with batches
 INDEXES-2  an entry of an offset index names the last offset of the batch at its position
 INDEXES-3  an entry of a time index names an offset of a batch, and its largest timestamp
 """
@@ -31,7 +32,9 @@ def _content(path: Path) -> bytes:
 def _base(path: Path) -> int:
     named = file_names.parse(path.name)
     if named is None:
-        raise CorruptRecordError("the name has no base offset", path=path, expected="20 digits", found=path.name)
+        raise CorruptRecordError(
+            "the name has no base offset", path=path, expected="20 digits", found=path.name
+        )
     return named[0]
 
 
@@ -41,22 +44,35 @@ def _empty(path: Path) -> Line:
 
 def sane(path: Path, entry_bytes: int) -> Iterator[Line]:
     """The check that a broker does at its start: the size, and the last offset."""
-    data, base = _content(path), _base(path)
-    if not data and entry_bytes == OFFSET_ENTRY.size:  # an empty time index has no line of its own in kafka-dump-log
+    data = _content(path)
+    base = _base(path)
+    # an empty time index has no line of its own in kafka-dump-log
+    if not data and entry_bytes == OFFSET_ENTRY.size:
         yield _empty(path)
         return
     last = data[len(data) - entry_bytes :]
-    relative = int.from_bytes(last[:4] if entry_bytes == OFFSET_ENTRY.size else last[8:], "big", signed=True)
+    relative = int.from_bytes(
+        last[:4] if entry_bytes == OFFSET_ENTRY.size else last[8:], "big", signed=True
+    )
     if len(data) % entry_bytes or (data and relative < 0):
         expected = f"a multiple of {entry_bytes} bytes, and offsets from {base} on"
-        yield Line(f"{path} failed sanity check: expected {expected}", {"file": str(path), "expected": expected}, good=False)
+        yield Line(
+            f"{path} failed sanity check: expected {expected}",
+            {"file": str(path), "expected": expected},
+            good=False,
+        )
     else:
         yield Line(f"{path} passed sanity check.", {"file": str(path), "passed": True})
 
 
-def offset_index(path: Path, findings: Findings, *, quiet: bool, batch_bytes_max: int) -> Iterator[Line]:
-    """The entries of an offset index; none with `quiet`. A batch above `batch_bytes_max` counts as absent."""
-    data, base = _content(path), _base(path)
+def offset_index(
+    path: Path, findings: Findings, *, quiet: bool, batch_bytes_max: int
+) -> Iterator[Line]:
+    """The entries of an offset index; none with `quiet`. A batch above `batch_bytes_max` counts as
+    absent.
+    """
+    data = _content(path)
+    base = _base(path)
     if len(data) < OFFSET_ENTRY.size:
         yield _empty(path)
     log = path.with_suffix(file_names.LOG)
@@ -66,7 +82,11 @@ def offset_index(path: Path, findings: Findings, *, quiet: bool, batch_bytes_max
         for number, (relative, position) in enumerate(OFFSET_ENTRY.iter_unpack(whole)):
             if relative == 0 and (number > 0 or size == 0):
                 return
-            batch = batch_at(fd, log, position, min(size, position + batch_bytes_max)) if position >= 0 else None
+            batch = (
+                batch_at(fd, log, position, min(size, position + batch_bytes_max))
+                if position >= 0
+                else None
+            )
             found = -1 if batch is None else batch.last_offset
             if found != base + relative:
                 note(findings.index_mismatches, str(files.absolute(path)), base + relative, found)
@@ -76,13 +96,17 @@ def offset_index(path: Path, findings: Findings, *, quiet: bool, batch_bytes_max
 
 def time_index(path: Path, findings: Findings, *, quiet: bool) -> Iterator[Line]:
     """The entries of a time index; none with `quiet`."""
-    data, base = _content(path), _base(path)
-    log, before = path.with_suffix(file_names.LOG), -1
+    data = _content(path)
+    base = _base(path)
+    log = path.with_suffix(file_names.LOG)
+    before = -1
     with files.opened(log) as fd:
         found = batches(fd, log)
         batch = next(found, None)
         nothing = batch is None
-        for number, (timestamp, relative) in enumerate(TIME_ENTRY.iter_unpack(data[: len(data) - len(data) % TIME_ENTRY.size])):
+        for number, (timestamp, relative) in enumerate(
+            TIME_ENTRY.iter_unpack(data[: len(data) - len(data) % TIME_ENTRY.size])
+        ):
             if relative == 0 and (number > 0 or nothing):
                 return
             offset = base + relative
@@ -91,7 +115,12 @@ def time_index(path: Path, findings: Findings, *, quiet: bool) -> Iterator[Line]
             if batch is None:
                 note(findings.absent_offsets, str(files.absolute(path)), offset, -1)
             elif batch.magic >= 2 and batch.max_timestamp != timestamp:
-                note(findings.other_timestamps, str(files.absolute(path)), timestamp, batch.max_timestamp)
+                note(
+                    findings.other_timestamps,
+                    str(files.absolute(path)),
+                    timestamp,
+                    batch.max_timestamp,
+                )
             if number and timestamp <= before:
                 note(findings.unordered_timestamps, str(files.absolute(path)), timestamp, before)
             before = timestamp
@@ -115,12 +144,19 @@ def snapshot(path: Path) -> Iterator[Line]:
             "producerId": each.producer_id,
             "producerEpoch": each.epoch,
             "coordinatorEpoch": each.coordinator_epoch,
-            "currentTxnFirstOffset": "OptionalLong.empty" if start < 0 else f"OptionalLong[{start}]",
+            "currentTxnFirstOffset": "OptionalLong.empty"
+            if start < 0
+            else f"OptionalLong[{start}]",
             "lastTimestamp": each.timestamp,
         }
         for last in each.batches[-1:]:
-            facts["firstSequence"], facts["lastSequence"] = last.first_sequence, last.last_sequence
-            facts |= {"lastOffset": last.last_offset, "offsetDelta": last.offset_delta, "timestamp": last.timestamp}
+            facts["firstSequence"] = last.first_sequence
+            facts["lastSequence"] = last.last_sequence
+            facts |= {
+                "lastOffset": last.last_offset,
+                "offsetDelta": last.offset_delta,
+                "timestamp": last.timestamp,
+            }
         yield row(facts)
 
 
@@ -130,6 +166,9 @@ def parts_of(directory: Path) -> list[Path]:
     for name in files.listing(directory):
         with contextlib.suppress(CorruptRecordError):
             named = file_names.parse(name)
-            if named is not None and named[1] in (*file_names.SEGMENT_SUFFIXES, file_names.SNAPSHOT):
+            if named is not None and named[1] in (
+                *file_names.SEGMENT_SUFFIXES,
+                file_names.SNAPSHOT,
+            ):
                 found.append(directory / name)
     return sorted(found)

@@ -1,4 +1,6 @@
-"""Contains `Line`, one line of a dump, and `Findings`, the contradictions between files that are printed at the end."""
+"""Contains `Line`, one line of a dump, and `Findings`, the contradictions between files that are
+printed at the end.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ Pairs = dict[str, list[tuple[int, int]]]
 
 
 class Line(NamedTuple):
-    """A line of text, and the same facts for JSON. `good` is False if it reports damage. `aside`: text for standard error."""
+    """A line of text, and the same facts for JSON. `good` is False if it reports damage. `aside`:
+    text for standard error.
+    """
 
     text: str
     facts: dict[str, Any]
@@ -31,16 +35,27 @@ def _java(value: object) -> object:
 class Findings:
     """Contradictions by the name of the file, as pairs of numbers."""
 
-    index_mismatches: Pairs = field(default_factory=dict)  # offset of the entry, last offset of its batch
-    other_timestamps: Pairs = field(default_factory=dict)  # timestamp of the entry, largest one of its batch
-    unordered_timestamps: Pairs = field(default_factory=dict)  # timestamp of the entry, that of the entry before
+    # offset of the entry, last offset of its batch
+    index_mismatches: Pairs = field(default_factory=dict)
+    # timestamp of the entry, largest one of its batch
+    other_timestamps: Pairs = field(default_factory=dict)
+    # timestamp of the entry, that of the entry before
+    unordered_timestamps: Pairs = field(default_factory=dict)
     absent_offsets: Pairs = field(default_factory=dict)  # offset of the entry, -1
     gaps: Pairs = field(default_factory=dict)  # an offset, the next one
 
     def lines(self) -> Iterator[Line]:
-        """All findings, in the order of kafka-dump-log. Gaps are no damage: compaction leaves them."""
-        yield from _lines(self.index_mismatches, "Mismatches in :{}", "  Index offset: {}, log offset: {}")
-        yield from _lines(self.other_timestamps, "Found timestamp mismatch in :{}", "  Index timestamp: {}, log timestamp: {}")
+        """All findings, in the order of kafka-dump-log. Gaps are no damage: compaction leaves
+        them.
+        """
+        yield from _lines(
+            self.index_mismatches, "Mismatches in :{}", "  Index offset: {}, log offset: {}"
+        )
+        yield from _lines(
+            self.other_timestamps,
+            "Found timestamp mismatch in :{}",
+            "  Index timestamp: {}, log timestamp: {}",
+        )
         yield from _lines(
             self.unordered_timestamps,
             "Found out of order timestamp in :{}",
@@ -51,7 +66,9 @@ class Findings:
             "The following indexed offsets are not found in the log {}.",
             "Indexed offset: {}, found log offset: {}",
         )
-        yield from _lines(self.gaps, "Non-consecutive offsets in {}", "  {} is followed by {}", good=True)
+        yield from _lines(
+            self.gaps, "Non-consecutive offsets in {}", "  {} is followed by {}", good=True
+        )
 
 
 def note(found: Pairs, name: str, one: int, other: int) -> None:
@@ -61,6 +78,16 @@ def note(found: Pairs, name: str, one: int, other: int) -> None:
 
 def _lines(found: Pairs, title: str, text: str, *, good: bool = False) -> Iterator[Line]:
     for name, pairs in found.items():
-        yield Line(title.format(name), {"file": name, "finding": title.format("").strip(" :.")}, good, aside=True)
+        yield Line(
+            title.format(name),
+            {"file": name, "finding": title.format("").strip(" :.")},
+            good,
+            aside=True,
+        )
         for pair in pairs:
-            yield Line(text.format(*pair), {"file": name, "expected": pair[0], "found": pair[1]}, good, aside=True)
+            yield Line(
+                text.format(*pair),
+                {"file": name, "expected": pair[0], "found": pair[1]},
+                good,
+                aside=True,
+            )

@@ -17,7 +17,8 @@ from embedlog.errors import CorruptRecordError, EmbedlogError
 from embedlog.format.decoder import control_keys, decode
 from embedlog.storage import file_names, files
 
-Decode = Callable[[int, bytes | None, bytes | None], tuple[str | None, str | None]]  # offset, key and value
+# offset, key and value
+Decode = Callable[[int, bytes | None, bytes | None], tuple[str | None, str | None]]
 
 
 class Record(NamedTuple):
@@ -33,7 +34,9 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Content:
-    """What is printed of a log: with `records` each record, with `decode` also keys and values, without `metadata` only these."""
+    """What is printed of a log: with `records` each record, with `decode` also keys and values,
+    without `metadata` only these.
+    """
 
     records: bool = False
     decode: Decode | None = None
@@ -56,7 +59,8 @@ def dump(path: Path, content: Content, findings: Findings) -> Iterator[Line]:
     yield Line(f"Log starting offset: {start}", {"file": str(path), "logStartingOffset": start})
     with files.opened(path) as fd:
         size = files.facts(fd, path).size
-        end, previous = 0, -1
+        end = 0
+        previous = -1
         for batch in batches(fd, path, size=size):
             if end >= content.bytes_max:
                 return
@@ -71,16 +75,28 @@ def dump(path: Path, content: Content, findings: Findings) -> Iterator[Line]:
                     previous = record.offset
                     yield _record_line(batch, record, content)
             except EmbedlogError as problem:
-                yield Line(f"The records of the batch at {batch.position} cannot be read: {problem}",
-                           {"position": batch.position, "problem": str(problem)}, good=False)  # fmt: skip
+                yield Line(
+                    f"The records of the batch at {batch.position} cannot be read: {problem}",
+                    {"position": batch.position, "problem": str(problem)},
+                    good=False,
+                )
         if end < size <= content.bytes_max:
             text = f"Found {size - end} invalid bytes at the end of {path.name}"
-            yield Line(text, {"file": str(path), "position": end, "invalidBytes": size - end}, good=False)
+            yield Line(
+                text, {"file": str(path), "position": end, "invalidBytes": size - end}, good=False
+            )
 
 
 def _line_of(batch: Batch) -> Line:
     if batch.magic < 2:
-        return row({"offset": batch.base_offset, "position": batch.position, "size": batch.size, "magic": batch.magic})
+        return row(
+            {
+                "offset": batch.base_offset,
+                "position": batch.position,
+                "size": batch.size,
+                "magic": batch.magic,
+            }
+        )
     found = row(batch.facts())
     return found._replace(good=found.facts["isvalid"])
 
@@ -89,16 +105,39 @@ def records_of(batch: Batch) -> Iterator[Record]:
     """The records of a batch, also those of a control batch. Raises CorruptRecordError."""
     if batch.is_control:
         for offset, key, value in control_keys(batch.data, batch.rows(), 0):
-            yield Record(offset, batch.max_timestamp, batch.sequence_at(offset - batch.base_offset), key, value, [])
+            yield Record(
+                offset,
+                batch.max_timestamp,
+                batch.sequence_at(offset - batch.base_offset),
+                key,
+                value,
+                [],
+            )
         return
     found = decode(batch.data, batch.rows())
-    offsets, timestamps, keys, values, headers = found.offsets, found.timestamps, found.keys, found.values, found.headers
+    offsets = found.offsets
+    timestamps = found.timestamps
+    keys = found.keys
+    values = found.values
+    headers = found.headers
     if offsets is None or timestamps is None or keys is None or values is None or headers is None:
         raise CorruptRecordError("a batch without records", position=batch.position)
     starts = headers.starts.tolist()
-    for at, (offset, timestamp) in enumerate(zip(offsets.tolist(), timestamps.tolist(), strict=True)):
-        names = [(headers.keys[number] or b"").decode("utf-8", "replace") for number in range(starts[at], starts[at + 1])]
-        yield Record(offset, timestamp, batch.sequence_at(offset - batch.base_offset), keys[at], values[at], names)
+    for at, (offset, timestamp) in enumerate(
+        zip(offsets.tolist(), timestamps.tolist(), strict=True)
+    ):
+        names = [
+            (headers.keys[number] or b"").decode("utf-8", "replace")
+            for number in range(starts[at], starts[at + 1])
+        ]
+        yield Record(
+            offset,
+            timestamp,
+            batch.sequence_at(offset - batch.base_offset),
+            keys[at],
+            values[at],
+            names,
+        )
 
 
 def _record_line(batch: Batch, record: Record, content: Content) -> Line:

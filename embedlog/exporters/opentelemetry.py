@@ -1,8 +1,10 @@
 """Exports the metrics of a log to OpenTelemetry, as observable instruments.
 
-OPENTELEMETRY-1  one collection of a reader calls `log.metrics()` once. An instrument that is asked again begins a new collection
+OPENTELEMETRY-1  one collection of a reader calls `log.metrics()` once. An instrument that is asked
+    again begins a new collection
 OPENTELEMETRY-2  the instruments exist from the start. A value that is not known is no observation
-OPENTELEMETRY-3  instruments cannot be removed from a provider, so they keep no log alive. A closed log has no observations
+OPENTELEMETRY-3  instruments cannot be removed from a provider, so they keep no log alive. A closed
+    log has no observations
 OPENTELEMETRY-4  a failure of `log.metrics()` is raised once in a collection, not by each instrument
 """
 
@@ -20,7 +22,14 @@ from embedlog.exporters.samples import Family, Sample, families, samples
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
-_UNITS: Final = {"_bytes": "By", "_ms": "ms", "_percent": "%", "_secs": "s", "_seconds": "s", "_size": "By"}
+_UNITS: Final = {
+    "_bytes": "By",
+    "_ms": "ms",
+    "_percent": "%",
+    "_secs": "s",
+    "_seconds": "s",
+    "_size": "By",
+}
 
 
 class Measured(Protocol):
@@ -32,26 +41,37 @@ class Measured(Protocol):
 
 
 def instrument(
-    log: Measured, *, meter_provider: MeterProvider | None = None, attributes: Mapping[str, str] | None = None,
+    log: Measured,
+    *,
+    meter_provider: MeterProvider | None = None,
+    attributes: Mapping[str, str] | None = None,
     include_internal: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Create the instruments of a log in a provider, by default the global one.
 
-    `attributes` are added to those of each observation. Without `directory` among them, that is the path of the log. Internal
-    topics have observations of their own only with `include_internal=True`. Call it once for each log and provider. Raises
-    MissingExtraError without `opentelemetry-api`.
+    `attributes` are added to those of each observation. Without `directory` among them, that is the
+    path of the log. Internal topics have observations of their own only with
+    `include_internal=True`. Call it once for each log and provider. Raises MissingExtraError
+    without `opentelemetry-api`.
     """
     try:
         from opentelemetry import metrics
     except ImportError as missing:
-        raise MissingExtraError("the instruments need opentelemetry-api", extra="opentelemetry") from missing
+        raise MissingExtraError(
+            "the instruments need opentelemetry-api", extra="opentelemetry"
+        ) from missing
     common = {"directory": str(log.path), **(attributes or {})}
     meter = metrics.get_meter("embedlog", __version__, meter_provider, attributes=common)
     collection = _Collection(log, include_internal=include_internal)
     for family in families():
         make = meter.create_observable_counter if family.counter else meter.create_observable_gauge
         name = f"embedlog.{family.name.removesuffix('_total')}"
-        make(name, [_callback(collection, family, common)], unit=_unit(name), description=family.source)
+        make(
+            name,
+            [_callback(collection, family, common)],
+            unit=_unit(name),
+            description=family.source,
+        )
 
 
 def _callback(
@@ -61,7 +81,10 @@ def _callback(
     from opentelemetry.metrics import Observation
 
     def observe(options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(each.value, {**common, **each.labels}) for each in collection.of(family.name)]
+        return [
+            Observation(each.value, {**common, **each.labels})
+            for each in collection.of(family.name)
+        ]
 
     return observe
 
@@ -81,13 +104,17 @@ class _Collection:
         self._include_internal = include_internal
         self._lock = threading.Lock()
         self._samples: dict[str, list[Sample]] = {}
-        self._asked: set[str] | None = None  # the instruments of this collection; None before the first one
+        # the instruments of this collection; None before the first one
+        self._asked: set[str] | None = None
 
     def of(self, name: str) -> Sequence[Sample]:
-        """The samples of one instrument (OPENTELEMETRY-1). Raises what `log.metrics()` raises, except ClosedError."""
+        """The samples of one instrument (OPENTELEMETRY-1). Raises what `log.metrics()` raises,
+        except ClosedError.
+        """
         with self._lock:
             if self._asked is None or name in self._asked:
-                self._asked, self._samples = {name}, {}
+                self._asked = {name}
+                self._samples = {}
                 self._samples = self._read()
             self._asked.add(name)
             return self._samples.get(name, [])

@@ -3,8 +3,10 @@
 PROMETHEUS-1  each name begins with `embedlog_`; the help is the name in `log.metrics()`
 PROMETHEUS-2  values of labels are escaped as the format demands: group names are input
 PROMETHEUS-3  a scrape calls `log.metrics()` once. Only the collector needs `prometheus_client`
-PROMETHEUS-4  a closed log has no samples: the other collectors of a registry belong to the program, and a scrape has all or none
-PROMETHEUS-5  the samples of a collector have the path of their log as the label `directory`: a process may have several logs
+PROMETHEUS-4  a closed log has no samples: the other collectors of a registry belong to the program,
+    and a scrape has all or none
+PROMETHEUS-5  the samples of a collector have the path of their log as the label `directory`: a
+    process may have several logs
 """
 
 from __future__ import annotations
@@ -51,21 +53,29 @@ def _families(given: Iterable[Sample]) -> dict[str, list[Sample]]:
 def _labels(labels: Mapping[str, str]) -> str:
     if not labels:
         return ""
-    return "{" + ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items()) + "}"
+    return (
+        "{"
+        + ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items())
+        + "}"
+    )
 
 
 class Collector:
-    """A collector for `prometheus_client`: `registry.register(Collector(log))`, or of several logs. Threads: any.
+    """A collector for `prometheus_client`: `registry.register(Collector(log))`, or of several logs.
+    Threads: any.
 
-    Each sample has the path of its log as the label `directory`. A closed log has no samples. Internal topics have samples of
-    their own only with `include_internal=True`. Raises MissingExtraError without `prometheus_client`.
+    Each sample has the path of its log as the label `directory`. A closed log has no samples.
+    Internal topics have samples of their own only with `include_internal=True`. Raises
+    MissingExtraError without `prometheus_client`.
     """
 
     def __init__(self, log: Measured, *others: Measured, include_internal: bool = False) -> None:
         try:
             import prometheus_client  # noqa: F401 (an error belongs to the construction, not to a scrape)
         except ImportError as missing:
-            raise MissingExtraError("a collector needs prometheus_client; text() does not", extra="prometheus") from missing
+            raise MissingExtraError(
+                "a collector needs prometheus_client; text() does not", extra="prometheus"
+            ) from missing
         self._logs = (log, *others)
         self._include_internal = include_internal
 

@@ -1,10 +1,13 @@
 """Turns the nested result of `log.metrics()` into samples with labels.
 
-SAMPLES-1  a meter is one counter: a monitoring system computes the rate. A timer has `Mean` and `Max` as gauges, too
+SAMPLES-1  a meter is one counter: a monitoring system computes the rate. A timer has `Mean` and
+    `Max` as gauges, too
 SAMPLES-2  a value that is not known is no sample
-SAMPLES-3  sums and their parts have different names, so that a sum over all labels counts nothing twice
+SAMPLES-3  sums and their parts have different names, so that a sum over all labels counts nothing
+    twice
 SAMPLES-4  the names of gauges and labels come from the library; only values of labels are input
-SAMPLES-5  `families` has every name that a sample can have, for systems that need the names before the first value
+SAMPLES-5  `families` has every name that a sample can have, for systems that need the names before
+    the first value
 """
 
 from __future__ import annotations
@@ -19,32 +22,67 @@ _PARTS: Final = ("Mean", "Max")  # of a timer
 
 _METERS: Final = ("BytesInPerSec", "BytesOutPerSec", "MessagesInPerSec")
 _OF_LEADERS: Final = (
-    "AtMinIsrPartitionCount", "LeaderCount", "OfflineReplicaCount", "PartitionCount", "ReassigningPartitions",
-    "UnderMinIsrPartitionCount", "UnderReplicatedPartitions",
-)  # fmt: skip
-_SOURCES: Final[Mapping[str, tuple[str, ...]]] = {  # the names in `log.metrics()` by the prefix of their level
+    "AtMinIsrPartitionCount",
+    "LeaderCount",
+    "OfflineReplicaCount",
+    "PartitionCount",
+    "ReassigningPartitions",
+    "UnderMinIsrPartitionCount",
+    "UnderReplicatedPartitions",
+)
+# the names in `log.metrics()` by the prefix of their level
+_SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
     "": (
-        *_METERS, *_OF_LEADERS, "ActiveBrokerCount", "AppendLockWaitRateAndTimeMs", "FailedIsrUpdatesPerSec", "FencedBrokerCount",
-        "GlobalPartitionCount", "GlobalTopicCount", "IsrExpandsPerSec", "IsrShrinksPerSec", "LeaderElectionRateAndTimeMs",
-        "LogCleanRateAndTimeMs", "LogFlushRateAndTimeMs", "LogLoadRateAndTimeMs", "OfflineLogDirectoryCount",
+        *_METERS,
+        *_OF_LEADERS,
+        "ActiveBrokerCount",
+        "AppendLockWaitRateAndTimeMs",
+        "FailedIsrUpdatesPerSec",
+        "FencedBrokerCount",
+        "GlobalPartitionCount",
+        "GlobalTopicCount",
+        "IsrExpandsPerSec",
+        "IsrShrinksPerSec",
+        "LeaderElectionRateAndTimeMs",
+        "LogCleanRateAndTimeMs",
+        "LogFlushRateAndTimeMs",
+        "LogLoadRateAndTimeMs",
+        "OfflineLogDirectoryCount",
         "OfflinePartitionsCount",
-        "PreferredReplicaImbalanceCount", "RecoveredLogs", "ReplicationBytesInPerSec", "ReplicationBytesOutPerSec",
-        "UncleanLeaderElectionsPerSec", "cleaner-recopy-percent", "max-clean-time-secs",
+        "PreferredReplicaImbalanceCount",
+        "RecoveredLogs",
+        "ReplicationBytesInPerSec",
+        "ReplicationBytesOutPerSec",
+        "UncleanLeaderElectionsPerSec",
+        "cleaner-recopy-percent",
+        "max-clean-time-secs",
     ),
     "internal_": (
-        *_METERS, "GlobalPartitionCount", "GlobalTopicCount", "NumLogSegments", "OfflinePartitionsCount", "Size",
+        *_METERS,
+        "GlobalPartitionCount",
+        "GlobalTopicCount",
+        "NumLogSegments",
+        "OfflinePartitionsCount",
+        "Size",
         "UnderReplicatedPartitions",
     ),
     "topic_": _METERS,
     "partition_": (
-        "AtMinIsr", "InSyncReplicasCount", "LogEndOffset", "LogStartOffset", "NumLogSegments", "ReplicasCount", "Size",
-        "UnderMinIsr", "UnderReplicated",
+        "AtMinIsr",
+        "InSyncReplicasCount",
+        "LogEndOffset",
+        "LogStartOffset",
+        "NumLogSegments",
+        "ReplicasCount",
+        "Size",
+        "UnderMinIsr",
+        "UnderReplicated",
     ),
     "replica_": ("ConsumerLag", "lag-bytes", "lag-seconds"),
     "group_": ("members", "records-lag", "records-lag-max"),
     "group_partition_": ("records-lag",),
     "directory_": (*_OF_LEADERS, "MaxLag"),
-}  # fmt: skip
+}
 
 
 class Family(NamedTuple):
@@ -56,7 +94,9 @@ class Family(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One value. `name` is in lower case with underscores; `source` is the name in `log.metrics()`."""
+    """One value. `name` is in lower case with underscores; `source` is the name in
+    `log.metrics()`.
+    """
 
     name: str
     source: str
@@ -75,7 +115,9 @@ def families() -> Iterator[Family]:
                 continue
             yield Family(_counter(prefix, source), source, counter=True)
             if counted[1] == "RateAndTimeMs":
-                yield from (Family(_part(prefix, source, part), source, counter=False) for part in _PARTS)
+                yield from (
+                    Family(_part(prefix, source, part), source, counter=False) for part in _PARTS
+                )
 
 
 def samples(metrics: Mapping[str, Any]) -> Iterator[Sample]:
@@ -92,7 +134,9 @@ def samples(metrics: Mapping[str, Any]) -> Iterator[Sample]:
     for group, known in metrics["groups"].items():
         yield from _of("group_", known, {"group": group})
         for (topic, number), lag in known["partitions"].items():
-            yield from _of("group_partition_", lag, {"group": group, "topic": topic, "partition": str(number)})
+            yield from _of(
+                "group_partition_", lag, {"group": group, "topic": topic, "partition": str(number)}
+            )
     for node, known in metrics["directories"].items():
         yield from _of("directory_", known, {"node": str(node)})
 

@@ -1,8 +1,10 @@
-"""Encodes and decodes the transaction index of one segment: Kafka's `.txnindex`, entries of 34 bytes.
+"""Encodes and decodes the transaction index of one segment: Kafka's `.txnindex`, entries of 34
+bytes.
 
-ABORTED-1  the index is not a cache: without it read_committed readers get aborted records. It is checked at each read, and
-    rebuilt from the log if the check fails
-ABORTED-2  entries are in the order of their markers; an entry is in the segment that contains its marker
+ABORTED-1  the index is not a cache: without it read_committed readers get aborted records. It is
+    checked at each read, and rebuilt from the log if the check fails
+ABORTED-2  entries are in the order of their markers; an entry is in the segment that contains its
+    marker
 ABORTED-3  functions of bytes: the module opens no file
 """
 
@@ -20,7 +22,8 @@ from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Entries: TypeAlias = NDArray[Any]  # rows of `_entry_dtype`: numpy has no static type for structured rows
+    # rows of `_entry_dtype`: numpy has no static type for structured rows
+    Entries: TypeAlias = NDArray[Any]
 else:
     Entries = Any  # for annotations only: numpy is imported at its first use
 
@@ -42,7 +45,9 @@ ENTRY_SIZE = 34
 
 
 class AbortedTransaction(NamedTuple):
-    """One aborted transaction: records of `producer_id` in [first_offset, last_offset) are hidden from read_committed readers."""
+    """One aborted transaction: records of `producer_id` in [first_offset, last_offset) are hidden
+    from read_committed readers.
+    """
 
     producer_id: int
     first_offset: int
@@ -58,34 +63,62 @@ def encode(transactions: Iterable[AbortedTransaction]) -> bytes:
 def decode(data: bytes, base: int, path: str | os.PathLike[str] | None = None) -> Entries:
     """The entries of the segment that begins at `base`, all checked.
 
-    Raises CorruptRecordError with the position of the first invalid entry, UnsupportedFormatError for a newer version.
+    Raises CorruptRecordError with the position of the first invalid entry, UnsupportedFormatError
+    for a newer version.
     """
     whole = len(data) - len(data) % ENTRY_SIZE
     if whole != len(data):
-        raise CorruptRecordError("the transaction index ends inside an entry", path=path, position=whole,
-                                 expected=f"{ENTRY_SIZE} bytes", found=len(data) - whole)  # fmt: skip
+        raise CorruptRecordError(
+            "the transaction index ends inside an entry",
+            path=path,
+            position=whole,
+            expected=f"{ENTRY_SIZE} bytes",
+            found=len(data) - whole,
+        )
     entries = np.frombuffer(data, _entry_dtype())
-    _check(entries["version"] >> 8 == 0, path, entries["version"], "version 0", UnsupportedFormatError)
-    _check(entries["last_offset"] >= base, path, entries["last_offset"], f"a marker in its segment, at or above {base}")
-    _check(entries["first_offset"] <= entries["last_offset"], path, entries["first_offset"], "a first offset up to its marker")
+    _check(
+        entries["version"] >> 8 == 0, path, entries["version"], "version 0", UnsupportedFormatError
+    )
+    _check(
+        entries["last_offset"] >= base,
+        path,
+        entries["last_offset"],
+        f"a marker in its segment, at or above {base}",
+    )
+    _check(
+        entries["first_offset"] <= entries["last_offset"],
+        path,
+        entries["first_offset"],
+        "a first offset up to its marker",
+    )
     rising = np.diff(entries["last_offset"].astype(np.int64), prepend=-1) > 0
     _check(rising, path, entries["last_offset"], "a marker after the previous one")
     return entries
 
 
 def _check(
-    good: NDArray[np.bool_], path: str | os.PathLike[str] | None, values: NDArray[Any], expected: str,
+    good: NDArray[np.bool_],
+    path: str | os.PathLike[str] | None,
+    values: NDArray[Any],
+    expected: str,
     error: type[CorruptRecordError | UnsupportedFormatError] = CorruptRecordError,
-) -> None:  # fmt: skip
+) -> None:
     if not good.all():
         row = int(np.argmin(good))
-        raise error("transaction index", path=path, position=row * ENTRY_SIZE, expected=expected, found=int(values[row]))
+        raise error(
+            "transaction index",
+            path=path,
+            position=row * ENTRY_SIZE,
+            expected=expected,
+            found=int(values[row]),
+        )
 
 
 def overlapping(entries: Entries, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
     """The transactions that touch offsets [start, end), and whether the list is complete.
 
-    If not, the index of the next segment must be read too: the marker of a transaction may be far after its records.
+    If not, the index of the next segment must be read too: the marker of a transaction may be far
+    after its records.
     """
     final = np.flatnonzero(entries["last_stable_offset"] >= end)
     read = entries[: final[0] + 1] if len(final) else entries
@@ -94,13 +127,17 @@ def overlapping(entries: Entries, start: int, end: int) -> tuple[list[AbortedTra
 
 
 def digest(data: bytes, chained: int = 0) -> int:
-    """The digest of whole entries, continued from `chained`; control page and manifest contain it beside the length."""
+    """The digest of whole entries, continued from `chained`; control page and manifest contain it
+    beside the length.
+    """
     for at in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE):
         chained = codec.xxh3_64(data[at : at + ENTRY_SIZE], chained)
     return chained
 
 
 def below(data: bytes, end: int, base: int) -> bytes:
-    """The index of a segment that is truncated at `end`: without entries whose markers are removed."""
+    """The index of a segment that is truncated at `end`: without entries whose markers are
+    removed.
+    """
     entries = decode(data, base)
     return data[: int(np.count_nonzero(entries["last_offset"] < end)) * ENTRY_SIZE]

@@ -1,11 +1,14 @@
 """Contains a pool of large buffers whose pages are already mapped.
 
-BUFFERPOOL-1  a fresh page costs a fault and zeroing, about as much as the copy into it, so blocks return to a pool
-BUFFERPOOL-2  a lease ends without a call: its array keeps it, and when the last view of the array is freed, so is the block
+BUFFERPOOL-1  a fresh page costs a fault and zeroing, about as much as the copy into it, so blocks
+    return to a pool
+BUFFERPOOL-2  a lease ends without a call: its array keeps it, and when the last view of the array
+    is freed, so is the block
 BUFFERPOOL-3  the free list is bounded; further blocks are unmapped
 BUFFERPOOL-4  the return of a block takes no lock, because it may happen in the garbage collector
-BUFFERPOOL-5  views of one buffer are made and freed by one thread at a time; another thread gets a view with a count of its own.
-    Without the GIL, CPython 3.14 counts the views of a buffer without atomics, and a lost count releases it while it is in use
+BUFFERPOOL-5  views of one buffer are made and freed by one thread at a time; another thread gets a
+    view with a count of its own. Without the GIL, CPython 3.14 counts the views of a buffer without
+    atomics, and a lost count releases it while it is in use
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
 
 GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 BLOCK_BYTES_MIN = 64 << 10
-FREE_BYTES_MAX = 128 << 20  # kept by a pool: a scan with read-ahead uses as much, half of it never written
+# kept by a pool: a scan with read-ahead uses as much, half of it never written
+FREE_BYTES_MAX = 128 << 20
 HUGE_BYTES = 2 << 20  # blocks of at least this size get huge pages: one fault instead of 512
 
 
@@ -47,8 +51,14 @@ class Block:
 
 
 def zeros(size: int) -> NDArray[np.uint8]:
-    """Memory that is not in a pool: huge pages make random access to a large table cheaper. Raises MemoryError."""
-    return np.zeros(size, np.uint8) if size < HUGE_BYTES else np.frombuffer(Block(size).memory, np.uint8)
+    """Memory that is not in a pool: huge pages make random access to a large table cheaper. Raises
+    MemoryError.
+    """
+    return (
+        np.zeros(size, np.uint8)
+        if size < HUGE_BYTES
+        else np.frombuffer(Block(size).memory, np.uint8)
+    )
 
 
 class Lease:
@@ -83,7 +93,9 @@ class SharedBytes:
 
 
 class _LeasedBlock(tuple[Any, ...]):
-    """The base of a leased array: pool, block and numpy's description, made in one step. When freed it returns the block."""
+    """The base of a leased array: pool, block and numpy's description, made in one step. When freed
+    it returns the block.
+    """
 
     __slots__ = ()
 
@@ -97,7 +109,8 @@ class _LeasedBlock(tuple[Any, ...]):
 
 
 class BufferPool:
-    """Blocks by powers of two. The block that was used last is leased first, because it is in the CPU cache.
+    """Blocks by powers of two. The block that was used last is leased first, because it is in the
+    CPU cache.
 
     **Threads:** any number, without a lock.
     """
@@ -123,7 +136,8 @@ class BufferPool:
         return sum(size * len(blocks) for size, blocks in list(self._free.items()))
 
     def _return_block(self, block: Block) -> None:
-        # The sum may miss a block that another thread returns at the same time: it is a bound, not an account.
+        # The sum may miss a block that another thread returns at the same time: it is a bound, not
+        # an account.
         if self.free_bytes + block.size > self._free_bytes_max:
             self._forget_others(block.size)
             if self.free_bytes + block.size > self._free_bytes_max:

@@ -1,8 +1,11 @@
-"""Contains the pure part of compaction: the latest offset of every key, and batches without replaced records (format.md 7).
+"""Contains the pure part of compaction: the latest offset of every key, and batches without
+replaced records (format.md 7).
 
 COMPACTOR-1  functions of bytes: the cleaner chooses the batches, the files and the time
-COMPACTOR-2  the map has a fixed size. A full map reports the offset up to which it is complete, and the next pass does the rest
-COMPACTOR-3  keys are compared by a hash of 128 bits with a secret of this pass, which is never written to disk
+COMPACTOR-2  the map has a fixed size. A full map reports the offset up to which it is complete, and
+    the next pass does the rest
+COMPACTOR-3  keys are compared by a hash of 128 bits with a secret of this pass, which is never
+    written to disk
 COMPACTOR-4  a batch that loses no record keeps its bytes
 """
 
@@ -19,7 +22,14 @@ from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.format import compression
 from embedlog.format.buffer_pool import shared_pool, zeros
 from embedlog.format.decoder import plain_section, too_large
-from embedlog.format.record_columns import CODEC_MASK, CONTROL, HEADER_SIZE, LOG_OFFSET_MAX, Batches, batch_dtype
+from embedlog.format.record_columns import (
+    CODEC_MASK,
+    CONTROL,
+    HEADER_SIZE,
+    LOG_OFFSET_MAX,
+    Batches,
+    batch_dtype,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,7 +39,9 @@ _SEED_BYTES = 16
 
 
 class OffsetMap:
-    """Latest offset by key, in `memory_bytes` at most, and in less if no more than `keys` keys can come."""
+    """Latest offset by key, in `memory_bytes` at most, and in less if no more than `keys` keys can
+    come.
+    """
 
     def __init__(
         self,
@@ -44,7 +56,9 @@ class OffsetMap:
         secret = os.urandom(_SEED_BYTES) if seed is None else seed
         words = int.from_bytes(secret[:8], "little"), int.from_bytes(secret[8:], "little")
         self._memory = zeros(capacity * codec.MAP_SLOT_BYTES)
-        self.table = codec.OffsetTable(self._memory, capacity, max(1, int(capacity * FILLED)), words)
+        self.table = codec.OffsetTable(
+            self._memory, capacity, max(1, int(capacity * FILLED)), words
+        )
 
     def __len__(self) -> int:
         return int(self.table.raw.count)
@@ -74,7 +88,9 @@ class OffsetMap:
                 raise _corrupt(rows[done], self.table.problem)
         return True
 
-    def _add_packed(self, data: Any, rows: Batches, position: int, start_offset: int) -> tuple[int, int]:
+    def _add_packed(
+        self, data: Any, rows: Batches, position: int, start_offset: int
+    ) -> tuple[int, int]:
         for row in range(len(rows)):
             body = _plain_body(data, rows[row], position, self.decompressed_max)
             code = self.table.add(rows[row : row + 1], body, start_offset)
@@ -83,7 +99,9 @@ class OffsetMap:
         return 0, len(rows)
 
     def pass_over(self, offset: int) -> None:
-        """The map is complete up to `offset`, although no key was added: control batches, aborted data."""
+        """The map is complete up to `offset`, although no key was added: control batches, aborted
+        data.
+        """
         self.table.raw.latest = max(self.latest, offset)
 
 
@@ -97,28 +115,40 @@ def clean(
     now_ms: int,
     delete_retention_ms: int,
 ) -> Iterator[tuple[memoryview, Batches]]:
-    """Runs of the remaining batches: bytes, and their batch rows with positions within them; size 0 marks a removed batch.
+    """Runs of the remaining batches: bytes, and their batch rows with positions within them; size 0
+    marks a removed batch.
 
-    `orders` has for each batch the sum of DISCARD, WHOLE, HORIZON, KEEP_EMPTY, or 0: its records are compared with the map.
-    Raises CorruptRecordError; UnsupportedFormatError for batches of formats 0 and 1.
+    `orders` has for each batch the sum of DISCARD, WHOLE, HORIZON, KEEP_EMPTY, or 0: its records
+    are compared with the map. Raises CorruptRecordError; UnsupportedFormatError for batches of
+    formats 0 and 1.
     """
     cleaner = codec.Cleaner(offsets.table, now_ms, now_ms + delete_retention_ms)
     for rows, packed, start in _by_packing(batches):
         how = orders[start : start + len(rows)]
         if packed:
             for row in range(len(rows)):
-                yield _repacked(cleaner, data, rows[row : row + 1], how[row : row + 1], position, offsets.decompressed_max)
+                yield _repacked(
+                    cleaner,
+                    data,
+                    rows[row : row + 1],
+                    how[row : row + 1],
+                    position,
+                    offsets.decompressed_max,
+                )
         else:
             yield from _runs(cleaner, data, rows, how, position)
 
 
 def _by_packing(batches: Batches) -> Iterator[tuple[Batches, bool, int]]:
-    """Runs of batches that are all compressed, or all not: the rows, whether they are, and the number of the first one.
+    """Runs of batches that are all compressed, or all not: the rows, whether they are, and the
+    number of the first one.
 
     Raises UnsupportedFormatError for batches of formats 0 and 1.
     """
     if (batches["magic"] < 2).any():
-        raise UnsupportedFormatError("a batch of an old format cannot be compacted", expected="magic 2")
+        raise UnsupportedFormatError(
+            "a batch of an old format cannot be compacted", expected="magic 2"
+        )
     if not len(batches):
         return  # all of them were removed by an earlier pass
     packed = (batches["attributes"] & CODEC_MASK) != 0
@@ -131,18 +161,30 @@ def _runs(
     cleaner: codec.Cleaner, data: Any, batches: Batches, orders: NDArray[np.uint8], position: int
 ) -> Iterator[tuple[memoryview, Batches]]:
     while len(batches):
-        records = np.minimum(batches["records"], (batches["size"] - HEADER_SIZE) // codec.RECORD_SIZE_MIN)
-        output = shared_pool().lease(int(batches["size"].sum(dtype=np.int64) + 11 * records.sum(dtype=np.int64))).view
+        records = np.minimum(
+            batches["records"], (batches["size"] - HEADER_SIZE) // codec.RECORD_SIZE_MIN
+        )
+        output = (
+            shared_pool()
+            .lease(int(batches["size"].sum(dtype=np.int64) + 11 * records.sum(dtype=np.int64)))
+            .view
+        )
         after = np.empty(len(batches), batch_dtype())
         written, done = cleaner.run(data, position, batches, orders, output, after)
         if written < 0:
             raise _corrupt(batches[min(done, len(batches) - 1)], cleaner.problem)
         yield output[:written], after[:done]
-        batches, orders = batches[done:], orders[done:]
+        batches = batches[done:]
+        orders = orders[done:]
 
 
 def _repacked(
-    cleaner: codec.Cleaner, data: Any, batch: Batches, orders: NDArray[np.uint8], position: int, decompressed_max: int
+    cleaner: codec.Cleaner,
+    data: Any,
+    batch: Batches,
+    orders: NDArray[np.uint8],
+    position: int,
+    decompressed_max: int,
 ) -> tuple[memoryview, Batches]:
     """A compressed batch: decompressed, cleaned, and compressed again if it changed."""
     row = batch[0]
@@ -152,7 +194,8 @@ def _repacked(
     body = _plain_body(data, row, position, decompressed_max)
     plain = batch.copy()
     plain["attributes"] &= ~CODEC_MASK
-    plain["size"], plain["position"] = HEADER_SIZE + len(body), 0
+    plain["size"] = HEADER_SIZE + len(body)
+    plain["position"] = 0
     ((made, after),) = _runs(cleaner, b"".join((bytes(HEADER_SIZE), body)), plain, orders, 0)
     if after["records"][0] == row["records"] and not _new_horizon(row, after[0]):
         after = batch.copy()
@@ -184,8 +227,10 @@ def _plain_body(data: Any, row: np.void, position: int, limit: int) -> memoryvie
 
 def _corrupt(row: np.void, problem: Any) -> CorruptRecordError:
     words = codec.PROBLEM_TEXTS.get(problem.what, "records of a batch")
-    return CorruptRecordError(f"record {problem.record} of the batch at offset {int(row['base_offset'])}: {words}",
-                              position=int(row["position"]))  # fmt: skip
+    return CorruptRecordError(
+        f"record {problem.record} of the batch at offset {int(row['base_offset'])}: {words}",
+        position=int(row["position"]),
+    )
 
 
 __all__ = ["CONTROL", "DISCARD", "HORIZON", "KEEP_EMPTY", "WHOLE", "OffsetMap", "clean"]

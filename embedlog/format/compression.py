@@ -1,9 +1,13 @@
-"""Contains the five codecs of the records section of a batch, byte for byte as Kafka's readers expect them.
+"""Contains the five codecs of the records section of a batch, byte for byte as Kafka's readers
+expect them.
 
-COMPRESSION-1  every Kafka client reads the output: LZ4 is one frame of independent blocks, snappy has Xerial's framing
-COMPRESSION-2  the uncompressed size is stored nowhere, so every decompression has a limit. Its memory grows with the actual
-    output, and its time with input and output, whatever sizes the input claims
-COMPRESSION-3  damaged input raises CorruptRecordError, a codec that is not installed MissingExtraError with the extra
+COMPRESSION-1  every Kafka client reads the output: LZ4 is one frame of independent blocks, snappy
+    has Xerial's framing
+COMPRESSION-2  the uncompressed size is stored nowhere, so every decompression has a limit. Its
+    memory grows with the actual output, and its time with input and output, whatever sizes the
+    input claims
+COMPRESSION-3  damaged input raises CorruptRecordError, a codec that is not installed
+    MissingExtraError with the extra
 COMPRESSION-4  a codec is imported at its first use: most programs use one of them, or none
 """
 
@@ -30,19 +34,26 @@ Buffer = Any  # any argument of memoryview
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")  # the number of a codec is its index
 
-LIMIT_BYTES = 1 << 30  # of one batch, uncompressed: Kafka has no limit, but its records count within 2 GiB
+# of one batch, uncompressed: Kafka has no limit, but its records count within 2 GiB
+LIMIT_BYTES = 1 << 30
 FIRST_GUESS = 4  # first estimate of the ratio of uncompressed to compressed bytes
-LZ4_FAST_LEVEL = 9  # Kafka's default, which selects the fast compressor; all others select the high compressor
+# Kafka's default, which selects the fast compressor; all others select the high compressor
+LZ4_FAST_LEVEL = 9
 LZ4_THOROUGH = range(3, 13)  # the levels of liblz4's high compressor
 ZSTD_LEVEL = 3  # Kafka's default
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
-ZSTD_RATIO_MAX = 1 << 15  # a block of 128 KiB takes four bytes at least: a frame that claims more is truncated
+# a block of 128 KiB takes four bytes at least: a frame that claims more is truncated
+ZSTD_RATIO_MAX = 1 << 15
 LZ4_BLOCK_BYTES = 1 << 16  # the block size of Kafka's writers
 LZ4_STEP_BYTES = 1 << 20  # read at once: output beyond the buffer is copied
 POOLED_BYTES_MIN = 128 << 10  # smaller memory costs less from the allocator
 GZIP_MAGIC = b"\x1f\x8b\x08"  # and the only method
 GZIP_HEADER_BYTES = 10  # without the fields that its flags announce
-GZIP_HEADER_CHECK, GZIP_EXTRA, GZIP_NAME, GZIP_COMMENT = 2, 4, 8, 16  # these flags
+# these flags
+GZIP_HEADER_CHECK = 2
+GZIP_EXTRA = 4
+GZIP_NAME = 8
+GZIP_COMMENT = 16
 GZIP_REST_MAX = 18  # no member is as short
 GZIP_STEP_BYTES = 256  # the least that is read for a member after the first
 
@@ -79,7 +90,9 @@ def _compress_lz4(data: Buffer, level: int | None) -> bytes:
     thorough = level is not None and level != LZ4_FAST_LEVEL
     packed: bytes = lz4.frame.compress(
         data,
-        compression_level=min(max(level or 0, LZ4_THOROUGH[0]), LZ4_THOROUGH[-1]) if thorough else 0,
+        compression_level=min(max(level or 0, LZ4_THOROUGH[0]), LZ4_THOROUGH[-1])
+        if thorough
+        else 0,
         block_size=lz4.frame.BLOCKSIZE_MAX64KB,
         block_linked=False,
         store_size=False,
@@ -103,18 +116,23 @@ class LimitExceeded(Exception):
 
 
 def decompress(codec: int, data: Buffer, limit: int = LIMIT_BYTES) -> Buffer:
-    """The uncompressed bytes. Raises CorruptRecordError for damaged data, and for more than `limit` bytes.
+    """The uncompressed bytes. Raises CorruptRecordError for damaged data, and for more than `limit`
+    bytes.
 
     **Threads:** any number at once.
     """
     try:
         return expand(codec, data, limit)
     except LimitExceeded:
-        raise CorruptRecordError("uncompressed size of a batch", expected=f"at most {limit}", found="more") from None
+        raise CorruptRecordError(
+            "uncompressed size of a batch", expected=f"at most {limit}", found="more"
+        ) from None
 
 
 def expand(codec: int, data: Buffer, limit: int) -> Buffer:
-    """As `decompress`, but raises LimitExceeded for more than `limit` bytes: the caller may decode them in another way."""
+    """As `decompress`, but raises LimitExceeded for more than `limit` bytes: the caller may decode
+    them in another way.
+    """
     if not 0 <= codec < len(CODECS):
         raise CorruptRecordError("codec of a batch", expected="0 to 4", found=codec)
     try:
@@ -126,7 +144,8 @@ def expand(codec: int, data: Buffer, limit: int) -> Buffer:
 def _drain(read: Callable[[memoryview], int], guess: int, limit: int) -> Buffer:
     """The bytes that `read` writes until it returns 0, in memory that grows with them.
 
-    The byte after a correct guess is for the read that finds the end: without it the memory would be doubled and copied.
+    The byte after a correct guess is for the read that finds the end: without it the memory would
+    be doubled and copied.
     """
     output = _memory(min(guess, limit) + 1)
     size = 0
@@ -152,9 +171,13 @@ def _memory(size: int) -> NDArray[np.uint8]:
 
 def _decompress_gzip(data: Buffer, limit: int) -> Buffer:
     view = memoryview(data).cast("B")
-    pieces, size, at, step = [], 0, 0, len(view)
+    pieces = []
+    size = 0
+    at = 0
+    step = len(view)
     while at == 0 or _is_gzip_member(view[at:]):  # concatenated members are legal
-        member, start = zlib.decompressobj(31), at
+        member = zlib.decompressobj(31)
+        start = at
         while not member.eof:
             packed = view[at : at + step]
             if not packed:
@@ -166,15 +189,19 @@ def _decompress_gzip(data: Buffer, limit: int) -> Buffer:
             pieces.append(piece)
             at += len(packed) - len(member.unused_data)
             step *= 2
-        step = max(GZIP_STEP_BYTES, 2 * (at - start))  # bytes that are read too far are copied: at most as many as were used
+        # bytes that are read too far are copied: at most as many as were used
+        step = max(GZIP_STEP_BYTES, 2 * (at - start))
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _is_gzip_member(view: memoryview) -> bool:
-    """Whether bytes after a member are another one. As in Java, any other bytes there are ignored."""
+    """Whether bytes after a member are another one. As in Java, any other bytes there are
+    ignored.
+    """
     if len(view) <= GZIP_REST_MAX or bytes(view[:3]) != GZIP_MAGIC:
         return False
-    flags, end = view[3], GZIP_HEADER_BYTES
+    flags = view[3]
+    end = GZIP_HEADER_BYTES
     if flags & GZIP_EXTRA:
         end += 2 + int.from_bytes(view[end : end + 2], "little")
     for text in (GZIP_NAME, GZIP_COMMENT):
@@ -198,7 +225,9 @@ def _decompress_snappy(data: Buffer, limit: int) -> Buffer:
 def _decompress_lz4(data: Buffer, limit: int) -> Buffer:
     import lz4.frame
 
-    frame, view, at = lz4.frame.LZ4FrameDecompressor(), memoryview(data).cast("B"), 0
+    frame = lz4.frame.LZ4FrameDecompressor()
+    view = memoryview(data).cast("B")
+    at = 0
 
     def read(output: memoryview) -> int:
         nonlocal at
@@ -215,7 +244,8 @@ def _decompress_lz4(data: Buffer, limit: int) -> Buffer:
 
     if bytes(view[: len(LZ4_MAGIC)]) != LZ4_MAGIC:
         raise ValueError("the data do not begin with a frame")
-    return _drain(read, max(FIRST_GUESS * len(view), LZ4_BLOCK_BYTES), limit)  # Kafka too ignores bytes after the end mark
+    # Kafka too ignores bytes after the end mark
+    return _drain(read, max(FIRST_GUESS * len(view), LZ4_BLOCK_BYTES), limit)
 
 
 def _decompress_zstd(data: Buffer, limit: int) -> Buffer:
@@ -275,7 +305,8 @@ def each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Resu
 
 def _forget_workers() -> None:
     global _workers, _workers_lock
-    _workers, _workers_lock = None, threading.Lock()
+    _workers = None
+    _workers_lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget_workers)

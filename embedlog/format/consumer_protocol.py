@@ -1,6 +1,8 @@
-"""Encodes and decodes subscriptions and assignments of group members, as Kafka's clients do (format.md 9.2).
+"""Encodes and decodes subscriptions and assignments of group members, as Kafka's clients do
+(format.md 9.2).
 
-CONSUMERPROTOCOL-1  version 3 is written; older versions are read, and the fields of version 3 of newer ones
+CONSUMERPROTOCOL-1  version 3 is written; older versions are read, and the fields of version 3 of
+    newer ones
 CONSUMERPROTOCOL-2  topics and partitions are written in order, so equal contents are equal bytes
 """
 
@@ -49,18 +51,23 @@ def encode_subscription(subscription: Subscription) -> bytes:
 def decode_subscription(data: bytes) -> Subscription:
     """The subscription of a member. Raises CorruptRecordError."""
     try:
-        version, reader = SHORT.unpack_from(data)[0], Plain(data, 2)
+        version = SHORT.unpack_from(data)[0]
+        reader = Plain(data, 2)
         topics = tuple(reader.string() for _ in range(reader.count()))
         user_data = reader.data()
         owned = reader.partitions() if version >= 1 else ()
         generation = reader.number() if version >= 2 else -1
         rack = reader.nullable() if version >= 3 else None
     except (struct.error, ValueError) as problem:
-        raise CorruptRecordError(f"subscription of a group's member: {problem}", found=data[:64].hex()) from problem
+        raise CorruptRecordError(
+            f"subscription of a group's member: {problem}", found=data[:64].hex()
+        ) from problem
     return Subscription(topics, user_data, owned, generation, rack)
 
 
-def encode_assignment(partitions: Iterable[TopicPartition], user_data: bytes | None = None) -> bytes:
+def encode_assignment(
+    partitions: Iterable[TopicPartition], user_data: bytes | None = None
+) -> bytes:
     """The assignment of one member in the sync of the leader."""
     tail = _NULL_BYTES if user_data is None else NUMBER.pack(len(user_data)) + user_data
     return SHORT.pack(VERSION) + _partitions(partitions) + tail
@@ -73,20 +80,30 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
     try:
         return Plain(data, 2).partitions()
     except (struct.error, ValueError) as problem:
-        raise CorruptRecordError(f"assignment of a group's member: {problem}", found=data[:64].hex()) from problem
+        raise CorruptRecordError(
+            f"assignment of a group's member: {problem}", found=data[:64].hex()
+        ) from problem
 
 
 def same_subscription(protocol: str, one: bytes, other: bytes) -> bool:
-    """Whether two subscriptions for a protocol are equal, apart from owned partitions and their generation."""
+    """Whether two subscriptions for a protocol are equal, apart from owned partitions and their
+    generation.
+    """
     if one == other:
         return True
     try:
-        first, second = decode_subscription(one), decode_subscription(other)
+        first = decode_subscription(one)
+        second = decode_subscription(other)
     except CorruptRecordError:  # of another protocol type: the bytes are opaque
         return False
     if protocol in REMEMBERING:
-        first, second = first._replace(user_data=None), second._replace(user_data=None)
-    return (set(first.topics), first.user_data, first.rack) == (set(second.topics), second.user_data, second.rack)
+        first = first._replace(user_data=None)
+        second = second._replace(user_data=None)
+    return (set(first.topics), first.user_data, first.rack) == (
+        set(second.topics),
+        second.user_data,
+        second.rack,
+    )
 
 
 def _string(text: str) -> bytes:

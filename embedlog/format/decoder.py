@@ -3,8 +3,10 @@
 DECODER-1  all columns of one decoding are in one lease of the buffer pool
 DECODER-2  memory is allocated by the actual size of the data, never by the claim of a header
 DECODER-3  a column that is not requested is not written, and only its lengths are checked
-DECODER-4  at most GROUP_BYTES of uncompressed data and one batch are decoded together, and no batch beyond the given limit
-DECODER-5  with `in_place` the scanned buffer is overwritten: values are moved inside it, which halves the touched memory
+DECODER-4  at most GROUP_BYTES of uncompressed data and one batch are decoded together, and no batch
+    beyond the given limit
+DECODER-5  with `in_place` the scanned buffer is overwritten: values are moved inside it, which
+    halves the touched memory
 """
 
 from __future__ import annotations
@@ -18,7 +20,16 @@ from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError
 from embedlog.format import compression, legacy
 from embedlog.format.buffer_pool import BufferPool, SharedBytes, shared_pool
-from embedlog.format.record_columns import CODEC_MASK, CONTROL, HEADER_SIZE, Batches, BytesColumn, Decoded, Headers, Window
+from embedlog.format.record_columns import (
+    CODEC_MASK,
+    CONTROL,
+    HEADER_SIZE,
+    Batches,
+    BytesColumn,
+    Decoded,
+    Headers,
+    Window,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,12 +39,15 @@ COLUMNS = frozenset(codec.WANT)
 RECORD_SIZE_MIN = 7
 DATA_BYTES_MAX = 2**31 - 1  # the range of int32 offsets
 MOVED_BYTES_MIN = 256  # mean size of records from which decoding in place is faster
-GROUP_BYTES = 8 << 20  # uncompressed, of batches that are decoded together, so that memory is bounded
+# uncompressed, of batches that are decoded together, so that memory is bounded
+GROUP_BYTES = 8 << 20
 NOT_PLAIN = codec.HAS_COMPRESSED | codec.HAS_LEGACY
 
 
 class Part(NamedTuple):
-    """The records of the first `batch_count` given batches; 0 if the first one may not be decoded yet."""
+    """The records of the first `batch_count` given batches; 0 if the first one may not be decoded
+    yet.
+    """
 
     decoded: Decoded | None
     batch_count: int
@@ -51,9 +65,10 @@ def decode(
 ) -> Decoded:
     """The records of scanned batches inside the window, without control records.
 
-    `columns` are the requested ones (None: all of COLUMNS; other names are ignored). `data` begins at `position`, as in the scan.
-    With `in_place` the bytes of `data` are changed, and the values may be a view of them.
-    Raises CorruptRecordError with the position of the record that cannot be read.
+    `columns` are the requested ones (None: all of COLUMNS; other names are ignored). `data` begins
+    at `position`, as in the scan. With `in_place` the bytes of `data` are changed, and the values
+    may be a view of them. Raises CorruptRecordError with the position of the record that cannot be
+    read.
 
     **Threads:** any.
     """
@@ -75,10 +90,11 @@ def decode_some(
     alone_bytes: int | None = None,
     in_place: bool = False,
 ) -> Part:
-    """As `decode`, but only the first batches, at least one, up to about GROUP_BYTES of uncompressed bytes.
+    """As `decode`, but only the first batches, at least one, up to about GROUP_BYTES of
+    uncompressed bytes.
 
-    A batch with more than `limit` uncompressed bytes raises CorruptRecordError. If the first batch has more than `alone_bytes`,
-    the part is empty.
+    A batch with more than `limit` uncompressed bytes raises CorruptRecordError. If the first batch
+    has more than `alone_bytes`, the part is empty.
     """
     found, survey = _surveyed(batches)
     job = _Job(columns, window, pool, 0)
@@ -90,12 +106,20 @@ def decode_some(
         decoded = job.from_bodies(rows, bodies)
         return Part(decoded, _reach(batches, found, len(rows)))
     if survey.body_size > DATA_BYTES_MAX:
-        rows = found[: max(1, int(np.searchsorted(np.cumsum(found["size"], dtype=np.int64), DATA_BYTES_MAX)))]
-        return Part(job.from_run(data, rows, codec.survey(rows), False), _reach(batches, found, len(rows)))
-    return Part(job.from_run(data, found, survey, in_place and _may_move(data, survey)), len(batches))
+        rows = found[
+            : max(1, int(np.searchsorted(np.cumsum(found["size"], dtype=np.int64), DATA_BYTES_MAX)))
+        ]
+        return Part(
+            job.from_run(data, rows, codec.survey(rows), False), _reach(batches, found, len(rows))
+        )
+    return Part(
+        job.from_run(data, found, survey, in_place and _may_move(data, survey)), len(batches)
+    )
 
 
-def decode_parts(data: Any, batches: Batches, *, columns: Collection[str] | None = None) -> Iterator[Decoded]:
+def decode_parts(
+    data: Any, batches: Batches, *, columns: Collection[str] | None = None
+) -> Iterator[Decoded]:
     """All records of the batches, part by part. Raises CorruptRecordError."""
     while len(batches):
         part = decode_some(data, batches, columns=columns)
@@ -119,7 +143,9 @@ def control_keys(data: Any, batches: Batches, position: int) -> Iterator[tuple[i
 
 
 def _surveyed(batches: Batches) -> tuple[Batches, Any]:
-    """The batches that are not control batches, and their totals. Raises CorruptRecordError for an impossible count."""
+    """The batches that are not control batches, and their totals. Raises CorruptRecordError for an
+    impossible count.
+    """
     batches = np.ascontiguousarray(batches)
     survey = codec.survey(batches)
     if survey.kinds & codec.HAS_CONTROL:
@@ -139,7 +165,9 @@ def _reach(batches: Batches, found: Batches, count: int) -> int:
 
 
 def _may_move(data: Any, survey: Any) -> bool:
-    """Whether values can be moved within `data`: the batches are in order, and the records long enough."""
+    """Whether values can be moved within `data`: the batches are in order, and the records long
+    enough.
+    """
     if memoryview(data).readonly or survey.kinds & codec.UNORDERED:
         return False
     return bool(survey.body_size >= MOVED_BYTES_MIN * survey.records)
@@ -149,9 +177,13 @@ def _may_move(data: Any, survey: Any) -> bool:
 
 
 def _bodies(data: Any, batches: Batches, position: int) -> tuple[Batches, list[memoryview]]:
-    """The records section of every batch, uncompressed, on all cores; old messages are converted."""
+    """The records section of every batch, uncompressed, on all cores; old messages are
+    converted.
+    """
     sections = _Sections(data, batches, position)
-    return sections.rows, compression.each(partial(sections.bounded, limit=compression.LIMIT_BYTES), range(len(batches)))
+    return sections.rows, compression.each(
+        partial(sections.bounded, limit=compression.LIMIT_BYTES), range(len(batches))
+    )
 
 
 def _first_bodies(
@@ -159,19 +191,27 @@ def _first_bodies(
 ) -> tuple[Batches, list[memoryview]]:
     """The sections of the first batches; all but the first one have about GROUP_BYTES at most.
 
-    Raises CorruptRecordError for a first batch beyond `limit`, and LimitExceeded for one of more than `alone_bytes`.
+    Raises CorruptRecordError for a first batch beyond `limit`, and LimitExceeded for one of more
+    than `alone_bytes`.
     """
     sections = _Sections(data, batches, position)
     bodies: list[memoryview] = []
     if len(batches) > 1:
-        total, most = 0, min(limit, GROUP_BYTES)
-        for body in compression.each(partial(sections.within_group, limit=most), range(len(batches))):
+        total = 0
+        most = min(limit, GROUP_BYTES)
+        for body in compression.each(
+            partial(sections.within_group, limit=most), range(len(batches))
+        ):
             if body is None or total + len(body) > DATA_BYTES_MAX:
                 break
             bodies.append(body)
             total += len(body)
     if not bodies and len(batches):
-        first = sections.bounded(0, limit) if alone_bytes is None or alone_bytes >= limit else sections.plain(0, alone_bytes)
+        first = (
+            sections.bounded(0, limit)
+            if alone_bytes is None or alone_bytes >= limit
+            else sections.plain(0, alone_bytes)
+        )
         bodies = [first]
     return sections.rows[: len(bodies)], bodies
 
@@ -181,12 +221,15 @@ class _Sections:
 
     def __init__(self, data: Any, batches: Batches, position: int) -> None:
         self.rows = batches.copy()  # old messages change their rows
-        self._data, self._position = SharedBytes(data), position
-        self._group_bytes = 0  # uncompressed so far; a later addition corrects one that is lost to another thread
+        self._data = SharedBytes(data)
+        self._position = position
+        # uncompressed so far; a later addition corrects one that is lost to another thread
+        self._group_bytes = 0
 
     def plain(self, number: int, limit: int) -> memoryview:
         """Uncompressed. Raises CorruptRecordError with the batch's position, and LimitExceeded."""
-        row, view = self.rows[number], self._data.view()
+        row = self.rows[number]
+        view = self._data.view()
         if row["magic"] < 2:
             start = int(row["position"]) - self._position
             try:
@@ -200,7 +243,9 @@ class _Sections:
         return plain
 
     def within_group(self, number: int, limit: int) -> memoryview | None:
-        """None if the section exceeds the group, or the group is full. Raises CorruptRecordError."""
+        """None if the section exceeds the group, or the group is full. Raises
+        CorruptRecordError.
+        """
         if self._group_bytes >= GROUP_BYTES:
             return None
         try:
@@ -220,15 +265,19 @@ class _Sections:
 
 
 def plain_section(view: memoryview, row: Any, position: int, limit: int) -> memoryview:
-    """A batch's records section, uncompressed. Raises CorruptRecordError, and LimitExceeded for more than `limit`.
+    """A batch's records section, uncompressed. Raises CorruptRecordError, and LimitExceeded for
+    more than `limit`.
 
     With 0 records the section is not read, whatever codec the batch names: Kafka reads none either.
     """
     if not row["records"]:
         return memoryview(b"")
-    start, size = int(row["position"]) - position, int(row["size"])
+    start = int(row["position"]) - position
+    size = int(row["size"])
     try:
-        plain = compression.expand(int(row["attributes"]) & CODEC_MASK, view[start + HEADER_SIZE : start + size], limit)
+        plain = compression.expand(
+            int(row["attributes"]) & CODEC_MASK, view[start + HEADER_SIZE : start + size], limit
+        )
     except CorruptRecordError as error:
         error.position = int(row["position"])
         raise
@@ -237,7 +286,8 @@ def plain_section(view: memoryview, row: Any, position: int, limit: int) -> memo
 
 def too_large(row: Any, limit: int) -> CorruptRecordError:
     return CorruptRecordError(
-        f"the batch at offset {int(row['base_offset'])} is larger than max.decompressed.batch.bytes when it is uncompressed",
+        f"the batch at offset {int(row['base_offset'])} is larger than "
+        "max.decompressed.batch.bytes when it is uncompressed",
         position=int(row["position"]),
         expected=f"at most {limit} bytes",
         found="more",
@@ -245,8 +295,14 @@ def too_large(row: Any, limit: int) -> CorruptRecordError:
 
 
 def _miscounted(row: Any, body_bytes: int) -> CorruptRecordError:
-    most, found = f"at most {body_bytes // RECORD_SIZE_MIN}", int(row["records"])
-    return CorruptRecordError(codec.PROBLEM_TEXTS[codec.BAD_COUNT], position=int(row["position"]), expected=most, found=found)
+    most = f"at most {body_bytes // RECORD_SIZE_MIN}"
+    found = int(row["records"])
+    return CorruptRecordError(
+        codec.PROBLEM_TEXTS[codec.BAD_COUNT],
+        position=int(row["position"]),
+        expected=most,
+        found=found,
+    )
 
 
 # ---- one decoding --------------------------------------------------------------------------------
@@ -255,10 +311,20 @@ def _miscounted(row: Any, body_bytes: int) -> CorruptRecordError:
 class _Job:
     """The request of one decoding and its arrays."""
 
-    def __init__(self, names: Collection[str] | None, window: Window | None, pool: BufferPool | None, position: int) -> None:
+    def __init__(
+        self,
+        names: Collection[str] | None,
+        window: Window | None,
+        pool: BufferPool | None,
+        position: int,
+    ) -> None:
         self.names = COLUMNS if names is None else COLUMNS.intersection(names)
-        self.pool, self.position, window = pool or shared_pool(), position, window or Window()
-        self.window = codec.window(window.start_offset, window.end_offset, window.start_ms, window.end_ms)
+        self.pool = pool or shared_pool()
+        self.position = position
+        window = window or Window()
+        self.window = codec.window(
+            window.start_offset, window.end_offset, window.start_ms, window.end_ms
+        )
 
     def from_run(self, data: Any, batches: Batches, survey: Any, in_place: bool) -> Decoded:
         if in_place and "headers" in self.names:
@@ -277,12 +343,19 @@ class _Job:
         return self._decoded(decoder, memory, values, batches, bodies)
 
     def _without_headers(self, data: Any, batches: Batches, records: int) -> bool:
-        """Whether no record has a header: headers are read a second time, after values were moved over them."""
+        """Whether no record has a header: headers are read a second time, after values were moved
+        over them.
+        """
         decoder = codec.Decoder(0, records, 0)
-        return decoder.run(data, self.position, batches, self.window) == 0 and not decoder.columns.header_count
+        return (
+            decoder.run(data, self.position, batches, self.window) == 0
+            and not decoder.columns.header_count
+        )
 
     def from_bodies(self, batches: Batches, bodies: list[memoryview]) -> Decoded:
-        decoder = self._decoder(int(batches["records"].sum(dtype=np.int64)), sum(map(len, bodies)), None)
+        decoder = self._decoder(
+            int(batches["records"].sum(dtype=np.int64)), sum(map(len, bodies)), None
+        )
         memory = self._memory(decoder, None)
         if decoder.bodies(bodies, batches, self.window) < 0:
             raise self._error(decoder, batches, None)
@@ -290,13 +363,25 @@ class _Job:
 
     # ---- memory ----
 
-    def _decoder(self, records: int, body_bytes: int, values: NDArray[np.uint8] | None) -> codec.Decoder:
+    def _decoder(
+        self, records: int, body_bytes: int, values: NDArray[np.uint8] | None
+    ) -> codec.Decoder:
         if body_bytes > DATA_BYTES_MAX:
-            raise CorruptRecordError("uncompressed size of one decoding", expected=f"at most {DATA_BYTES_MAX}", found=body_bytes)
+            raise CorruptRecordError(
+                "uncompressed size of one decoding",
+                expected=f"at most {DATA_BYTES_MAX}",
+                found=body_bytes,
+            )
         wanted = sum(codec.WANT[name] for name in self.names)
-        return codec.Decoder(wanted | (codec.VALUE_DATA if values is None and "value" in self.names else 0), records, body_bytes)
+        return codec.Decoder(
+            wanted | (codec.VALUE_DATA if values is None and "value" in self.names else 0),
+            records,
+            body_bytes,
+        )
 
-    def _memory(self, decoder: codec.Decoder, values: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+    def _memory(
+        self, decoder: codec.Decoder, values: NDArray[np.uint8] | None
+    ) -> NDArray[np.uint8]:
         """The lease for all columns; `values`: another place for the bytes of the values."""
         memory = self.pool.lease(max(decoder.size, 1)).array
         decoder.use(memory, values)
@@ -304,9 +389,18 @@ class _Job:
 
     # ---- results ----
 
-    def _decoded(self, decoder: codec.Decoder, memory: Any, moved: Any, batches: Batches, bodies: list[memoryview]) -> Decoded:
-        counted, names = decoder.columns, self.names
-        count, starts = int(counted.count), decoder.starts
+    def _decoded(
+        self,
+        decoder: codec.Decoder,
+        memory: Any,
+        moved: Any,
+        batches: Batches,
+        bodies: list[memoryview],
+    ) -> Decoded:
+        counted = decoder.columns
+        names = self.names
+        count = int(counted.count)
+        starts = decoder.starts
 
         def array(number: Any, place: int, size: int) -> Any:
             return np.ndarray(size, number, memory, starts[place])
@@ -314,10 +408,16 @@ class _Job:
         keys = values = None
         if "key" in names:
             validity = array(np.uint8, 6, (count + 7) // 8) if counted.key_nulls else None
-            keys = BytesColumn(array(np.uint8, 10, counted.key_size), array(np.int32, 5, count + 1), validity)
+            keys = BytesColumn(
+                array(np.uint8, 10, counted.key_size), array(np.int32, 5, count + 1), validity
+            )
         if "value" in names:
             validity = array(np.uint8, 8, (count + 7) // 8) if counted.value_nulls else None
-            content = array(np.uint8, 9, counted.value_size) if moved is None else moved[: counted.value_size]
+            content = (
+                array(np.uint8, 9, counted.value_size)
+                if moved is None
+                else moved[: counted.value_size]
+            )
             values = BytesColumn(content, array(np.int32, 7, count + 1), validity)
         return Decoded(
             count,
@@ -327,18 +427,26 @@ class _Job:
             array(np.int32, 3, count) if "leader_epoch" in names else None,
             keys,
             values,
-            self._headers(decoder, array(np.int32, 4, count + 1), batches, bodies) if "headers" in names else None,
+            self._headers(decoder, array(np.int32, 4, count + 1), batches, bodies)
+            if "headers" in names
+            else None,
         )
 
-    def _headers(self, decoder: codec.Decoder, starts: Any, batches: Batches, bodies: list[memoryview]) -> Headers:
+    def _headers(
+        self, decoder: codec.Decoder, starts: Any, batches: Batches, bodies: list[memoryview]
+    ) -> Headers:
         counted = decoder.columns
-        number, keys, values = int(counted.header_count), int(counted.header_key_size), int(counted.header_value_size)
+        number = int(counted.header_count)
+        keys = int(counted.header_key_size)
+        values = int(counted.header_value_size)
         if number == 0:
             no_texts = BytesColumn(np.empty(0, np.uint8), np.zeros(1, np.int32))
             return Headers(starts, no_texts, no_texts)
         largest = max(number, keys, values)
         if largest > DATA_BYTES_MAX:
-            raise CorruptRecordError("headers of one decoding", expected=f"at most {DATA_BYTES_MAX}", found=largest)
+            raise CorruptRecordError(
+                "headers of one decoding", expected=f"at most {DATA_BYTES_MAX}", found=largest
+            )
         arrays: dict[str, Any] = {
             "key_offsets": np.zeros(number + 1, np.int32),
             "key_data": np.empty(keys, np.uint8),
@@ -350,12 +458,23 @@ class _Job:
         if codec.decode_headers(arrays, capacities, bodies, batches, self.window) < 0:
             raise CorruptRecordError("headers changed while they were read")
         key_column = BytesColumn(arrays["key_data"], arrays["key_offsets"])
-        return Headers(starts, key_column, BytesColumn(arrays["value_data"], arrays["value_offsets"], arrays["value_validity"]))
+        return Headers(
+            starts,
+            key_column,
+            BytesColumn(arrays["value_data"], arrays["value_offsets"], arrays["value_validity"]),
+        )
 
-    def _error(self, decoder: codec.Decoder, batches: Batches, header_size: int | None) -> CorruptRecordError:
-        """`header_size` None: the section was compressed, so a position within it is not a position of the file."""
-        row, problem = batches[int(decoder.bad[0])], decoder.problem
-        position = int(row["position"]) + (0 if header_size is None else header_size + int(problem.position))
+    def _error(
+        self, decoder: codec.Decoder, batches: Batches, header_size: int | None
+    ) -> CorruptRecordError:
+        """`header_size` None: the section was compressed, so a position within it is not a position
+        of the file.
+        """
+        row = batches[int(decoder.bad[0])]
+        problem = decoder.problem
+        position = int(row["position"]) + (
+            0 if header_size is None else header_size + int(problem.position)
+        )
         words = codec.PROBLEM_TEXTS.get(problem.what, "space for the records of a batch")
         record = f"record {problem.record} of " if problem.record >= 0 else ""
         has_values = bool(problem.expected or problem.found)

@@ -1,9 +1,11 @@
 """Encodes columns as sealed record batches, and chooses partitions by keys.
 
-ENCODER-1  a run is encoded in memory of the buffer pool; the caller owns it and may stamp it in place
-ENCODER-2  batches are compressed on all cores; a batch that does not become smaller stays uncompressed, which is cheaper to read
-ENCODER-3  inconsistent columns, or columns that change meanwhile, raise InvalidRecordError before any byte of that run is
-    returned
+ENCODER-1  a run is encoded in memory of the buffer pool; the caller owns it and may stamp it in
+    place
+ENCODER-2  batches are compressed on all cores; a batch that does not become smaller stays
+    uncompressed, which is cheaper to read
+ENCODER-3  inconsistent columns, or columns that change meanwhile, raise InvalidRecordError before
+    any byte of that run is returned
 """
 
 from __future__ import annotations
@@ -42,15 +44,24 @@ BATCHES_MAX = 4096  # of one run
 def partitions_of(keys: BytesColumn, partition_count: int) -> NDArray[np.int32]:
     """Kafka's partition of every key; -1 for a null key."""
     numbers = np.empty(len(keys), np.int32)
-    if native.partitions((keys.data, keys.offsets, keys.validity, keys.validity_offset), partition_count, numbers) < 0:
+    if (
+        native.partitions(
+            (keys.data, keys.offsets, keys.validity, keys.validity_offset), partition_count, numbers
+        )
+        < 0
+    ):
         raise InvalidRecordError("offsets of the keys' column do not rise within its data")
     return numbers
 
 
 def group_by_partition(numbers: NDArray[np.int32], partition_count: int) -> list[NDArray[np.int64]]:
     """The row numbers of each partition, in order; rows with number -1 are in none."""
-    rows, starts = np.empty(len(numbers), np.int64), np.empty(partition_count + 1, np.int64)
-    if native.group_rows(np.ascontiguousarray(numbers, np.int32), partition_count, rows, starts) < 0:
+    rows = np.empty(len(numbers), np.int64)
+    starts = np.empty(partition_count + 1, np.int64)
+    if (
+        native.group_rows(np.ascontiguousarray(numbers, np.int32), partition_count, rows, starts)
+        < 0
+    ):
         raise InvalidRecordError("partition of a record", expected=f"0 to {partition_count - 1}")
     return [rows[starts[number] : starts[number + 1]] for number in range(partition_count)]
 
@@ -81,23 +92,33 @@ def encode(
     pool: BufferPool | None = None,
     compressed_max: int = compression.LIMIT_BYTES,
 ) -> Iterator[EncodedRun]:
-    """Sealed runs of batches of at most `batch_bytes` (before compression), in row order or in that of `selection`.
+    """Sealed runs of batches of at most `batch_bytes` (before compression), in row order or in that
+    of `selection`.
 
-    A larger record gets a batch of its own. `run_bytes` is encoded at once: by default one batch, or with a codec two per core. A
-    batch of more than `compressed_max` stays uncompressed, because readers refuse to decompress it.
-    Raises InvalidRecordError for inconsistent columns.
+    A larger record gets a batch of its own. `run_bytes` is encoded at once: by default one batch,
+    or with a codec two per core. A batch of more than `compressed_max` stays uncompressed, because
+    readers refuse to decompress it. Raises InvalidRecordError for inconsistent columns.
 
     **Threads:** an iterator belongs to one; any number of threads may encode the same columns.
     """
     encoder = _encoder(columns, selection, batch_bytes, LOG_APPEND_TIME if timestamp_type else 0)
     if run_bytes is None:
         run_bytes = batch_bytes * 2 * compression.core_count() if codec else batch_bytes
-    plan = _Plan(codec, level, batch_bytes, max(run_bytes, batch_bytes, HEADER_SIZE), compressed_max, pool or shared_pool())
+    plan = _Plan(
+        codec,
+        level,
+        batch_bytes,
+        max(run_bytes, batch_bytes, HEADER_SIZE),
+        compressed_max,
+        pool or shared_pool(),
+    )
     total = columns.count if selection is None else len(selection)
     return _runs(encoder, total, plan)
 
 
-def _encoder(columns: Columns, selection: NDArray[np.int64] | None, batch_bytes: int, attributes: int) -> native.Encoder:
+def _encoder(
+    columns: Columns, selection: NDArray[np.int64] | None, batch_bytes: int, attributes: int
+) -> native.Encoder:
     count = columns.count if selection is None else len(selection)
     encoder = native.Encoder(columns.count, count, batch_bytes, attributes)
     _add(encoder, "values", columns.values, columns.count)
@@ -109,7 +130,9 @@ def _encoder(columns: Columns, selection: NDArray[np.int64] | None, batch_bytes:
         encoder.array("timestamps", "int64_t[]", np.ascontiguousarray(columns.timestamps, np.int64))
     if columns.headers is not None:
         _check_length("headers", len(columns.headers.starts) - 1, columns.count)
-        encoder.array("header_starts", "int32_t[]", np.ascontiguousarray(columns.headers.starts, np.int32))
+        encoder.array(
+            "header_starts", "int32_t[]", np.ascontiguousarray(columns.headers.starts, np.int32)
+        )
         _add(encoder, "header_keys", columns.headers.keys, len(columns.headers.keys))
         _add(encoder, "header_values", columns.headers.values, len(columns.headers.keys))
     if selection is not None:
@@ -123,7 +146,9 @@ def _add(encoder: native.Encoder, name: str, column: BytesColumn | None, count: 
     _check_length(name, len(column), count)
     if column.validity is not None and 8 * len(column.validity) < column.validity_offset + count:
         bits = 8 * len(column.validity)
-        raise InvalidRecordError(f"validity bits of {name}", expected=column.validity_offset + count, found=bits)
+        raise InvalidRecordError(
+            f"validity bits of {name}", expected=column.validity_offset + count, found=bits
+        )
     encoder.column(name, column.data, column.offsets, column.validity, column.validity_offset)
 
 
@@ -139,8 +164,12 @@ def _runs(encoder: native.Encoder, total: int, plan: _Plan) -> Iterator[EncodedR
 
 
 def _plain_run(encoder: native.Encoder, plan: _Plan) -> EncodedRun:
-    size, first = plan.run_bytes, encoder.next
-    batches = np.empty(min(BATCHES_MAX, 2 * plan.run_bytes // max(plan.batch_bytes, HEADER_SIZE) + 2), batch_dtype())
+    size = plan.run_bytes
+    first = encoder.next
+    batches = np.empty(
+        min(BATCHES_MAX, 2 * plan.run_bytes // max(plan.batch_bytes, HEADER_SIZE) + 2),
+        batch_dtype(),
+    )
     while True:
         buffer = plan.pool.lease(size).array
         written, count = encoder.run(buffer, batches)
@@ -149,14 +178,19 @@ def _plain_run(encoder: native.Encoder, plan: _Plan) -> EncodedRun:
         size = encoder.need
     if written == native.EINVALID and encoder.need > 2**31 - 1:
         raise RecordTooLargeError(
-            f"row {encoder.next} of the columns makes a batch that the format does not allow", expected="below 2 GiB"
+            f"row {encoder.next} of the columns makes a batch that the format does not allow",
+            expected="below 2 GiB",
         )
     if written == native.ECHANGED:
         raise InvalidRecordError(
-            f"row {encoder.next} of the columns changed while it was encoded; they must not be written until the call returns"
+            f"row {encoder.next} of the columns changed while it was encoded; they must not be "
+            "written until the call returns"
         )
     if written < 0:
-        raise InvalidRecordError(f"row {encoder.next} of the columns: no such row, or its offsets do not rise within the data")
+        raise InvalidRecordError(
+            f"row {encoder.next} of the columns: no such row, or its offsets do not rise within "
+            "the data"
+        )
     return EncodedRun(buffer.data[:written], count, encoder.next - first, written, batches[:count])
 
 
@@ -164,7 +198,8 @@ def _compressed(run: EncodedRun, plan: _Plan) -> EncodedRun:
     shared = SharedBytes(run.buffer)
 
     def pack(row: int) -> memoryview:
-        start, size = int(run.batches["position"][row]), int(run.batches["size"][row])
+        start = int(run.batches["position"][row])
+        size = int(run.batches["size"][row])
         body = shared.view()[start + HEADER_SIZE : start + size]
         if len(body) > plan.compressed_max:
             return body
@@ -173,9 +208,11 @@ def _compressed(run: EncodedRun, plan: _Plan) -> EncodedRun:
 
     bodies = compression.each(pack, range(run.batch_count))
     batches = run.batches.copy()
-    buffer, position = plan.pool.lease(run.size).array, 0
+    buffer = plan.pool.lease(run.size).array
+    position = 0
     for row, body in enumerate(bodies):
-        start, size = int(run.batches["position"][row]), HEADER_SIZE + len(body)
+        start = int(run.batches["position"][row])
+        size = HEADER_SIZE + len(body)
         batch = buffer[position : position + size]
         batch[:HEADER_SIZE] = run.buffer[start : start + HEADER_SIZE]
         batch[HEADER_SIZE:] = body
@@ -198,7 +235,10 @@ def _note(batches: Batches, row: int, batch: NDArray[np.uint8], position: int) -
 
 
 def encode_records(
-    records: list[tuple[bytes, bytes | None]], timestamp_ms: int, stamp: Stamp = NO_STAMP, sequence: int = -1
+    records: list[tuple[bytes, bytes | None]],
+    timestamp_ms: int,
+    stamp: Stamp = NO_STAMP,
+    sequence: int = -1,
 ) -> bytes:
     """One uncompressed batch of a few records with one timestamp, without the cost of columns."""
     attributes = TRANSACTIONAL if stamp.transactional else 0

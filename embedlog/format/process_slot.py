@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 
 class ProcessSlot(NamedTuple):
-    """One use of a process slot. It has ended when the slot is not locked, or locked with another nonce.
+    """One use of a process slot. It has ended when the slot is not locked, or locked with another
+    nonce.
 
-    `node`: the directory of a set that has it, for the owner of a transactional id; None if it is not known.
+    `node`: the directory of a set that has it, for the owner of a transactional id; None if it is
+    not known.
     """
 
     slot: int

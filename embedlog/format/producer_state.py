@@ -1,11 +1,13 @@
-"""Contains the state of the producers of a partition (sequences, epochs, open transactions) and Kafka's snapshots of it.
+"""Contains the state of the producers of a partition (sequences, epochs, open transactions) and
+Kafka's snapshots of it.
 
-PRODUCERSTATE-1  the state is a function of the batches up to `offset`: a snapshot saves time, the log is authoritative
+PRODUCERSTATE-1  the state is a function of the batches up to `offset`: a snapshot saves time, the
+    log is authoritative
 PRODUCERSTATE-2  functions of bytes and batch headers: the module uses no file, no clock and no lock
-PRODUCERSTATE-3  the last stable offset never passes the first record of a transaction that is undecided, or decided above the
-    high watermark
-PRODUCERSTATE-4  a snapshot contains one batch of each producer, memory the last five: after a restart only a repeat of the last
-    one is detected
+PRODUCERSTATE-3  the last stable offset never passes the first record of a transaction that is
+    undecided, or decided above the high watermark
+PRODUCERSTATE-4  a snapshot contains one batch of each producer, memory the last five: after a
+    restart only a repeat of the last one is detected
 """
 
 from __future__ import annotations
@@ -30,7 +32,14 @@ FEW_ROWS = 16
 REMEMBERED_BATCHES = 5  # Kafka's maximum of batches in flight
 SEQUENCE_MAX = 2**31 - 1
 NO_PRODUCER = -1
-_OF_DATA = ["producer_id", "producer_epoch", "attributes", "base_sequence", "last_offset_delta", "max_timestamp"]
+_OF_DATA = [
+    "producer_id",
+    "producer_epoch",
+    "attributes",
+    "base_sequence",
+    "last_offset_delta",
+    "max_timestamp",
+]
 _OF_LOG = [*_OF_DATA, "base_offset"]
 
 _HEAD = struct.Struct(">hIi")  # version, CRC-32C of what follows the CRC, number of entries
@@ -86,14 +95,20 @@ class Producer:
         return self.batches[-1].last_sequence if self.batches else -1
 
     def has(self, sequence: int) -> bool:
-        """Whether a record with a sequence was written in this epoch: the last one has the same, or a later one."""
-        return bool(self.batches) and add_sequence(self.last_sequence, -sequence) <= SEQUENCE_MAX // 2
+        """Whether a record with a sequence was written in this epoch: the last one has the same, or
+        a later one.
+        """
+        return (
+            bool(self.batches) and add_sequence(self.last_sequence, -sequence) <= SEQUENCE_MAX // 2
+        )
 
     def duplicate_of(self, epoch: int, first_sequence: int, last_sequence: int) -> Sequences | None:
         """The remembered batch with exactly these sequences: the same batch was sent before."""
         if epoch != self.epoch:
             return None
-        return next((each for each in self.batches if each[:2] == (first_sequence, last_sequence)), None)
+        return next(
+            (each for each in self.batches if each[:2] == (first_sequence, last_sequence)), None
+        )
 
     def enter(self, epoch: int) -> None:
         """Begin another epoch, in which sequences start again."""
@@ -107,7 +122,14 @@ class Producer:
 
 
 def _snapshot_entry(each: Producer) -> tuple[object, ...]:
-    return each.producer_id, each.epoch, each.timestamp, each.coordinator_epoch, each.transaction_start, each.batches
+    return (
+        each.producer_id,
+        each.epoch,
+        each.timestamp,
+        each.coordinator_epoch,
+        each.transaction_start,
+        each.batches,
+    )
 
 
 class ProducerState:
@@ -120,27 +142,44 @@ class ProducerState:
         self.offset = offset
         self.noted_ms = -1  # the time that replayed batches get as `noted_ms`
         self.producers = {each.producer_id: each for each in producers}
-        self._decided: list[tuple[int, int]] = []  # (first offset, marker's offset) of ended transactions, by marker
+        # (first offset, marker's offset) of ended transactions, by marker
+        self._decided: list[tuple[int, int]] = []
 
     # ---- replay ----------------------------------------------------------------------------------
 
-    def replay(self, batches: Batches, marker_of: Callable[[int], Marker | None]) -> list[AbortedTransaction]:
-        """Apply the next batches of the log; returns the transactions that they abort, in order of their markers.
+    def replay(
+        self, batches: Batches, marker_of: Callable[[int], Marker | None]
+    ) -> list[AbortedTransaction]:
+        """Apply the next batches of the log; returns the transactions that they abort, in order of
+        their markers.
 
-        `batches` are batch rows; those below `offset` are skipped. `marker_of(row)` reads the marker in a control batch, and
-        returns None if the batch is empty or of another kind.
+        `batches` are batch rows; those below `offset` are skipped. `marker_of(row)` reads the
+        marker in a control batch, and returns None if the batch is empty or of another kind.
         """
-        aborted, chosen, start = list[AbortedTransaction](), batches, self.offset
+        aborted = list[AbortedTransaction]()
+        chosen = batches
+        start = self.offset
         rows: Sequence[int] = range(len(batches))
         if len(batches) >= FEW_ROWS:  # a call of numpy takes as long as a few rows
-            found = np.flatnonzero((batches["producer_id"] != NO_PRODUCER) & (_ends(batches) >= start))
+            found = np.flatnonzero(
+                (batches["producer_id"] != NO_PRODUCER) & (_ends(batches) >= start)
+            )
             found = found if len(found) < FEW_ROWS else found[_relevant(batches[found])]
-            chosen, rows = batches[found], found.tolist()
-        for row, (producer_id, epoch, bits, sequence, delta, timestamp, base) in zip(rows, chosen[_OF_LOG].tolist(), strict=True):
+            chosen = batches[found]
+            rows = found.tolist()
+        for row, (producer_id, epoch, bits, sequence, delta, timestamp, base) in zip(
+            rows, chosen[_OF_LOG].tolist(), strict=True
+        ):
             if producer_id == NO_PRODUCER or base + delta < start:
                 continue
             if not bits & CONTROL:
-                self._data((producer_id, epoch), (base, base + delta), sequence, timestamp, bool(bits & TRANSACTIONAL))
+                self._data(
+                    (producer_id, epoch),
+                    (base, base + delta),
+                    sequence,
+                    timestamp,
+                    bool(bits & TRANSACTIONAL),
+                )
             elif (marker := marker_of(row)) is not None:
                 aborted += self._marker((producer_id, epoch), base, timestamp, marker)
         if len(batches):
@@ -148,30 +187,51 @@ class ProducerState:
         return aborted
 
     def follow(self, batches: Batches, base_offset: int, append_time_ms: int = -1) -> None:
-        """Apply data batches of a producer directly after their append: their rows do not contain their offsets."""
-        for producer_id, epoch, attributes, sequence, delta, timestamp in batches[_OF_DATA].tolist():
+        """Apply data batches of a producer directly after their append: their rows do not contain
+        their offsets.
+        """
+        for producer_id, epoch, attributes, sequence, delta, timestamp in batches[
+            _OF_DATA
+        ].tolist():
             place = base_offset, base_offset + delta
             timestamp = append_time_ms if append_time_ms >= 0 else timestamp
-            self._data((producer_id, epoch), place, sequence, timestamp, bool(attributes & TRANSACTIONAL))
+            self._data(
+                (producer_id, epoch), place, sequence, timestamp, bool(attributes & TRANSACTIONAL)
+            )
             self.offset = base_offset = place[1] + 1
 
-    def follow_marker(self, producer_id: int, epoch: int, marker: Marker, offset: int, timestamp: int) -> None:
+    def follow_marker(
+        self, producer_id: int, epoch: int, marker: Marker, offset: int, timestamp: int
+    ) -> None:
         """Apply a marker directly after its append."""
         self._marker((producer_id, epoch), offset, timestamp, marker)
         self.offset = offset + 1
 
-    def _data(self, identity: tuple[int, int], place: tuple[int, int], first_sequence: int, timestamp: int, opens: bool) -> None:
+    def _data(
+        self,
+        identity: tuple[int, int],
+        place: tuple[int, int],
+        first_sequence: int,
+        timestamp: int,
+        opens: bool,
+    ) -> None:
         """`identity`: id and epoch; `place`: first and last offset."""
         producer = self._producer(identity[0])
         producer.noted_ms = self.noted_ms
         producer.enter(identity[1])
         delta = place[1] - place[0]
-        producer.remember(Sequences(first_sequence, add_sequence(first_sequence, delta), place[1], delta, timestamp))
+        producer.remember(
+            Sequences(
+                first_sequence, add_sequence(first_sequence, delta), place[1], delta, timestamp
+            )
+        )
         producer.timestamp = timestamp
         if opens and producer.transaction_start < 0:
             producer.transaction_start = place[0]
 
-    def _marker(self, identity: tuple[int, int], offset: int, timestamp: int, marker: Marker) -> list[AbortedTransaction]:
+    def _marker(
+        self, identity: tuple[int, int], offset: int, timestamp: int, marker: Marker
+    ) -> list[AbortedTransaction]:
         producer = self._producer(identity[0])
         first = producer.transaction_start
         producer.noted_ms = self.noted_ms
@@ -190,17 +250,25 @@ class ProducerState:
     def _producer(self, producer_id: int) -> Producer:
         return self.producers.setdefault(producer_id, Producer(producer_id))
 
-    # ---- reads by readers and housekeeping --------------------------------------------------------
+    # ---- reads by readers and housekeeping -------------------------------------------------------
 
     def open_transactions(self) -> list[tuple[int, int]]:
         """(producer id, first offset) of every open transaction, the oldest first."""
-        found = [(each.producer_id, each.transaction_start) for each in self.producers.values() if each.transaction_start >= 0]
+        found = [
+            (each.producer_id, each.transaction_start)
+            for each in self.producers.values()
+            if each.transaction_start >= 0
+        ]
         return sorted(found, key=lambda pair: pair[1])
 
     def first_unstable(self, high_watermark: int) -> int:
-        """The first offset that read_committed readers must not pass, -1 if there is none (PRODUCERSTATE-3)."""
+        """The first offset that read_committed readers must not pass, -1 if there is none
+        (PRODUCERSTATE-3).
+        """
         self._decided = [pair for pair in self._decided if pair[1] >= high_watermark]
-        starts = [start for _, start in self.open_transactions()] + [first for first, _ in self._decided]
+        starts = [start for _, start in self.open_transactions()] + [
+            first for first, _ in self._decided
+        ]
         return min(starts, default=-1)
 
     def last_stable(self, high_watermark: int) -> int:
@@ -209,15 +277,17 @@ class ProducerState:
         return high_watermark if unstable < 0 else min(unstable, high_watermark)
 
     def expire(self, now_ms: int, expiration_ms: int, *, noted: bool = False) -> list[int]:
-        """Remove producers that were idle for `producer.id.expiration.ms` and have no open transaction; returns their ids.
+        """Remove producers that were idle for `producer.id.expiration.ms` and have no open
+        transaction; returns their ids.
 
-        The time is that of their records, as in Kafka, or the time at which they were `noted`. A producer that writes old records
-        is not idle.
+        The time is that of their records, as in Kafka, or the time at which they were `noted`. A
+        producer that writes old records is not idle.
         """
         idle = [
             each.producer_id
             for each in self.producers.values()
-            if each.transaction_start < 0 and now_ms - (each.noted_ms if noted else each.timestamp) >= expiration_ms
+            if each.transaction_start < 0
+            and now_ms - (each.noted_ms if noted else each.timestamp) >= expiration_ms
         ]
         for producer_id in idle:
             del self.producers[producer_id]
@@ -231,27 +301,54 @@ class ProducerState:
         for each in self.producers.values():
             last = each.batches[-1] if each.batches else Sequences(-1, -1, -1, 0, -1)
             entries.append(
-                _ENTRY.pack(each.producer_id, each.epoch, last.last_sequence, last.last_offset, last.offset_delta, each.timestamp,
-                            each.coordinator_epoch, each.transaction_start)
-            )  # fmt: skip
+                _ENTRY.pack(
+                    each.producer_id,
+                    each.epoch,
+                    last.last_sequence,
+                    last.last_offset,
+                    last.offset_delta,
+                    each.timestamp,
+                    each.coordinator_epoch,
+                    each.transaction_start,
+                )
+            )
         checked = struct.pack(">i", len(entries)) + b"".join(entries)
         return struct.pack(">hI", SNAPSHOT_VERSION, codec.crc32c(checked)) + checked
 
     @classmethod
-    def decode(cls, data: bytes, offset: int, path: str | os.PathLike[str] | None = None) -> ProducerState:
-        """The state in a snapshot. Raises CorruptRecordError if it is damaged, UnsupportedFormatError if it is newer."""
+    def decode(
+        cls, data: bytes, offset: int, path: str | os.PathLike[str] | None = None
+    ) -> ProducerState:
+        """The state in a snapshot. Raises CorruptRecordError if it is damaged,
+        UnsupportedFormatError if it is newer.
+        """
         if len(data) < _HEAD.size:
-            raise CorruptRecordError("the snapshot is truncated", path=path, expected=f"{_HEAD.size} bytes", found=len(data))
+            raise CorruptRecordError(
+                "the snapshot is truncated",
+                path=path,
+                expected=f"{_HEAD.size} bytes",
+                found=len(data),
+            )
         version, stored, count = _HEAD.unpack_from(data)
         if version != SNAPSHOT_VERSION:
-            raise UnsupportedFormatError("version of the snapshot", path=path, expected=SNAPSHOT_VERSION, found=version)
+            raise UnsupportedFormatError(
+                "version of the snapshot", path=path, expected=SNAPSHOT_VERSION, found=version
+            )
         size = _HEAD.size + count * _ENTRY.size
         if count < 0 or len(data) != size:
-            raise CorruptRecordError(f"{count} entries in the snapshot", path=path, expected=f"{size} bytes", found=len(data))
+            raise CorruptRecordError(
+                f"{count} entries in the snapshot",
+                path=path,
+                expected=f"{size} bytes",
+                found=len(data),
+            )
         computed = codec.crc32c(data[_CHECKED_FROM:])
         if computed != stored:
-            expected, found = f"checksum {stored:08x}", f"{computed:08x}"
-            raise CorruptRecordError("snapshot", path=path, position=_CHECKED_FROM, expected=expected, found=found)
+            expected = f"checksum {stored:08x}"
+            found = f"{computed:08x}"
+            raise CorruptRecordError(
+                "snapshot", path=path, position=_CHECKED_FROM, expected=expected, found=found
+            )
         return cls(offset, (_producer_of(*each) for each in _ENTRY.iter_unpack(data[_HEAD.size :])))
 
 
@@ -262,14 +359,20 @@ def _ends(batches: Batches) -> NDArray[np.int64]:
 
 
 def _relevant(batches: Batches) -> NDArray[np.bool_]:
-    """Which batches change the state: markers, the last five of each producer and epoch, and openers of transactions."""
-    order = np.lexsort((batches["producer_epoch"], batches["producer_id"]))  # stable: in log order within an epoch of a producer
-    ids, epochs, bits = (batches[name][order] for name in ("producer_id", "producer_epoch", "attributes"))
+    """Which batches change the state: markers, the last five of each producer and epoch, and
+    openers of transactions.
+    """
+    # stable: in log order within an epoch of a producer
+    order = np.lexsort((batches["producer_epoch"], batches["producer_id"]))
+    ids, epochs, bits = (
+        batches[name][order] for name in ("producer_id", "producer_epoch", "attributes")
+    )
     change = (ids[1:] != ids[:-1]) | (epochs[1:] != epochs[:-1])
     starts = np.concatenate(([0], np.flatnonzero(change) + 1, [len(ids)]))
     control = (bits & CONTROL) != 0
     data = np.cumsum(~control)
-    later = np.repeat(data[starts[1:] - 1], np.diff(starts)) - data  # later data batches of the same producer and epoch
+    # later data batches of the same producer and epoch
+    later = np.repeat(data[starts[1:] - 1], np.diff(starts)) - data
     opens = ((bits & TRANSACTIONAL) != 0) & ~control
     opens[1:] &= ~(opens[:-1] & ~control[:-1] & ~change)  # a batch after another one opens nothing
     kept = np.empty(len(ids), np.bool_)
@@ -278,7 +381,14 @@ def _relevant(batches: Batches) -> NDArray[np.bool_]:
 
 
 def _producer_of(
-    producer_id: int, epoch: int, last_sequence: int, last_offset: int, delta: int, timestamp: int, coordinator: int, start: int
+    producer_id: int,
+    epoch: int,
+    last_sequence: int,
+    last_offset: int,
+    delta: int,
+    timestamp: int,
+    coordinator: int,
+    start: int,
 ) -> Producer:
     producer = Producer(producer_id, epoch, timestamp, coordinator, start)
     if last_sequence >= 0:
@@ -292,12 +402,16 @@ def add_sequence(sequence: int, count: int) -> int:
     return (sequence + count) % (SEQUENCE_MAX + 1)
 
 
-def kept_snapshots(offsets: Iterable[int], segment_bases: Iterable[int], log_start: int, log_end: int) -> set[int]:
-    """Which snapshot files are kept, by Kafka's rules: those at segment bases, and the newest other one if no base is above it.
+def kept_snapshots(
+    offsets: Iterable[int], segment_bases: Iterable[int], log_start: int, log_end: int
+) -> set[int]:
+    """Which snapshot files are kept, by Kafka's rules: those at segment bases, and the newest other
+    one if no base is above it.
 
     Those above the log end, and those at or below the log start, are always removed.
     """
-    present, bases = set(offsets), set(segment_bases)
+    present = set(offsets)
+    bases = set(segment_bases)
     newest = max(present - bases, default=-1)
     kept = present & bases | ({newest} if newest >= max(bases, default=0) else set())
     return {offset for offset in kept if log_start < offset <= log_end}

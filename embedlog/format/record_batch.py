@@ -1,8 +1,11 @@
-"""Contains Kafka's record batches: check, header changes, markers, and the names of encoder and decoder.
+"""Contains Kafka's record batches: check, header changes, markers, and the names of encoder and
+decoder.
 
 RECORDBATCH-1  every batch that `scan` returns has a correct CRC and continues the chain
-RECORDBATCH-2  a batch is encoded and checksummed once; offsets and epoch are stamped later, outside the CRC
-RECORDBATCH-3  the position of a batch is its byte in the scanned buffer plus the given base position
+RECORDBATCH-2  a batch is encoded and checksummed once; offsets and epoch are stamped later, outside
+    the CRC
+RECORDBATCH-3  the position of a batch is its byte in the scanned buffer plus the given base
+    position
 """
 
 from __future__ import annotations
@@ -90,8 +93,8 @@ ROWS_AT_ONCE = 1024  # batch rows of one call of the C core
 
 @dataclass(slots=True)
 class Chain:
-    """The requirements for the next batch: its base offset (-1: any) and a minimum epoch. `scan` updates it after each valid
-    batch.
+    """The requirements for the next batch: its base offset (-1: any) and a minimum epoch. `scan`
+    updates it after each valid batch.
 
     `segment_base` (-1: unknown) bounds the offsets to 2^31 - 1 above it (format.md 2.2).
 
@@ -106,7 +109,9 @@ class Chain:
 
 
 class Problem(NamedTuple):
-    """The reason why a scan stopped: the position of the invalid batch (RECORDBATCH-3), a message, and the facts."""
+    """The reason why a scan stopped: the position of the invalid batch (RECORDBATCH-3), a message,
+    and the facts.
+    """
 
     position: int
     message: str
@@ -119,7 +124,9 @@ class Problem(NamedTuple):
 
     @property
     def torn(self) -> bool:
-        """Whether an incomplete write may be the cause. A valid batch with impossible offsets has another cause."""
+        """Whether an incomplete write may be the cause. A valid batch with impossible offsets has
+        another cause.
+        """
         return self.message not in _IMPOSSIBLE_OFFSETS
 
 
@@ -129,8 +136,8 @@ _IMPOSSIBLE_OFFSETS = (codec.PROBLEM_TEXTS[codec.BAD_RANGE], legacy.OUT_OF_RANGE
 class Scanned(NamedTuple):
     """Valid batches, their total size, and the reason why the scan ended.
 
-    If `problem` is None, the rest is empty, the limit was reached, or the rest begins a batch with `need` bytes (0: size
-    unknown).
+    If `problem` is None, the rest is empty, the limit was reached, or the rest begins a batch with
+    `need` bytes (0: size unknown).
     """
 
     batches: Batches
@@ -142,7 +149,8 @@ class Scanned(NamedTuple):
 def scan(buffer: Any, chain: Chain, *, position: int = 0, limit: int | None = None) -> Scanned:
     """Checks the batches at the begin of a buffer, and updates `chain` after each valid one.
 
-    `position` is added to the positions of batches and of a problem; `limit` is the maximum number of batches.
+    `position` is added to the positions of batches and of a problem; `limit` is the maximum number
+    of batches.
 
     **Threads:** any, each with its own chain.
     """
@@ -153,27 +161,45 @@ def scan(buffer: Any, chain: Chain, *, position: int = 0, limit: int | None = No
         if start + position:
             rows["position"][:count] += start + position
 
-    consumed, need, problem = _scan_all(buffer, chain, limit, lambda count: np.empty(count, batch_dtype()), take)
-    return Scanned(joined(parts), consumed, None if problem is None else problem.moved(position), need)
+    consumed, need, problem = _scan_all(
+        buffer, chain, limit, lambda count: np.empty(count, batch_dtype()), take
+    )
+    return Scanned(
+        joined(parts), consumed, None if problem is None else problem.moved(position), need
+    )
 
 
-def scan_heads(buffer: Any, chain: Chain, position: int) -> tuple[list[Head], int, int, Problem | None]:
-    """As `scan`, without numpy: (heads of the batches, consumed, need, problem). For few batches."""
+def scan_heads(
+    buffer: Any, chain: Chain, position: int
+) -> tuple[list[Head], int, int, Problem | None]:
+    """As `scan`, without numpy: (heads of the batches, consumed, need, problem). For few
+    batches.
+    """
     found: list[Head] = []
 
     def take(rows: bytearray, count: int, start: int) -> None:
         found.extend(heads(memoryview(rows)[: count * ROW_BYTES]))
 
-    consumed, need, problem = _scan_all(buffer, chain, None, lambda count: bytearray(count * ROW_BYTES), take)
+    consumed, need, problem = _scan_all(
+        buffer, chain, None, lambda count: bytearray(count * ROW_BYTES), take
+    )
     return found, consumed, need, None if problem is None else problem.moved(position)
 
 
 def _scan_all(
-    buffer: Any, chain: Chain, limit: int | None, new: Callable[[int], Any], take: Callable[[Any, int, int], None]
+    buffer: Any,
+    chain: Chain,
+    limit: int | None,
+    new: Callable[[int], Any],
+    take: Callable[[Any, int, int], None],
 ) -> tuple[int, int, Problem | None]:
-    """Checks batches: (consumed, need, problem). `new` makes memory for rows; `take(rows, count, start)` gets each part."""
+    """Checks batches: (consumed, need, problem). `new` makes memory for rows;
+    `take(rows, count, start)` gets each part.
+    """
     view = memoryview(buffer).cast("B")
-    start, need, problem = 0, 0, None
+    start = 0
+    need = 0
+    problem = None
     left = len(view) if limit is None else limit
     while left > 0 and problem is None and start < len(view):
         row_count = min(left, ROWS_AT_ONCE, (len(view) - start) // HEADER_SIZE + 1)
@@ -190,12 +216,22 @@ def _scan_all(
 
 
 def joined(parts: list[Batches]) -> Batches:
-    """All rows in one array. np.concatenate takes longer for the field names than a scan of a megabyte."""
-    return parts[0] if len(parts) == 1 else np.frombuffer(bytearray().join(part.data for part in parts), batch_dtype())
+    """All rows in one array. np.concatenate takes longer for the field names than a scan of a
+    megabyte.
+    """
+    return (
+        parts[0]
+        if len(parts) == 1
+        else np.frombuffer(bytearray().join(part.data for part in parts), batch_dtype())
+    )
 
 
-def _scan_some(view: memoryview, start: int, chain: Chain, rows: Any) -> tuple[int, int, int, Problem | None]:
-    """One call of the C core, or one old message: (count, consumed, need, problem). `rows`: memory for batch rows."""
+def _scan_some(
+    view: memoryview, start: int, chain: Chain, rows: Any
+) -> tuple[int, int, int, Problem | None]:
+    """One call of the C core, or one old message: (count, consumed, need, problem). `rows`: memory
+    for batch rows.
+    """
     state = (chain.next_offset, chain.segment_base, chain.epoch, chain.digest, chain.gaps_allowed)
     count, consumed, need, after, bad = codec.scan(view, start, state, rows)
     chain.next_offset, chain.epoch, chain.digest = after
@@ -214,17 +250,27 @@ def _scan_some(view: memoryview, start: int, chain: Chain, rows: Any) -> tuple[i
 
 
 def _problem(bad: Any, start: int) -> Problem:
-    expected, found = int(bad.expected), int(bad.found)
+    expected = int(bad.expected)
+    found = int(bad.found)
     if bad.what == codec.BAD_CRC:
-        return Problem(start + int(bad.position), codec.PROBLEM_TEXTS[bad.what], f"{expected:08x}", f"{found:08x}")
+        return Problem(
+            start + int(bad.position),
+            codec.PROBLEM_TEXTS[bad.what],
+            f"{expected:08x}",
+            f"{found:08x}",
+        )
     return Problem(start + int(bad.position), codec.PROBLEM_TEXTS[bad.what], expected, found)
 
 
 # ---- headers of sealed batches -------------------------------------------------------------------
 
 
-def stamp_offsets(run: Any, base_offset: int, leader_epoch: int, digest: int = 0) -> tuple[int, int]:
-    """Writes offsets, from `base_offset` on, and the epoch into every batch of a run: (next offset, digest)."""
+def stamp_offsets(
+    run: Any, base_offset: int, leader_epoch: int, digest: int = 0
+) -> tuple[int, int]:
+    """Writes offsets, from `base_offset` on, and the epoch into every batch of a run: (next offset,
+    digest).
+    """
     following, digest = codec.stamp(run, base_offset, leader_epoch, digest)
     if following < 0:
         raise CorruptRecordError("sizes of the batches of a run do not add up")
@@ -232,12 +278,15 @@ def stamp_offsets(run: Any, base_offset: int, leader_epoch: int, digest: int = 0
 
 
 def stamp(run: EncodedRun, stamp: Stamp, first_sequence: int) -> int:
-    """Writes a producer into every batch of a run, in place and into its rows, with consecutive sequences; returns the next
-    sequence.
+    """Writes a producer into every batch of a run, in place and into its rows, with consecutive
+    sequences; returns the next sequence.
 
-    No body is read. The call may be repeated with other values, but not during an append of the run.
+    No body is read. The call may be repeated with other values, but not during an append of the
+    run.
     """
-    following = codec.stamp_producer(run.buffer, run.batches, stamp.producer_id, stamp.epoch, first_sequence, stamp.transactional)
+    following = codec.stamp_producer(
+        run.buffer, run.batches, stamp.producer_id, stamp.epoch, first_sequence, stamp.transactional
+    )
     if following < 0:
         raise CorruptRecordError("sizes of the batches of a run do not add up")
     return following
@@ -260,27 +309,42 @@ def set_header_fields(
     fields["max_timestamp"] = max_timestamp or 0
     fields["producer_id"], fields["producer_epoch"] = producer or (0, 0)
     fields["base_sequence"] = base_sequence or 0
-    given = (attributes is not None, max_timestamp is not None, producer is not None, base_sequence is not None)
+    given = (
+        attributes is not None,
+        max_timestamp is not None,
+        producer is not None,
+        base_sequence is not None,
+    )
     if codec.set_header_fields(batch, fields, *given) < 0:
         raise CorruptRecordError("a batch is shorter than its header")
 
 
 # ---- control batches -----------------------------------------------------------------------------
 
-ABORT, COMMIT = 0, 1
+ABORT = 0
+COMMIT = 1
 
 _MARKER_KEY = struct.Struct(">hh")  # version, kind
 _MARKER_VALUE = struct.Struct(">hi")  # version, coordinator epoch
 
 
-def marker_batch(producer_id: int, epoch: int, commit: bool, coordinator_epoch: int, timestamp_ms: int) -> bytes:
-    """The control batch that ends a transaction, as Kafka writes it: 78 bytes, offset 0 (format.md 13.3)."""
-    record = _MARKER_KEY.pack(0, COMMIT if commit else ABORT), _MARKER_VALUE.pack(0, coordinator_epoch)
+def marker_batch(
+    producer_id: int, epoch: int, commit: bool, coordinator_epoch: int, timestamp_ms: int
+) -> bytes:
+    """The control batch that ends a transaction, as Kafka writes it: 78 bytes, offset 0 (format.md
+    13.3).
+    """
+    record = (
+        _MARKER_KEY.pack(0, COMMIT if commit else ABORT),
+        _MARKER_VALUE.pack(0, coordinator_epoch),
+    )
     return encode_batch([record], timestamp_ms, TRANSACTIONAL | CONTROL, producer_id, epoch, -1)
 
 
 class Marker(NamedTuple):
-    """A control record: `row` in the given batches, `kind` ABORT, COMMIT or another one of Kafka."""
+    """A control record: `row` in the given batches, `kind` ABORT, COMMIT or another one of
+    Kafka.
+    """
 
     row: int
     offset: int
@@ -291,11 +355,14 @@ class Marker(NamedTuple):
 
 
 def markers(data: Any, batches: Batches, *, position: int = 0) -> list[Marker]:
-    """The control records among the batches. Raises CorruptRecordError for one that cannot be read."""
+    """The control records among the batches. Raises CorruptRecordError for one that cannot be
+    read.
+    """
     rows = np.flatnonzero(batches["attributes"] & CONTROL)
     if not len(rows):
         return []
-    found, control = [], batches[rows]
+    found = []
+    control = batches[rows]
     ends = (control["base_offset"] + control["last_offset_delta"]).tolist()
     named = (control[name].tolist() for name in ("position", "producer_id", "producer_epoch"))
     facts = list(zip(rows.tolist(), *named, strict=True))
@@ -304,7 +371,16 @@ def markers(data: Any, batches: Batches, *, position: int = 0) -> list[Marker]:
         if len(key) < 4 or int.from_bytes(key[:2], "big", signed=True) < 0:
             raise CorruptRecordError("key of a control record", position=at, found=key.hex())
         epoch = int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1
-        found.append(Marker(row, offset, producer_id, producer_epoch, int.from_bytes(key[2:4], "big", signed=True), epoch))
+        found.append(
+            Marker(
+                row,
+                offset,
+                producer_id,
+                producer_epoch,
+                int.from_bytes(key[2:4], "big", signed=True),
+                epoch,
+            )
+        )
     return found
 
 

@@ -1,9 +1,13 @@
-"""Defines columns of byte strings and records in Arrow's layout, and batch headers as rows: input and output of the codec.
+"""Defines columns of byte strings and records in Arrow's layout, and batch headers as rows: input
+and output of the codec.
 
 RECORDCOLUMNS-1  a BytesColumn owns no memory: its arrays keep their memory alive
-RECORDCOLUMNS-2  row i of a BytesColumn is data[offsets[i]:offsets[i + 1]], and null if its bit in `validity` is clear
-RECORDCOLUMNS-3  a batch row describes one batch header; the C core fills and reads the same 80 bytes
-RECORDCOLUMNS-4  a column None means only nulls in the input, and a column that was not requested in the output
+RECORDCOLUMNS-2  row i of a BytesColumn is data[offsets[i]:offsets[i + 1]], and null if its bit in
+    `validity` is clear
+RECORDCOLUMNS-3  a batch row describes one batch header; the C core fills and reads the same 80
+    bytes
+RECORDCOLUMNS-4  a column None means only nulls in the input, and a column that was not requested in
+    the output
 """
 
 from __future__ import annotations
@@ -21,14 +25,18 @@ if TYPE_CHECKING:
 
     Bytes: TypeAlias = NDArray[np.uint8]
     Offsets: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
-    Batches: TypeAlias = NDArray[Any]  # rows of `batch_dtype`: numpy has no static type for structured rows
+    # rows of `batch_dtype`: numpy has no static type for structured rows
+    Batches: TypeAlias = NDArray[Any]
 else:
     Bytes = Offsets = Batches = Any  # for annotations only: numpy is imported at its first use
 
 
-OFFSET_MIN, OFFSET_MAX = -(2**63), 2**63 - 1
-RELATIVE_MAX = 2**31 - 1  # an index counts offsets from its segment's base in 31 bits (format.md 2.2)
-LOG_OFFSET_MAX = OFFSET_MAX - RELATIVE_MAX - 1  # maximum of offsets and of segment bases: as in batch.h
+OFFSET_MIN = -(2**63)
+OFFSET_MAX = 2**63 - 1
+# an index counts offsets from its segment's base in 31 bits (format.md 2.2)
+RELATIVE_MAX = 2**31 - 1
+# maximum of offsets and of segment bases: as in batch.h
+LOG_OFFSET_MAX = OFFSET_MAX - RELATIVE_MAX - 1
 
 # ---- batches -------------------------------------------------------------------------------------
 
@@ -105,7 +113,8 @@ CONTROL = 0x20
 class EncodedRun(NamedTuple):
     """Consecutive sealed batches, before they are stamped: base offsets begin at 0, the epoch is 0.
 
-    `table` has the bytes of a batch row for each, with positions within `buffer`. The run owns both, and may be stamped in place.
+    `table` has the bytes of a batch row for each, with positions within `buffer`. The run owns
+    both, and may be stamped in place.
     """
 
     buffer: memoryview
@@ -124,9 +133,11 @@ EPOCH_MAX: Final = 2**15 - 1  # of a producer
 
 
 class Stamp(NamedTuple):
-    """The producer of a run. `opens`: the first batch may open a transaction in its partition, which the caller has checked.
+    """The producer of a run. `opens`: the first batch may open a transaction in its partition,
+    which the caller has checked.
 
-    The id, the epoch and the transactional bit are covered by the CRC, so they are stamped before the append.
+    The id, the epoch and the transactional bit are covered by the CRC, so they are stamped before
+    the append.
     """
 
     producer_id: int
@@ -142,7 +153,9 @@ NO_STAMP: Final = Stamp(-1, -1)  # of batches without a producer
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class BytesColumn:
-    """`len(offsets) - 1` byte strings. `validity` is a bitmap (least significant bit first), row 0 at bit `validity_offset`."""
+    """`len(offsets) - 1` byte strings. `validity` is a bitmap (least significant bit first), row 0
+    at bit `validity_offset`.
+    """
 
     data: Bytes
     offsets: Offsets
@@ -170,12 +183,16 @@ class BytesColumn:
         offsets = np.zeros(len(items) + 1, dtype=np.int64)
         np.cumsum([len(item or b"") for item in items], out=offsets[1:])
         nulls = [item is None for item in items]
-        validity = np.packbits([not null for null in nulls], bitorder="little") if any(nulls) else None
+        validity = (
+            np.packbits([not null for null in nulls], bitorder="little") if any(nulls) else None
+        )
         return cls(data, offsets, validity)
 
 
 class Headers(NamedTuple):
-    """Headers of all rows: row r has the headers `starts[r]` up to `starts[r + 1]`. Keys are UTF-8 and never null."""
+    """Headers of all rows: row r has the headers `starts[r]` up to `starts[r + 1]`. Keys are UTF-8
+    and never null.
+    """
 
     starts: NDArray[np.int32]
     keys: BytesColumn

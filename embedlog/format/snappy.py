@@ -1,4 +1,5 @@
-"""Contains Snappy as Kafka uses it: raw blocks in Xerial's framing, also concatenated streams; a raw block alone is read as well.
+"""Contains Snappy as Kafka uses it: raw blocks in Xerial's framing, also concatenated streams; a
+raw block alone is read as well.
 
 SNAPPY-1  the uncompressed size in a block is compared with the limit before memory is allocated
 SNAPPY-2  blocks need the package `cramjam` of the extra `snappy`
@@ -11,7 +12,8 @@ from typing import Any
 from embedlog.errors import CorruptRecordError, MissingExtraError
 
 MAGIC = b"\x82SNAPPY\x00"
-HEADER = MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")  # version, and the oldest compatible one
+# version, and the oldest compatible one
+HEADER = MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
 SIZE_BYTES = 4  # before each block
 BLOCK_BYTES = 32 << 10  # of uncompressed bytes, as in Xerial's library
 
@@ -27,7 +29,8 @@ def package() -> Any:
 
 def compress(data: Any) -> bytes:
     """One Xerial stream."""
-    blocks, view = package().snappy, memoryview(data).cast("B")
+    blocks = package().snappy
+    view = memoryview(data).cast("B")
     pieces = [HEADER]
     for start in range(0, len(view), BLOCK_BYTES):
         block = bytes(blocks.compress_raw(view[start : start + BLOCK_BYTES]))
@@ -36,16 +39,22 @@ def compress(data: Any) -> bytes:
 
 
 def decompress(data: Any, limit: int) -> bytes | None:
-    """The bytes of Xerial streams or of one raw block, None for more than `limit`. Raises CorruptRecordError.
+    """The bytes of Xerial streams or of one raw block, None for more than `limit`. Raises
+    CorruptRecordError.
 
     As in Xerial's library, less than a size after the last block is ignored.
     """
-    library, view = package(), memoryview(data).cast("B")
+    library = package()
+    view = memoryview(data).cast("B")
     if bytes(view[: len(MAGIC)]) != MAGIC:
         return _block(library, view, limit)
     if len(view) < len(HEADER):
-        raise CorruptRecordError("snappy data of a batch: its header is cut off", expected=len(HEADER), found=len(view))
-    pieces, size, at = [], 0, len(HEADER)
+        raise CorruptRecordError(
+            "snappy data of a batch: its header is cut off", expected=len(HEADER), found=len(view)
+        )
+    pieces = []
+    size = 0
+    at = len(HEADER)
     while at + SIZE_BYTES <= len(view):
         if bytes(view[at : at + SIZE_BYTES]) == MAGIC[:SIZE_BYTES]:
             _check_header(view[at : at + len(HEADER)])
@@ -54,7 +63,9 @@ def decompress(data: Any, limit: int) -> bytes | None:
         length = int.from_bytes(view[at : at + SIZE_BYTES], "big")
         block = view[at + SIZE_BYTES : at + SIZE_BYTES + length]
         if len(block) < length:
-            raise CorruptRecordError("snappy data of a batch: a block is cut off", expected=length, found=len(block))
+            raise CorruptRecordError(
+                "snappy data of a batch: a block is cut off", expected=length, found=len(block)
+            )
         plain = _block(library, block, limit - size)
         if plain is None:
             return None
@@ -67,10 +78,14 @@ def decompress(data: Any, limit: int) -> bytes | None:
 def _check_header(header: memoryview) -> None:
     """Check the header of a stream that follows on another one. Raises CorruptRecordError."""
     if len(header) < len(HEADER):
-        raise CorruptRecordError("snappy data of a batch: a header is cut off", expected=len(HEADER), found=len(header))
+        raise CorruptRecordError(
+            "snappy data of a batch: a header is cut off", expected=len(HEADER), found=len(header)
+        )
     version = int.from_bytes(header[len(MAGIC) : len(MAGIC) + SIZE_BYTES], "big")
     if version < 1:
-        raise CorruptRecordError("snappy data of a batch: version of a stream", expected="at least 1", found=version)
+        raise CorruptRecordError(
+            "snappy data of a batch: version of a stream", expected="at least 1", found=version
+        )
 
 
 def _block(library: Any, block: memoryview, limit: int) -> bytes | None:
@@ -79,13 +94,17 @@ def _block(library: Any, block: memoryview, limit: int) -> bytes | None:
         return None
     # 64 bytes out of 3 is the maximum of the format: a larger size is false, and would cost memory.
     if size > 64 * len(block):
-        raise CorruptRecordError("uncompressed size of a snappy block", expected=f"at most {64 * len(block)}", found=size)
+        raise CorruptRecordError(
+            "uncompressed size of a snappy block", expected=f"at most {64 * len(block)}", found=size
+        )
     try:
         plain = bytes(library.snappy.decompress_raw(block))
     except library.DecompressionError as error:
         raise CorruptRecordError(f"snappy data of a batch: {error}") from error
     if len(plain) != size:
-        raise CorruptRecordError("uncompressed size of a snappy block", expected=size, found=len(plain))
+        raise CorruptRecordError(
+            "uncompressed size of a snappy block", expected=size, found=len(plain)
+        )
     return plain
 
 

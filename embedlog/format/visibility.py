@@ -1,8 +1,9 @@
 """Contains the filter for control batches and aborted transactions.
 
 VISIBILITY-1  no reader gets a control batch
-VISIBILITY-2  read_committed drops a producer's transactional batches from the first offset of an aborted transaction on, until
-    the ABORT marker of that producer. Batches outside of transactions, and those before and after, are kept
+VISIBILITY-2  read_committed drops a producer's transactional batches from the first offset of an
+    aborted transaction on, until the ABORT marker of that producer. Batches outside of
+    transactions, and those before and after, are kept
 VISIBILITY-3  the partition enforces the last stable offset; the batches here are below it
 """
 
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
-"""Whether records of open and aborted transactions are read: "read_uncommitted" or "read_committed"."""
+"""Whether records of open and aborted transactions are read: "read_uncommitted" or
+"read_committed".
+"""
 READ_UNCOMMITTED: Final = "read_uncommitted"
 READ_COMMITTED: Final = "read_committed"
 
@@ -29,11 +32,14 @@ def end_offset(bounds: Any, isolation: str) -> int:
     return end
 
 
-def seen(batches: Batches, aborted: Sequence[tuple[int, int]], aborts: NDArray[np.bool_] | None = None) -> Batches:
+def seen(
+    batches: Batches, aborted: Sequence[tuple[int, int]], aborts: NDArray[np.bool_] | None = None
+) -> Batches:
     """The batches whose records a reader gets.
 
-    `aborted` has (producer id, first offset) of every aborted transaction that overlaps the batches, empty for
-    read_uncommitted. `aborts` is true for each ABORT marker, and needed only with `aborted`.
+    `aborted` has (producer id, first offset) of every aborted transaction that overlaps the
+    batches, empty for read_uncommitted. `aborts` is true for each ABORT marker, and needed only
+    with `aborted`.
     """
     control = (batches["attributes"] & CONTROL) != 0
     keep = ~control
@@ -43,8 +49,12 @@ def seen(batches: Batches, aborted: Sequence[tuple[int, int]], aborts: NDArray[n
     return batches if keep.all() else batches[keep]
 
 
-def _dropped(batches: Batches, aborted: Sequence[tuple[int, int]], aborts: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Marks the data batches of aborted transactions, in one pass in offset order (VISIBILITY-2)."""
+def _dropped(
+    batches: Batches, aborted: Sequence[tuple[int, int]], aborts: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Marks the data batches of aborted transactions, in one pass in offset order
+    (VISIBILITY-2).
+    """
     waiting = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
     open_producers: set[int] = set()
     dropped = np.zeros(len(batches), np.bool_)

@@ -1,7 +1,10 @@
-"""Reads and writes the fields of Kafka's internal records, in the plain and the flexible encoding (format.md 9).
+"""Reads and writes the fields of Kafka's internal records, in the plain and the flexible encoding
+(format.md 9).
 
-WIRE-1  plain: lengths of two or four bytes, -1 for none; flexible: lengths plus one as varints, 0 for none, and tagged fields
-WIRE-2  a reader compares each length with the remaining bytes; missing bytes raise IndexError, struct.error or ValueError
+WIRE-1  plain: lengths of two or four bytes, -1 for none; flexible: lengths plus one as varints, 0
+    for none, and tagged fields
+WIRE-2  a reader compares each length with the remaining bytes; missing bytes raise IndexError,
+    struct.error or ValueError
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ class _Fields:
     __slots__ = ("_data", "at")
 
     def __init__(self, data: bytes, at: int) -> None:
-        self._data, self.at = data, at
+        self._data = data
+        self.at = at
 
     def take(self, shape: struct.Struct) -> tuple[int, ...]:
         found = shape.unpack_from(self._data, self.at)
@@ -71,7 +75,8 @@ class Plain(_Fields):
     def partitions(self) -> tuple[TopicPartition, ...]:
         found = []
         for _ in range(self.count()):
-            topic, count = self.string(), self.count()
+            topic = self.string()
+            count = self.count()
             numbers = struct.unpack_from(f">{count}i", self._data, self.at)
             self.at += 4 * count
             found += [TopicPartition(topic, number) for number in numbers]
@@ -119,7 +124,9 @@ class Flexible(_Fields):
             return self._bytes(self.uvarint() - 1)
         self.at = until = at + size  # fast path: a length of one byte
         if until > len(self._data):
-            raise ValueError(f"{size - 1} bytes are required, but {len(self._data) - at - 1} remain")
+            raise ValueError(
+                f"{size - 1} bytes are required, but {len(self._data) - at - 1} remain"
+            )
         return self._data[at + 1 : until]
 
     def string(self) -> str:
@@ -167,7 +174,9 @@ def varint(number: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A signed varint or varlong at `at`, and the position after it. Raises IndexError and ValueError (WIRE-2)."""
+    """A signed varint or varlong at `at`, and the position after it. Raises IndexError and
+    ValueError (WIRE-2).
+    """
     number = 0
     for shift in range(0, 70, 7):
         byte = data[at]

@@ -1,9 +1,12 @@
-"""Contains zstd as Kafka uses it, over the standard library of Python 3.14 or the package `zstandard`.
+"""Contains zstd as Kafka uses it, over the standard library of Python 3.14 or the package
+`zstandard`.
 
-ZSTD-1  Python 3.14 and later use `compression.zstd`; earlier versions use `zstandard`, which is a dependency there only. So does
-    a later Python that was built without the library of zstd, as its own build allows: `zstandard` is the extra `zstd` there
+ZSTD-1  Python 3.14 and later use `compression.zstd`; earlier versions use `zstandard`, which is a
+    dependency there only. So does a later Python that was built without the library of zstd, as its
+    own build allows: `zstandard` is the extra `zstd` there
 ZSTD-2  a frame states its uncompressed size, as Kafka's writers do if they know it
-ZSTD-3  the standard library makes `bytes` of what it decodes; so that a batch is not in memory three times, it decodes in steps
+ZSTD-3  the standard library makes `bytes` of what it decodes; so that a batch is not in memory
+    three times, it decodes in steps
 """
 
 from __future__ import annotations
@@ -29,12 +32,18 @@ class ZstdError(Exception):
 
 
 def is_built_in() -> bool:
-    """Whether this Python is 3.14 or later and was built with the library of zstd (`compression.zstd` exists in any case)."""
-    return sys.version_info >= (3, 14) and any(finder.find_spec("_zstd") is not None for finder in (BuiltinImporter, PathFinder))
+    """Whether this Python is 3.14 or later and was built with the library of zstd
+    (`compression.zstd` exists in any case).
+    """
+    return sys.version_info >= (3, 14) and any(
+        finder.find_spec("_zstd") is not None for finder in (BuiltinImporter, PathFinder)
+    )
 
 
 def _of_thread(level: int, make: Callable[[], Any]) -> Any:
-    """The compressor of this thread, or its decompressor: they cannot be shared, and creating one is expensive."""
+    """The compressor of this thread, or its decompressor: they cannot be shared, and creating one
+    is expensive.
+    """
     compressors: dict[int, Any] = _local.__dict__.setdefault("compressors", {})
     if level not in compressors:
         compressors[level] = make()
@@ -65,10 +74,13 @@ if sys.version_info >= (3, 14) and is_built_in():
         return SIZE_UNKNOWN if size is None else size
 
     def reader(data: Any) -> Callable[[memoryview], int]:
-        """A function that writes the next bytes into its argument and returns their number, 0 at the end. Raises ZstdError."""
+        """A function that writes the next bytes into its argument and returns their number, 0 at
+        the end. Raises ZstdError.
+        """
         from compression import zstd
 
-        frame, rest = zstd.ZstdDecompressor(), memoryview(data).cast("B")
+        frame = zstd.ZstdDecompressor()
+        rest = memoryview(data).cast("B")
 
         def read(output: memoryview) -> int:
             nonlocal frame, rest
@@ -110,11 +122,15 @@ else:
     def compress(data: Any, level: int) -> bytes:
         """One frame. Raises MissingExtraError."""
         zstandard = _package()
-        packed: bytes = _of_thread(level, lambda: zstandard.ZstdCompressor(level=level)).compress(data)
+        packed: bytes = _of_thread(level, lambda: zstandard.ZstdCompressor(level=level)).compress(
+            data
+        )
         return packed
 
     def frame_content_size(data: Any) -> int:
-        """The uncompressed size that the first frame states, or SIZE_UNKNOWN. Raises ZstdError, MissingExtraError."""
+        """The uncompressed size that the first frame states, or SIZE_UNKNOWN. Raises ZstdError,
+        MissingExtraError.
+        """
         zstandard = _package()
         try:
             return int(zstandard.frame_content_size(data))
@@ -122,13 +138,16 @@ else:
             raise ZstdError(*error.args) from error
 
     def reader(data: Any) -> Callable[[memoryview], int]:
-        """A function that writes the next bytes into its argument and returns their number, 0 at the end.
+        """A function that writes the next bytes into its argument and returns their number, 0 at
+        the end.
 
         It raises ZstdError. Raises MissingExtraError.
         """
         zstandard = _package()
         # A new reader resets the decompressor, also after damaged data.
-        source = _of_thread(DECOMPRESSOR, zstandard.ZstdDecompressor).stream_reader(data, read_across_frames=True)
+        source = _of_thread(DECOMPRESSOR, zstandard.ZstdDecompressor).stream_reader(
+            data, read_across_frames=True
+        )
 
         def read(output: memoryview) -> int:
             try:

@@ -1,6 +1,7 @@
 """Checks a log directory that a broker shall get, or has had.
 
-HELDDIRECTORY-1  a directory of a set is refused, because the decisions of the set are not for a broker
+HELDDIRECTORY-1  a directory of a set is refused, because the decisions of the set are not for a
+    broker
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from embedlog.storage.identity import MetaProperties, read_meta
 
 
 def check(path: Path) -> None:
-    """Raises ForeignDirectoryError for a directory that is no log, and ReplicaSetError for one of a set (HELDDIRECTORY-1)."""
+    """Raises ForeignDirectoryError for a directory that is no log, and ReplicaSetError for one of a
+    set (HELDDIRECTORY-1).
+    """
     if not files.is_directory(path) or read_meta(path) is None:
         raise ForeignDirectoryError("not a log directory: meta.properties is missing", path=path)
     if files.exists(path / file_names.REPLICAS):
         raise ReplicaSetError(
-            "a directory of a set cannot be given to a broker: make a copy with `embedlog backup`, which is a log of its own",
+            "a directory of a set cannot be given to a broker: make a copy with `embedlog "
+            "backup`, which is a log of its own",
             paths=[str(path)],
         )
 
@@ -27,5 +31,7 @@ def identity(path: Path) -> MetaProperties:
     """The identity of the directory. Raises ForeignDirectoryError without one."""
     found = read_meta(path)
     if found is None or found.directory_id is None:
-        raise ForeignDirectoryError("meta.properties, or its directory.id, is missing: open the directory once", path=path)
+        raise ForeignDirectoryError(
+            "meta.properties, or its directory.id, is missing: open the directory once", path=path
+        )
     return found

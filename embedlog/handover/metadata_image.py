@@ -1,6 +1,7 @@
 """Contains `Image`, the state of a cluster that results from its metadata records.
 
-METADATAIMAGE-1  records that concern neither topics nor settings are kept in their order, so that a new snapshot repeats them
+METADATAIMAGE-1  records that concern neither topics nor settings are kept in their order, so that a
+    new snapshot repeats them
 METADATAIMAGE-2  a record about an unknown topic or partition is damage, as it is for a broker
 """
 
@@ -15,7 +16,13 @@ from embedlog.errors import CorruptRecordError
 from embedlog.handover import metadata_log
 from embedlog.handover import metadata_records as records
 from embedlog.handover.metadata_log import MetadataLog
-from embedlog.handover.metadata_records import Config, FeatureLevel, Partition, ProducerIds, RegisterBroker
+from embedlog.handover.metadata_records import (
+    Config,
+    FeatureLevel,
+    Partition,
+    ProducerIds,
+    RegisterBroker,
+)
 
 _DROPPED: Final = (records.NO_OP, records.CLEAR_ELR)
 
@@ -56,7 +63,10 @@ class Image:
             for _, partition in sorted(topic.partitions.items()):
                 yield records.partition_record(partition, partition_version)
         for (kind, resource), settings in sorted(self.settings.items()):
-            yield from (records.config_record(Config(kind, resource, name, value)) for name, value in sorted(settings.items()))
+            yield from (
+                records.config_record(Config(kind, resource, name, value))
+                for name, value in sorted(settings.items())
+            )
         if self.producer_ids is not None:
             yield records.producer_ids_record(self.producer_ids)
 
@@ -94,7 +104,9 @@ class Image:
                 self.brokers[node] = record
             case records.UnregisterBroker(node):
                 self.brokers.pop(node, None)
-            case records.RegistrationChange(node, directories) if directories is not None and node in self.brokers:
+            case records.RegistrationChange(node, directories) if (
+                directories is not None and node in self.brokers
+            ):
                 self.brokers[node] = replace(self.brokers[node], directories=directories)
             case records.Other(kind) if kind in _DROPPED:
                 return
@@ -110,7 +122,10 @@ class Image:
         partitions = self._topic(change.topic_id).partitions
         before = partitions.get(change.number)
         if before is None:
-            raise CorruptRecordError("a metadata record about an unknown partition", found=f"{change.topic_id} {change.number}")
+            raise CorruptRecordError(
+                "a metadata record about an unknown partition",
+                found=f"{change.topic_id} {change.number}",
+            )
         partitions[change.number] = replace(
             before,
             replicas=before.replicas if change.replicas is None else change.replicas,
@@ -123,7 +138,9 @@ class Image:
 
 
 def read(directory: Path) -> tuple[Image, MetadataLog]:
-    """The state of the cluster, and the log that it was read from. Raises CorruptRecordError, UnsupportedFormatError."""
+    """The state of the cluster, and the log that it was read from. Raises CorruptRecordError,
+    UnsupportedFormatError.
+    """
     log = metadata_log.read(directory)
     image = Image()
     for entry in log.entries:

@@ -1,8 +1,12 @@
-"""Reads a metadata log with its snapshots, and builds snapshots, as Kafka's Raft client writes them (KIP-630).
+"""Reads a metadata log with its snapshots, and builds snapshots, as Kafka's Raft client writes them
+(KIP-630).
 
-METADATALOG-1  the newest snapshot counts, then the records of the log from its end on; an incomplete batch ends the log
-METADATALOG-2  a snapshot whose end is after the log replaces the log: a broker removes the log at its start
-METADATALOG-3  records of an aborted metadata transaction do not count, nor those of one that was not ended
+METADATALOG-1  the newest snapshot counts, then the records of the log from its end on; an
+    incomplete batch ends the log
+METADATALOG-2  a snapshot whose end is after the log replaces the log: a broker removes the log at
+    its start
+METADATALOG-3  records of an aborted metadata transaction do not count, nor those of one that was
+    not ended
 """
 
 from __future__ import annotations
@@ -26,8 +30,11 @@ NAME: Final = "__cluster_metadata-0"
 CHECKPOINT: Final = ".checkpoint"
 
 _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
-RAFT_VERSION, VOTERS = 5, 6  # types of control records
-_HEADER, _FOOTER = 3, 4
+# types of control records
+RAFT_VERSION = 5
+VOTERS = 6
+_HEADER = 3
+_FOOTER = 4
 _BATCH_BYTES = 512 << 10
 
 
@@ -43,7 +50,8 @@ class Entry(NamedTuple):
 class MetadataLog:
     """All records that count. `end` and `epoch` are those of the last batch; 0 of an absent log.
 
-    `snapshot_end` is the end of the newest snapshot: a broker that ran on it has written records after it.
+    `snapshot_end` is the end of the newest snapshot: a broker that ran on it has written records
+    after it.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -57,12 +65,16 @@ class MetadataLog:
 
     @property
     def voter_count(self) -> int:
-        """The controllers that the log names; 0 if the configuration file of the broker names them. Raises CorruptRecordError."""
+        """The controllers that the log names; 0 if the configuration file of the broker names them.
+        Raises CorruptRecordError.
+        """
         value = self.raft.get(VOTERS)
         try:
             return 0 if value is None else Flexible(value, SHORT.size).uvarint() - 1
         except (ValueError, IndexError) as problem:
-            raise CorruptRecordError("the voters in the metadata log", found=(value or b"")[:64].hex()) from problem
+            raise CorruptRecordError(
+                "the voters in the metadata log", found=(value or b"")[:64].hex()
+            ) from problem
 
 
 def snapshot_name(end: int, epoch: int) -> str:
@@ -74,39 +86,59 @@ def snapshot_name(end: int, epoch: int) -> str:
 
 
 def read(directory: Path) -> MetadataLog:
-    """The metadata log below a metadata directory; an empty one if there is none. Raises CorruptRecordError, StorageError."""
+    """The metadata log below a metadata directory; an empty one if there is none. Raises
+    CorruptRecordError, StorageError.
+    """
     path = directory / NAME
     if not files.is_directory(path):
         return MetadataLog()
     names = files.listing(path)
-    snapshots = sorted((int(found[1]), int(found[2]), name) for name in names if (found := _SNAPSHOT.fullmatch(name)))
+    snapshots = sorted(
+        (int(found[1]), int(found[2]), name)
+        for name in names
+        if (found := _SNAPSHOT.fullmatch(name))
+    )
     end, epoch, name = snapshots[-1] if snapshots else (0, 0, "")
     kept = list(_snapshot(path / name)) if name else []
     raft = {each.kind: each.value for each in kept if each.kind >= 0}
     logged: list[Entry] = []
-    for number, base in enumerate(segments := sorted(base for each in names if (base := _base(each)) is not None)):
+    for number, base in enumerate(
+        segments := sorted(base for each in names if (base := _base(each)) is not None)
+    ):
         if number + 1 < len(segments) and segments[number + 1] <= end:
             continue  # the snapshot covers it
-        for batch in _valid(path / file_names.file_name(base, file_names.LOG), end, last=number + 1 == len(segments)):
+        for batch in _valid(
+            path / file_names.file_name(base, file_names.LOG), end, last=number + 1 == len(segments)
+        ):
             logged += _entries(batch, path)
-            end, epoch = batch.last_offset + 1, batch.leader_epoch
+            end = batch.last_offset + 1
+            epoch = batch.leader_epoch
     raft |= {each.kind: each.value for each in logged if each.kind >= 0}
-    entries = [*_committed(each for each in kept if each.kind < 0), *_committed(each for each in logged if each.kind < 0)]
+    entries = [
+        *_committed(each for each in kept if each.kind < 0),
+        *_committed(each for each in logged if each.kind < 0),
+    ]
     return MetadataLog(entries, raft, end, epoch, snapshots[-1][0] if snapshots else 0)
 
 
 def _valid(path: Path, end: int, *, last: bool) -> Iterator[Batch]:
-    """The batches of a segment from `end` on. A wrong checksum ends the last segment, as after a power loss."""
+    """The batches of a segment from `end` on. A wrong checksum ends the last segment, as after a
+    power loss.
+    """
     with files.opened(path) as fd:
         for batch in batches(fd, path):
             if not batch.is_valid:
                 if last:
                     return
-                raise CorruptRecordError("checksum of a batch of the metadata log", path=path, position=batch.position)
+                raise CorruptRecordError(
+                    "checksum of a batch of the metadata log", path=path, position=batch.position
+                )
             if batch.last_offset < end:
                 continue
             if batch.base_offset != end:
-                raise CorruptRecordError("offset in the metadata log", path=path, expected=end, found=batch.base_offset)
+                raise CorruptRecordError(
+                    "offset in the metadata log", path=path, expected=end, found=batch.base_offset
+                )
             end = batch.last_offset + 1
             yield batch
 
@@ -122,7 +154,9 @@ def _snapshot(path: Path) -> Iterator[Entry]:
     with files.opened(path) as fd:
         for batch in batches(fd, path):
             if not batch.is_valid:
-                raise CorruptRecordError("checksum of a batch of a metadata snapshot", path=path, position=batch.position)
+                raise CorruptRecordError(
+                    "checksum of a batch of a metadata snapshot", path=path, position=batch.position
+                )
             if batch.is_control:
                 whole = whole or any(_kind(each.key) == _FOOTER for each in records_of(batch))
             yield from _entries(batch, path)
@@ -137,7 +171,9 @@ def _entries(batch: Batch, path: Path) -> Iterator[Entry]:
                 yield Entry(each.value or b"", None, _kind(each.key))
             continue
         if each.value is None:
-            raise CorruptRecordError("a metadata record without a value", path=path, position=batch.position)
+            raise CorruptRecordError(
+                "a metadata record without a value", path=path, position=batch.position
+            )
         yield Entry(each.value, records.decode(each.value))
 
 
@@ -177,7 +213,9 @@ def snapshot(values: Iterable[bytes], raft: dict[int, bytes], epoch: int, time_m
         _stamp(made, at, offset, epoch)
         offset += len(chunk)
     at = len(made)
-    made += encode_batch([(_control_key(_FOOTER), SHORT.pack(0) + b"\0")], time_ms, CONTROL, -1, -1, -1)
+    made += encode_batch(
+        [(_control_key(_FOOTER), SHORT.pack(0) + b"\0")], time_ms, CONTROL, -1, -1, -1
+    )
     _stamp(made, at, offset, epoch)
     return bytes(made)
 
@@ -188,7 +226,8 @@ def _chunks(values: Iterable[bytes]) -> Iterator[list[bytes]]:
     for value in values:
         if chunk and size + len(value) > _BATCH_BYTES:
             yield chunk
-            chunk, size = [], 0
+            chunk = []
+            size = 0
         chunk.append(value)
         size += len(value)
     if chunk:
@@ -200,6 +239,8 @@ def _control_key(kind: int) -> bytes:
 
 
 def _stamp(data: bytearray, at: int, offset: int, epoch: int) -> None:
-    """Base offset and leader epoch of a batch, which its checksum does not cover (format.md 3.1)."""
+    """Base offset and leader epoch of a batch, which its checksum does not cover (format.md
+    3.1).
+    """
     LONG.pack_into(data, at, offset)
     data[at + 12 : at + 16] = epoch.to_bytes(4, "big")

@@ -1,8 +1,11 @@
-"""Encodes and decodes the records of `__cluster_metadata`, the metadata log of a broker (KIP-631, `docs/format.md` 11).
+"""Encodes and decodes the records of `__cluster_metadata`, the metadata log of a broker (KIP-631,
+`docs/format.md` 11).
 
-METADATARECORD-1  a value is a frame version, a record type, a version and a body; tagged fields that are not used are skipped
+METADATARECORD-1  a value is a frame version, a record type, a version and a body; tagged fields
+    that are not used are skipped
 METADATARECORD-2  a record whose fields are not needed is `Other`; its bytes are kept as they are
-METADATARECORD-3  damaged bytes raise CorruptRecordError, unknown types and versions UnsupportedFormatError
+METADATARECORD-3  damaged bytes raise CorruptRecordError, unknown types and versions
+    UnsupportedFormatError
 """
 
 from __future__ import annotations
@@ -21,7 +24,12 @@ BROKER_SETTINGS: Final = 4
 CLIENT_METRICS_SETTINGS: Final = 16
 GROUP_SETTINGS: Final = 32
 NO_LEADER: Final = -1
-BEGIN, END, ABORT, NO_OP, CLEAR_ELR = 23, 24, 25, 20, 28  # types of records without content that is needed
+# types of records without content that is needed
+BEGIN = 23
+END = 24
+ABORT = 25
+NO_OP = 20
+CLEAR_ELR = 28
 
 _FRAME_VERSION: Final = 1
 _BYTE: Final = struct.Struct(">b")
@@ -69,7 +77,9 @@ class RemoveTopic:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition. `directories` are the log directories of `replicas`, in their order; () before Kafka 3.7."""
+    """One partition. `directories` are the log directories of `replicas`, in their order; () before
+    Kafka 3.7.
+    """
 
     topic_id: str
     number: int
@@ -83,7 +93,9 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionChange:
-    """Changed fields of a partition; None: unchanged. A leader, also the same one, begins a new leader epoch."""
+    """Changed fields of a partition; None: unchanged. A leader, also the same one, begins a new
+    leader epoch.
+    """
 
     topic_id: str
     number: int
@@ -128,9 +140,18 @@ class Other:
 
 
 Record: TypeAlias = (
-    RegisterBroker | UnregisterBroker | RegistrationChange | Topic | RemoveTopic | Partition | PartitionChange | Config
-    | FeatureLevel | ProducerIds | Other
-)  # fmt: skip
+    RegisterBroker
+    | UnregisterBroker
+    | RegistrationChange
+    | Topic
+    | RemoveTopic
+    | Partition
+    | PartitionChange
+    | Config
+    | FeatureLevel
+    | ProducerIds
+    | Other
+)
 
 # ---- encoding ------------------------------------------------------------------------------------
 
@@ -141,8 +162,16 @@ def topic_record(record: Topic) -> bytes:
 
 
 def partition_record(record: Partition, version: int) -> bytes:
-    """The value of a partition without a reassignment and without an ELR. Version 0 has no directories."""
-    body = NUMBER.pack(record.number) + _raw(record.topic_id) + _numbers(record.replicas) + _numbers(record.isr) + b"\1\1"
+    """The value of a partition without a reassignment and without an ELR. Version 0 has no
+    directories.
+    """
+    body = (
+        NUMBER.pack(record.number)
+        + _raw(record.topic_id)
+        + _numbers(record.replicas)
+        + _numbers(record.isr)
+        + b"\1\1"
+    )
     body += struct.pack(">iii", record.leader, record.leader_epoch, record.partition_epoch)
     return _framed(3, version, body + (_ids(record.directories) if version else b""))
 
@@ -150,7 +179,9 @@ def partition_record(record: Partition, version: int) -> bytes:
 def config_record(record: Config) -> bytes:
     """The value of a setting."""
     value = b"\0" if record.value is None else _string(record.value)
-    return _framed(4, 0, _BYTE.pack(record.kind) + _string(record.resource) + _string(record.name) + value)
+    return _framed(
+        4, 0, _BYTE.pack(record.kind) + _string(record.resource) + _string(record.name) + value
+    )
 
 
 def feature_record(record: FeatureLevel) -> bytes:
@@ -160,7 +191,11 @@ def feature_record(record: FeatureLevel) -> bytes:
 
 def producer_ids_record(record: ProducerIds) -> bytes:
     """The value of the next producer id."""
-    return _framed(15, 0, NUMBER.pack(record.node) + LONG.pack(record.broker_epoch) + LONG.pack(record.following))
+    return _framed(
+        15,
+        0,
+        NUMBER.pack(record.node) + LONG.pack(record.broker_epoch) + LONG.pack(record.following),
+    )
 
 
 def _framed(kind: int, version: int, body: bytes) -> bytes:
@@ -190,20 +225,32 @@ def _ids(ids: Iterable[str]) -> bytes:
 
 
 def decode(value: bytes) -> Record:
-    """The record of a value. Raises CorruptRecordError and UnsupportedFormatError (METADATARECORD-3)."""
+    """The record of a value. Raises CorruptRecordError and UnsupportedFormatError
+    (METADATARECORD-3).
+    """
     try:
         reader = Flexible(value, 0)
-        frame, kind, version = reader.uvarint(), reader.uvarint(), reader.uvarint()
+        frame = reader.uvarint()
+        kind = reader.uvarint()
+        version = reader.uvarint()
         if frame != _FRAME_VERSION:
-            raise UnsupportedFormatError("frame of a metadata record", expected=_FRAME_VERSION, found=frame)
+            raise UnsupportedFormatError(
+                "frame of a metadata record", expected=_FRAME_VERSION, found=frame
+            )
         known = _DECODERS.get(kind)
         if known is None:
             raise UnsupportedFormatError(
-                "type of a metadata record: a newer Kafka wrote it", expected=sorted(_DECODERS), found=kind
+                "type of a metadata record: a newer Kafka wrote it",
+                expected=sorted(_DECODERS),
+                found=kind,
             )
         newest, body = known
         if version > newest:
-            raise UnsupportedFormatError(f"version of metadata records of type {kind}", expected=f"0 to {newest}", found=version)
+            raise UnsupportedFormatError(
+                f"version of metadata records of type {kind}",
+                expected=f"0 to {newest}",
+                found=version,
+            )
         if body is None:
             return Other(kind)
         record = body(reader, version)
@@ -260,18 +307,27 @@ def _remove_topic(reader: Flexible, version: int) -> Record:
 
 
 def _partition(reader: Flexible, version: int) -> Record:
-    number, topic_id = _number(reader), _id(reader)
+    number = _number(reader)
+    topic_id = _id(reader)
     replicas, isr, _, _ = (reader.numbers() for _ in range(4))
     leader, leader_epoch, partition_epoch = (_number(reader) for _ in range(3))
     record = Partition(
-        topic_id, number, replicas, isr, leader, leader_epoch, partition_epoch, _read_ids(reader) if version else ()
+        topic_id,
+        number,
+        replicas,
+        isr,
+        leader,
+        leader_epoch,
+        partition_epoch,
+        _read_ids(reader) if version else (),
     )
     reader.tagged()
     return record
 
 
 def _partition_change(reader: Flexible, version: int) -> Record:
-    number, topic_id = _number(reader), _id(reader)
+    number = _number(reader)
+    topic_id = _id(reader)
     fields = dict(reader.tagged())
     return PartitionChange(
         topic_id,

@@ -1,7 +1,8 @@
 """Finds the next producer id of a broker that is to use a directory.
 
 NEXTPRODUCERID-1  ids of embedlog are 2^62 and above (PRODUCERID-1), so only those of brokers count
-NEXTPRODUCERID-2  a broker takes ids in blocks of a thousand, and may have assigned the rest of the last block
+NEXTPRODUCERID-2  a broker takes ids in blocks of a thousand, and may have assigned the rest of the
+    last block
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _AFTER_VERSION = 2
 
 
 def following(path: Path, partitions: Mapping[str, Mapping[int, Path]], known: int) -> int:
-    """The first producer id that no broker has assigned, as far as the directory shows; 0: no broker has assigned any."""
+    """The first producer id that no broker has assigned, as far as the directory shows; 0: no
+    broker has assigned any.
+    """
     used = max((each for each in _ids(partitions) if 0 <= each < _OWN_FROM), default=-1)
     return max(known, 0 if used < 0 else (used // BLOCK + 2) * BLOCK)
 
@@ -31,19 +34,28 @@ def following(path: Path, partitions: Mapping[str, Mapping[int, Path]], known: i
 def _ids(partitions: Mapping[str, Mapping[int, Path]]) -> Iterator[int]:
     for topic, numbers in partitions.items():
         for place in numbers.values():
-            named = [(found[0], found[1], name) for name in files.listing(place) if (found := file_names.parse(name))]
+            named = [
+                (found[0], found[1], name)
+                for name in files.listing(place)
+                if (found := file_names.parse(name))
+            ]
             snapshots = sorted(each for each in named if each[1] == file_names.SNAPSHOT)
             if snapshots:
                 offset, _, name = snapshots[-1]
                 data = files.read_bytes(place / name) or b""
-                yield from (each.producer_id for each in ProducerState.decode(data, offset, place / name).producers.values())
+                yield from (
+                    each.producer_id
+                    for each in ProducerState.decode(data, offset, place / name).producers.values()
+                )
             if topic == _TRANSACTIONS:
                 for _, _, name in (each for each in named if each[1] == file_names.LOG):
                     yield from _transactional(place / name)
 
 
 def _transactional(path: Path) -> Iterator[int]:
-    """The producer ids in records of transactional ids, whose first field they are in every version."""
+    """The producer ids in records of transactional ids, whose first field they are in every
+    version.
+    """
     with files.opened(path) as fd:
         for batch in batches(fd, path):
             for record in records_of(batch) if not batch.is_control and batch.is_valid else ():

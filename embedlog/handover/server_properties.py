@@ -1,6 +1,8 @@
-"""Writes and reads `embedlog.server.properties`, the configuration file of the broker that a directory is given to.
+"""Writes and reads `embedlog.server.properties`, the configuration file of the broker that a
+directory is given to.
 
-SERVERPROPERTIES-1  the file exists from the end of a handover to the broker until the end of the handover back
+SERVERPROPERTIES-1  the file exists from the end of a handover to the broker until the end of the
+    handover back
 SERVERPROPERTIES-2  settings that make the broker find the directory are fixed; others may be given
 """
 
@@ -16,12 +18,22 @@ from embedlog.handover.settings import broker_defaults
 from embedlog.storage import file_names, files
 
 _FIXED: Final = (
-    "process.roles", "node.id", "broker.id", "log.dir", "log.dirs", "metadata.log.dir", "controller.quorum.voters",
-    "controller.quorum.bootstrap.servers", "offsets.topic.num.partitions", "transaction.state.log.num.partitions",
-)  # fmt: skip
+    "process.roles",
+    "node.id",
+    "broker.id",
+    "log.dir",
+    "log.dirs",
+    "metadata.log.dir",
+    "controller.quorum.voters",
+    "controller.quorum.bootstrap.servers",
+    "offsets.topic.num.partitions",
+    "transaction.state.log.num.partitions",
+)
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
 _PORT_MAX = 65_535
-_IN_NAMES, _IN_VALUES = r"[\\=:#! ]", r"\\|^ "  # what an escape precedes
+# what an escape precedes
+_IN_NAMES = r"[\\=:#! ]"
+_IN_VALUES = r"\\|^ "
 
 
 class Addresses(NamedTuple):
@@ -40,43 +52,75 @@ def check_address(text: str) -> str:
 
 
 def properties(
-    directory: Path, metadata: Path, node: int, partitions: Mapping[str, int], addresses: Addresses, *, dynamic: bool,
+    directory: Path,
+    metadata: Path,
+    node: int,
+    partitions: Mapping[str, int],
+    addresses: Addresses,
+    *,
+    dynamic: bool,
     given: Mapping[str, str],
-) -> dict[str, str]:  # fmt: skip
+) -> dict[str, str]:
     """The settings of the broker. `dynamic`: the voters of the controller are in the metadata log.
 
-    Raises ConfigError for a fixed setting, and ForeignDirectoryError for a path that a broker cannot have.
+    Raises ConfigError for a fixed setting, and ForeignDirectoryError for a path that a broker
+    cannot have.
     """
     for name in given:
         if name in _FIXED:
-            raise ConfigError(f"{name} follows from the directory", expected="another setting of a broker", found=name)
+            raise ConfigError(
+                f"{name} follows from the directory",
+                expected="another setting of a broker",
+                found=name,
+            )
     clients, controller = map(check_address, addresses)
     if clients == controller:
-        raise ConfigError("the addresses of clients and controller", expected="two addresses", found=clients)
+        raise ConfigError(
+            "the addresses of clients and controller", expected="two addresses", found=clients
+        )
     for path in (directory, metadata):
         if "," in str(path):
-            raise ForeignDirectoryError("a broker cannot have a comma in the path of a log directory", path=path)
+            raise ForeignDirectoryError(
+                "a broker cannot have a comma in the path of a log directory", path=path
+            )
     quorum = {"bootstrap.servers": controller} if dynamic else {"voters": f"{node}@{controller}"}
-    internal = {"offsets.topic": "__consumer_offsets", "transaction.state.log": "__transaction_state"}
+    internal = {
+        "offsets.topic": "__consumer_offsets",
+        "transaction.state.log": "__transaction_state",
+    }
     return {
-        "process.roles": "broker,controller", "node.id": str(node),
+        "process.roles": "broker,controller",
+        "node.id": str(node),
         **{f"controller.quorum.{key}": value for key, value in quorum.items()},
-        "listeners": f"PLAINTEXT://{clients},CONTROLLER://{controller}", "advertised.listeners": f"PLAINTEXT://{clients}",
+        "listeners": f"PLAINTEXT://{clients},CONTROLLER://{controller}",
+        "advertised.listeners": f"PLAINTEXT://{clients}",
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "log.dirs": str(directory), "metadata.log.dir": str(metadata),
-        **{f"{key}.num.partitions": str(partitions[topic]) for key, topic in internal.items() if topic in partitions},
-        "offsets.topic.replication.factor": "1", "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1", "share.coordinator.state.topic.replication.factor": "1",
-        "share.coordinator.state.topic.min.isr": "1", **broker_defaults(), **given,
-    }  # fmt: skip
+        "log.dirs": str(directory),
+        "metadata.log.dir": str(metadata),
+        **{
+            f"{key}.num.partitions": str(partitions[topic])
+            for key, topic in internal.items()
+            if topic in partitions
+        },
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        **broker_defaults(),
+        **given,
+    }
 
 
 def write(directory: Path, values: Mapping[str, str], mode: int = 0o666) -> Path:
     """Write the file, with the characters of Latin-1 that Java reads."""
     path = directory / file_names.SERVER_PROPERTIES
     head = "# Written by `embedlog handover to-kafka`; removed by `embedlog handover from-kafka`.\n"
-    lines = (f"{_escaped(name, _IN_NAMES)}={_escaped(value, _IN_VALUES)}\n" for name, value in values.items())
+    lines = (
+        f"{_escaped(name, _IN_NAMES)}={_escaped(value, _IN_VALUES)}\n"
+        for name, value in values.items()
+    )
     files.write_atomically(path, (head + "".join(lines)).encode("ascii"), mode)
     return path
 
@@ -94,7 +138,12 @@ def read(directory: Path) -> dict[str, str]:
 
 
 def _escaped(text: str, special: str) -> str:
-    text = re.sub(special, lambda each: "\\" + each[0], text).replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    text = (
+        re.sub(special, lambda each: "\\" + each[0], text)
+        .replace("\n", "\\n")
+        .replace("\r", "\\r")
+        .replace("\t", "\\t")
+    )
     units = text.encode("utf-16-be", "surrogatepass")
     codes = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
     return "".join(chr(code) if 0x20 <= code < 0x7F else f"\\u{code:04x}" for code in codes)
@@ -104,7 +153,9 @@ def _unescaped(text: str) -> str:
     plain = {"n": "\n", "r": "\r", "t": "\t"}
     found = re.sub(
         r"\\(u[0-9a-fA-F]{4}|.)",
-        lambda each: chr(int(each[1][1:], 16)) if len(each[1]) == 5 else plain.get(each[1], each[1]),
+        lambda each: (
+            chr(int(each[1][1:], 16)) if len(each[1]) == 5 else plain.get(each[1], each[1])
+        ),
         text,
     )
     return found.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "replace")

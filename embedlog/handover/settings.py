@@ -1,8 +1,10 @@
 """Translates settings of topics between a log directory and a broker.
 
 HANDOVERSETTING-1  each setting is carried over, changed or lost; the last two have a reason
-HANDOVERSETTING-2  a setting that a broker could not take is restored when the directory comes back, unless it was set there
-HANDOVERSETTING-3  defaults that differ from Kafka's become settings of the broker: a broker deletes nothing that embedlog keeps
+HANDOVERSETTING-2  a setting that a broker could not take is restored when the directory comes back,
+    unless it was set there
+HANDOVERSETTING-3  defaults that differ from Kafka's become settings of the broker: a broker deletes
+    nothing that embedlog keeps
 """
 
 from __future__ import annotations
@@ -17,15 +19,22 @@ from embedlog.handover import metadata_records as records
 from embedlog.handover.metadata_image import Image
 from embedlog.topic import Topic
 
-CARRIED, CHANGED, LOST = "carried over", "changed", "lost"
+CARRIED = "carried over"
+CHANGED = "changed"
+LOST = "lost"
 
 _SEGMENT_BYTES_MIN = 1 << 20  # of Kafka 4
 _ONE_REPLICA = "the broker is the only replica"
 _DEFAULTS: Final = (
-    "log.retention.ms", "log.flush.interval.ms", "log.flush.scheduler.interval.ms", "offsets.topic.segment.bytes",
-    "group.initial.rebalance.delay.ms", "auto.create.topics.enable",
-)  # fmt: skip
-_OF_ELR: Final = ("min.insync.replicas", "1")  # a broker with eligible leader replicas writes it for the cluster
+    "log.retention.ms",
+    "log.flush.interval.ms",
+    "log.flush.scheduler.interval.ms",
+    "offsets.topic.segment.bytes",
+    "group.initial.rebalance.delay.ms",
+    "auto.create.topics.enable",
+)
+# a broker with eligible leader replicas writes it for the cluster
+_OF_ELR: Final = ("min.insync.replicas", "1")
 
 _KEPT: Final = {  # kinds of settings without a meaning in a log directory
     records.GROUP_SETTINGS: "the group",
@@ -34,7 +43,9 @@ _KEPT: Final = {  # kinds of settings without a meaning in a log directory
 
 
 class Setting(NamedTuple):
-    """One setting and its outcome. `topic` None: of the broker. `value` is the value on the other side, or the lost one."""
+    """One setting and its outcome. `topic` None: of the broker. `value` is the value on the other
+    side, or the lost one.
+    """
 
     topic: str | None
     name: str
@@ -58,7 +69,9 @@ def _for_broker(topic: str, name: str, value: str) -> Setting:
     if not known_only(TopicConfig, {name: value}):
         return Setting(topic, name, value, LOST, "a newer version of embedlog has set it")
     if name == "segment.bytes" and int(value) < _SEGMENT_BYTES_MIN:
-        return Setting(topic, name, str(_SEGMENT_BYTES_MIN), CHANGED, f"{value} is less than a broker accepts")
+        return Setting(
+            topic, name, str(_SEGMENT_BYTES_MIN), CHANGED, f"{value} is less than a broker accepts"
+        )
     if name == "min.insync.replicas" and value != "1":
         return Setting(topic, name, value, LOST, f"{_ONE_REPLICA}: it would refuse every acks=all")
     if name.endswith(".replication.throttled.replicas"):
@@ -73,9 +86,14 @@ def carried(settings: list[Setting]) -> dict[str, str]:
     return {each.name: each.value for each in settings if each.outcome != LOST}
 
 
-def from_broker(topic: str, found: Mapping[str, str], before: Mapping[str, str]) -> tuple[dict[str, str], list[Setting]]:
-    """The settings of a topic that a broker had, and their outcomes. `before`: those when it was given to the broker."""
-    given, outcomes = for_broker(topic, before), []
+def from_broker(
+    topic: str, found: Mapping[str, str], before: Mapping[str, str]
+) -> tuple[dict[str, str], list[Setting]]:
+    """The settings of a topic that a broker had, and their outcomes. `before`: those when it was
+    given to the broker.
+    """
+    given = for_broker(topic, before)
+    outcomes = []
     kept = {each.name: before[each.name] for each in given if _unchanged(each, found)}
     for name, value in sorted(found.items()):
         if name in kept:
@@ -90,7 +108,9 @@ def from_broker(topic: str, found: Mapping[str, str], before: Mapping[str, str])
         overlay(TopicConfig(), known_only(TopicConfig, kept))
     except EmbedlogError as problem:  # two settings that a broker accepts together
         kept = dict(before)
-        outcomes = [Setting(topic, name, value, LOST, str(problem)) for name, value in sorted(found.items())]
+        outcomes = [
+            Setting(topic, name, value, LOST, str(problem)) for name, value in sorted(found.items())
+        ]
     return kept, outcomes
 
 
@@ -110,25 +130,41 @@ def _refusal(name: str, value: str) -> str:
 
 
 def not_taken_back(topics: Iterable[Topic], image: Image) -> list[Setting]:
-    """Settings of a broker's topics that are not in the directory, because it was opened before it was taken back."""
+    """Settings of a broker's topics that are not in the directory, because it was opened before it
+    was taken back.
+    """
     lost = []
     for topic in topics:
         own = carried(for_broker(topic.name, topic.config))
         there = image.settings_of(topic.name) if topic.topic_id in image.topics else {}
         reason = "set at the broker, and the directory was opened before it was taken back"
-        lost += [Setting(topic.name, *each, LOST, reason) for each in sorted(there.items()) if own.get(each[0]) != each[1]]
+        lost += [
+            Setting(topic.name, *each, LOST, reason)
+            for each in sorted(there.items())
+            if own.get(each[0]) != each[1]
+        ]
     return lost
 
 
 def of_brokers(image: Image) -> list[Setting]:
-    """Settings that a broker has beside those of topics. They stay in the metadata log; the directory has no place for them."""
+    """Settings that a broker has beside those of topics. They stay in the metadata log; the
+    directory has no place for them.
+    """
     found = []
     for (kind, resource), settings in sorted(image.settings.items()):
         if kind == records.TOPIC_SETTINGS:
             continue
-        outcome, reason = LOST, "a setting of the broker: give it to open(), if it has a meaning there"
+        outcome = LOST
+        reason = "a setting of the broker: give it to open(), if it has a meaning there"
         if kind in _KEPT:
             outcome = CARRIED
-            reason = f"of {_KEPT[kind]} {resource}: it stays in the metadata log, and is there in the next handover"
-        found += [Setting(None, *each, outcome, reason) for each in sorted(settings.items()) if each != _OF_ELR]
+            reason = (
+                f"of {_KEPT[kind]} {resource}: it stays in the metadata log, and is there in the "
+                "next handover"
+            )
+        found += [
+            Setting(None, *each, outcome, reason)
+            for each in sorted(settings.items())
+            if each != _OF_ELR
+        ]
     return found

@@ -1,7 +1,9 @@
 """Checks a log directory: its own files, and all partitions.
 
-DIRECTORYCHECK-1  a directory that is not open is checked with what its files say; nothing is changed, and no lock is held
-DIRECTORYCHECK-2  a partition of a topic that is not in its place is a finding, also if all other files are in order
+DIRECTORYCHECK-1  a directory that is not open is checked with what its files say; nothing is
+    changed, and no lock is held
+DIRECTORYCHECK-2  a partition of a topic that is not in its place is a finding, also if all other
+    files are in order
 """
 
 from __future__ import annotations
@@ -26,10 +28,14 @@ class Count:
     """The bytes of one check, for its progress."""
 
     def __init__(self, total: int, progress: Progress | None) -> None:
-        self._done, self._total, self._progress = 0, total, progress
+        self._done = 0
+        self._total = total
+        self._progress = progress
 
     def add(self, size: int) -> None:
-        """Note bytes that were read. Raises what the progress function raises: that ends the check."""
+        """Note bytes that were read. Raises what the progress function raises: that ends the
+        check.
+        """
         self._done += size
         if self._progress is not None:
             self._progress(min(self._done, self._total), self._total)
@@ -40,7 +46,9 @@ class Total:
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
-        self.partitions = self.internal_partitions = self.segments = self.batches = self.size_bytes = 0
+        self.partitions = self.internal_partitions = self.segments = self.batches = (
+            self.size_bytes
+        ) = 0
         self.ends: checkpoints.Offsets = {}  # the log ends
 
     def add(self, known: Known, checked: Checked) -> None:
@@ -79,20 +87,31 @@ class Total:
 
 
 def root_findings(
-    path: Path, ends: checkpoints.Offsets, end_now: Callable[[str, int], int] = lambda topic, number: 0
+    path: Path,
+    ends: checkpoints.Offsets,
+    end_now: Callable[[str, int], int] = lambda topic, number: 0,
 ) -> list[Finding]:
     """The findings in the files of the directory itself.
 
-    `ends` are the log ends of its partitions when they were checked. An open log may have grown since: `end_now` is asked then.
+    `ends` are the log ends of its partitions when they were checked. An open log may have grown
+    since: `end_now` is asked then.
     """
     found = []
     try:
-        # A broker reads a directory without the file, which brokers before 0.9 did not write. embedlog writes it first.
+        # A broker reads a directory without the file, which brokers before 0.9 did not write.
+        # embedlog writes it first.
         if identity.read_meta(path) is None and files.exists(path / file_names.TOPICS):
-            found.append(Finding("identity", str(path / file_names.META_PROPERTIES), "the file is missing"))
+            found.append(
+                Finding("identity", str(path / file_names.META_PROPERTIES), "the file is missing")
+            )
     except EmbedlogError as problem:
         found.append(Finding.of("identity", path / file_names.META_PROPERTIES, problem))
-    for name in (file_names.RECOVERY_POINTS, file_names.LOG_STARTS, file_names.HIGH_WATERMARKS, file_names.CLEANER):
+    for name in (
+        file_names.RECOVERY_POINTS,
+        file_names.LOG_STARTS,
+        file_names.HIGH_WATERMARKS,
+        file_names.CLEANER,
+    ):
         kind = "checkpoint-cache" if name in file_names.CACHES else "checkpoint"
         try:
             offsets = checkpoints.read_exactly(path / name)
@@ -100,12 +119,26 @@ def root_findings(
             found.append(Finding.of(kind, path / name, problem))
             continue
         for (topic, number), offset in offsets.items():
-            if offset > (end := ends.get((topic, number), offset)) and offset > (end := max(end, end_now(topic, number))):
-                message, expected = f"the offset of {topic}-{number} is after its log", f"at most {end}"
-                found.append(Finding(kind, str(path / name), message, None, expected, offset, topic, number))
+            if offset > (end := ends.get((topic, number), offset)) and offset > (
+                end := max(end, end_now(topic, number))
+            ):
+                message = f"the offset of {topic}-{number} is after its log"
+                expected = f"at most {end}"
+                found.append(
+                    Finding(kind, str(path / name), message, None, expected, offset, topic, number)
+                )
     for each in topic_directories.scan_directories(path).foreign:
         example = topic_directories.foreign_name(each, follow_links=True)
-        found.append(Finding("unknown-directory", str(each), "no partition", None, "files of a partition", example))
+        found.append(
+            Finding(
+                "unknown-directory",
+                str(each),
+                "no partition",
+                None,
+                "files of a partition",
+                example,
+            )
+        )
     return found
 
 
@@ -114,7 +147,9 @@ def lost_topics(registry: TopicRegistry) -> list[Finding]:
     if files.exists(registry.path):
         return []
     paths = (
-        path for numbers in topic_directories.scan_directories(registry.path.parent).live.values() for path in numbers.values()
+        path
+        for numbers in topic_directories.scan_directories(registry.path.parent).live.values()
+        for path in numbers.values()
     )
     if not any(files.exists(path / file_names.MANIFEST) for path in paths):
         return []
@@ -123,7 +158,9 @@ def lost_topics(registry: TopicRegistry) -> list[Finding]:
 
 def missing_partition(path: Path, topic: str, number: int) -> Finding:
     """A partition of a known topic has no directory."""
-    return Finding("missing-partition", str(path), "no such directory", topic=topic, partition=number)
+    return Finding(
+        "missing-partition", str(path), "no such directory", topic=topic, partition=number
+    )
 
 
 class Place(NamedTuple):
@@ -139,7 +176,9 @@ class Place(NamedTuple):
 
 
 def is_outdated(place: Place, visit: int) -> bool:
-    """Whether the manifest of a partition describes a time before a broker's last visit, as a load decides it."""
+    """Whether the manifest of a partition describes a time before a broker's last visit, as a load
+    decides it.
+    """
     if place.topic_id is None:
         return True
     manifest = Manifest(place.path, identity.id_bytes(place.topic_id))
@@ -176,7 +215,9 @@ class ClosedDirectory:
             return {}
 
     def places(self) -> Iterator[Place]:
-        """Every partition, by the file of topics and by the names of directories. Findings for what is missing."""
+        """Every partition, by the file of topics and by the names of directories. Findings for what
+        is missing.
+        """
         registry = TopicRegistry(self.path)
         try:
             registry.load()
@@ -186,15 +227,24 @@ class ClosedDirectory:
         there = topic_directories.scan_directories(self.path).live
         known = {topic.name: topic for topic in registry.all()}
         for name in sorted(known.keys() | there.keys()):
-            topic, numbers = known.get(name), there.get(name, {})
+            topic = known.get(name)
+            numbers = there.get(name, {})
             wanted = (
-                set() if topic is None or topic.state != "live" else {each for each in topic.numbers if each < topic.partitions}
+                set()
+                if topic is None or topic.state != "live"
+                else {each for each in topic.numbers if each < topic.partitions}
             )
             for number in sorted(wanted | numbers.keys()):
                 path = self.path / file_names.partition_name(name, number)
                 if number not in numbers:
                     self.findings.append(
-                        Finding("missing-partition", str(path), "no such directory", topic=name, partition=number)
+                        Finding(
+                            "missing-partition",
+                            str(path),
+                            "no such directory",
+                            topic=name,
+                            partition=number,
+                        )
                     )
                     continue
                 settings = {} if topic is None else topic.config
@@ -234,14 +284,19 @@ def size_of(path: Path) -> int:
     """The bytes of the segments in a partition directory, 0 if it cannot be read."""
     try:
         names = [name for name in files.listing(path) if name.endswith(file_names.LOG)]
-        return sum(facts.size for name in names if (facts := files.facts_of(path / name)) is not None)
+        return sum(
+            facts.size for name in names if (facts := files.facts_of(path / name)) is not None
+        )
     except StorageError:
         return 0
 
 
 def check_closed(path: Path, progress: Progress | None = None) -> CheckReport:
-    """Check a directory that cannot be opened (DIRECTORYCHECK-1). Raises StorageError if it cannot be listed."""
-    directory, total = ClosedDirectory(path), Total()
+    """Check a directory that cannot be opened (DIRECTORYCHECK-1). Raises StorageError if it cannot
+    be listed.
+    """
+    directory = ClosedDirectory(path)
+    total = Total()
     places = list(directory.places())
     count = Count(sum(size_of(each.path) for each in places), progress)
     for place in places:
@@ -255,7 +310,9 @@ def check_partition(known: Known, count: Count, total: Total) -> Checked | None:
     try:
         checked = PartitionCheck(known, count.add).run()
     except StorageError as problem:
-        total.findings.append(Finding.of("partition", known.directory, problem, known.topic, known.number))
+        total.findings.append(
+            Finding.of("partition", known.directory, problem, known.topic, known.number)
+        )
         return None
     total.add(known, checked)
     return checked

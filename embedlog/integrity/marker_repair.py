@@ -1,9 +1,11 @@
-"""Restores a transaction marker in which one bit is wrong: without it its transaction would have another outcome.
+"""Restores a transaction marker in which one bit is wrong: without it its transaction would have
+another outcome.
 
-MARKERREPAIR-1  a marker has 78 bytes. Its offset, length and magic are known. One wrong bit after them, or in the checksum, is
-    the only one whose correction makes the checksum right
-MARKERREPAIR-2  the corrected bytes must be a control batch with one marker. Batches with records are never corrected: a wrong
-    correction has a probability of about 1 in 10 million for markers, and more for larger batches
+MARKERREPAIR-1  a marker has 78 bytes. Its offset, length and magic are known. One wrong bit after
+    them, or in the checksum, is the only one whose correction makes the checksum right
+MARKERREPAIR-2  the corrected bytes must be a control batch with one marker. Batches with records
+    are never corrected: a wrong correction has a probability of about 1 in 10 million for markers,
+    and more for larger batches
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _LENGTH: Final = MARKER_BYTES - 12
 
 
 def restored(damaged: bytes, offset: int, leader_epoch: int) -> bytes | None:
-    """The marker that was written at an offset, None if the bytes are no marker with one wrong bit."""
+    """The marker that was written at an offset, None if the bytes are no marker with one wrong
+    bit.
+    """
     if len(damaged) != MARKER_BYTES:
         return None
     data = bytearray(damaged)
@@ -36,7 +40,9 @@ def restored(damaged: bytes, offset: int, leader_epoch: int) -> bytes | None:
 
 
 def _corrected(data: bytearray, wrong: int) -> bool:
-    """Correct the only bit that explains the difference of the checksums; False if no single bit does."""
+    """Correct the only bit that explains the difference of the checksums; False if no single bit
+    does.
+    """
     if wrong.bit_count() == 1:  # a bit of the checksum itself
         data[_CRC_AT:_BODY_AT] = codec.crc32c(bytes(data[_BODY_AT:])).to_bytes(4)
         return True
@@ -55,4 +61,7 @@ def _is_marker(data: bytes, offset: int) -> bool:
         found = record_batch.markers(memoryview(data), scanned.batches)
     except EmbedlogError:
         return False
-    return [(each.offset, each.kind) for each in found] in ([(offset, record_batch.ABORT)], [(offset, record_batch.COMMIT)])
+    return [(each.offset, each.kind) for each in found] in (
+        [(offset, record_batch.ABORT)],
+        [(offset, record_batch.COMMIT)],
+    )

@@ -1,6 +1,7 @@
 """Defines the findings of a check: what is wrong where, what it means, and what repairs it.
 
-REPORT-1  damage is a finding that loses records or hides them. A cache only costs time, and a note needs no action
+REPORT-1  damage is a finding that loses records or hides them. A cache only costs time, and a note
+    needs no action
 REPORT-2  a finding names its file; `position` is a byte in it, None if the whole file is meant
 """
 
@@ -22,90 +23,167 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {  # kind: severity, meaning, re
     "records": (
         DAMAGE,
         "these records cannot be read; those before and after them can",
-        "a set copies them from another replica; otherwise restore a backup, or a repair cuts the bytes out and keeps them",
+        "a set copies them from another replica; otherwise restore a backup, or a repair cuts the "
+        "bytes out and keeps them",
     ),
     "headers": (
         DAMAGE,
-        "a batch header in this range is not the one that was written; Kafka's checksum does not cover it",
-        "a set copies the records from another replica; otherwise a repair restores an offset if its neighbours show it",
+        "a batch header in this range is not the one that was written; Kafka's checksum does not "
+        "cover it",
+        "a set copies the records from another replica; otherwise a repair restores an offset if "
+        "its neighbours show it",
     ),
     "missing-records": (
         DAMAGE,
         "these records are lost",
-        "a set copies them from another replica; otherwise restore a backup, or a repair continues after the gap",
+        "a set copies them from another replica; otherwise restore a backup, or a repair "
+        "continues after the gap",
     ),
     "gap": (
         DAMAGE,
-        "records are lost, unless a compaction removed them: neither settings, checkpoint nor batches show one",
-        "restore the segment from a backup or another replica; if the topic was compacted, a repair notes the gap",
+        "records are lost, unless a compaction removed them: neither settings, checkpoint nor "
+        "batches show one",
+        "restore the segment from a backup or another replica; if the topic was compacted, a "
+        "repair notes the gap",
     ),
-    "partition": (DAMAGE, "the partition cannot be opened", "a repair of the other findings, or a backup"),
-    "missing-partition": (DAMAGE, "the directory of a partition is missing, with all its records", _FROM_COPY),
+    "partition": (
+        DAMAGE,
+        "the partition cannot be opened",
+        "a repair of the other findings, or a backup",
+    ),
+    "missing-partition": (
+        DAMAGE,
+        "the directory of a partition is missing, with all its records",
+        _FROM_COPY,
+    ),
     "topics": (
         DAMAGE,
-        "settings of topics, and empty topics, are unknown; while the file is damaged, the directory cannot be opened",
-        "restore it from a backup, or a repair reads the topics from their directories; their settings are then the defaults",
+        "settings of topics, and empty topics, are unknown; while the file is damaged, the "
+        "directory cannot be opened",
+        "restore it from a backup, or a repair reads the topics from their directories; their "
+        "settings are then the defaults",
     ),
     "identity": (
         DAMAGE,
         "the identity of the directory or of a topic is unknown",
-        "restore it from a backup or another replica, or a repair gives a new one, which brokers of its cluster do not know",
+        "restore it from a backup or another replica, or a repair gives a new one, which brokers "
+        "of its cluster do not know",
     ),
     "checkpoint": (
         DAMAGE,
         "an offset of the directory is unknown",
-        "restore it from a backup, or a repair takes the log starts from the manifests and the first segments",
+        "restore it from a backup, or a repair takes the log starts from the manifests and the "
+        "first segments",
     ),
-    "checkpoint-cache": (CACHE, "offsets are read from the partitions", "the next process that writes makes it again"),
+    "checkpoint-cache": (
+        CACHE,
+        "offsets are read from the partitions",
+        "the next process that writes makes it again",
+    ),
     "away": (
         DAMAGE,
         "its files are not checked, and its replicas get no records",
-        "bring the directory back, and its replicas catch up; or move them to other directories, and retire it",
+        "bring the directory back, and its replicas catch up; or move them to other directories, "
+        "and retire it",
     ),
     "leader": (
         DAMAGE,
         "no replica leads: records of the partition cannot be read, and none can be written",
         "bring a directory with a complete replica back, or elect a leader",
     ),
-    "replica": (DAMAGE, "a replica is damaged, or differs from its leader", "a repair copies it from a complete replica"),
-    "directory": (DAMAGE, "the directory cannot be opened", "a repair of the other findings, or a backup"),
+    "replica": (
+        DAMAGE,
+        "a replica is damaged, or differs from its leader",
+        "a repair copies it from a complete replica",
+    ),
+    "directory": (
+        DAMAGE,
+        "the directory cannot be opened",
+        "a repair of the other findings, or a backup",
+    ),
     "overflow": (
         CACHE,
-        "a broker before Kafka 1.1 has merged too much into one segment: it is read without its index",
+        "a broker before Kafka 1.1 has merged too much into one segment: it is read without its "
+        "index",
         "the next process that writes splits the segment, as Kafka does",
     ),
     "index": (CACHE, "reads by offset or time take longer", "a repair makes it again from the log"),
-    "transaction-index": (CACHE, "readers of committed records must search for aborted ones", "a repair makes it again"),
-    "digests": (CACHE, "later damage outside of Kafka's checksum can stay unseen", "a repair makes them again from the log"),
-    "snapshot": (CACHE, "producers are read from the log at the next recovery", "a repair removes it"),
-    "manifest": (CACHE, "the next opening reads segments; digests are lost", "the next process that writes makes it again"),
+    "transaction-index": (
+        CACHE,
+        "readers of committed records must search for aborted ones",
+        "a repair makes it again",
+    ),
+    "digests": (
+        CACHE,
+        "later damage outside of Kafka's checksum can stay unseen",
+        "a repair makes them again from the log",
+    ),
+    "snapshot": (
+        CACHE,
+        "producers are read from the log at the next recovery",
+        "a repair removes it",
+    ),
+    "manifest": (
+        CACHE,
+        "the next opening reads segments; digests are lost",
+        "the next process that writes makes it again",
+    ),
     "unreadable": (
         DAMAGE,
         "a reader refuses these records, although their files are in order by themselves",
-        "read the message; a repair makes caches and leader epochs again, otherwise restore a backup",
+        "read the message; a repair makes caches and leader epochs again, otherwise restore a "
+        "backup",
     ),
-    "epochs": (DAMAGE, "records that were written in other epochs are refused", "a repair makes it again from the log"),
-    "missing-epochs": (CACHE, "each load reads the leader epochs from the batches", "a repair makes it again from the log"),
-    "durable": (CACHE, "the end of the durable records is unknown", "the next sync writes it again"),
-    "unsettled": (CACHE, "its files were not compared: other processes compact them", "check the log again at a calmer time"),
-    "unfinished": (NOTE, "an append was interrupted; no process has read these bytes", "the next process that writes cuts them"),
-    "kept": (NOTE, "bytes that a recovery or a repair has cut out of the log", "remove the file if they are not needed"),
+    "epochs": (
+        DAMAGE,
+        "records that were written in other epochs are refused",
+        "a repair makes it again from the log",
+    ),
+    "missing-epochs": (
+        CACHE,
+        "each load reads the leader epochs from the batches",
+        "a repair makes it again from the log",
+    ),
+    "durable": (
+        CACHE,
+        "the end of the durable records is unknown",
+        "the next sync writes it again",
+    ),
+    "unsettled": (
+        CACHE,
+        "its files were not compared: other processes compact them",
+        "check the log again at a calmer time",
+    ),
+    "unfinished": (
+        NOTE,
+        "an append was interrupted; no process has read these bytes",
+        "the next process that writes cuts them",
+    ),
+    "kept": (
+        NOTE,
+        "bytes that a recovery or a repair has cut out of the log",
+        "remove the file if they are not needed",
+    ),
     "failed-sync": (
         NOTE,
-        "the disk may not have what a sync wrote: the next one writes its bytes again, and nothing is appended to the segment",
+        "the disk may not have what a sync wrote: the next one writes its bytes again, and "
+        "nothing is appended to the segment",
         "keep the file: without it these bytes would count as stable",
     ),
     "unknown-file": (NOTE, "the file does not belong to the log", "none: it is ignored"),
     "unknown-directory": (
         NOTE,
-        "the directory is named as a partition and is none: embedlog ignores it, a broker would take it for a topic",
+        "the directory is named as a partition and is none: embedlog ignores it, a broker would "
+        "take it for a topic",
         "move it",
     ),
 }
 
 
 class Finding(NamedTuple):
-    """One finding of a check. `first_offset` and `end_offset` bound the records that it concerns, -1 if none."""
+    """One finding of a check. `first_offset` and `end_offset` bound the records that it concerns,
+    -1 if none.
+    """
 
     kind: str
     path: str
@@ -134,8 +212,17 @@ class Finding(NamedTuple):
         return KINDS[self.kind][2]
 
     @classmethod
-    def of(cls, kind: str, path: Path, problem: EmbedlogError, topic: str | None = None, partition: int | None = None) -> Self:
-        """The finding for an error. `path` is the file or directory in which it was noticed: the error can name a file there."""
+    def of(
+        cls,
+        kind: str,
+        path: Path,
+        problem: EmbedlogError,
+        topic: str | None = None,
+        partition: int | None = None,
+    ) -> Self:
+        """The finding for an error. `path` is the file or directory in which it was noticed: the
+        error can name a file there.
+        """
         where = path if problem.path is None else path / problem.path
         facts = problem.message, problem.position, problem.expected, problem.found
         return cls(kind, str(where), *facts, topic, partition)
@@ -143,7 +230,11 @@ class Finding(NamedTuple):
     def __str__(self) -> str:
         place = self.path if self.position is None else f"{self.path}, byte {self.position}"
         facts = "" if self.expected is None else f" (expected {self.expected}, found {self.found})"
-        records = f", offsets {self.first_offset} to {self.end_offset - 1}" if 0 <= self.first_offset < self.end_offset else ""
+        records = (
+            f", offsets {self.first_offset} to {self.end_offset - 1}"
+            if 0 <= self.first_offset < self.end_offset
+            else ""
+        )
         return f"{self.severity}: {place}{records}: {self.message}{facts}"
 
 
@@ -151,9 +242,9 @@ class Finding(NamedTuple):
 class CheckReport:
     """The result of a check.
 
-    `partitions`, `segments`, `batches` and `size_bytes` count what was read. After a repair, `repaired` describes the changes,
-    and `findings` is what is left. `internal_partitions` are those of internal topics, for example `__consumer_offsets`;
-    `partitions` includes them.
+    `partitions`, `segments`, `batches` and `size_bytes` count what was read. After a repair,
+    `repaired` describes the changes, and `findings` is what is left. `internal_partitions` are
+    those of internal topics, for example `__consumer_offsets`; `partitions` includes them.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -176,7 +267,10 @@ class CheckReport:
 
     def __str__(self) -> str:
         partitions = tables.counted_partitions(self.partitions, self.internal_partitions)
-        read = f"{partitions}, {tables.counted(self.segments, 'segment')}, {tables.counted(self.size_bytes, 'byte')}"
+        read = (
+            f"{partitions}, {tables.counted(self.segments, 'segment')}, "
+            f"{tables.counted(self.size_bytes, 'byte')}"
+        )
         count = sum(each.severity != NOTE for each in self.findings)
         lines = [f"{read}: {tables.counted(count, 'finding') if count else 'in order'}"]
         lines += [f"repaired: {each}" for each in self.repaired]
@@ -189,5 +283,8 @@ class CheckReport:
 
     def _repr_html_(self) -> str:
         head = ("severity", "file", "position", "finding", "means", "remedy")
-        rows = [(each.severity, each.path, each.position, each.message, each.meaning, each.remedy) for each in self.findings]
+        rows = [
+            (each.severity, each.path, each.position, each.message, each.meaning, each.remedy)
+            for each in self.findings
+        ]
         return tables.shortened(str(self).splitlines()[0], head, rows)

@@ -1,9 +1,11 @@
 """Checks one segment: its batches, and each entry of its indexes and digests.
 
-SEGMENTCHECK-1  an entry of an index must name a batch as INDEX-2 says. Entries that point into damaged bytes are not judged
-SEGMENTCHECK-2  entries after the known number do not count: they belong to an append that is not published
-SEGMENTCHECK-3  each entry of the transaction index has its abort marker. A marker of a transaction without records has no entry,
-    so missing entries show only by their known number and digest
+SEGMENTCHECK-1  an entry of an index must name a batch as INDEX-2 says. Entries that point into
+    damaged bytes are not judged
+SEGMENTCHECK-2  entries after the known number do not count: they belong to an append that is not
+    published
+SEGMENTCHECK-3  each entry of the transaction index has its abort marker. A marker of a transaction
+    without records has no entry, so missing entries show only by their known number and digest
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ Note = Callable[[int], object]  # gets the bytes that were read
 
 
 class Entries(NamedTuple):
-    """The entries of an index that were read, as absolute offsets; `wrong` are the numbers of wrong ones."""
+    """The entries of an index that were read, as absolute offsets; `wrong` are the numbers of wrong
+    ones.
+    """
 
     offsets: NDArray[np.int64]
     others: NDArray[np.int64]  # positions, or timestamps
@@ -48,7 +52,9 @@ class Entries(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """What is known of a segment before the check. `info`: as manifest or page describe it, None without one."""
+    """What is known of a segment before the check. `info`: as manifest or page describe it, None
+    without one.
+    """
 
     directory: Path
     base: int
@@ -63,17 +69,32 @@ class Segment(NamedTuple):
 class SegmentCheck:
     """The check of one segment. `findings`, `spans` and `end` are its result."""
 
-    def __init__(self, segment: Segment, epochs: checkpoints.EpochCache | None, signs: CompactionSigns, note: Note) -> None:
-        self.segment, self._epochs, self._signs, self._note = segment, epochs, signs, note
+    def __init__(
+        self,
+        segment: Segment,
+        epochs: checkpoints.EpochCache | None,
+        signs: CompactionSigns,
+        note: Note,
+    ) -> None:
+        self.segment = segment
+        self._epochs = epochs
+        self._signs = signs
+        self._note = note
         self.path = file_names.segment_path(segment.directory, segment.base)
         self.findings: list[Finding] = []
         self.spans: list[Span] = []
         self.batches = 0
         self.epochs = checkpoints.EpochCache()  # of its good batches
-        self.has_epochs = False  # whether a batch carries a leader epoch: messages of magic 0 and 1 have none
-        self.gaps: list[tuple[int, int]] = []  # inside: the first offset that is missing, and the first one after it
-        self.end, self.epoch, self.digest = segment.next_offset, segment.epoch, 0
-        self._offset_entries = self._time_entries = Entries(*(np.empty(0, np.int64),) * 2, *(np.empty(0, np.bool_),) * 2)
+        # whether a batch carries a leader epoch: messages of magic 0 and 1 have none
+        self.has_epochs = False
+        # inside: the first offset that is missing, and the first one after it
+        self.gaps: list[tuple[int, int]] = []
+        self.end = segment.next_offset
+        self.epoch = segment.epoch
+        self.digest = 0
+        self._offset_entries = self._time_entries = Entries(
+            *(np.empty(0, np.int64),) * 2, *(np.empty(0, np.bool_),) * 2
+        )
         self._newest_ms = -1
         self._last_end = segment.base
         self._leap: Leap | None = None  # to the last batch
@@ -82,14 +103,23 @@ class SegmentCheck:
 
     def run(self) -> None:
         """Read the segment. Raises StorageError."""
-        segment, info = self.segment, self.segment.info
+        segment = self.segment
+        info = self.segment.info
         self._read_indexes()
         self._signs.begin(segment.base)
         self._last_end = segment.base
         gaps = segment.gaps_allowed if info is None else not info.gapless
-        ceiling = segment.following if segment.following >= 0 else -1 if info is None else info.next_offset
+        ceiling = (
+            segment.following
+            if segment.following >= 0
+            else -1
+            if info is None
+            else info.next_offset
+        )
         bounded = info is not None and info.next_offset - segment.base <= RELATIVE_MAX + 1
-        expected = Expected(segment.base, segment.size, segment.next_offset, ceiling, gaps, segment.epoch, bounded)
+        expected = Expected(
+            segment.base, segment.size, segment.next_offset, ceiling, gaps, segment.epoch, bounded
+        )
         usable = info is not None and info.digested
         with (
             files.opened(self.path) as fd,
@@ -101,13 +131,20 @@ class SegmentCheck:
                 if span.problem is not None:
                     self._damage(span)
         self.batches = reader.batches
-        self.end, self.epoch, self.digest = reader.chain.next_offset, reader.chain.epoch, reader.chain.digest
+        self.end = reader.chain.next_offset
+        self.epoch = reader.chain.epoch
+        self.digest = reader.chain.digest
         self._check_end(reader)
         if not bounded:
             self._check_leap()
         if self.end - segment.base > RELATIVE_MAX + 1:
-            self._add("overflow", "offsets exceed the base of the segment by more than an index can hold", None,
-                      f"at most offset {segment.base + RELATIVE_MAX}", self.end - 1)  # fmt: skip
+            self._add(
+                "overflow",
+                "offsets exceed the base of the segment by more than an index can hold",
+                None,
+                f"at most offset {segment.base + RELATIVE_MAX}",
+                self.end - 1,
+            )
         self._check_indexes()
         self._check_digests()
         self._check_transactions()
@@ -117,16 +154,36 @@ class SegmentCheck:
             self._add("epochs", message, None, wanted, found, file_names.EPOCHS)
 
     def epoch_at(self, offset: int, header: bytes) -> int:
-        """The leader epoch of an offset by the checkpoint; without one that in the header of its batch."""
+        """The leader epoch of an offset by the checkpoint; without one that in the header of its
+        batch.
+        """
         known = -1 if self._epochs is None else self._epochs.epoch_for(offset)
         return int.from_bytes(header[12:16], "big", signed=True) if known < 0 else known
 
     def _add(
-        self, kind: str, message: str, position: int | None = None, expected: object = None, found: object = None,
-        name: str | None = None, first: int = -1, end: int = -1,
-    ) -> None:  # fmt: skip
+        self,
+        kind: str,
+        message: str,
+        position: int | None = None,
+        expected: object = None,
+        found: object = None,
+        name: str | None = None,
+        first: int = -1,
+        end: int = -1,
+    ) -> None:
         path = self.path if name is None else self.segment.directory / name
-        self.findings.append(Finding(kind, str(path), message, position, expected, found, first_offset=first, end_offset=end))
+        self.findings.append(
+            Finding(
+                kind,
+                str(path),
+                message,
+                position,
+                expected,
+                found,
+                first_offset=first,
+                end_offset=end,
+            )
+        )
 
     # ---- the log ---------------------------------------------------------------------------------
 
@@ -136,12 +193,30 @@ class SegmentCheck:
         headers = span.unproven or span.header
         kind = "headers" if headers else "records" if span.end > span.start else "missing-records"
         position = span.start if span.unproven else problem.position
-        self._add(kind, problem.message, position, problem.expected, problem.found, None, span.first_offset, span.end_offset)
+        self._add(
+            kind,
+            problem.message,
+            position,
+            problem.expected,
+            problem.found,
+            None,
+            span.first_offset,
+            span.end_offset,
+        )
 
     def _check_leap(self) -> None:
-        """Name the damaged base offset of the last batch by the rule of a load (LOADER-6); the offset before it is known."""
+        """Name the damaged base offset of the last batch by the rule of a load (LOADER-6); the
+        offset before it is known.
+        """
         leap = self._leap
-        at = next((number for number in reversed(range(len(self.spans))) if self.spans[number].problem is None), None)
+        at = next(
+            (
+                number
+                for number in reversed(range(len(self.spans)))
+                if self.spans[number].problem is None
+            ),
+            None,
+        )
         if leap is None or at is None or not leap.is_damage(self.segment.base):
             return
         whole = self.spans[at]
@@ -155,16 +230,31 @@ class SegmentCheck:
 
     def _check_end(self, reader: SegmentReader) -> None:
         """Compare the end with what is known of it."""
-        info, end = self.segment.info, reader.chain.next_offset
+        info = self.segment.info
+        end = reader.chain.next_offset
         if info is None or not reader.proven:
             return
         if end > info.next_offset or (info.gapless and end < info.next_offset):
-            self._add("missing-records", "the segment ends at another offset", info.size, info.next_offset, end,
-                      first=min(end, info.next_offset), end=max(end, info.next_offset))  # fmt: skip
+            self._add(
+                "missing-records",
+                "the segment ends at another offset",
+                info.size,
+                info.next_offset,
+                end,
+                first=min(end, info.next_offset),
+                end=max(end, info.next_offset),
+            )
         elif info.digested and self.digest != info.digest:
             last = self.spans[-1].start if self.spans else 0
-            self._add("headers", interval_digests.OTHERS, last, f"digest {info.digest:016x}", f"{self.digest:016x}",
-                      first=self.segment.base, end=end)  # fmt: skip
+            self._add(
+                "headers",
+                interval_digests.OTHERS,
+                last,
+                f"digest {info.digest:016x}",
+                f"{self.digest:016x}",
+                first=self.segment.base,
+                end=end,
+            )
 
     def _seen(self, fd: int, batches: Batches) -> None:
         self._note(int(batches["size"].sum()))
@@ -179,7 +269,11 @@ class SegmentCheck:
             wrong = self._epochs.disagreement(batches["base_offset"], batches["leader_epoch"])
             if wrong is not None:
                 at, expected = wrong
-                self._other_epoch = int(batches["position"][at]), expected, int(batches["leader_epoch"][at])
+                self._other_epoch = (
+                    int(batches["position"][at]),
+                    expected,
+                    int(batches["leader_epoch"][at]),
+                )
 
     def _note_epochs(self, batches: Batches) -> None:
         """Note where epochs begin: they never fall within a log."""
@@ -194,13 +288,22 @@ class SegmentCheck:
         ends = batches["base_offset"] + batches["last_offset_delta"] + 1
         before = np.concatenate(([self._last_end], ends[:-1]))
         rows = np.flatnonzero(batches["base_offset"] > before)
-        self.gaps += [(int(before[row]), int(batches["base_offset"][row])) for row in rows[: GAPS_MAX - len(self.gaps)]]
+        self.gaps += [
+            (int(before[row]), int(batches["base_offset"][row]))
+            for row in rows[: GAPS_MAX - len(self.gaps)]
+        ]
         self._last_end = int(ends[-1])
-        self._leap = Leap(int(batches["position"][-1]), int(before[-1]), int(batches["base_offset"][-1]), self._last_end)
+        self._leap = Leap(
+            int(batches["position"][-1]),
+            int(before[-1]),
+            int(batches["base_offset"][-1]),
+            self._last_end,
+        )
 
     def _note_marker(self, fd: int, batch: Batches) -> None:
         """Note an abort marker."""
-        position, size = int(batch["position"][0]), int(batch["size"][0])
+        position = int(batch["position"][0])
+        size = int(batch["size"][0])
         data = memoryview(files.pread(fd, size, position, self.path))
         rows = batch.copy()
         rows["position"] = 0
@@ -210,21 +313,28 @@ class SegmentCheck:
             self._add("records", str(problem), position)
             return
         if bool(np.asarray(aborted).any()):
-            self._aborts[int(batch["base_offset"][0] + batch["last_offset_delta"][0])] = int(batch["producer_id"][0])
+            self._aborts[int(batch["base_offset"][0] + batch["last_offset_delta"][0])] = int(
+                batch["producer_id"][0]
+            )
 
     # ---- offset index and time index -------------------------------------------------------------
 
     def _read_indexes(self) -> None:
-        info, base = self.segment.info, self.segment.base
+        info = self.segment.info
+        base = self.segment.base
         rows = self._index(file_names.INDEX, None if info is None else info.index_entries)
         positions = rows["position"].astype(np.int64)
         self._offset_entries = self._entries(rows["offset"].astype(np.int64) + base, positions)
         rows = self._index(file_names.TIME_INDEX, None if info is None else info.time_entries)
-        self._time_entries = self._entries(rows["offset"].astype(np.int64) + base, rows["timestamp"].astype(np.int64))
+        self._time_entries = self._entries(
+            rows["offset"].astype(np.int64) + base, rows["timestamp"].astype(np.int64)
+        )
 
     @staticmethod
     def _entries(offsets: NDArray[np.int64], others: NDArray[np.int64]) -> Entries:
-        return Entries(offsets, others, np.zeros(len(offsets), np.bool_), np.zeros(len(offsets), np.bool_))
+        return Entries(
+            offsets, others, np.zeros(len(offsets), np.bool_), np.zeros(len(offsets), np.bool_)
+        )
 
     def _index(self, suffix: str, count: int | None) -> NDArray[np.void]:
         """The entries of an index that count (SEGMENTCHECK-2)."""
@@ -240,7 +350,12 @@ class SegmentCheck:
             self._add("index", "entries are missing", len(raw), f"{count} entries", whole, name)
         elif count is None and len(raw) % layout.itemsize:
             self._add(
-                "index", "the file ends inside an entry", len(raw), f"a multiple of {layout.itemsize} bytes", len(raw), name
+                "index",
+                "the file ends inside an entry",
+                len(raw),
+                f"a multiple of {layout.itemsize} bytes",
+                len(raw),
+                name,
             )
         rows = np.frombuffer(raw, layout, whole if count is None else min(count, whole))
         if count is None and self.segment.following < 0:  # a preallocated file ends with zeros
@@ -258,27 +373,39 @@ class SegmentCheck:
         at = np.searchsorted(positions, entries.others[rows], "right") - 1
         last = batches["base_offset"][at].astype(np.int64) + batches["last_offset_delta"][at]
         entries.judged[rows] = True
-        entries.wrong[rows] = (positions[at] != entries.others[rows]) | (last != entries.offsets[rows])
+        entries.wrong[rows] = (positions[at] != entries.others[rows]) | (
+            last != entries.offsets[rows]
+        )
 
     def _judge_times(self, batches: Batches) -> None:
         """Compare the time entries whose offsets are in these batches (INDEX-2)."""
         entries = self._time_entries
         bases = batches["base_offset"].astype(np.int64)
         lasts = bases + batches["last_offset_delta"]
-        newest = np.maximum.accumulate(np.concatenate(([self._newest_ms], index.newest_timestamps(batches))))
+        newest = np.maximum.accumulate(
+            np.concatenate(([self._newest_ms], index.newest_timestamps(batches)))
+        )
         self._newest_ms = int(newest[-1])
         rows = np.flatnonzero((entries.offsets >= bases[0]) & (entries.offsets <= lasts[-1]))
         if not len(rows):
             return
         at = np.searchsorted(bases, entries.offsets[rows], "right") - 1
         entries.judged[rows] = True
-        entries.wrong[rows] = (entries.offsets[rows] > lasts[at]) | (batches["max_timestamp"][at] != entries.others[rows])
-        if self.segment.info is not None and self.segment.info.digested:  # written by embedlog, which names the first such batch
-            entries.wrong[rows] |= (entries.offsets[rows] != lasts[at]) | (newest[at] >= entries.others[rows])
+        entries.wrong[rows] = (entries.offsets[rows] > lasts[at]) | (
+            batches["max_timestamp"][at] != entries.others[rows]
+        )
+        # written by embedlog, which names the first such batch
+        if self.segment.info is not None and self.segment.info.digested:
+            entries.wrong[rows] |= (entries.offsets[rows] != lasts[at]) | (
+                newest[at] >= entries.others[rows]
+            )
 
     def _check_indexes(self) -> None:
         proven = not any(span.problem is not None for span in self.spans)
-        for suffix, entries in ((file_names.INDEX, self._offset_entries), (file_names.TIME_INDEX, self._time_entries)):
+        for suffix, entries in (
+            (file_names.INDEX, self._offset_entries),
+            (file_names.TIME_INDEX, self._time_entries),
+        ):
             wrong = entries.wrong | (~entries.judged if proven else False)
             wrong[1:] |= (np.diff(entries.offsets) <= 0) | (np.diff(entries.others) <= 0)
             rows = np.flatnonzero(wrong)
@@ -287,12 +414,20 @@ class SegmentCheck:
                 found = f"offset {entries.offsets[rows[0]]}, {entries.others[rows[0]]}"
                 message = f"{len(rows)} of {len(entries.offsets)} entries name no batch"
                 expected = "the last offset of a batch, in rising order"
-                self._add("index", message, int(rows[0]) * np.dtype(_ENTRIES[suffix]).itemsize, expected, found, name)
+                self._add(
+                    "index",
+                    message,
+                    int(rows[0]) * np.dtype(_ENTRIES[suffix]).itemsize,
+                    expected,
+                    found,
+                    name,
+                )
 
     # ---- digests ---------------------------------------------------------------------------------
 
     def _check_digests(self) -> None:
-        info, base = self.segment.info, self.segment.base
+        info = self.segment.info
+        base = self.segment.base
         if info is None or not info.digested or not info.index_entries:
             return
         name = file_names.file_name(base, file_names.DIGESTS)
@@ -313,28 +448,55 @@ class SegmentCheck:
 
     def _check_transactions(self) -> None:
         """SEGMENTCHECK-3."""
-        info, base = self.segment.info, self.segment.base
+        info = self.segment.info
+        base = self.segment.base
         name = file_names.file_name(base, file_names.TRANSACTION_INDEX)
         raw = files.read_bytes(self.segment.directory / name, index.INDEX_BYTES_MAX) or b""
         count = None if info is None else info.transaction_entries
         size = aborted_transactions.ENTRY_SIZE
         if count is not None and len(raw) < count * size:
-            self._add("transaction-index", "entries are missing", len(raw), f"{count} entries", len(raw) // size, name)
+            self._add(
+                "transaction-index",
+                "entries are missing",
+                len(raw),
+                f"{count} entries",
+                len(raw) // size,
+                name,
+            )
             return
         kept = raw if count is None else raw[: count * size]
         try:
             entries = aborted_transactions.decode(kept, base)
         except EmbedlogError as problem:
-            self._add("transaction-index", problem.message, problem.position, problem.expected, problem.found, name)
+            self._add(
+                "transaction-index",
+                problem.message,
+                problem.position,
+                problem.expected,
+                problem.found,
+                name,
+            )
             return
-        if info is not None and info.transaction_digest and aborted_transactions.digest(kept) != info.transaction_digest:
-            self._add("transaction-index", "the entries are not those that were written", 0, name=name)
+        if (
+            info is not None
+            and info.transaction_digest
+            and aborted_transactions.digest(kept) != info.transaction_digest
+        ):
+            self._add(
+                "transaction-index", "the entries are not those that were written", 0, name=name
+            )
             return
         if any(span.problem is not None for span in self.spans):
             return
         for row, each in enumerate(entries.tolist()):
             marker = self._aborts.get(each[3])
             if marker != each[1]:
-                self._add("transaction-index", "an entry has no abort marker", row * size,
-                          f"a marker of producer {each[1]} at offset {each[3]}", marker, name)  # fmt: skip
+                self._add(
+                    "transaction-index",
+                    "an entry has no abort marker",
+                    row * size,
+                    f"a marker of producer {each[1]} at offset {each[3]}",
+                    marker,
+                    name,
+                )
                 return

@@ -1,11 +1,14 @@
 """Reads a segment completely: the ranges of good batches, and the damaged ranges between them.
 
 SPANS-1  a good batch has a valid checksum, a valid header, and an offset after the previous batch
-SPANS-2  after damage the next batch is the one at the end that the damaged header names, whatever its offsets are. If none is
-    there, the next position with a valid batch of plausible offsets is searched for: a value can contain any bytes
-SPANS-3  a batch with a valid checksum is never damage: only its offset or epoch can be wrong. Where its neighbours leave room for
-    exactly its records, its offset is known. Otherwise it is unproven, or records before it are missing
-SPANS-4  while digests are known they are compared. A mismatch makes the batches since the last match unproven, not damaged
+SPANS-2  after damage the next batch is the one at the end that the damaged header names, whatever
+    its offsets are. If none is there, the next position with a valid batch of plausible offsets is
+    searched for: a value can contain any bytes
+SPANS-3  a batch with a valid checksum is never damage: only its offset or epoch can be wrong. Where
+    its neighbours leave room for exactly its records, its offset is known. Otherwise it is
+    unproven, or records before it are missing
+SPANS-4  while digests are known they are compared. A mismatch makes the batches since the last
+    match unproven, not damaged
 """
 
 from __future__ import annotations
@@ -24,10 +27,12 @@ Seen = Callable[[Batches], object]  # gets the good batches, with their position
 
 
 class Span(NamedTuple):
-    """A range of bytes. Good without a `problem`; `unproven`: its batches are valid, but one header is not as written.
+    """A range of bytes. Good without a `problem`; `unproven`: its batches are valid, but one header
+    is not as written.
 
-    A damaged range without bytes is a gap between two batches: the offsets from `first_offset` on are missing. With `header` it
-    is one good batch whose header is wrong, and whose first offset is `first_offset`.
+    A damaged range without bytes is a gap between two batches: the offsets from `first_offset` on
+    are missing. With `header` it is one good batch whose header is wrong, and whose first offset is
+    `first_offset`.
     """
 
     start: int
@@ -40,7 +45,9 @@ class Span(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What is known of a segment before it is read. `ceiling`: no offset reaches it, -1 if unknown."""
+    """What is known of a segment before it is read. `ceiling`: no offset reaches it, -1 if
+    unknown.
+    """
 
     base: int
     size: int
@@ -52,11 +59,20 @@ class Expected(NamedTuple):
 
 
 class SegmentReader:
-    """Reads one segment file; afterwards `chain` has the end of the last good batch and, without damage, the digest."""
+    """Reads one segment file; afterwards `chain` has the end of the last good batch and, without
+    damage, the digest.
+    """
 
     def __init__(self, fd: int, path: Path, expected: Expected, seen: Seen) -> None:
-        self._fd, self._path, self._expected, self._seen = fd, path, expected, seen
-        self.chain = Chain(max(expected.next_offset, expected.base), expected.epoch, gaps_allowed=expected.gaps_allowed)
+        self._fd = fd
+        self._path = path
+        self._expected = expected
+        self._seen = seen
+        self.chain = Chain(
+            max(expected.next_offset, expected.base),
+            expected.epoch,
+            gaps_allowed=expected.gaps_allowed,
+        )
         self.batches = 0
         self._passed: set[int] = set()  # positions of good batches that do not continue the log
         self.proven = True  # whether the digest of the chain is that of all bytes up to its end
@@ -93,11 +109,14 @@ class SegmentReader:
         return walk
 
     def _lose_proof(self) -> None:
-        self.proven, self.chain.gaps_allowed, self.chain.digest = False, True, 0
+        self.proven = False
+        self.chain.gaps_allowed = True
+        self.chain.digest = 0
 
     def _unproven(self, at: int, walk: Walk, first: int) -> Generator[Span, None, int]:
         """The good range up to the last match, and the unproven one up to the mismatch; its end."""
-        agreed, problem = walk.agreed, walk.problem
+        agreed = walk.agreed
+        problem = walk.problem
         assert agreed is not None
         assert problem is not None
         if agreed > walk.end:
@@ -122,15 +141,26 @@ class SegmentReader:
         return Span(at, found[0], first, found[1], problem)
 
     def _misplaced(self, at: int, problem: Problem | None) -> Span | None:
-        """A batch with a valid checksum that does not continue the one before (SPANS-3); None for any other bytes."""
+        """A batch with a valid checksum that does not continue the one before (SPANS-3); None for
+        any other bytes.
+        """
         found = self._valid_at(at)
         if found is None or problem is None:
             return None
         first, after, end = found
-        expected, follower = self.chain.next_offset, self._valid_at(end)
-        following = self._expected.ceiling if end >= self._expected.size else -1 if follower is None else follower[0]
+        expected = self.chain.next_offset
+        follower = self._valid_at(end)
+        following = (
+            self._expected.ceiling
+            if end >= self._expected.size
+            else -1
+            if follower is None
+            else follower[0]
+        )
         self.chain.epoch = -1
-        fits = following == expected + after - first or (following < 0 and not self._expected.gaps_allowed)
+        fits = following == expected + after - first or (
+            following < 0 and not self._expected.gaps_allowed
+        )
         if fits and first != expected:  # an epoch that decreases can be that of the batch before
             self.chain.next_offset = expected + after - first
             return Span(at, end, expected, self.chain.next_offset, problem, header=True)
@@ -141,20 +171,29 @@ class SegmentReader:
         return Span(at, end, first, after, problem, unproven=True)
 
     def _valid_at(self, position: int) -> tuple[int, int, int] | None:
-        """First offset, offset after the last record, and end of a batch with a valid checksum, None for any other bytes."""
+        """First offset, offset after the last record, and end of a batch with a valid checksum,
+        None for any other bytes.
+        """
         found = segment.batch_at(self._fd, self._path, position, self._expected.size)
         if found is None:
             return None
         first = int(found["base_offset"][0])
-        return first, first + int(found["last_offset_delta"][0]) + 1, position + int(found["size"][0])
+        return (
+            first,
+            first + int(found["last_offset_delta"][0]) + 1,
+            position + int(found["size"][0]),
+        )
 
     def _next_batch(self, at: int) -> tuple[int, int] | None:
         """Position and base offset of the next good batch after a damaged one (SPANS-2)."""
         named = segment.end_of_batch(self._fd, self._path, at, self._expected.size)
         following = None if named is None else self._valid_at(named)
         if named is not None and following is not None:
-            return named, following[0]  # also with impossible offsets: a batch that is valid in itself is never cut
-        found = segment.search_batch(self._fd, self._path, at + 1, self._expected.size, *self._bounds())
+            # also with impossible offsets: a batch that is valid in itself is never cut
+            return named, following[0]
+        found = segment.search_batch(
+            self._fd, self._path, at + 1, self._expected.size, *self._bounds()
+        )
         return None if found is None else (int(found["position"][0]), int(found["base_offset"][0]))
 
     def _bounds(self) -> tuple[int, int]:

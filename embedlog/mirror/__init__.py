@@ -1,4 +1,6 @@
-"""Copies topics between logs, and between a log and a Kafka cluster (extra `kafka`), exactly once: `Mirror`."""
+"""Copies topics between logs, and between a log and a Kafka cluster (extra `kafka`), exactly once:
+`Mirror`.
+"""
 
 from embedlog.mirror.mirror import Mirror, MirroredOffset, MirroredTopic, MirrorReport
 

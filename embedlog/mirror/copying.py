@@ -1,8 +1,11 @@
 """Contains `Copying`, the loop of a mirror: records, positions, topics and groups.
 
-MIRRORCOPY-1  the position of the source is committed with the records, so a killed mirror continues without loss or repetition
-MIRRORCOPY-2  the state is read after the transactional id was taken over: no earlier mirror can change it any more
-MIRRORCOPY-3  records that were deleted before they were copied end the mirror, unless the user permits it; each loss is reported
+MIRRORCOPY-1  the position of the source is committed with the records, so a killed mirror continues
+    without loss or repetition
+MIRRORCOPY-2  the state is read after the transactional id was taken over: no earlier mirror can
+    change it any more
+MIRRORCOPY-3  records that were deleted before they were copied end the mirror, unless the user
+    permits it; each loss is reported
 """
 
 from __future__ import annotations
@@ -11,7 +14,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from embedlog import DeadlineError, FencedError, OffsetOutOfRangeError, StateError, TopicPartition, UnknownTopicOrPartitionError
+from embedlog import (
+    DeadlineError,
+    FencedError,
+    OffsetOutOfRangeError,
+    StateError,
+    TopicPartition,
+    UnknownTopicOrPartitionError,
+)
 from embedlog.mirror.directory_sides import state_topic_of
 from embedlog.mirror.groups import GroupCopies
 from embedlog.mirror.mirror_state import MirrorState, topic_of
@@ -49,16 +59,27 @@ class Counts:
 class Copying:
     """One run of a mirror between two open sides."""
 
-    def __init__(self, source: Source, target: Target, plan: Plan, notice: Callable[[str], object]) -> None:
-        self._source, self._target, self._plan, self._notice = source, target, plan, notice
+    def __init__(
+        self, source: Source, target: Target, plan: Plan, notice: Callable[[str], object]
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._plan = plan
+        self._notice = notice
         self.state = MirrorState(topic_of(source.identity, plan.name))
         self._preparation = Preparation(
-            target, self.state, notice, prefix=plan.prefix, append=plan.append, replication_factor=plan.replication_factor
+            target,
+            self.state,
+            notice,
+            prefix=plan.prefix,
+            append=plan.append,
+            replication_factor=plan.replication_factor,
         )
         self.groups = GroupCopies(source, target, self.state, plan.groups, notice)
         self.counts = Counts()
         self._topics: dict[str, TopicFacts] = {}  # that are copied now
-        self._copies: set[str] = set()  # topics of the source that mirrors from the target have written
+        # topics of the source that mirrors from the target have written
+        self._copies: set[str] = set()
         self._starts: dict[TopicPartition, int] = {}
         self._assigned: list[TopicPartition] = []
         self._ended = False
@@ -75,12 +96,15 @@ class Copying:
     # ---- the loop --------------------------------------------------------------------------------
 
     def run(self, *, follow: bool, progress: Advance) -> None:
-        """Copy up to the present ends, or until `end`. Raises FencedError if another mirror took over."""
+        """Copy up to the present ends, or until `end`. Raises FencedError if another mirror took
+        over.
+        """
         try:
             self._run(follow, progress)
         except FencedError as fenced:
             raise FencedError(
-                f"another mirror from {self._source.label} to {self._target.label} has taken over: mirrors that run at the same"
+                f"another mirror from {self._source.label} to {self._target.label} has taken "
+                "over: mirrors that run at the same"
                 " time need different topics and names"
             ) from fenced
 
@@ -98,10 +122,14 @@ class Copying:
                 stalled = time.monotonic() + STALLED_S
             elif time.monotonic() > stalled:
                 raise DeadlineError(
-                    f"no records from {self._source.label}", expected=f"{STALLED_S:g} s", found=f"{len(ends)} open"
+                    f"no records from {self._source.label}",
+                    expected=f"{STALLED_S:g} s",
+                    found=f"{len(ends)} open",
                 )
             self._drop_complete(follow, ends)
-            done = sum(self._position(place).offset - start for place, start in self._starts.items())
+            done = sum(
+                self._position(place).offset - start for place, start in self._starts.items()
+            )
             progress(done, max(done, total))
             if follow and time.monotonic() >= due:
                 self._refresh()
@@ -147,7 +175,9 @@ class Copying:
             lines.extend(self.state.copied(pieces, written))
             return lines
 
-        self._target.write([(self._plan.prefix + piece.place.topic, piece) for piece in pieces], lines_of)
+        self._target.write(
+            [(self._plan.prefix + piece.place.topic, piece) for piece in pieces], lines_of
+        )
         self.state.apply(lines)
         records = self.counts.records
         for piece in pieces:
@@ -163,7 +193,9 @@ class Copying:
         """Without `follow`, read no partition after its end."""
         if follow:
             return
-        complete = [place for place, end in ends.items() if self._source.position(place).offset >= end]
+        complete = [
+            place for place, end in ends.items() if self._source.position(place).offset >= end
+        ]
         if complete:
             self._settle(complete)
             self._source.remove(complete)
@@ -171,12 +203,16 @@ class Copying:
                 del ends[place]
 
     def _settle(self, places: list[TopicPartition] | None = None) -> None:
-        """Commit positions after offsets without records, such as markers: their deletion is no loss."""
+        """Commit positions after offsets without records, such as markers: their deletion is no
+        loss.
+        """
         assigned = self._assigned if places is None else places
         moved = {place: self._source.position(place) for place in assigned}
         known = self.state.positions
         lines = self.state.moved(
-            (place, position) for place, position in moved.items() if place not in known or position.offset > known[place].offset
+            (place, position)
+            for place, position in moved.items()
+            if place not in known or position.offset > known[place].offset
         )
         if lines:
             self._target.write([], lambda _: lines)
@@ -185,19 +221,28 @@ class Copying:
             self._assigned = [place for place in self._assigned if place not in set(places)]
 
     def _checked(self, place: TopicPartition, position: Position, start: int, end: int) -> Position:
-        """The position to continue at. Raises OffsetOutOfRangeError after a loss, StateError for a shorter source."""
+        """The position to continue at. Raises OffsetOutOfRangeError after a loss, StateError for a
+        shorter source.
+        """
         name = f"{place.topic}-{place.partition}"
         if position.offset > end:
             raise StateError(
-                f"{name} in {self._source.label} ends before the records that were copied: it was restored, or has lost records",
-                expected=f"offset {position.offset}", found=f"the end {end}",
-            )  # fmt: skip
+                f"{name} in {self._source.label} ends before the records that were copied: it was "
+                "restored, or has lost records",
+                expected=f"offset {position.offset}",
+                found=f"the end {end}",
+            )
         if position.offset >= start:
             return position
-        lost = f"{name}: offsets {position.offset} to {start - 1} were deleted at the source before they were copied"
+        lost = (
+            f"{name}: offsets {position.offset} to {start - 1} were deleted at the source before "
+            "they were copied"
+        )
         if not self._plan.skip_deleted:
             raise OffsetOutOfRangeError(
-                f"{lost}; --skip-deleted continues at {start}", topic=place.topic, partition=place.partition
+                f"{lost}; --skip-deleted continues at {start}",
+                topic=place.topic,
+                partition=place.partition,
             )
         self._notice(lost)
         return Position(start)
@@ -219,9 +264,11 @@ class Copying:
         if changed:
             self._preparation.prepare(changed)
             new = [
-                place for topic in changed for number in range(topic.partition_count)
+                place
+                for topic in changed
+                for number in range(topic.partition_count)
                 if (place := TopicPartition(topic.name, number)) not in self._starts
-            ]  # fmt: skip
+            ]
             self._topics |= {topic.name: topic for topic in changed}
             self._add(new)
 
@@ -239,7 +286,9 @@ class Copying:
         starts = {}
         for place, (start, end) in self._source.bounds(places).items():
             known = self.state.positions.get(place)
-            starts[place] = Position(start) if known is None else self._checked(place, known, start, end)
+            starts[place] = (
+                Position(start) if known is None else self._checked(place, known, start, end)
+            )
             self._starts[place] = starts[place].offset
         self._source.add(starts)
         self._assigned += places

@@ -1,7 +1,9 @@
 """Contains the sides of a mirror that are log directories, or sets of them.
 
-MIRRORDIRECTORY-1  a source is only read: it may be opened read-only, and other processes write it meanwhile
-MIRRORDIRECTORY-2  a record with a timestamp before 1970 gets the present time, because no side accepts it
+MIRRORDIRECTORY-1  a source is only read: it may be opened read-only, and other processes write it
+    meanwhile
+MIRRORDIRECTORY-2  a record with a timestamp before 1970 gets the present time, because no side
+    accepts it
 """
 
 from __future__ import annotations
@@ -26,20 +28,31 @@ from embedlog import (
     UnknownTopicOrPartitionError,
     WakeupError,
 )
-from embedlog.mirror.sides import INTERNAL, Lines, Piece, Position, Settings, Span, TopicFacts, without_refused
+from embedlog.mirror.sides import (
+    INTERNAL,
+    Lines,
+    Piece,
+    Position,
+    Settings,
+    Span,
+    TopicFacts,
+    without_refused,
+)
 
 RECORDS_MAX = 20_000  # of one transaction
 BYTES_MAX = 16 << 20
 REQUEST_MAX = (1 << 31) - 1  # the topic limits the size of records
 TRANSACTION_TIMEOUT_MS = 900_000  # Kafka's maximum: a frozen mirror keeps its transaction
-STATE_SEGMENT_BYTES = 4 << 20  # the state topic is read at each start, and only closed segments are compacted
+# the state topic is read at each start, and only closed segments are compacted
+STATE_SEGMENT_BYTES = 4 << 20
 
 
 class _DirectorySide:
     """The reads that both sides need."""
 
     def __init__(self, log: Log, label: str) -> None:
-        self.label, self.identity = label, log.identity
+        self.label = label
+        self.identity = log.identity
         self._log = log
 
     def topic_names(self) -> list[str]:
@@ -63,7 +76,9 @@ class _DirectorySide:
             for place in wanted:
                 part = parts.get(place.partition)
                 if part is None:
-                    raise UnknownTopicOrPartitionError(f"no partition {place.partition} of {topic!r}")
+                    raise UnknownTopicOrPartitionError(
+                        f"no partition {place.partition} of {topic!r}"
+                    )
                 found[place] = part.log_start_offset, part.last_stable_offset
         return found
 
@@ -82,11 +97,16 @@ class DirectorySource(_DirectorySide):
 
     def __init__(self, log: Log, label: str, settings: Settings) -> None:
         super().__init__(log, label)
-        given = {"isolation.level": "read_committed", "auto.offset.reset": "none", "max.poll.records": RECORDS_MAX,
-                 "fetch.max.bytes": BYTES_MAX}  # fmt: skip
+        given = {
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "none",
+            "max.poll.records": RECORDS_MAX,
+            "fetch.max.bytes": BYTES_MAX,
+        }
         self._consumer = log.consumer(config={**given, **settings})
         self._epochs: dict[TopicPartition, int] = {}
-        self._woken = threading.Event()  # for the time without a topic, in which a consumer does not wait
+        # for the time without a topic, in which a consumer does not wait
+        self._woken = threading.Event()
 
     def add(self, starts: Mapping[TopicPartition, Position]) -> None:
         self._consumer.assign([*self._consumer.assignment(), *starts])
@@ -115,12 +135,18 @@ class DirectorySource(_DirectorySide):
     def _piece(self, place: TopicPartition, rows: list[Record[bytes, bytes]]) -> Piece:
         self._epochs[place] = rows[-1].leader_epoch
         headers = [each.headers for each in rows]
-        keys, values = [each.key for each in rows], [each.value for each in rows]
+        keys = [each.key for each in rows]
+        values = [each.value for each in rows]
         return Piece(
-            place, [each.offset for each in rows], [each.timestamp_ms for each in rows], keys, values,
-            headers if any(headers) else None, Position(rows[-1].offset + 1, rows[-1].leader_epoch),
+            place,
+            [each.offset for each in rows],
+            [each.timestamp_ms for each in rows],
+            keys,
+            values,
+            headers if any(headers) else None,
+            Position(rows[-1].offset + 1, rows[-1].leader_epoch),
             sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values))),
-        )  # fmt: skip
+        )
 
     def position(self, place: TopicPartition) -> Position:
         return Position(self._consumer.position(place), self._epochs.get(place, -1))
@@ -153,10 +179,16 @@ class DirectoryTarget(_DirectorySide):
     def create(self, facts: TopicFacts, replication_factor: int | None) -> list[str]:
         def create(config: dict[str, str]) -> None:
             self._log.create_topic(
-                facts.name, facts.partition_count, config, replication_factor=replication_factor, exist_ok=True
+                facts.name,
+                facts.partition_count,
+                config,
+                replication_factor=replication_factor,
+                exist_ok=True,
             )
 
-        return without_refused(facts.config, create, lambda problem: isinstance(problem, ConfigError))
+        return without_refused(
+            facts.config, create, lambda problem: isinstance(problem, ConfigError)
+        )
 
     def grow(self, name: str, partition_count: int) -> None:
         self._log.create_partitions(name, partition_count)
@@ -164,14 +196,19 @@ class DirectoryTarget(_DirectorySide):
     def begin(self, transactional_id: str, state_topic: str) -> None:
         given = {"max.request.size": REQUEST_MAX, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
         config = {**given, **self._settings, "transactional.id": transactional_id}
-        self._producer, self._state_topic = self._log.producer(config), state_topic
+        self._producer = self._log.producer(config)
+        self._state_topic = state_topic
         self._producer.init_transactions()
 
-    def write(self, pieces: Sequence[tuple[str, Piece]], lines_of: Callable[[list[list[Span]]], Lines]) -> None:
+    def write(
+        self, pieces: Sequence[tuple[str, Piece]], lines_of: Callable[[list[list[Span]]], Lines]
+    ) -> None:
         assert self._producer is not None, "begin() comes first"
         with self._producer.transaction() as producer:
             futures = self._sent(producer, pieces)
-            written = [[Span(base, count) for _, _, base, count in future.result()] for future in futures]
+            written = [
+                [Span(base, count) for _, _, base, count in future.result()] for future in futures
+            ]
             for key, value in lines_of(written):
                 producer.send(self._state_topic, value, key, partition=0)
 
@@ -183,10 +220,14 @@ class DirectoryTarget(_DirectorySide):
             try:
                 futures.append(
                     producer.send_batch(
-                        topic, piece.values, piece.keys, partition=piece.place.partition,
-                        timestamps_ms=_valid(piece.timestamps_ms), headers=piece.headers,
+                        topic,
+                        piece.values,
+                        piece.keys,
+                        partition=piece.place.partition,
+                        timestamps_ms=_valid(piece.timestamps_ms),
+                        headers=piece.headers,
                     )
-                )  # fmt: skip
+                )
             except InvalidTransactionStateError:
                 for future in futures:
                     future.result()  # the error of the record that the producer refers to

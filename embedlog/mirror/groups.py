@@ -1,12 +1,14 @@
 """Copies the committed offsets of groups, translated to offsets of the target.
 
-MIRRORGROUP-1  a translated offset is never after the exact one (OFFSETMAP-4); one that is not copied yet is the end of the copy
+MIRRORGROUP-1  a translated offset is never after the exact one (OFFSETMAP-4); one that is not
+    copied yet is the end of the copy
 MIRRORGROUP-2  a group with members at the target is left alone
 MIRRORGROUP-3  an offset at the target moves back only if the mirror committed the present one
-MIRRORGROUP-4  the state has the next offset before its commit, beside the present one if the mirror committed it. So the next
-    mirror knows the commit of one that was killed between the two
-MIRRORGROUP-5  the state forgets an offset that was not committed, and one that is no longer the present one. Members can commit
-    the same offset later. Nothing is noted while the group has members: the mirror looks for them first
+MIRRORGROUP-4  the state has the next offset before its commit, beside the present one if the mirror
+    committed it. So the next mirror knows the commit of one that was killed between the two
+MIRRORGROUP-5  the state forgets an offset that was not committed, and one that is no longer the
+    present one. Members can commit the same offset later. Nothing is noted while the group has
+    members: the mirror looks for them first
 """
 
 from __future__ import annotations
@@ -32,9 +34,11 @@ class GroupCopies:
     state: MirrorState
     groups: Sequence[str] | None
     notice: Callable[[str], object]
-    offsets: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)  # committed in this run, by target partitions
+    # committed in this run, by target partitions
+    offsets: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
     _busy: set[str] = field(default_factory=set)
-    _complete: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)  # source offsets that need no further look
+    # source offsets that need no further look
+    _complete: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
 
     def copy(self) -> None:
         """Commit the offsets that have changed."""
@@ -46,21 +50,33 @@ class GroupCopies:
             self._copy(group)
 
     def _copy(self, group: str) -> None:
-        found = {place: offset for place, offset in self.source.group_offsets(group).items() if place in self.state.positions}
+        found = {
+            place: offset
+            for place, offset in self.source.group_offsets(group).items()
+            if place in self.state.positions
+        }
         if not found or self._complete.get(group) == found:
             return
-        targets = {place: TopicPartition(self.state.topic_pairs[place.topic].target, place.partition) for place in found}
+        targets = {
+            place: TopicPartition(self.state.topic_pairs[place.topic].target, place.partition)
+            for place in found
+        }
         present = self.target.group_offsets(group)
         bounds = self.target.bounds(targets.values())
         changed: dict[TopicPartition, int] = {}
-        known: dict[TopicPartition, tuple[int, ...]] = {}  # of the present offsets, those that the mirror committed
+        # of the present offsets, those that the mirror committed
+        known: dict[TopicPartition, tuple[int, ...]] = {}
         for place, offset in found.items():
             tp = targets[place]
             start, end = bounds[tp]
             translated = self.state.map(place).translate(offset)
             wanted = max(start, end if translated is None else translated)
             old = present.get(tp)
-            known[place] = (old,) if old is not None and old in self.state.groups.get((group, place), ()) else ()
+            known[place] = (
+                (old,)
+                if old is not None and old in self.state.groups.get((group, place), ())
+                else ()
+            )
             if old is None or wanted > old or (known[place] and wanted != old):
                 changed[place] = wanted
         if changed and not self._commit(group, targets, changed, known):
@@ -92,7 +108,9 @@ class GroupCopies:
     def _note(self, group: str, offsets: Mapping[TopicPartition, tuple[int, ...]]) -> None:
         """Write the offsets of which the mirror has committed one, where the state has others."""
         state = self.state.groups
-        lines = self.state.committed(group, [each for each in offsets.items() if each[1] != state.get((group, each[0]), ())])
+        lines = self.state.committed(
+            group, [each for each in offsets.items() if each[1] != state.get((group, each[0]), ())]
+        )
         if lines:
             self.target.write([], lambda _: lines)
             self.state.apply(lines)

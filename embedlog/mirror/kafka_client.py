@@ -1,4 +1,5 @@
-"""Contains `KafkaSide`, the calls of both sides that are Kafka clusters, and the errors of Kafka's client as typed errors.
+"""Contains `KafkaSide`, the calls of both sides that are Kafka clusters, and the errors of Kafka's
+client as typed errors.
 
 KAFKASIDE-1  every call has a deadline, for which an unreachable broker is waited for
 KAFKASIDE-2  the client's own log lines are not printed; an error contains their text
@@ -24,10 +25,23 @@ CONNECT_S = 15.0  # of the first call
 DEADLINE_S = 60.0
 FENCED = ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
 TRANSIENT = (  # while brokers start, or are elected
-    "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "NOT_CONTROLLER", "NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE",
-    "COORDINATOR_LOAD_IN_PROGRESS", "BROKER_NOT_AVAILABLE", "OFFSET_NOT_AVAILABLE", "REQUEST_TIMED_OUT", "NETWORK_EXCEPTION",
-    "KAFKA_STORAGE_ERROR", "_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_WAIT_COORD", "_RESOLVE",
-)  # fmt: skip
+    "LEADER_NOT_AVAILABLE",
+    "NOT_LEADER_FOR_PARTITION",
+    "NOT_CONTROLLER",
+    "NOT_COORDINATOR",
+    "COORDINATOR_NOT_AVAILABLE",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "BROKER_NOT_AVAILABLE",
+    "OFFSET_NOT_AVAILABLE",
+    "REQUEST_TIMED_OUT",
+    "NETWORK_EXCEPTION",
+    "KAFKA_STORAGE_ERROR",
+    "_TRANSPORT",
+    "_TIMED_OUT",
+    "_ALL_BROKERS_DOWN",
+    "_WAIT_COORD",
+    "_RESOLVE",
+)
 AGAIN_S = 0.2
 ABSENT = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID")
 
@@ -36,7 +50,9 @@ Answer = TypeVar("Answer")
 
 
 class KafkaClusterError(EmbedlogError):
-    """A Kafka cluster refused a call, or did not answer in time; `name` is Kafka's name of the error."""
+    """A Kafka cluster refused a call, or did not answer in time; `name` is Kafka's name of the
+    error.
+    """
 
     __module__ = "embedlog.mirror.kafka_client"
 
@@ -103,7 +119,9 @@ class KafkaSide:
 
     def _answers(self, request: Callable[[], Mapping[Any, Any]]) -> dict[Any, Any]:
         """The answers to a request that only reads, or that may be repeated."""
-        return self._repeated(lambda: {key: future.result(DEADLINE_S) for key, future in request().items()})
+        return self._repeated(
+            lambda: {key: future.result(DEADLINE_S) for key, future in request().items()}
+        )
 
     # ---- topics ----------------------------------------------------------------------------------
 
@@ -132,13 +150,20 @@ class KafkaSide:
         """The settings are read when a topic is first seen."""
         known = {name: self._described[name] for name in found.keys() & self._described.keys()}
         same = {name: each for name, each in known.items() if each.topic_id == found[name].topic_id}
-        new = [admin.ConfigResource(admin.ConfigResource.Type.TOPIC, name) for name in found.keys() - same.keys()]
+        new = [
+            admin.ConfigResource(admin.ConfigResource.Type.TOPIC, name)
+            for name in found.keys() - same.keys()
+        ]
         configs = {name: each.config for name, each in same.items()}
         own = admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
         request = partial(self._admin.describe_configs, new, request_timeout=DEADLINE_S)
         for resource, entries in self._answers(request).items() if new else ():
-            configs[resource.name] = {key: each.value for key, each in entries.items() if each.source == own}
-        self._described |= {name: each._replace(config=configs[name]) for name, each in found.items()}
+            configs[resource.name] = {
+                key: each.value for key, each in entries.items() if each.source == own
+            }
+        self._described |= {
+            name: each._replace(config=configs[name]) for name, each in found.items()
+        }
         return {name: self._described[name] for name in found}
 
     def bounds(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
@@ -151,20 +176,33 @@ class KafkaSide:
 
     def _offsets(self, places: list[TopicPartition], wanted: Any) -> dict[TopicPartition, int]:
         request = partial(
-            self._admin.list_offsets, {confluent_kafka.TopicPartition(*place): wanted for place in places},
-            isolation_level=confluent_kafka.IsolationLevel.READ_COMMITTED, request_timeout=DEADLINE_S,
-        )  # fmt: skip
-        return {TopicPartition(each.topic, each.partition): answer.offset for each, answer in self._answers(request).items()}
+            self._admin.list_offsets,
+            {confluent_kafka.TopicPartition(*place): wanted for place in places},
+            isolation_level=confluent_kafka.IsolationLevel.READ_COMMITTED,
+            request_timeout=DEADLINE_S,
+        )
+        return {
+            TopicPartition(each.topic, each.partition): answer.offset
+            for each, answer in self._answers(request).items()
+        }
 
     # ---- records of a state topic ----------------------------------------------------------------
 
     def consumer(self, **settings: Any) -> Any:
-        """A consumer of committed records; the client requires the name of a group, in which nothing is committed."""
+        """A consumer of committed records; the client requires the name of a group, in which
+        nothing is committed.
+        """
         given = {
-            "group.id": f"mirror-{uuid4().hex}", "enable.auto.commit": False, "enable.auto.offset.store": False,
-            "isolation.level": "read_committed", "auto.offset.reset": "error", "enable.partition.eof": True,
-            "fetch.wait.max.ms": 100, "queued.max.messages.kbytes": 32768, "check.crcs": True,
-        }  # fmt: skip
+            "group.id": f"mirror-{uuid4().hex}",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 100,
+            "queued.max.messages.kbytes": 32768,
+            "check.crcs": True,
+        }
         with self.calls():
             return confluent_kafka.Consumer({**given, **self._settings, **settings})
 
@@ -175,7 +213,8 @@ class KafkaSide:
         try:
             reader.assign([confluent_kafka.TopicPartition(topic, 0, position)])
             deadline = time.monotonic() + DEADLINE_S
-            while position < end:  # a leader that was just elected may report an earlier end of the partition
+            # a leader that was just elected may report an earlier end of the partition
+            while position < end:
                 for message in reader.consume(10_000, 0.1):
                     error = message.error()
                     if error is None:
@@ -187,7 +226,9 @@ class KafkaSide:
                     elif error.name() not in TRANSIENT:
                         raise typed(error, self.label)
                 if time.monotonic() > deadline:
-                    raise KafkaClusterError(f"{self.label}: no records of {topic} within {DEADLINE_S:g} s")
+                    raise KafkaClusterError(
+                        f"{self.label}: no records of {topic} within {DEADLINE_S:g} s"
+                    )
         finally:
             reader.close()
 

@@ -1,7 +1,9 @@
 """Contains `KafkaTarget`: a Kafka cluster as the target of a mirror.
 
-KAFKATARGET-1  the offsets of the records are known before the lines are written: each record has a delivery report
-KAFKATARGET-2  a transaction that cannot be committed is aborted, and the mirror ends; the next run continues before it
+KAFKATARGET-1  the offsets of the records are known before the lines are written: each record has a
+    delivery report
+KAFKATARGET-2  a transaction that cannot be committed is aborted, and the mirror ends; the next run
+    continues before it
 """
 
 from __future__ import annotations
@@ -23,7 +25,12 @@ MESSAGE_BYTES_MAX = 1_000_000_000  # the topic limits the size of records
 TRANSACTION_TIMEOUT_MS = 60_000
 POLL_S = 0.05
 REPORTS_EVERY = 500  # records after which delivery reports are taken
-WITH_MEMBERS = ("UNKNOWN_MEMBER_ID", "NON_EMPTY_GROUP", "REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION")
+WITH_MEMBERS = (
+    "UNKNOWN_MEMBER_ID",
+    "NON_EMPTY_GROUP",
+    "REBALANCE_IN_PROGRESS",
+    "ILLEGAL_GENERATION",
+)
 
 
 class KafkaTarget(KafkaSide):
@@ -37,54 +44,81 @@ class KafkaTarget(KafkaSide):
 
     def create(self, facts: TopicFacts, replication_factor: int | None) -> list[str]:
         def create(config: dict[str, str]) -> None:
-            topic = admin.NewTopic(facts.name, facts.partition_count, replication_factor or -1, config=config)
+            topic = admin.NewTopic(
+                facts.name, facts.partition_count, replication_factor or -1, config=config
+            )
             with self.calls():
-                for future in self._admin.create_topics([topic], operation_timeout=DEADLINE_S).values():
+                for future in self._admin.create_topics(
+                    [topic], operation_timeout=DEADLINE_S
+                ).values():
                     future.result(DEADLINE_S)
 
-        lost = without_refused(facts.config, create, lambda problem: getattr(problem, "name", "") == "INVALID_CONFIG")
+        lost = without_refused(
+            facts.config, create, lambda problem: getattr(problem, "name", "") == "INVALID_CONFIG"
+        )
         self._wait_until_present(facts.name, facts.partition_count)
         return lost
 
     def grow(self, name: str, partition_count: int) -> None:
         with self.calls():
-            for future in self._admin.create_partitions([admin.NewPartitions(name, partition_count)]).values():
+            for future in self._admin.create_partitions(
+                [admin.NewPartitions(name, partition_count)]
+            ).values():
                 future.result(DEADLINE_S)
         self._wait_until_present(name, partition_count)
 
     def _wait_until_present(self, name: str, partition_count: int) -> None:
-        """Until the brokers have the partitions with their leaders: the answer to a creation can be earlier."""
+        """Until the brokers have the partitions with their leaders: the answer to a creation can be
+        earlier.
+        """
         deadline = time.monotonic() + DEADLINE_S
         while True:
-            topic = self._repeated(lambda: self._admin.list_topics(name, timeout=DEADLINE_S).topics[name])
-            if topic.error is None and sum(each.leader >= 0 for each in topic.partitions.values()) >= partition_count:
+            topic = self._repeated(
+                lambda: self._admin.list_topics(name, timeout=DEADLINE_S).topics[name]
+            )
+            if (
+                topic.error is None
+                and sum(each.leader >= 0 for each in topic.partitions.values()) >= partition_count
+            ):
                 return
             if time.monotonic() > deadline:
-                raise DeadlineError(f"{self.label}: the topic {name} has no leaders", expected=f"{DEADLINE_S:g} s")
+                raise DeadlineError(
+                    f"{self.label}: the topic {name} has no leaders", expected=f"{DEADLINE_S:g} s"
+                )
             self._admin.poll(POLL_S)
 
     # ---- transactions ----------------------------------------------------------------------------
 
     def begin(self, transactional_id: str, state_topic: str) -> None:
-        given = {"message.max.bytes": MESSAGE_BYTES_MAX, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
+        given = {
+            "message.max.bytes": MESSAGE_BYTES_MAX,
+            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+        }
         self._state_topic = state_topic
         with self.calls():
-            self._producer = confluent_kafka.Producer({**given, **self._settings, "transactional.id": transactional_id})
+            self._producer = confluent_kafka.Producer(
+                {**given, **self._settings, "transactional.id": transactional_id}
+            )
             self._producer.init_transactions(DEADLINE_S)
 
-    def write(self, pieces: Sequence[tuple[str, Piece]], lines_of: Callable[[list[list[Span]]], Lines]) -> None:
+    def write(
+        self, pieces: Sequence[tuple[str, Piece]], lines_of: Callable[[list[list[Span]]], Lines]
+    ) -> None:
         try:
             with self.calls():
                 self._producer.begin_transaction()
                 self._write(pieces, lines_of)
                 self._commit()
-        except SystemError as problem:  # the client raises a fatal error, then calls a callback, and loses the exception
+        except SystemError as problem:
+            # the client raises a fatal error, then calls a callback, and loses the exception
             raise self._fatal() from problem
         except EmbedlogError:  # not for an interrupt: the abort can wait for the brokers
             self._abort()
             raise
 
-    def _write(self, pieces: Sequence[tuple[str, Piece]], lines_of: Callable[[list[list[Span]]], Lines]) -> None:
+    def _write(
+        self, pieces: Sequence[tuple[str, Piece]], lines_of: Callable[[list[list[Span]]], Lines]
+    ) -> None:
         self._failed = []
         offsets: list[list[int]] = [[] for _ in pieces]
         for (topic, piece), found in zip(pieces, offsets, strict=True):
@@ -95,9 +129,11 @@ class KafkaTarget(KafkaSide):
         self._flush()
 
     def _produce(self, topic: str, piece: Piece, delivered: Any) -> None:
-        send, number = self._send, piece.place.partition
+        send = self._send
+        number = piece.place.partition
         headers: Any = repeat(None) if piece.headers is None else map(list, piece.headers)
-        rows = zip(piece.keys, piece.values, piece.timestamps_ms, headers, strict=False)  # the headers may be endless
+        # the headers may be endless
+        rows = zip(piece.keys, piece.values, piece.timestamps_ms, headers, strict=False)
         for row, (key, value, time_ms, pairs) in enumerate(rows, 1):
             send(topic, value, key, number, delivered, timestamp=max(0, time_ms), headers=pairs)
             if row % REPORTS_EVERY == 0:
@@ -117,7 +153,9 @@ class KafkaTarget(KafkaSide):
                 return
             except BufferError:
                 if time.monotonic() > deadline:
-                    raise DeadlineError(f"{self.label}: records were not accepted", expected=f"{DEADLINE_S:g} s") from None
+                    raise DeadlineError(
+                        f"{self.label}: records were not accepted", expected=f"{DEADLINE_S:g} s"
+                    ) from None
 
     def _delivered(self, found: list[int], error: Any, message: Any) -> None:
         if error is None:
@@ -131,7 +169,9 @@ class KafkaTarget(KafkaSide):
             topic, error = self._failed[0]
             raise typed(error, f"{self.label}: {topic}")
         if left:
-            raise DeadlineError(f"{self.label}: {left} records were not acknowledged", expected=f"{DEADLINE_S:g} s")
+            raise DeadlineError(
+                f"{self.label}: {left} records were not acknowledged", expected=f"{DEADLINE_S:g} s"
+            )
 
     def _commit(self) -> None:
         deadline = time.monotonic() + DEADLINE_S
@@ -144,7 +184,9 @@ class KafkaTarget(KafkaSide):
                     raise
 
     def _abort(self) -> None:
-        """Abort, if that is still possible; otherwise the next mirror does it when it takes over."""
+        """Abort, if that is still possible; otherwise the next mirror does it when it takes
+        over.
+        """
         try:
             self._producer.abort_transaction(DEADLINE_S)
         except confluent_kafka.KafkaException:
@@ -156,7 +198,9 @@ class KafkaTarget(KafkaSide):
             self._producer.abort_transaction(DEADLINE_S)
         except confluent_kafka.KafkaException as problem:
             return typed(problem.args[0], self.label)
-        return KafkaClusterError(f"{self.label}: the transaction was aborted after an error of the client")
+        return KafkaClusterError(
+            f"{self.label}: the transaction was aborted after an error of the client"
+        )
 
     # ---- groups ----------------------------------------------------------------------------------
 
@@ -170,10 +214,14 @@ class KafkaTarget(KafkaSide):
             return True
 
     def commit_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
-        wanted = [confluent_kafka.TopicPartition(*place, offset) for place, offset in offsets.items()]
+        wanted = [
+            confluent_kafka.TopicPartition(*place, offset) for place, offset in offsets.items()
+        ]
         request = [confluent_kafka.ConsumerGroupTopicPartitions(group, wanted)]
         try:
-            call = partial(self._admin.alter_consumer_group_offsets, request, request_timeout=DEADLINE_S)
+            call = partial(
+                self._admin.alter_consumer_group_offsets, request, request_timeout=DEADLINE_S
+            )
             (answer,) = self._answers(call).values()
             for each in answer.topic_partitions:
                 if each.error is not None:
@@ -185,7 +233,9 @@ class KafkaTarget(KafkaSide):
         return True
 
     def close(self) -> None:
-        """A transaction that is open is aborted by the next mirror, or by the broker after its timeout."""
+        """A transaction that is open is aborted by the next mirror, or by the broker after its
+        timeout.
+        """
         self._producer = None
 
 

@@ -1,4 +1,5 @@
-"""Contains `Mirror`: topics of one log, with their records and groups, copied to another one exactly once.
+"""Contains `Mirror`: topics of one log, with their records and groups, copied to another one
+exactly once.
 
 MIRROR-1  a side is a log directory, a set of them, an open log, or `kafka://HOST:PORT[,HOST:PORT]`
 MIRROR-2  confluent-kafka is imported only if a side is a Kafka cluster
@@ -59,16 +60,17 @@ class MirrorReport:
 class Mirror:
     """Copies topics from one log to another; used in `with`, or closed by `close`.
 
-    `topics` are names, `pattern` is a regular expression for whole names; without both, all topics are copied. `groups` are
-    ids, or None for all. A topic keeps its name, after `prefix`. `name` distinguishes mirrors that run at the same time.
-    `append` permits targets that have other records, `skip_deleted` the loss of records that were deleted before their copy.
-    `source_config` and `target_config` are settings of the clients of a side.
+    `topics` are names, `pattern` is a regular expression for whole names; without both, all topics
+    are copied. `groups` are ids, or None for all. A topic keeps its name, after `prefix`. `name`
+    distinguishes mirrors that run at the same time. `append` permits targets that have other
+    records, `skip_deleted` the loss of records that were deleted before their copy. `source_config`
+    and `target_config` are settings of the clients of a side.
 
     Raises ConfigError, MissingExtraError, and what `embedlog.open` raises.
 
     Examples:
-        >>> with Mirror("data", "kafka://localhost:9092", topics=["events"]) as mirror:        # doctest: +SKIP
-        ...     report = mirror.run()
+        >>> with Mirror("data", "kafka://localhost:9092", topics=["events"]) as mirror:        #
+        doctest: +SKIP ...     report = mirror.run()
     """
 
     def __init__(
@@ -89,15 +91,24 @@ class Mirror:
         notice: Callable[[str], object] = lambda text: None,
     ) -> None:
         plan = Plan(
-            Selection(tuple(topics), pattern), None if groups is None else tuple(groups), _checked_name(name), prefix, append,
-            skip_deleted, replication_factor,
-        )  # fmt: skip
+            Selection(tuple(topics), pattern),
+            None if groups is None else tuple(groups),
+            _checked_name(name),
+            prefix,
+            append,
+            skip_deleted,
+            replication_factor,
+        )
         self._opened = ExitStack()
         try:
             reading = _opened_source(source, source_config or {}, self._opened)
             writing = _opened_target(target, target_config or {}, self._opened)
             if reading.identity == writing.identity:
-                raise ConfigError("the source and the target are the same log", expected="two logs", found=reading.label)
+                raise ConfigError(
+                    "the source and the target are the same log",
+                    expected="two logs",
+                    found=reading.label,
+                )
             self._copying = Copying(reading, writing, plan, notice)
         except BaseException:
             self._opened.close()
@@ -107,8 +118,9 @@ class Mirror:
     def run(self, *, follow: bool = False, progress: Advance | None = None) -> MirrorReport:
         """Copy up to the present ends, or with `follow` until `end`; call it once.
 
-        `progress(offsets copied, all offsets)` is called repeatedly. Raises FencedError if another mirror took over,
-        OffsetOutOfRangeError for deleted records, StateError for topics that were created again, and errors of both sides.
+        `progress(offsets copied, all offsets)` is called repeatedly. Raises FencedError if another
+        mirror took over, OffsetOutOfRangeError for deleted records, StateError for topics that were
+        created again, and errors of both sides.
         """
         self._copying.run(follow=follow, progress=progress or (lambda done, total: None))
         return self.report()
@@ -121,9 +133,15 @@ class Mirror:
         """What was copied up to now."""
         counts = self._copying.counts
         found = sorted(self._copying.topics())
-        topics = tuple(MirroredTopic(each, self._prefix + each, counts.records.get(each, 0)) for each in found)
+        topics = tuple(
+            MirroredTopic(each, self._prefix + each, counts.records.get(each, 0)) for each in found
+        )
         offsets = sorted(self._copying.groups.offsets.items())
-        return MirrorReport(topics, tuple(MirroredOffset(group, *tp, at) for (group, tp), at in offsets), counts.size_bytes)
+        return MirrorReport(
+            topics,
+            tuple(MirroredOffset(group, *tp, at) for (group, tp), at in offsets),
+            counts.size_bytes,
+        )
 
     def close(self) -> None:
         """Close both sides, except logs that were given open. Idempotent."""
@@ -132,13 +150,25 @@ class Mirror:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
 def _checked_name(name: str) -> str:
-    if name and (len(name) > NAME_CHARACTERS or not all(each.isascii() and (each.isalnum() or each in ".-") for each in name)):
-        raise ConfigError("name of a mirror", expected="letters, digits, . and -", found=repr(name[:NAME_CHARACTERS]))
+    if name and (
+        len(name) > NAME_CHARACTERS
+        or not all(each.isascii() and (each.isalnum() or each in ".-") for each in name)
+    ):
+        raise ConfigError(
+            "name of a mirror",
+            expected="letters, digits, . and -",
+            found=repr(name[:NAME_CHARACTERS]),
+        )
     return name
 
 
@@ -176,10 +206,14 @@ def _bootstrap(place: Place) -> str | None:
     try:
         import confluent_kafka  # noqa: F401
     except ImportError as missing:
-        raise MissingExtraError("a Kafka cluster as a side of a mirror needs confluent-kafka", extra="kafka") from missing
+        raise MissingExtraError(
+            "a Kafka cluster as a side of a mirror needs confluent-kafka", extra="kafka"
+        ) from missing
     found = place.removeprefix(KAFKA).rstrip("/")
     if not found or "/" in found:
-        raise ConfigError("place of a mirror", expected="kafka://HOST:PORT[,HOST:PORT]", found=place)
+        raise ConfigError(
+            "place of a mirror", expected="kafka://HOST:PORT[,HOST:PORT]", found=place
+        )
     return found
 
 
@@ -192,4 +226,8 @@ def _log(place: Place, opened: ExitStack, *, read_only: bool) -> embedlog.Log:
 def _label(place: Place) -> str:
     if isinstance(place, embedlog.Log):
         return str(place.path)
-    return os.fspath(place) if isinstance(place, str | os.PathLike) else os.pathsep.join(os.fspath(each) for each in place)
+    return (
+        os.fspath(place)
+        if isinstance(place, str | os.PathLike)
+        else os.pathsep.join(os.fspath(each) for each in place)
+    )

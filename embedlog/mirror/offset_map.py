@@ -1,9 +1,13 @@
-"""Contains `OffsetMap`: which target offset a source offset has, for one partition, in a bounded number of runs.
+"""Contains `OffsetMap`: which target offset a source offset has, for one partition, in a bounded
+number of runs.
 
-OFFSETMAP-1  a run is a number of records with consecutive offsets at both sides; each run has a number, from 0 on
+OFFSETMAP-1  a run is a number of records with consecutive offsets at both sides; each run has a
+    number, from 0 on
 OFFSETMAP-2  a run is stored in the slot that its number gives, and replaces the run there
-OFFSETMAP-3  the first run and the last `2 * SLOTS` are kept; of those that are n runs old, about every (n / SLOTS)-th
-OFFSETMAP-4  a translated offset is never after the exact one: a reader at the target repeats records and omits none
+OFFSETMAP-3  the first run and the last `2 * SLOTS` are kept; of those that are n runs old, about
+    every (n / SLOTS)-th
+OFFSETMAP-4  a translated offset is never after the exact one: a reader at the target repeats
+    records and omits none
 """
 
 from __future__ import annotations
@@ -37,20 +41,24 @@ def slot_of(number: int) -> tuple[int, int]:
 
 def runs_between(first_number: int, offsets: Sequence[int], spans: Sequence[Span]) -> Iterator[Run]:
     """The runs of one piece: its source offsets, and what the target assigned."""
-    number, row = first_number, 0
+    number = first_number
+    row = 0
     for base, count in spans:
         end = row + count
         while row < end:
             last = _consecutive(offsets, row, end)
             yield Run(number, offsets[row], base + count - (end - row), last - row)
-            number, row = number + 1, last
+            number = number + 1
+            row = last
 
 
 def _consecutive(offsets: Sequence[int], start: int, end: int) -> int:
     """The end of the rows from `start` on that have consecutive offsets."""
     if offsets[end - 1] - offsets[start] == end - 1 - start:
         return end
-    low, high = start, end - 1  # the rows up to `low` are consecutive, those up to `high` are not
+    # the rows up to `low` are consecutive, those up to `high` are not
+    low = start
+    high = end - 1
     while high - low > 1:
         middle = (low + high) // 2
         if offsets[middle] - offsets[start] == middle - start:
@@ -86,7 +94,9 @@ class OffsetMap:
         return self._sorted
 
     def translate(self, offset: int) -> int | None:
-        """The target offset for a reader that is at a source offset; None if no record was copied (OFFSETMAP-4)."""
+        """The target offset for a reader that is at a source offset; None if no record was copied
+        (OFFSETMAP-4).
+        """
         runs = self.runs
         at = bisect_right(runs, offset, key=lambda run: run.source) - 1
         if at < 0:

@@ -1,6 +1,7 @@
 """Defines the two sides of a mirror, and the values that pass between them.
 
-MIRRORSIDE-1  a source returns committed records only, partition by partition in the order of offsets
+MIRRORSIDE-1  a source returns committed records only, partition by partition in the order of
+    offsets
 MIRRORSIDE-2  a target writes records and lines in one transaction: both are visible, or neither
 """
 
@@ -18,7 +19,9 @@ Lines: TypeAlias = list[tuple[bytes, bytes | None]]  # keys and values of the st
 
 
 class Position(NamedTuple):
-    """The next offset to be copied, and the leader epoch of the record before it; -1 if that is not known."""
+    """The next offset to be copied, and the leader epoch of the record before it; -1 if that is not
+    known.
+    """
 
     offset: int
     leader_epoch: int = -1
@@ -35,7 +38,9 @@ class TopicFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Records of one partition as columns, in the order of offsets; `following` is the position after them."""
+    """Records of one partition as columns, in the order of offsets; `following` is the position
+    after them.
+    """
 
     place: TopicPartition
     offsets: Sequence[int]
@@ -55,7 +60,9 @@ class Span(NamedTuple):
 
 
 class Source(Protocol):
-    """The side that is read. **Threads**: `wake` from any thread and from signal handlers; all else from one."""
+    """The side that is read. **Threads**: `wake` from any thread and from signal handlers; all else
+    from one.
+    """
 
     label: str
     identity: str
@@ -81,7 +88,9 @@ class Source(Protocol):
         ...
 
     def take(self, timeout_s: float) -> list[Piece]:
-        """The next records, or none after the timeout. Raises OffsetOutOfRangeError, with its place, for deleted ones."""
+        """The next records, or none after the timeout. Raises OffsetOutOfRangeError, with its
+        place, for deleted ones.
+        """
         ...
 
     def position(self, place: TopicPartition) -> Position:
@@ -122,13 +131,19 @@ class Target(Protocol):
     def grow(self, name: str, partition_count: int) -> None: ...
 
     def begin(self, transactional_id: str, state_topic: str) -> None:
-        """Take over the transactional id: an earlier mirror is fenced, and its open transaction aborted."""
+        """Take over the transactional id: an earlier mirror is fenced, and its open transaction
+        aborted.
+        """
         ...
 
     def lines(self, topic: str) -> Iterator[tuple[bytes, bytes | None]]: ...
 
-    def write(self, pieces: Sequence[tuple[str, Piece]], lines_of: Callable[[list[list[Span]]], Lines]) -> None:
-        """Write pieces into topics, and the lines about their offsets, in one transaction. Raises FencedError."""
+    def write(
+        self, pieces: Sequence[tuple[str, Piece]], lines_of: Callable[[list[list[Span]]], Lines]
+    ) -> None:
+        """Write pieces into topics, and the lines about their offsets, in one transaction. Raises
+        FencedError.
+        """
         ...
 
     def group_offsets(self, group: str) -> dict[TopicPartition, int]: ...
@@ -148,7 +163,9 @@ Settings: TypeAlias = Mapping[str, Any]
 
 
 def without_refused(
-    config: Mapping[str, str], create: Callable[[dict[str, str]], object], refused: Callable[[EmbedlogError], bool]
+    config: Mapping[str, str],
+    create: Callable[[dict[str, str]], object],
+    refused: Callable[[EmbedlogError], bool],
 ) -> list[str]:
     """Create a topic, without the settings that the errors name; returns their names."""
     left = dict(config)

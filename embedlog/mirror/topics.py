@@ -1,9 +1,12 @@
 """Selects the topics of a mirror, and prepares them at the target.
 
-MIRRORTOPIC-1  a topic at the target that has records is refused, unless this mirror wrote them, or the user permits it
+MIRRORTOPIC-1  a topic at the target that has records is refused, unless this mirror wrote them, or
+    the user permits it
 MIRRORTOPIC-2  a topic that a mirror copied from this target is not copied back
-MIRRORTOPIC-3  a new topic gets the partitions and settings of the source; later partitions are added, settings are not changed
-MIRRORTOPIC-4  a topic that was created again at the source is refused; one that was created again at the target is copied again
+MIRRORTOPIC-3  a new topic gets the partitions and settings of the source; later partitions are
+    added, settings are not changed
+MIRRORTOPIC-4  a topic that was created again at the source is refused; one that was created again
+    at the target is copied again
 """
 
 from __future__ import annotations
@@ -12,20 +15,34 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from embedlog import ConfigError, InvalidPartitionsError, StateError, TopicPartition, UnknownTopicOrPartitionError
+from embedlog import (
+    ConfigError,
+    InvalidPartitionsError,
+    StateError,
+    TopicPartition,
+    UnknownTopicOrPartitionError,
+)
 from embedlog.mirror.mirror_state import MirrorState, TopicPair, copies_in, is_about
 from embedlog.mirror.sides import INTERNAL, Source, Target, TopicFacts
 
 # As in MirrorMaker 2: settings of replicas, and of timestamps, which the mirror keeps.
-NOT_COPIED = frozenset({
-    "follower.replication.throttled.replicas", "leader.replication.throttled.replicas", "message.timestamp.difference.max.ms",
-    "message.timestamp.type", "min.insync.replicas", "unclean.leader.election.enable",
-})  # fmt: skip
+NOT_COPIED = frozenset(
+    {
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "message.timestamp.difference.max.ms",
+        "message.timestamp.type",
+        "min.insync.replicas",
+        "unclean.leader.election.enable",
+    }
+)
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The topics of a mirror: by name, and by a regular expression for whole names; all if neither is given."""
+    """The topics of a mirror: by name, and by a regular expression for whole names; all if neither
+    is given.
+    """
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -37,7 +54,9 @@ class Selection:
         try:
             re.compile(self.pattern or "")
         except re.error as problem:
-            raise ConfigError(f"pattern of topics: {problem}", expected="a regular expression", found=self.pattern) from None
+            raise ConfigError(
+                f"pattern of topics: {problem}", expected="a regular expression", found=self.pattern
+            ) from None
 
     def check(self, source: Source) -> None:
         """Raises UnknownTopicOrPartitionError for a name without a topic."""
@@ -50,7 +69,10 @@ class Selection:
         """Raises ConfigError for a name of a copy (MIRRORTOPIC-2)."""
         for name in self.names:
             if name in copies:
-                raise ConfigError(f"{name} in {source.label} is a copy from the target: its records would circulate")
+                raise ConfigError(
+                    f"{name} in {source.label} is a copy from the target: its records would "
+                    "circulate"
+                )
 
     def of(self, source: Source) -> list[str]:
         """The selected topics that are present."""
@@ -62,7 +84,12 @@ class Selection:
 
 def copies_from(source: Source, identity: str) -> set[str]:
     """The topics of a source that mirrors from a log have written (MIRRORTOPIC-2)."""
-    return {name for topic in source.topic_names() if is_about(topic, identity) for name in copies_in(source.lines(topic))}
+    return {
+        name
+        for topic in source.topic_names()
+        if is_about(topic, identity)
+        for name in copies_in(source.lines(topic))
+    }
 
 
 @dataclass
@@ -77,31 +104,40 @@ class Preparation:
     replication_factor: int | None = None
 
     def prepare(self, topics: Iterable[TopicFacts]) -> None:
-        """Make the topics ready for records. Raises StateError, ConfigError, InvalidPartitionsError."""
+        """Make the topics ready for records. Raises StateError, ConfigError,
+        InvalidPartitionsError.
+        """
         wanted = list(topics)
         present = self.target.describe([self.prefix + topic.name for topic in wanted])
         for topic in wanted:
             self._prepare(topic, present.get(self.prefix + topic.name))
 
     def _prepare(self, topic: TopicFacts, present: TopicFacts | None) -> None:
-        name, pair = self.prefix + topic.name, self.state.topic_pairs.get(topic.name)
+        name = self.prefix + topic.name
+        pair = self.state.topic_pairs.get(topic.name)
         if pair is not None and pair.target != name:
             raise ConfigError(
-                f"this mirror copies {topic.name} to another topic: another prefix needs another name of the mirror",
-                expected=pair.target, found=name,
-            )  # fmt: skip
+                f"this mirror copies {topic.name} to another topic: another prefix needs another "
+                "name of the mirror",
+                expected=pair.target,
+                found=name,
+            )
         kept = pair is not None and present is not None and pair.target_id == present.topic_id
         if pair is not None and kept and pair.source_id != topic.topic_id:
             raise StateError(
-                f"the topic {topic.name} was created again at the source: delete {name} at the target to copy it again",
-                expected=f"topic id {pair.source_id}", found=topic.topic_id,
-            )  # fmt: skip
+                f"the topic {topic.name} was created again at the source: delete {name} at the "
+                "target to copy it again",
+                expected=f"topic id {pair.source_id}",
+                found=topic.topic_id,
+            )
         if present is None:
             present = self._created(topic, name)
         elif not kept:
             self._check_fit(topic, present)
         if not kept:
-            lines = self.state.registration(topic.name, TopicPair(topic.topic_id, name, present.topic_id))
+            lines = self.state.registration(
+                topic.name, TopicPair(topic.topic_id, name, present.topic_id)
+            )
             self.target.write([], lambda _: lines)
             self.state.apply(lines)
         elif present.partition_count < topic.partition_count:
@@ -118,12 +154,16 @@ class Preparation:
     def _check_fit(self, topic: TopicFacts, present: TopicFacts) -> None:
         if present.partition_count < topic.partition_count:
             raise InvalidPartitionsError(
-                f"the topic {present.name} in {self.target.label} has fewer partitions than at the source",
-                expected=f"at least {topic.partition_count}", found=present.partition_count,
-            )  # fmt: skip
+                f"the topic {present.name} in {self.target.label} has fewer partitions than at "
+                "the source",
+                expected=f"at least {topic.partition_count}",
+                found=present.partition_count,
+            )
         places = [TopicPartition(present.name, number) for number in range(present.partition_count)]
         if not self.append and any(end for _, end in self.target.bounds(places).values()):
             raise ConfigError(
-                f"the topic {present.name} in {self.target.label} has records that this mirror did not copy",
-                expected="an empty topic, or --append", found="a topic with records",
-            )  # fmt: skip
+                f"the topic {present.name} in {self.target.label} has records that this mirror "
+                "did not copy",
+                expected="an empty topic, or --append",
+                found="a topic with records",
+            )

@@ -1,9 +1,12 @@
-"""The aborted transactions of a partition, whose records read_committed readers omit (format.md 2.4).
+"""The aborted transactions of a partition, whose records read_committed readers omit (format.md
+2.4).
 
-ABORTEDINDEX-1  an entry is in the segment of its marker, so the search continues in later segments until an entry ends it
+ABORTEDINDEX-1  an entry is in the segment of its marker, so the search continues in later segments
+    until an entry ends it
 ABORTEDINDEX-2  the index of a segment is read again when its file has grown or was replaced
-ABORTEDINDEX-3  control page and manifest count the entries of each index. An index that has fewer entries, or cannot be read, is
-                made again from the log before a read continues. Without it aborted records would be returned
+ABORTEDINDEX-3  control page and manifest count the entries of each index. An index that has fewer
+                entries, or cannot be read, is made again from the log before a read continues.
+                Without it aborted records would be returned
 """
 
 from __future__ import annotations
@@ -28,23 +31,30 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("embedlog")
 
-Store = Callable[["Path", bytes, int], None]  # writes a file under the append lock, unless the generation has changed
+# writes a file under the append lock, unless the generation has changed
+Store = Callable[["Path", bytes, int], None]
 
 
 class AbortedIndex:
-    """The transaction indexes of one partition. Threads: any; the cache is only replaced as a whole."""
+    """The transaction indexes of one partition. Threads: any; the cache is only replaced as a
+    whole.
+    """
 
     def __init__(self, state: PartitionState, segments: SegmentList, store: Store) -> None:
-        self._state, self._segments, self._store = state, segments, store
+        self._state = state
+        self._segments = segments
+        self._store = store
         self._read: dict[int, tuple[tuple[int, int, int, int], Entries]] = {}
 
     def forget(self) -> None:
         self._read = {}
 
     def between(self, start: int, end: int, now: Published) -> list[tuple[int, int]]:
-        """(producer id, first offset) of the aborted transactions that touch [start, end). Raises CorruptRecordError.
+        """(producer id, first offset) of the aborted transactions that touch [start, end). Raises
+        CorruptRecordError.
 
-        Batches read before a swap must not be judged by an index after it, so the caller reads the generation afterwards.
+        Batches read before a swap must not be judged by an index after it, so the caller reads the
+        generation afterwards.
         """
         info = self._segments.at(start, now)
         found: list[tuple[int, int]] = []
@@ -63,7 +73,8 @@ class AbortedIndex:
 
     def entries(self, info: SegmentInfo, now: Published) -> Entries:
         """The whole index of one segment, made again from the log if its file is incomplete."""
-        static, base = self._state.static, info.base
+        static = self._state.static
+        base = info.base
         if static is not None and base in static.history.indexes:
             return aborted_transactions.decode(
                 static.history.indexes[base],
@@ -72,7 +83,11 @@ class AbortedIndex:
             )
         path: Path = file_names.segment_path(self._state.path, base, file_names.TRANSACTION_INDEX)
         facts = files.facts_of(path)
-        key = (*((facts.inode, facts.size) if facts is not None else (0, 0)), info.transaction_entries, info.transaction_digest)
+        key = (
+            *((facts.inode, facts.size) if facts is not None else (0, 0)),
+            info.transaction_entries,
+            info.transaction_digest,
+        )
         known = self._read.get(base)
         if known is None or known[0] != key:
             known = self._read[base] = (key, self._checked(info, now, path))
@@ -84,9 +99,13 @@ class AbortedIndex:
         try:
             raw = files.read_bytes(path) or b""
             if info.base == now.segment_base:
-                raw = raw[: info.transaction_entries * aborted_transactions.ENTRY_SIZE]  # later entries are not published yet
+                # later entries are not published yet
+                raw = raw[: info.transaction_entries * aborted_transactions.ENTRY_SIZE]
             found = aborted_transactions.decode(raw, info.base, path)
-            if len(found) >= info.transaction_entries and info.transaction_digest in (0, aborted_transactions.digest(raw)):
+            if len(found) >= info.transaction_entries and info.transaction_digest in (
+                0,
+                aborted_transactions.digest(raw),
+            ):
                 return found
         except (CorruptRecordError, UnsupportedFormatError) as damaged:
             problem = damaged
@@ -100,7 +119,14 @@ class AbortedIndex:
         if state.published().generation != now.generation:
             raise CorruptRecordError("segments were replaced meanwhile", path=path)
         segments = [each for each in self._segments.all(now) if each.base <= info.base]
-        past = producer_history.load(state.path, segments, end=info.next_offset, clean=False, read_again=[info.base], replay=True)
+        past = producer_history.load(
+            state.path,
+            segments,
+            end=info.next_offset,
+            clean=False,
+            read_again=[info.base],
+            replay=True,
+        )
         made = past.indexes[info.base]
         if not state.context.read_only:
             self._store(path, made, now.generation)  # a broker needs it too

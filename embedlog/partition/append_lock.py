@@ -1,10 +1,15 @@
-"""The append lock of one partition: mutex, then lock file, then repair until the control page is in order.
+"""The append lock of one partition: mutex, then lock file, then repair until the control page is in
+order.
 
-APPENDLOCK-1  a thread takes the mutex, then the OFD lock; a holder that finds the owner word set repairs before anything else
-APPENDLOCK-2  after a failure the partition is as it was, or the owner word stays set so that the next holder repairs
-APPENDLOCK-3  the consequence of each code of the C core is defined here: for a caller that has the lock, and for one that has not
-APPENDLOCK-4  damage can make a repair impossible. A holder without a repair may take the role from the page. It may also store
-    the intent of a cut that removes all segments, which the next repair completes first (LOGCUT-1)
+APPENDLOCK-1  a thread takes the mutex, then the OFD lock; a holder that finds the owner word set
+    repairs before anything else
+APPENDLOCK-2  after a failure the partition is as it was, or the owner word stays set so that the
+    next holder repairs
+APPENDLOCK-3  the consequence of each code of the C core is defined here: for a caller that has the
+    lock, and for one that has not
+APPENDLOCK-4  damage can make a repair impossible. A holder without a repair may take the role from
+    the page. It may also store the intent of a cut that removes all segments, which the next repair
+    completes first (LOGCUT-1)
 """
 
 from __future__ import annotations
@@ -41,7 +46,8 @@ from embedlog.partition.writer import AppendWriter
 from embedlog.storage import file_names, files, lock_order, locks
 
 NO_MUTEX: Final = contextlib.nullcontext()  # for a caller that holds it
-PAUSE_S: Final = 0.001  # between two reads of a generation; a reader without the right to lock cannot be woken
+# between two reads of a generation; a reader without the right to lock cannot be woken
+PAUSE_S: Final = 0.001
 
 UNDONE: Final = {
     system.MUST_REPAIR: "an append that was not finished is still to be repaired",
@@ -57,7 +63,9 @@ UNDONE: Final = {
 
 
 class HeldAppend(NamedTuple):
-    """The place of a batch that was appended under the lock, and the age in ms of the oldest record that is not durable."""
+    """The place of a batch that was appended under the lock, and the age in ms of the oldest record
+    that is not durable.
+    """
 
     base_offset: int
     next_offset: int
@@ -67,20 +75,34 @@ class HeldAppend(NamedTuple):
 class AppendLock:
     """The right to append to one partition. Threads: any."""
 
-    def __init__(self, state: PartitionState, segments: SegmentList, writer: AppendWriter, producers: ProducerSequences) -> None:
-        self.state, self.segments, self.writer, self.producers = state, segments, writer, producers
+    def __init__(
+        self,
+        state: PartitionState,
+        segments: SegmentList,
+        writer: AppendWriter,
+        producers: ProducerSequences,
+    ) -> None:
+        self.state = state
+        self.segments = segments
+        self.writer = writer
+        self.producers = producers
         self._lock_name = f"{state.directory}/{file_names.LOCK}"
 
     # ---- taking it -------------------------------------------------------------------------------
 
     def mutex_until(self, deadline_ns: int) -> contextlib.AbstractContextManager[None]:
-        """The mutex only, which excludes the other threads of this process. Raises LockTimeoutError."""
+        """The mutex only, which excludes the other threads of this process. Raises
+        LockTimeoutError.
+        """
         return locks.holding(self.state.mutex, deadline_ns, self.state.path)
 
-    def exclusive(self, deadline_ns: int | None = None) -> contextlib.AbstractContextManager[LockedPartition]:
+    def exclusive(
+        self, deadline_ns: int | None = None
+    ) -> contextlib.AbstractContextManager[LockedPartition]:
         """The lock with everything repaired and caught up.
 
-        An exception inside leaves the owner word set: the next holder repairs. Raises LockTimeoutError.
+        An exception inside leaves the owner word set: the next holder repairs. Raises
+        LockTimeoutError.
         """
         state = self.state
         if state.closed or state.page_file is None:
@@ -88,19 +110,30 @@ class AppendLock:
         until = state.deadline() if deadline_ns is None else deadline_ns
         return self._exclusive(until, locks.holding(state.mutex, until, state.path))
 
-    def exclusive_mutexed(self, deadline_ns: int) -> contextlib.AbstractContextManager[LockedPartition]:
+    def exclusive_mutexed(
+        self, deadline_ns: int
+    ) -> contextlib.AbstractContextManager[LockedPartition]:
         """As `exclusive`. REQUIRES the mutex."""
         return self._exclusive(deadline_ns, NO_MUTEX)
 
     @scope
-    def _exclusive(self, deadline_ns: int, mutex: contextlib.AbstractContextManager[None]) -> Iterator[LockedPartition]:
+    def _exclusive(
+        self, deadline_ns: int, mutex: contextlib.AbstractContextManager[None]
+    ) -> Iterator[LockedPartition]:
         with mutex, Guard(self._end, told=True):
             lock_order.taken(self._lock_name)
             shown = self._begin(deadline_ns)
             yield LockedPartition(self.state, self.segments, self.writer, self.producers, shown)
 
-    def _end(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
-        """Give the OFD lock back; after an exception the next holder repairs. A lock that is not held is not harmed."""
+    def _end(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give the OFD lock back; after an exception the next holder repairs. A lock that is not
+        held is not harmed.
+        """
         writer = self.state.writer
         if writer is not None:
             writer.end(kind is not None)
@@ -110,7 +143,9 @@ class AppendLock:
         return LockedPartition(self.state, self.segments, self.writer, self.producers)
 
     def _begin(self, deadline_ns: int) -> tuple[Published, Replica]:
-        """Take the OFD lock; repair and map again until the control page is in order. What it publishes."""
+        """Take the OFD lock; repair and map again until the control page is in order. What it
+        publishes.
+        """
         while True:
             writer = self.state.writer or self.writer.native()
             code = writer.begin(min(deadline_ns, system.boot_ns() + system.SLICE_NS))
@@ -118,21 +153,25 @@ class AppendLock:
                 if (shown := replication.read(self.state.page)) is not None:
                     return shown
                 writer.end(False)
-                code = system.MUST_REMAP  # which makes a damaged page again from the log (CONTROLPAGE-2)
+                # which makes a damaged page again from the log (CONTROLPAGE-2)
+                code = system.MUST_REMAP
             self.settle(code, deadline_ns)
 
     # ---- the consequences of a code --------------------------------------------------------------
 
     def settle(self, code: int, deadline_ns: int) -> None:
-        """Perform the action for the code of a failed append or lock, without the lock. Return to try again before the
-        deadline."""
+        """Perform the action for the code of a failed append or lock, without the lock. Return to
+        try again before the deadline.
+        """
         state = self.state
         late = system.boot_ns() >= deadline_ns
         if code == system.TIMED_OUT:
             if late:
                 raise state.lock_timeout()
         elif late and code in UNDONE:
-            raise LockTimeoutError("partition not repaired before the deadline", path=state.path, found=UNDONE[code])
+            raise LockTimeoutError(
+                "partition not repaired before the deadline", path=state.path, found=UNDONE[code]
+            )
         elif code == system.MUST_REPAIR:
             self._repair(deadline_ns)
         elif code == system.MUST_REMAP:
@@ -168,14 +207,18 @@ class AppendLock:
         return HeldAppend(out.base_offset, out.next_offset, out.unsynced_ms)
 
     def settle_held(self, code: int) -> None:
-        """As `settle`, for a caller that has the lock. The lock was taken, so nothing is left to repair or to take again."""
+        """As `settle`, for a caller that has the lock. The lock was taken, so nothing is left to
+        repair or to take again.
+        """
         if code in (system.MUST_ROLL, system.IS_POISONED):
             held = self._held()
             roll(held, held.now)
         elif code == system.MUST_REOPEN:
-            self.writer.open_active(self.state.read_page())  # mapping the page again would give the lock back
+            # mapping the page again would give the lock back
+            self.writer.open_active(self.state.read_page())
         elif code == system.MUST_REMAP:
-            self.state.read_page()  # raises: under the lock a damaged control page is not made again
+            # raises: under the lock a damaged control page is not made again
+            self.state.read_page()
         else:
             raise self._refusal(code)
 
@@ -189,7 +232,9 @@ class AppendLock:
         if code == system.IS_DELETED:
             return UnknownTopicOrPartitionError(f"topic {state.topic} was deleted", path=state.path)
         if code == system.NOT_DATA:
-            return InvalidRecordError(f"a control batch among the data for {state.name}; append_marker writes those")
+            return InvalidRecordError(
+                f"a control batch among the data for {state.name}; append_marker writes those"
+            )
         if code == system.MUST_REPAIR:
             return StorageError("a failed append could not be undone", path=state.path)
         return StorageError("cannot append", errno=system.errno_of(code), path=state.path)
@@ -216,13 +261,15 @@ class AppendLock:
 
     @scope
     def unrepairable(self, deadline_ns: int) -> Iterator[LockedPartition | None]:
-        """The lock of a partition whose repair fails, without the repair; None if no repair is due (APPENDLOCK-4).
+        """The lock of a partition whose repair fails, without the repair; None if no repair is due
+        (APPENDLOCK-4).
 
         The next holder repairs. Raises LockTimeoutError.
         """
         self.state.ensure_open()
         with locks.holding(self.state.mutex, deadline_ns, self.state.path):
-            writer, lock = self.writer.native(), self.writer.lock_file
+            writer = self.writer.native()
+            lock = self.writer.lock_file
             if lock is None:
                 self.state.raise_closed()
             with Guard(functools.partial(self._leave_broken, writer)):
@@ -239,7 +286,8 @@ class AppendLock:
     # ---- for readers -----------------------------------------------------------------------------
 
     def settled(self) -> Published:
-        """The published tuple at a moment when no segment is being replaced. An interrupted replacement is finished here.
+        """The published tuple at a moment when no segment is being replaced. An interrupted
+        replacement is finished here.
 
         Raises LockTimeoutError.
         """
@@ -247,11 +295,14 @@ class AppendLock:
         if not state.context.read_only:
             with self.exclusive() as held:
                 return held.now
-        until, pause = state.deadline(), threading.Event()
+        until = state.deadline()
+        pause = threading.Event()
         while (now := state.published()).generation % 2:
             if system.boot_ns() >= until:
                 raise LockTimeoutError(
-                    "the replacement of segments by another process did not finish before the deadline", path=state.path
+                    "the replacement of segments by another process did not finish before the "
+                    "deadline",
+                    path=state.path,
                 )
             pause.wait(PAUSE_S)
         return now
@@ -263,8 +314,11 @@ class AppendLock:
                 files.write_atomically(path, data, held.mode)
 
     def present_producers(self) -> ProducerState:
-        """The producers as of a log end that was published when this was called, or later. REQUIRES the mutex."""
-        state, producers = self.state, self.producers
+        """The producers as of a log end that was published when this was called, or later. REQUIRES
+        the mutex.
+        """
+        state = self.state
+        producers = self.producers
         if state.static is not None:
             return state.static.history.state
         producers.catch_up()

@@ -1,12 +1,16 @@
 """Repair: files and control page agree again after an appender was killed or interrupted.
 
-REPAIR-1  a repair recovers before it cuts: valid batches after the published end may have been on disk after a crash
+REPAIR-1  a repair recovers before it cuts: valid batches after the published end may have been on
+    disk after a crash
 REPAIR-2  bytes that are cut are copied aside first, and reported
 REPAIR-3  a repair can be interrupted anywhere and repeated
-REPAIR-4  the state of the producers begins at the published end: batches below it are in the log, whatever the appender intended
-REPAIR-5  the transaction index gets exactly the entries of the markers in the log: published ones, then the recovered ones
+REPAIR-4  the state of the producers begins at the published end: batches below it are in the log,
+    whatever the appender intended
+REPAIR-5  the transaction index gets exactly the entries of the markers in the log: published ones,
+    then the recovered ones
 REPAIR-6  every process that has cached a producer of this partition reads the log again afterwards
-REPAIR-7  a missing active segment is damage of the partition. A missing partition directory is a failure of the storage
+REPAIR-7  a missing active segment is damage of the partition. A missing partition directory is a
+    failure of the storage
 """
 
 from __future__ import annotations
@@ -36,7 +40,9 @@ logger = logging.getLogger("embedlog")
 
 
 def repair(held: LockedPartition) -> Published:
-    """Make files and control page agree: recover the valid tail, cut the rest, undo a roll that was not published."""
+    """Make files and control page agree: recover the valid tail, cut the rest, undo a roll that was
+    not published.
+    """
     now = held.now
     held.writer.close_segment()
     held.segments.forget()
@@ -63,7 +69,9 @@ def repair(held: LockedPartition) -> Published:
 
 
 def _count_unsynced(held: LockedPartition, now: Published, after: Published) -> None:
-    """Mark the recovered records for a flush: their appender may have been killed before it marked them."""
+    """Mark the recovered records for a flush: their appender may have been killed before it marked
+    them.
+    """
     durable = held.page.word(system.WORD_DURABLE)
     if after.log_end <= durable:
         return
@@ -74,7 +82,9 @@ def _count_unsynced(held: LockedPartition, now: Published, after: Published) -> 
 
 
 def _recover_tail(held: LockedPartition, replica: Replica) -> tuple[Published, Replica]:
-    now, directory, base = held.now, held.path, held.now.segment_base
+    now = held.now
+    directory = held.path
+    base = held.now.segment_base
     path = file_names.segment_path(directory, base)
     size = size_of_active(str(directory), now)  # REPAIR-7
     builder = builder_at(now, held.state.config.index_interval_bytes)
@@ -88,10 +98,19 @@ def _recover_tail(held: LockedPartition, replica: Replica) -> tuple[Published, R
             if first_timestamp < 0 and now.segment_size == 0 and int(batches["position"][0]) == 0:
                 first_timestamp = int(batches["max_timestamp"][0])
         if walk.end < size:
-            segment.copy_aside(path, walk.end, size, directory / f"{file_names.CUT}{base:020d}-{walk.end}", held.mode)
+            segment.copy_aside(
+                path,
+                walk.end,
+                size,
+                directory / f"{file_names.CUT}{base:020d}-{walk.end}",
+                held.mode,
+            )
             files.truncate(fd, walk.end, path)
             logger.warning(
-                "repaired %s: cut %d bytes at byte %d that an interrupted append left", path, size - walk.end, walk.end
+                "repaired %s: cut %d bytes at byte %d that an interrupted append left",
+                path,
+                size - walk.end,
+                walk.end,
             )
     if walk.end > now.segment_size:
         logger.warning(
@@ -103,7 +122,9 @@ def _recover_tail(held: LockedPartition, replica: Replica) -> tuple[Published, R
     digested = bool(now.flags & DIGESTED)
     builder.write_tail(directory, now.index_entries, now.time_entries, held.mode, digested=digested)
     before = (now.index_entries, now.time_entries)
-    after = published_after(now, builder, walk.end, walk.chain.next_offset, walk.chain.digest, before=before)
+    after = published_after(
+        now, builder, walk.end, walk.chain.next_offset, walk.chain.digest, before=before
+    )
     if replica.role != ROLE_NONE:
         after = after._replace(high_watermark=min(now.high_watermark, after.log_end))
     return producers.finish(after._replace(first_timestamp=first_timestamp), replica)
@@ -117,20 +138,26 @@ def _remove_unpublished(held: LockedPartition, now: Published) -> None:
         path = file_names.segment_path(held.path, base)
         size = segment.size_of(held.path, base)
         if size:
-            segment.copy_aside(path, 0, size, held.path / f"{file_names.CUT}{base:020d}-0", held.mode)
+            segment.copy_aside(
+                path, 0, size, held.path / f"{file_names.CUT}{base:020d}-0", held.mode
+            )
         for suffix in (*file_names.SEGMENT_SUFFIXES, file_names.SNAPSHOT, file_names.DIGESTS):
             files.unlink(file_names.segment_path(held.path, base, suffix), missing_ok=True)
         logger.warning("repaired %s: removed segment %d of an interrupted roll", held.path, base)
 
 
 def _walk_tail(fd: int, path: Path, now: Published, size: int, replica: Replica) -> segment.Walk:
-    """Reads the bytes of the active segment from the published end up to `size`. A copy has batches of earlier epochs."""
+    """Reads the bytes of the active segment from the published end up to `size`. A copy has batches
+    of earlier epochs.
+    """
     epoch = now.epoch if replica.role != ROLE_FOLLOWER else -1
     return segment.Walk(fd, path, Chain(now.log_end, epoch, now.digest), now.segment_size, size)
 
 
 def _invalidate_producers(held: LockedPartition) -> None:
-    """Every process must read the producers again: its last append may be among the bytes that were cut."""
+    """Every process must read the producers again: its last append may be among the bytes that were
+    cut.
+    """
     held.page.invalidate_producers()
     held.producers.forget()
 
@@ -152,11 +179,15 @@ class _Producers:
         self._aborted += self._state.replay(batches, producer_history.markers_in(data, batches))
 
     def finish(self, now: Published, replica: Replica) -> tuple[Published, Replica]:
-        """The tuple and the replica state with the fields of transactions. `now` describes the recovered log."""
+        """The tuple and the replica state with the fields of transactions. `now` describes the
+        recovered log.
+        """
         held = self._held
         entries = aborted_transactions.encode(self._aborted)
         count = now.transaction_entries + len(self._aborted)
-        now = now._replace(transaction_digest=aborted_transactions.digest(entries, now.transaction_digest))
+        now = now._replace(
+            transaction_digest=aborted_transactions.digest(entries, now.transaction_digest)
+        )
         path = file_names.segment_path(held.path, now.segment_base, file_names.TRANSACTION_INDEX)
         if self._aborted or files.exists(path):
             with files.opened(path, files.CREATE, held.mode) as fd:

@@ -1,11 +1,14 @@
 """The leader-epoch-checkpoint of one partition, as this process knows and replaces it.
 
-EPOCHFILE-1  `compared` has entries that agree with the batches (LOGEPOCHS-6): all that are written, and those that were compared
-EPOCHFILE-2  a staged file is a synced temporary. It is put in place if its entries are the ones to be written; any other write
-    removes it. It shortens the time under the append lock, and nothing depends on it
-EPOCHFILE-3  a file is not read again while its facts are those of the last read, if its times were older than `SETTLED_MS` then.
-    A change in the same tick of the kernel's clock leaves the times, and another file can get the same inode. Without mappings it
-    is read each time: only an open revalidates what a network file system has cached
+EPOCHFILE-1  `compared` has entries that agree with the batches (LOGEPOCHS-6): all that are written,
+    and those that were compared
+EPOCHFILE-2  a staged file is a synced temporary. It is put in place if its entries are the ones to
+    be written; any other write removes it. It shortens the time under the append lock, and nothing
+    depends on it
+EPOCHFILE-3  a file is not read again while its facts are those of the last read, if its times were
+    older than `SETTLED_MS` then. A change in the same tick of the kernel's clock leaves the times,
+    and another file can get the same inode. Without mappings it is read each time: only an open
+    revalidates what a network file system has cached
 """
 
 from __future__ import annotations
@@ -27,21 +30,32 @@ class EpochFile:
     """Threads: any; `write` REQUIRES the append lock."""
 
     def __init__(self, path: Path, mode: int, *, mapped: bool = True) -> None:
-        self.path, self._mode, self._name, self._mapped = path, mode, str(path), mapped
+        self.path = path
+        self._mode = mode
+        self._name = str(path)
+        self._mapped = mapped
         self.compared: list[tuple[int, int]] | None = None
-        self._read: tuple[system.Facts | None, list[tuple[int, int]]] = (None, [])  # facts of the file, and what it contained
+        # facts of the file, and what it contained
+        self._read: tuple[system.Facts | None, list[tuple[int, int]]] = (None, [])
         self._staged: StagedEpochs | None = None
         self._mutex = threading.Lock()
 
     def read(self) -> EpochCache:
-        """As `checkpoints.read_epochs`, but an unchanged file is not read again (EPOCHFILE-3). Raises its errors."""
+        """As `checkpoints.read_epochs`, but an unchanged file is not read again (EPOCHFILE-3).
+        Raises its errors.
+        """
         if not self._mapped:
             return checkpoints.read_epochs(self._name)
-        facts, (known, entries) = files.facts_of(self._name), self._read
+        facts = files.facts_of(self._name)
+        (known, entries) = self._read
         if facts is not None and facts == known:
             return EpochCache.rising(entries)
         found = checkpoints.read_epochs(self._name)
-        settled = facts is not None and max(facts.modified_ns, facts.changed_ns) // 1_000_000 < system.kernel_ms() - SETTLED_MS
+        settled = (
+            facts is not None
+            and max(facts.modified_ns, facts.changed_ns) // 1_000_000
+            < system.kernel_ms() - SETTLED_MS
+        )
         self._read = (facts if settled else None, list(found.entries))
         return found
 
@@ -52,7 +66,8 @@ class EpochFile:
     def keep(self, staged: StagedEpochs | None) -> None:
         """Keep a synced file for the next `write`; one that was kept before is removed."""
         with self._mutex:
-            before, self._staged = self._staged, staged
+            before = self._staged
+            self._staged = staged
         if before is not None:
             with contextlib.suppress(StorageError):  # the next open removes it
                 files.unlink(before.temporary, missing_ok=True)
@@ -64,7 +79,9 @@ class EpochFile:
         self.compared = list(epochs.entries)
 
     def write(self, epochs: EpochCache) -> None:
-        """Replace the file by epochs that agree with the batches; it is on disk when this returns."""
+        """Replace the file by epochs that agree with the batches; it is on disk when this
+        returns.
+        """
         with self._mutex:
             staged = self._staged
             fits = staged is not None and staged.entries == epochs.entries

@@ -1,10 +1,12 @@
 """An idempotent append in doubt: the log is read, then the run is appended, or found in the log.
 
-IDEMPOTENT-1  the log is read before the append lock is taken, the rest under the lock; only headers are read
+IDEMPOTENT-1  the log is read before the append lock is taken, the rest under the lock; only headers
+    are read
 IDEMPOTENT-2  a refusal leaves log and lock as they were
-IDEMPOTENT-3  the same run again after any error is appended once, and the result is its place in the log
-IDEMPOTENT-4  an expected offset is compared with the log end under the lock, after the search for the run. A run that is in the
-    log is never refused
+IDEMPOTENT-3  the same run again after any error is appended once, and the result is its place in
+    the log
+IDEMPOTENT-4  an expected offset is compared with the log end under the lock, after the search for
+    the run. A run that is in the log is never refused
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ def _append_checked(
 ) -> tuple[int | EmbedlogError, int]:
     producers = lock.producers
     with lock.exclusive_mutexed(deadline_ns) as held:
-        verdict = sequence_rules.check_sequences(held.producer_state(held.now), stamp, progress.table_left)
+        verdict = sequence_rules.check_sequences(
+            held.producer_state(held.now), stamp, progress.table_left
+        )
         if verdict == 0:
             verdict = _mismatch(lock, progress, held.now.log_end) or 0
         if verdict != 0:
@@ -53,7 +57,8 @@ def _append_checked(
             return 0, system.OTHER_SETTINGS
         arguments = progress.run.buffer, progress.start, progress.table_left
         code = writer.held(*arguments)
-        if code == system.MUST_REOPEN:  # as for the first append to a partition: here, the checks need not be repeated
+        # as for the first append to a partition: here, the checks need not be repeated
+        if code == system.MUST_REOPEN:
             try:
                 lock.settle_held(code)
             except EmbedlogError as problem:  # nothing was written: the lock is left in order
@@ -64,13 +69,16 @@ def _append_checked(
         if code == system.APPENDED:
             out = writer.out
             producers.note(stamp, out.next_sequence, out.seen)
-            if stamp.transactional or progress.expected_offset is not None:  # the next such run reads nothing then
+            # the next such run reads nothing then
+            if stamp.transactional or progress.expected_offset is not None:
                 producers.appended(progress.run, progress.start, writer)
             progress.take(out.base_offset, out.next_offset, out.consumed, out.append_time_ms)
         return 0, code
 
 
-def _mismatch(lock: AppendLock, progress: AppendProgress, log_end: int) -> OffsetMismatchError | None:
+def _mismatch(
+    lock: AppendLock, progress: AppendProgress, log_end: int
+) -> OffsetMismatchError | None:
     """The refusal of a run that expects another offset. A run that was begun had its offset."""
     expected = progress.expected_offset
     if expected is None or progress.start or expected == log_end:

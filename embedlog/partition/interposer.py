@@ -1,9 +1,14 @@
-"""The seam of fault injection in an ordinary build: an object that is asked before and after each append and commit of one log.
+"""The seam of fault injection in an ordinary build: an object that is asked before and after each
+append and commit of one log.
 
-INTERPOSER-1  without an interposer nothing is asked: one attribute is read when a writer is made, and in each commit
-INTERPOSER-2  a refusal enters where the system call would fail: the caller sees the same code, and runs the same error handling
-INTERPOSER-3  no append of this process passes it by: with an interposer no caller appends in C alone (`inline_append.c`)
-INTERPOSER-4  copies in the other directories of a set are not asked for: they follow the append, as later writes
+INTERPOSER-1  without an interposer nothing is asked: one attribute is read when a writer is made,
+    and in each commit
+INTERPOSER-2  a refusal enters where the system call would fail: the caller sees the same code, and
+    runs the same error handling
+INTERPOSER-3  no append of this process passes it by: with an interposer no caller appends in C
+    alone (`inline_append.c`)
+INTERPOSER-4  copies in the other directories of a set are not asked for: they follow the append, as
+    later writes
 """
 
 from __future__ import annotations
@@ -22,12 +27,16 @@ COMMIT: Final = "commit"  # the name is a group, or a transactional id
 
 
 class Interposer(Protocol):
-    """Decides about the appends and commits of this process in one open log; `embedlog.testing.faults` has one. Threads: any."""
+    """Decides about the appends and commits of this process in one open log;
+    `embedlog.testing.faults` has one. Threads: any.
+    """
 
     def before(self, step: str, name: str, number: int, deadline_ns: int) -> bool:
-        """Whether the step may begin; False at the deadline (boot clock), which is then a timeout. May wait until then.
+        """Whether the step may begin; False at the deadline (boot clock), which is then a timeout.
+        May wait until then.
 
-        `number`: of the partition, -1 for a commit. An OSError is the failure of the system call; other errors are raised.
+        `number`: of the partition, -1 for a commit. An OSError is the failure of the system call;
+        other errors are raised.
         """
 
     def after(self, step: str, name: str, number: int) -> None:
@@ -37,17 +46,30 @@ class Interposer(Protocol):
 class InterposedWriter(system.Writer):
     """A writer that asks the interposer before each append. Threads: as for `Writer`."""
 
-    def __init__(self, interposer: Interposer, topic: str, number: int, lock_timeout_ms: int, *writer: Any) -> None:
+    def __init__(
+        self, interposer: Interposer, topic: str, number: int, lock_timeout_ms: int, *writer: Any
+    ) -> None:
         super().__init__(*writer)
-        self._interposer, self._place = interposer, (topic, number)
+        self._interposer = interposer
+        self._place = (topic, number)
         self._timeout_ns = lock_timeout_ms * 1_000_000
-        self._run: object = None  # the last run, if its append asked for another try: the interposer was asked already
+        # the last run, if its append asked for another try: the interposer was asked already
+        self._run: object = None
 
-    def append(self, run: Any, start: int, rows: Any, deadline_ns: int, known: Any = system.NULL) -> int:
-        return self._asked(APPEND, run, partial(super().append, run, start, rows, deadline_ns, known), deadline_ns)
+    def append(
+        self, run: Any, start: int, rows: Any, deadline_ns: int, known: Any = system.NULL
+    ) -> int:
+        return self._asked(
+            APPEND, run, partial(super().append, run, start, rows, deadline_ns, known), deadline_ns
+        )
 
     def held(self, run: Any, start: int, rows: Any = None) -> int:
-        return self._asked(APPEND, run, partial(super().held, run, start, rows), system.boot_ns() + self._timeout_ns)
+        return self._asked(
+            APPEND,
+            run,
+            partial(super().held, run, start, rows),
+            system.boot_ns() + self._timeout_ns,
+        )
 
     def marker(self, batch: Any, first_unstable: int, entry: bytes | None, index_fd: int) -> int:
         marker = partial(super().marker, batch, first_unstable, entry, index_fd)
@@ -70,7 +92,9 @@ class InterposedWriter(system.Writer):
 
 
 def commit_begins(interposer: Interposer | None, name: str, deadline_ns: int) -> None:
-    """Ask before a commit of a group or a transaction. Raises LockTimeoutError, StorageError, and the interposer's errors."""
+    """Ask before a commit of a group or a transaction. Raises LockTimeoutError, StorageError, and
+    the interposer's errors.
+    """
     if interposer is None:
         return
     try:

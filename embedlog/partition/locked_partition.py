@@ -1,7 +1,7 @@
 """The parts of a partition on which operations under the append lock work.
 
-The lock (`append_lock`) makes a `LockedPartition` each time it is taken. An operation that REQUIRES the lock takes one as an
-argument.
+The lock (`append_lock`) makes a `LockedPartition` each time it is taken. An operation that REQUIRES
+the lock takes one as an argument.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from embedlog.storage.manifest import SegmentInfo
 
 
 class LockedPartition:
-    """A partition whose append lock this thread holds. `now` and `replica_at_begin` were published when it was made."""
+    """A partition whose append lock this thread holds. `now` and `replica_at_begin` were published
+    when it was made.
+    """
 
     __slots__ = ("now", "producers", "replica_at_begin", "segments", "state", "writer")
 
@@ -37,7 +39,10 @@ class LockedPartition:
         producers: ProducerSequences,
         shown: tuple[Published, Replica] | None = None,
     ) -> None:
-        self.state, self.segments, self.writer, self.producers = state, segments, writer, producers
+        self.state = state
+        self.segments = segments
+        self.writer = writer
+        self.producers = producers
         self.now, self.replica_at_begin = shown or self.read_page()
 
     @property
@@ -54,7 +59,9 @@ class LockedPartition:
         return self.state.context.mode
 
     def read_page(self) -> tuple[Published, Replica]:
-        """The tuple and the replica state that are published now. Raises StorageError if the control page is damaged."""
+        """The tuple and the replica state that are published now. Raises StorageError if the
+        control page is damaged.
+        """
         found = replication.read(self.state.page)
         if found is None:
             raise StorageError("the control page is damaged", path=self.path / file_names.PAGE)
@@ -80,13 +87,16 @@ class LockedPartition:
     def epochs(self, now: Published | None = None, replica: Replica | None = None) -> EpochCache:
         """The leader-epoch-checkpoint, made again if it is damaged (LOGEPOCHS-1).
 
-        `now`: a tuple that is published next. With `replica` both are those of the last publication.
+        `now`: a tuple that is published next. With `replica` both are those of the last
+        publication.
         """
         state = self.state
         if now is None or replica is None:
             shown = self.read_page()
-            now, replica = now or shown[0], shown[1]
-        file, in_set = state.epoch_file, state.context.in_set
+            now = now or shown[0]
+            replica = shown[1]
+        file = state.epoch_file
+        in_set = state.context.in_set
         found, made = log_epochs.read_or_make(self.path, now, replica, compare=in_set, file=file)
         if made:
             self.write_epochs(found)
@@ -94,14 +104,18 @@ class LockedPartition:
         return found
 
     def epochs_of_log(self, found: EpochCache) -> EpochCache:
-        """The epochs of the batches, which replace those that were found in the checkpoint if they differ (LOGEPOCHS-4)."""
+        """The epochs of the batches, which replace those that were found in the checkpoint if they
+        differ (LOGEPOCHS-4).
+        """
         made, differ = log_epochs.make_again(self.path, self.state.read_page(), self.replica, found)
         if differ:
             self.write_epochs(made)
         return made
 
     def write_epochs(self, epochs: EpochCache) -> None:
-        """Replace the leader-epoch-checkpoint by epochs that agree with the batches; it is on disk when this returns."""
+        """Replace the leader-epoch-checkpoint by epochs that agree with the batches; it is on disk
+        when this returns.
+        """
         self.state.epoch_file.write(epochs)
 
     def producer_state(self, now: Published) -> ProducerState:
@@ -112,11 +126,15 @@ class LockedPartition:
         """Write the snapshot of the producers as of the log end, unless it is there."""
         page = self.state.page
         if page.word(system.WORD_SNAPSHOT) != now.log_end + 1:
-            producer_history.write_snapshot(self.path, self.producer_state(now).encode(), now.log_end, self.mode)
+            producer_history.write_snapshot(
+                self.path, self.producer_state(now).encode(), now.log_end, self.mode
+            )
             page.set(system.WORD_SNAPSHOT, now.log_end + 1)
 
     def active_info(self, now: Published) -> SegmentInfo:
-        """The active segment of a tuple. Its epoch is that of its last batch, which a page with a role need not have."""
+        """The active segment of a tuple. Its epoch is that of its last batch, which a page with a
+        role need not have.
+        """
         info = active_info(now)
         if self.replica.role == ROLE_NONE or now.segment_size == 0:
             return info

@@ -1,8 +1,9 @@
-"""Values that all partitions of an open log share: the directory, bounds on descriptors, and the results of calls.
+"""Values that all partitions of an open log share: the directory, bounds on descriptors, and the
+results of calls.
 
 CONTEXT-1  a `Context` is made when a log is opened, and outlives its partitions
-CONTEXT-2  descriptors that a partition keeps for appends or syncs are released by the longest idle holder, never while in use.
-           The bounds of `Shares` add up to `max.open.files`
+CONTEXT-2  descriptors that a partition keeps for appends or syncs are released by the longest idle
+           holder, never while in use. The bounds of `Shares` add up to `max.open.files`
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 
 
 class Appended(NamedTuple):
-    """The offsets of a run. Between its pieces (base offset, next offset) other processes may have appended."""
+    """The offsets of a run. Between its pieces (base offset, next offset) other processes may have
+    appended.
+    """
 
     base_offset: int
     last_offset: int
@@ -60,7 +63,9 @@ class Appended(NamedTuple):
         return offsets
 
     def time_of(self, offset: int) -> int:
-        """The append time of the batch at `offset`. A run that continues in the next segment has several times."""
+        """The append time of the batch at `offset`. A run that continues in the next segment has
+        several times.
+        """
         if self.append_time_ms >= 0:
             for (base, end), time_ms in zip(self.pieces, self.times_ms, strict=False):
                 if base <= offset < end:
@@ -71,22 +76,29 @@ class Appended(NamedTuple):
 class AppendProgress:
     """How much of a run was appended, and at which offsets.
 
-    With `expected_offset` the run is appended only if its first batch gets that offset. Such a run must be stamped.
+    With `expected_offset` the run is appended only if its first batch gets that offset. Such a run
+    must be stamped.
     """
 
     def __init__(self, run: EncodedRun, expected_offset: int | None = None) -> None:
         self.run = run
         self.expected_offset = expected_offset
-        self.judge: Callable[[TopicConfig], None] | None = None  # raises if these settings of the topic refuse the run
+        # raises if these settings of the topic refuse the run
+        self.judge: Callable[[TopicConfig], None] | None = None
         self.judged: TopicConfig | None = None  # the settings that accepted it last
-        self.refusal: EmbedlogError | None = None  # of the present settings, after a part of the run was appended
-        self.is_begun = False  # an append was tried: batches of it may be in the log without a result
+        # of the present settings, after a part of the run was appended
+        self.refusal: EmbedlogError | None = None
+        # an append was tried: batches of it may be in the log without a result
+        self.is_begun = False
         self.start = 0  # byte in the run
         self.pieces: list[tuple[int, int]] = []
         self.times_ms: list[int] = []
-        self.committed = 0  # in a set: offsets below it were committed while the ISR was large enough for acks=all
-        self.seen_committed = 0  # in a set: offsets below it were committed, perhaps with an ISR that became too small
-        self.waiting = False  # in a set, with acks=all: only what is below `committed` is acknowledged
+        # in a set: offsets below it were committed while the ISR was large enough for acks=all
+        self.committed = 0
+        # in a set: offsets below it were committed, perhaps with an ISR that became too small
+        self.seen_committed = 0
+        # in a set, with acks=all: only what is below `committed` is acknowledged
+        self.waiting = False
         self.epoch = -1  # in a set: of the leader that appends the next piece
         self.epochs: list[int] = []  # in which each piece was appended
 
@@ -99,7 +111,9 @@ class AppendProgress:
         return self.judge is None or self.judged is config
 
     def judge_by(self, config: TopicConfig) -> None:
-        """Judge the run by these settings, unless they have accepted it. Raises the error of the judge."""
+        """Judge the run by these settings, unless they have accepted it. Raises the error of the
+        judge.
+        """
         if self.judge is not None and self.judged is not config:
             self.judge(config)
             self.judged = config
@@ -110,8 +124,11 @@ class AppendProgress:
 
     def appended(self) -> Appended:
         """The place of the run. REQUIRES: at least one batch was appended."""
-        pieces, times_ms = self.pieces, self.times_ms
-        return Appended(pieces[0][0], pieces[-1][1] - 1, times_ms[-1], tuple(pieces), tuple(times_ms))
+        pieces = self.pieces
+        times_ms = self.times_ms
+        return Appended(
+            pieces[0][0], pieces[-1][1] - 1, times_ms[-1], tuple(pieces), tuple(times_ms)
+        )
 
     @property
     def table_left(self) -> Any:
@@ -121,7 +138,11 @@ class AppendProgress:
     @property
     def rows_left(self) -> Batches:
         batches = self.run.batches
-        return batches if self.start == 0 else batches[np.searchsorted(batches["position"], self.start) :]
+        return (
+            batches
+            if self.start == 0
+            else batches[np.searchsorted(batches["position"], self.start) :]
+        )
 
     def take(self, base_offset: int, next_offset: int, size: int, time_ms: int) -> None:
         self.pieces.append((base_offset, next_offset))
@@ -131,7 +152,9 @@ class AppendProgress:
 
 
 class Bounds(NamedTuple):
-    """The published offsets: readers see [log_start, high_watermark), committed ones below last_stable."""
+    """The published offsets: readers see [log_start, high_watermark), committed ones below
+    last_stable.
+    """
 
     log_start: int
     log_end: int
@@ -141,9 +164,11 @@ class Bounds(NamedTuple):
 
 
 class DirectTarget(Protocol):
-    """An object to which the C core appends for a caller: under the mutex, while `writer` and `config` are those it was given.
+    """An object to which the C core appends for a caller: under the mutex, while `writer` and
+    `config` are those it was given.
 
-    `followers`: None for one directory; else partition, mutex and writer of each follower, which are checked in the same way.
+    `followers`: None for one directory; else partition, mutex and writer of each follower, which
+    are checked in the same way.
     """
 
     @property
@@ -156,7 +181,9 @@ class DirectTarget(Protocol):
     def followers(self) -> tuple[tuple[object, object, object], ...] | None: ...
     @property
     def addresses(self) -> tuple[int, int]:
-        """Addresses of the append and of its first argument, for the other extension. REQUIRES a writer."""
+        """Addresses of the append and of its first argument, for the other extension. REQUIRES a
+        writer.
+        """
 
 
 class Checkpoint(NamedTuple):
@@ -169,11 +196,17 @@ class Checkpoint(NamedTuple):
     @classmethod
     def of(cls, now: Published, durable_offset: int, *, closing: bool) -> Checkpoint:
         """The offsets of a published tuple; at an orderly close everything is on stable storage."""
-        return cls(now.log_end if closing else min(durable_offset, now.log_end), now.log_start, now.high_watermark)
+        return cls(
+            now.log_end if closing else min(durable_offset, now.log_end),
+            now.log_start,
+            now.high_watermark,
+        )
 
 
 class Shares(NamedTuple):
-    """The parts of `max.open.files`: descriptors for reads, partitions that keep some for appends, and for syncs."""
+    """The parts of `max.open.files`: descriptors for reads, partitions that keep some for appends,
+    and for syncs.
+    """
 
     handles: int
     writers: int  # five each: log, two indexes, digests, append lock
@@ -188,9 +221,11 @@ FREE_THREADED = not getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 class Traffic:
-    """Bytes, records and waits of one topic of the writers of this process that were dropped, and bytes that it read.
+    """Bytes, records and waits of one topic of the writers of this process that were dropped, and
+    bytes that it read.
 
-    With the GIL readers add to `bytes_out` without a lock: the addition of a local to an attribute is one step.
+    With the GIL readers add to `bytes_out` without a lock: the addition of a local to an attribute
+    is one step.
     """
 
     __slots__ = ("_mutex", "bytes_in", "bytes_out", "lock_waited_ns", "lock_waits", "records_in")
@@ -229,32 +264,45 @@ class Holder(Protocol):
         """Close them; False if they are in use, after a wait of this length."""
 
     def use_count(self) -> int:
-        """A number that changes with each append by this process. Reading it costs less than a page."""
+        """A number that changes with each append by this process. Reading it costs less than a
+        page.
+        """
 
 
-SPARE_SHARE: Final = 4  # of the limit of holders: so many are released together, for a search reads the uses of all
+# of the limit of holders: so many are released together, for a search reads the uses of all
+SPARE_SHARE: Final = 4
 
 
 class KeptDescriptors:
-    """Bounds the holders of descriptors of one kind: beyond the limit the longest idle ones are released. Threads: any.
+    """Bounds the holders of descriptors of one kind: beyond the limit the longest idle ones are
+    released. Threads: any.
 
-    Without a mutex, which a signal handler could find taken by its own thread: each step of the mapping is atomic.
+    Without a mutex, which a signal handler could find taken by its own thread: each step of the
+    mapping is atomic.
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit, self._spare = limit, limit // SPARE_SHARE
-        self._open: OrderedDict[int, tuple[Holder, int]] = OrderedDict()  # with the count of uses at the last check
+        self._limit = limit
+        self._spare = limit // SPARE_SHARE
+        # with the count of uses at the last check
+        self._open: OrderedDict[int, tuple[Holder, int]] = OrderedDict()
         self._unchecked = 0  # opened since the last check
 
     def opened(self, holder: Holder) -> None:
         self._open[id(holder)] = (holder, holder.use_count())
         self._unchecked += 1
-        for each in self._idle(holder) if len(self._open) > self._limit or self._unchecked > self._spare else ():
+        for each in (
+            self._idle(holder)
+            if len(self._open) > self._limit or self._unchecked > self._spare
+            else ()
+        ):
             if each.release():
                 self.closed(each)
 
     def _idle(self, holder: Holder) -> Sequence[Holder]:
-        """The longest unused beyond the limit, and the spare ones. An append without `used` has moved the count of uses."""
+        """The longest unused beyond the limit, and the spare ones. An append without `used` has
+        moved the count of uses.
+        """
         self._unchecked = 0
         for key, (each, count) in self._items():
             if (now := each.use_count()) != count and key in self._open:
@@ -291,14 +339,18 @@ class KeptDescriptors:
 
 
 class CheckpointedOffsets:
-    """Offsets in a checkpoint file, which is read again after another process changed it. Threads: any."""
+    """Offsets in a checkpoint file, which is read again after another process changed it. Threads:
+    any.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: tuple[object, dict[tuple[str, int], int]] = (None, {})
 
     def of(self, topic: str, number: int) -> int:
-        """The offset of a partition, 0 if it has none. Raises ForeignDirectoryError for a malformed file."""
+        """The offset of a partition, 0 if it has none. Raises ForeignDirectoryError for a malformed
+        file.
+        """
         found = files.facts_of(self._path)
         seen = found and (found.inode, found.size, found.modified_ns)
         known = self._known
@@ -314,10 +366,23 @@ def write_checkpoints(root: Path, found: Mapping[tuple[str, int], Checkpoint], m
     """
     if not found:
         return
-    checkpoints.update(root / file_names.RECOVERY_POINTS, {name: each.recovery_point for name, each in found.items()}, mode)
-    # Kafka omits a log start that is the start of a segment, but then a missing one would not be noticed.
-    checkpoints.update(root / file_names.LOG_STARTS, {name: each.log_start or None for name, each in found.items()}, mode)
-    checkpoints.update(root / file_names.HIGH_WATERMARKS, {name: each.high_watermark for name, each in found.items()}, mode)
+    checkpoints.update(
+        root / file_names.RECOVERY_POINTS,
+        {name: each.recovery_point for name, each in found.items()},
+        mode,
+    )
+    # Kafka omits a log start that is the start of a segment, but then a missing one would not be
+    # noticed.
+    checkpoints.update(
+        root / file_names.LOG_STARTS,
+        {name: each.log_start or None for name, each in found.items()},
+        mode,
+    )
+    checkpoints.update(
+        root / file_names.HIGH_WATERMARKS,
+        {name: each.high_watermark for name, each in found.items()},
+        mode,
+    )
 
 
 @dataclass(eq=False, repr=False)
@@ -331,7 +396,8 @@ class Context:
     clean: bool = False  # the directory was closed in order before this incarnation
     foreign: bool = False  # a broker wrote here after the last embedlog process
     visit: int = 0  # the number of the last visit of a broker, 0: there was none
-    locked: bool = False  # shared="locks": nothing is mapped, data is written through, each read opens its file
+    # shared="locks": nothing is mapped, data is written through, each read opens its file
+    locked: bool = False
     mode: int = 0o666
     lock_timeout_ms: int = 10_000
     producer_expiration_ms: int = 86_400_000
@@ -343,32 +409,46 @@ class Context:
     high_watermarks: CheckpointedOffsets | None = None
     cleaned: CheckpointedOffsets | None = None  # the end of the compacted part of each partition
     check_open: Callable[[], None] = lambda: None
-    renew_settings: Callable[[str, int], None] = lambda topic, number: None  # read the topics, and apply a partition's settings
+    # read the topics, and apply a partition's settings
+    renew_settings: Callable[[str, int], None] = lambda topic, number: None
     handles: Handles = field(default_factory=lambda: Handles(400))
     recent_batches: RecentBatches = field(default_factory=RecentBatches)
     writers: KeptDescriptors = field(default_factory=lambda: KeptDescriptors(32))
     syncers: KeptDescriptors = field(default_factory=lambda: KeptDescriptors(64))
-    held_lock: Callable[[], tuple[str, int, int, int]] | None = None  # the directory's `.lock`: path, device, inode, fd
-    reacquire: Callable[[], None] = lambda: None  # lock it again after its file was replaced, or raise
+    # the directory's `.lock`: path, device, inode, fd
+    held_lock: Callable[[], tuple[str, int, int, int]] | None = None
+    # lock it again after its file was replaced, or raise
+    reacquire: Callable[[], None] = lambda: None
     refresh: Callable[[], bool] | None = None  # for a reader: whether a process writes here now
-    copied_bytes: dict[tuple[str, int], int] = field(default_factory=dict)  # from leaders, with writers that were dropped
-    traffic: dict[str, Traffic] = field(default_factory=dict)  # by topic; all directories of an open log share it
-    interposer: Interposer | None = None  # is asked before each append of this process; for tests of applications
-    metrics: Metrics = field(default_factory=Metrics)  # syncs, compactions and recoveries of an open log
-    loads: Work = field(default_factory=Work)  # of partitions from their files; all directories of an open log share it
+    # from leaders, with writers that were dropped
+    copied_bytes: dict[tuple[str, int], int] = field(default_factory=dict)
+    # by topic; all directories of an open log share it
+    traffic: dict[str, Traffic] = field(default_factory=dict)
+    # is asked before each append of this process; for tests of applications
+    interposer: Interposer | None = None
+    # syncs, compactions and recoveries of an open log
+    metrics: Metrics = field(default_factory=Metrics)
+    # of partitions from their files; all directories of an open log share it
+    loads: Work = field(default_factory=Work)
 
     def note_load(self, spent_s: float, recovered: bool) -> None:
         """Count a load of a partition that this process will serve."""
-        self.metrics.note({"loads": 1, "loads_s": spent_s, "recoveries": recovered}, {"loads_s": spent_s})
+        self.metrics.note(
+            {"loads": 1, "loads_s": spent_s, "recoveries": recovered}, {"loads_s": spent_s}
+        )
 
     @property
     def in_set(self) -> bool:
-        """Whether the directory belongs to a set: then a decision makes a leader, and recovery begins no epoch (REPLICA-17)."""
+        """Whether the directory belongs to a set: then a decision makes a leader, and recovery
+        begins no epoch (REPLICA-17).
+        """
         return self.node_slot >= 0
 
 
 def check_sizes(run: EncodedRun, config: TopicConfig, name: str) -> None:
-    """Raises InvalidRecordError for a run without a batch, RecordTooLargeError for a batch above the limit of the topic."""
+    """Raises InvalidRecordError for a run without a batch, RecordTooLargeError for a batch above
+    the limit of the topic.
+    """
     if not run.batch_count or not len(run.buffer):
         raise InvalidRecordError(f"an append to {name} without a batch")
     if len(run.buffer) > config.batch_limit:
@@ -379,4 +459,6 @@ def check_start(start: int, high_watermark: int, name: str, path: Path) -> None:
     """Raises OffsetOutOfRangeError if records of a partition cannot be deleted up to an offset."""
     if not 0 <= start <= high_watermark:
         text = f"cannot delete records of {name}"
-        raise OffsetOutOfRangeError(text, path=path, expected=f"-1, or 0 to {high_watermark}", found=start)
+        raise OffsetOutOfRangeError(
+            text, path=path, expected=f"-1, or 0 to {high_watermark}", found=start
+        )

@@ -1,7 +1,9 @@
 """Writes the marker that ends a transaction in one partition, as Kafka does (format.md 13.3).
 
-MARKER-1  the order is marker, entry of the transaction index, publication; a repair writes the entry again from the marker
-MARKER-2  a marker carries a raised epoch. Nothing is written if the stored epoch is as high, so any process may repeat it
+MARKER-1  the order is marker, entry of the transaction index, publication; a repair writes the
+    entry again from the marker
+MARKER-2  a marker carries a raised epoch. Nothing is written if the stored epoch is as high, so any
+    process may repeat it
 MARKER-3  a marker is written with or without an open transaction: its epoch fences late appends
 """
 
@@ -19,10 +21,19 @@ from embedlog.storage import file_names, files
 
 
 def append_marker(
-    lock: AppendLock, producer_id: int, epoch: int, commit: bool, coordinator_epoch: int | None, deadline_ns: int
+    lock: AppendLock,
+    producer_id: int,
+    epoch: int,
+    commit: bool,
+    coordinator_epoch: int | None,
+    deadline_ns: int,
 ) -> int | None:
-    """The offset of the marker; None if the stored epoch is as high. REQUIRES the partition's mutex. Raises FencedError."""
-    while (found := _attempt(lock, producer_id, epoch, commit, coordinator_epoch, deadline_ns)) is not None:
+    """The offset of the marker; None if the stored epoch is as high. REQUIRES the partition's
+    mutex. Raises FencedError.
+    """
+    while (
+        found := _attempt(lock, producer_id, epoch, commit, coordinator_epoch, deadline_ns)
+    ) is not None:
         code, offset = found
         if code == system.APPENDED:
             return offset
@@ -31,17 +42,24 @@ def append_marker(
 
 
 def _attempt(
-    lock: AppendLock, producer_id: int, epoch: int, commit: bool, coordinator_epoch: int | None, deadline_ns: int
+    lock: AppendLock,
+    producer_id: int,
+    epoch: int,
+    commit: bool,
+    coordinator_epoch: int | None,
+    deadline_ns: int,
 ) -> tuple[int, int] | None:
     """(code, offset) of an attempt; None if the stored epoch is as high."""
     lock.producers.catch_up()
     with lock.exclusive_mutexed(deadline_ns) as held:
-        now, writer = held.now, held.writer.native()
+        now = held.now
+        writer = held.writer.native()
         state = held.producer_state(now)
         producer = state.producers.get(producer_id) or Producer(producer_id)
         if _is_ended(producer, epoch):
             return None
-        if coordinator_epoch is None:  # embedlog has none; the epoch of a broker that had the directory before must not decrease
+        # embedlog has none; the epoch of a broker that had the directory before must not decrease
+        if coordinator_epoch is None:
             coordinator_epoch = max(producer.coordinator_epoch, 0)
         fenced = coordinator_epoch < producer.coordinator_epoch
         if not fenced:
@@ -66,12 +84,17 @@ def _is_ended(producer: Producer, epoch: int) -> bool:
     return producer.epoch >= epoch
 
 
-def ending(state: ProducerState, producer_id: int, marker: Marker | None, offset: int) -> tuple[int, bytes | None]:
-    """The first unstable offset after a control batch at `offset`, and the entry of the transaction index if it aborts records.
+def ending(
+    state: ProducerState, producer_id: int, marker: Marker | None, offset: int
+) -> tuple[int, bytes | None]:
+    """The first unstable offset after a control batch at `offset`, and the entry of the transaction
+    index if it aborts records.
 
     `state` is that before the batch; `marker` is None for a control batch of another kind.
     """
-    others = [start for each, start in state.open_transactions() if marker is None or each != producer_id]
+    others = [
+        start for each, start in state.open_transactions() if marker is None or each != producer_id
+    ]
     unstable = min(others, default=-1)
     producer = state.producers.get(producer_id)
     if marker is None or marker.committed or producer is None or producer.transaction_start < 0:
@@ -81,8 +104,11 @@ def ending(state: ProducerState, producer_id: int, marker: Marker | None, offset
     return unstable, aborted_transactions.encode([aborted])
 
 
-def _write(held: LockedPartition, state: ProducerState, producer: Producer, batch: bytes, commit: bool) -> int:
-    now, writer = held.now, held.writer.native()
+def _write(
+    held: LockedPartition, state: ProducerState, producer: Producer, batch: bytes, commit: bool
+) -> int:
+    now = held.now
+    writer = held.writer.native()
     unstable, entry = ending(state, producer.producer_id, Marker(commit, 0), now.log_end)
     if entry is None:
         code = writer.marker(batch, unstable, None, -1)
@@ -91,7 +117,8 @@ def _write(held: LockedPartition, state: ProducerState, producer: Producer, batc
         with files.opened(path, files.CREATE, held.mode) as fd:
             code = writer.marker(batch, unstable, entry, fd)
         if code != system.APPENDED and now.transaction_entries == 0:
-            files.unlink(path, missing_ok=True)  # in Kafka only a segment with an aborted transaction has one
+            # in Kafka only a segment with an aborted transaction has one
+            files.unlink(path, missing_ok=True)
     if code == system.MUST_REPAIR:
         raise StorageError("an incompletely written marker could not be removed", path=held.path)
     return code

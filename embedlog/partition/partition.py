@@ -58,8 +58,19 @@ class Partition:
 
     replicated: Final = False
 
-    def __init__(self, context: Context, topic: str, number: int, path: Path, topic_id: bytes, config: TopicConfig) -> None:
-        self.topic, self.number, self.path, self.topic_id = topic, number, path, topic_id
+    def __init__(
+        self,
+        context: Context,
+        topic: str,
+        number: int,
+        path: Path,
+        topic_id: bytes,
+        config: TopicConfig,
+    ) -> None:
+        self.topic = topic
+        self.number = number
+        self.path = path
+        self.topic_id = topic_id
         self._context = context
         self._state = state = PartitionState(context, topic, number, path, topic_id, config)
         self.direct_target: DirectTarget = state
@@ -69,7 +80,10 @@ class Partition:
         self._lock = AppendLock(state, self._segments, self._writer, self._producers)
         self._aborted = AbortedIndex(state, self._segments, self._lock.store)
         self._reader = Reader(state, self._segments, self._aborted, self._lock.settled)
-        self.point, self._pruning = self._reader.points.read, TimePruning(state, self._segments, self._reader)
+        self.point, self._pruning = (
+            self._reader.points.read,
+            TimePruning(state, self._segments, self._reader),
+        )
         self._syncer = Syncer(self._lock, self._reader)
         self.replica = ReplicaLog(self._lock, self._reader, self._syncer)
         self._writer.on_segment = self._syncer.opened
@@ -88,7 +102,9 @@ class Partition:
         self._context.syncers.closed(self._syncer)
 
     def close_in_order(self) -> None:
-        """Leave the files as Kafka does. REQUIRES the open lock of the directory, as the last process. Raises DurabilityError."""
+        """Leave the files as Kafka does. REQUIRES the open lock of the directory, as the last
+        process. Raises DurabilityError.
+        """
         shutdown.close_in_order(self._lock, self._syncer)
 
     def confirm(self, end: int, epoch: int) -> bool:
@@ -138,7 +154,9 @@ class Partition:
         return self._state.published()
 
     def settled(self) -> Published:
-        """The published tuple at a moment when no segment is being replaced. Raises LockTimeoutError."""
+        """The published tuple at a moment when no segment is being replaced. Raises
+        LockTimeoutError.
+        """
         return self._lock.settled()
 
     @property
@@ -164,7 +182,9 @@ class Partition:
         return None if mapped is None else mapped.page
 
     def notify(self) -> None:
-        """Wake the processes that follow decisions in this partition (`system.Page.notice`). Raises StorageError."""
+        """Wake the processes that follow decisions in this partition (`system.Page.notice`). Raises
+        StorageError.
+        """
         self._state.page.notify()
 
     def check_deleted(self) -> None:
@@ -190,16 +210,24 @@ class Partition:
 
     # ---- the append lock -------------------------------------------------------------------------
 
-    def exclusive(self, deadline_ns: int | None = None) -> contextlib.AbstractContextManager[LockedPartition]:
-        """The append lock, with everything repaired and caught up (`append_lock`). Raises LockTimeoutError."""
+    def exclusive(
+        self, deadline_ns: int | None = None
+    ) -> contextlib.AbstractContextManager[LockedPartition]:
+        """The append lock, with everything repaired and caught up (`append_lock`). Raises
+        LockTimeoutError.
+        """
         return self._lock.exclusive(deadline_ns)
 
     def append_held(self, batch: bytes, stamp: Stamp | None = None) -> HeldAppend:
-        """Append one batch; with `stamp`, it carries that and the sequence of `following_sequence`. REQUIRES `exclusive`."""
+        """Append one batch; with `stamp`, it carries that and the sequence of `following_sequence`.
+        REQUIRES `exclusive`.
+        """
         return self._lock.append_held(batch, stamp)
 
     def following_sequence(self, stamp: Stamp) -> int:
-        """The next sequence of a producer. REQUIRES `exclusive`. Raises FencedError, InvalidTransactionStateError."""
+        """The next sequence of a producer. REQUIRES `exclusive`. Raises FencedError,
+        InvalidTransactionStateError.
+        """
         return self._producers.following_locked(stamp, self._state.read_page())
 
     # ---- appending -------------------------------------------------------------------------------
@@ -215,20 +243,26 @@ class Partition:
         all_in_sync: bool = True,
         followers: Followers | None = None,
     ) -> Appended:
-        """Append whole batches, in order; with `stamp`, which they must carry (`record.stamp`), as that producer's.
+        """Append whole batches, in order; with `stamp`, which they must carry (`record.stamp`), as
+        that producer's.
 
-        Raises LockTimeoutError, ReadOnlyError, RecordTooLargeError, StorageError, UnknownTopicOrPartitionError; for a stamped run
-        FencedError, OutOfOrderSequenceError, OffsetMismatchError, InvalidTransactionStateError, with nothing written.
+        Raises LockTimeoutError, ReadOnlyError, RecordTooLargeError, StorageError,
+        UnknownTopicOrPartitionError; for a stamped run FencedError, OutOfOrderSequenceError,
+        OffsetMismatchError, InvalidTransactionStateError, with nothing written.
 
-        After another error nothing of the present batch is visible; batches of the same run before it may be. A stamped run may
-        then be appended again unchanged: batches that are in the log already are found there. Without `flush` the caller, which
-        holds another partition's lock, calls `flush_if_due` afterwards. `progress` is that of earlier calls for the same run.
-        `all_in_sync` has no effect on one directory. `followers` take the run at once, if they can: the progress shows it.
+        After another error nothing of the present batch is visible; batches of the same run before
+        it may be. A stamped run may then be appended again unchanged: batches that are in the log
+        already are found there. Without `flush` the caller, which holds another partition's lock,
+        calls `flush_if_due` afterwards. `progress` is that of earlier calls for the same run.
+        `all_in_sync` has no effect on one directory. `followers` take the run at once, if they can:
+        the progress shows it.
 
-        The topic's settings of the moment of the append decide (`AppendProgress.judge`). If they refuse the rest of a run, the
-        result is the part that was appended before, and the progress has the error.
+        The topic's settings of the moment of the append decide (`AppendProgress.judge`). If they
+        refuse the rest of a run, the result is the part that was appended before, and the progress
+        has the error.
         """
-        state, context = self._state, self._context
+        state = self._state
+        context = self._context
         context.check_open()
         until = state.deadline() if deadline_ns is None else deadline_ns
         if state.closed or state.page_file is None:
@@ -237,17 +271,22 @@ class Partition:
         progress.refusal = None
         in_doubt = progress.is_in_doubt(stamp)
         must_read = state.writer is None or bool(state.writer.topics & 1)
-        unsynced_ms, durable = 0, 0
+        unsynced_ms = 0
+        durable = 0
         while True:
             topics = self._read_settings() if must_read else None
             refusal = None if in_doubt else self._refusal(progress)
             if refusal is None:
                 progress.is_begun = True
-                code, unsynced_ms, durable = self._append_judged(stamp, progress, followers, until, topics, in_doubt)
+                code, unsynced_ms, durable = self._append_judged(
+                    stamp, progress, followers, until, topics, in_doubt
+                )
                 if code != system.OTHER_SETTINGS:
                     break
                 if system.boot_ns() >= until:
-                    raise LockTimeoutError("the topics of the log kept changing until the deadline", path=self.path)
+                    raise LockTimeoutError(
+                        "the topics of the log kept changing until the deadline", path=self.path
+                    )
                 in_doubt = False
             elif topics is not None:  # else older settings have refused it
                 if not progress.pieces:
@@ -295,12 +334,15 @@ class Partition:
         topics: int | None,
         in_doubt: bool,
     ) -> tuple[int, int, int]:
-        """Append the rest of a run that was judged by the settings. One in doubt is searched in the log before it is judged.
+        """Append the rest of a run that was judged by the settings. One in doubt is searched in the
+        log before it is judged.
 
-        Returns APPENDED, or OTHER_SETTINGS if they have changed; the age in ms of the oldest record that is not durable; and the
-        durable offset.
+        Returns APPENDED, or OTHER_SETTINGS if they have changed; the age in ms of the oldest record
+        that is not durable; and the durable offset.
         """
-        state, context, run = self._state, self._context, progress.run
+        state = self._state
+        context = self._context
+        run = progress.run
         with locks.holding(state.mutex, until, state.path):
             context.check_open()  # it may have been closed while this thread waited
             if not state.marked_dirty:
@@ -312,20 +354,25 @@ class Partition:
                 self._writer.native().topics = topics
             code = system.APPENDED
             while not progress.complete and code != system.OTHER_SETTINGS:
-                writer, slice_ns = state.writer or self._writer.native(), min(until, system.boot_ns() + system.SLICE_NS)
+                writer = state.writer or self._writer.native()
+                slice_ns = min(until, system.boot_ns() + system.SLICE_NS)
                 if progress.expected_offset is not None or in_doubt:
                     code = system.MUST_CATCH_UP
                 elif progress.judge is not None and not progress.is_accepted_by(state.config):
                     code = system.OTHER_SETTINGS
                 elif followers is None:
-                    code = writer.append(run.buffer, progress.start, progress.table_left, slice_ns, known)
+                    code = writer.append(
+                        run.buffer, progress.start, progress.table_left, slice_ns, known
+                    )
                 else:
                     code = followers.append(progress, slice_ns, known)
                 if code == system.APPENDED:
                     out = writer.out
                     if stamp is not None and stamp.transactional:
                         self._producers.appended(run, progress.start, writer)
-                    progress.take(out.base_offset, out.next_offset, out.consumed, out.append_time_ms)
+                    progress.take(
+                        out.base_offset, out.next_offset, out.consumed, out.append_time_ms
+                    )
                     continue
                 if code == system.MUST_CATCH_UP and stamp is not None:
                     code = idempotent_append.append(self._lock, stamp, progress, until)
@@ -334,23 +381,37 @@ class Partition:
             return code, self._writer.native().out.unsynced_ms, state.page.word(system.WORD_DURABLE)
 
     def check_in_sync(self) -> None:
-        """Raises NotEnoughReplicasError for a `min.insync.replicas` above 1, which one directory never satisfies."""
-        check_without_replicas(f"{self.topic}-{self.number}", self._state.config.min_insync_replicas, self.path)
+        """Raises NotEnoughReplicasError for a `min.insync.replicas` above 1, which one directory
+        never satisfies.
+        """
+        check_without_replicas(
+            f"{self.topic}-{self.number}", self._state.config.min_insync_replicas, self.path
+        )
 
     def append_marker(
-        self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int | None = None, deadline_ns: int | None = None
+        self,
+        producer_id: int,
+        epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int | None = None,
+        deadline_ns: int | None = None,
     ) -> int | None:
-        """End a transaction here with a marker that carries the raised `epoch`: its offset, None if that epoch was stored before.
+        """End a transaction here with a marker that carries the raised `epoch`: its offset, None if
+        that epoch was stored before.
 
-        It is not synced: the caller ends several partitions, and syncs them together. Raises FencedError for a lower coordinator
-        epoch, and the errors of `append`. May be repeated after any error.
+        It is not synced: the caller ends several partitions, and syncs them together. Raises
+        FencedError for a lower coordinator epoch, and the errors of `append`. May be repeated after
+        any error.
         """
         self._context.check_open()
         until = self._state.deadline() if deadline_ns is None else deadline_ns
         self._state.ensure_open(until)
         with self._lock.mutex_until(until):
             self._context.writers.used(self._writer)
-            return markers.append_marker(self._lock, producer_id, epoch, commit, coordinator_epoch, until)
+            return markers.append_marker(
+                self._lock, producer_id, epoch, commit, coordinator_epoch, until
+            )
 
     def note_direct(self, stamp: Stamp, next_sequence: int, seen: int) -> None:
         """Take over the state in which appends to `direct_target` left a producer."""
@@ -358,15 +419,24 @@ class Partition:
             self._producers.note(stamp, next_sequence, seen)
 
     def seen_plain(self, stamp: Stamp) -> int:
-        """The slot of a producer after its last append outside of transactions, -1 if that is not known."""
+        """The slot of a producer after its last append outside of transactions, -1 if that is not
+        known.
+        """
         return self._producers.seen_plain(stamp)
 
     # ---- producers -------------------------------------------------------------------------------
 
     def open_transactions(self) -> list[tuple[int, int, int]]:
-        """(producer id, epoch, first offset) of every transaction that is open here, the oldest first."""
-        opened = [each for each in self._present().producers.values() if each.transaction_start >= 0]
-        return sorted([(each.producer_id, each.epoch, each.transaction_start) for each in opened], key=lambda each: each[2])
+        """(producer id, epoch, first offset) of every transaction that is open here, the oldest
+        first.
+        """
+        opened = [
+            each for each in self._present().producers.values() if each.transaction_start >= 0
+        ]
+        return sorted(
+            [(each.producer_id, each.epoch, each.transaction_start) for each in opened],
+            key=lambda each: each[2],
+        )
 
     def stored_epoch(self, producer_id: int) -> int:
         """The newest epoch of a producer here, -1 if it is not known."""
@@ -401,14 +471,24 @@ class Partition:
         upto: int | None = None,
         pool: BufferPool | None = None,
     ) -> Fetched:
-        """Whole checked batches from that of `offset`; none at the end. Raises OffsetOutOfRangeError, CorruptRecordError."""
+        """Whole checked batches from that of `offset`; none at the end. Raises
+        OffsetOutOfRangeError, CorruptRecordError.
+        """
         self._context.check_open()
-        found = self._reader.fetch(offset, max_bytes=max_bytes, committed=isolation == "read_committed", upto=upto, pool=pool)
+        found = self._reader.fetch(
+            offset,
+            max_bytes=max_bytes,
+            committed=isolation == "read_committed",
+            upto=upto,
+            pool=pool,
+        )
         self._state.traffic.read(len(found.data))
         return found
 
     def tail(self, offset: int, isolation: str) -> Tail | None:
-        """A short path to the records after `offset`; None if that is not the end, or was not reached by `fetch`."""
+        """A short path to the records after `offset`; None if that is not the end, or was not
+        reached by `fetch`.
+        """
         return self._reader.tail(offset, isolation == "read_committed")
 
     def unread_bytes(self, offset: int) -> int | None:
@@ -416,22 +496,30 @@ class Partition:
         return self._reader.unread_bytes(offset)
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch known here that is at most `epoch`, and the offset at which it ended; (-1, -1) if there is none."""
+        """The largest epoch known here that is at most `epoch`, and the offset at which it ended;
+        (-1, -1) if there is none.
+        """
         self._state.ensure_open()
         return self.replica.epochs.end(epoch)
 
-    def offset_for_time(self, timestamp_ms: int, isolation: str = "read_uncommitted") -> OffsetAndTimestamp | None:
+    def offset_for_time(
+        self, timestamp_ms: int, isolation: str = "read_uncommitted"
+    ) -> OffsetAndTimestamp | None:
         """The first record with this timestamp or a later one, None if there is none."""
         self._context.check_open()
         self._state.ensure_open()
         return self._reader.offset_for_time(timestamp_ms, isolation == "read_committed")
 
     def end_by_time(self, first: int, last: int, end_ms: int) -> int:
-        """An offset from `first` to `last`: no record from there up to `last` is older than `end_ms` (`time_pruning`)."""
+        """An offset from `first` to `last`: no record from there up to `last` is older than
+        `end_ms` (`time_pruning`).
+        """
         return self._pruning.end(first, last, end_ms)
 
     def skip_by_time(self, offset: int, start_ms: int, end_ms: int) -> int:
-        """The offset from which a reader continues: after its segment, if that has no record between the times."""
+        """The offset from which a reader continues: after its segment, if that has no record
+        between the times.
+        """
         return self._pruning.skip(offset, start_ms, end_ms)
 
     def check_epochs(self, path: Path, batches: Batches) -> None:
@@ -441,7 +529,9 @@ class Partition:
     # ---- files -----------------------------------------------------------------------------------
 
     def is_prepared(self) -> bool:
-        """Whether an embedlog process has opened this partition, as its directory shows without an open."""
+        """Whether an embedlog process has opened this partition, as its directory shows without an
+        open.
+        """
         return self._state.page_file is not None or files.exists(self.path / file_names.PAGE)
 
     def holds_data(self) -> bool:
@@ -449,14 +539,16 @@ class Partition:
         return holds_data(self.path)
 
     def segments(self, now: Published) -> list[SegmentInfo]:
-        """The segments of a published tuple; the active one is the last. REQUIRES the append lock (else `present`)."""
+        """The segments of a published tuple; the active one is the last. REQUIRES the append lock
+        (else `present`).
+        """
         return self._segments.all(now)
 
     def present(self) -> tuple[Published, list[SegmentInfo]]:
         """The published tuple and its segments, at a moment when no segment is being replaced.
 
-        For every look without the append lock: other processes compact, roll and delete meanwhile. Raises CorruptRecordError,
-        LockTimeoutError, StorageError, UnknownTopicOrPartitionError.
+        For every look without the append lock: other processes compact, roll and delete meanwhile.
+        Raises CorruptRecordError, LockTimeoutError, StorageError, UnknownTopicOrPartitionError.
         """
         self._state.ensure_open()
         return self._reader.consistent(lambda now: (now, self._segments.all(now)))
@@ -474,8 +566,12 @@ class Partition:
         """Bytes in the logs of all segments."""
         return sum(info.size for info in self.present()[1])
 
-    def split_points(self, start: int, end: int, max_bytes: int, count: int | None = None) -> list[SplitPoint]:
-        """The ends of pieces of about `max_bytes` between two offsets, the last one at `end`, or the first `count` of them."""
+    def split_points(
+        self, start: int, end: int, max_bytes: int, count: int | None = None
+    ) -> list[SplitPoint]:
+        """The ends of pieces of about `max_bytes` between two offsets, the last one at `end`, or
+        the first `count` of them.
+        """
         return split_points(self._segments, self._reader, start, end, max_bytes, count)
 
     def aborted_entries(self, info: SegmentInfo, now: Published) -> Entries:
@@ -485,12 +581,18 @@ class Partition:
     # ---- durability ------------------------------------------------------------------------------
 
     def sync(self, deadline_ns: int | None = None) -> int:
-        """Put everything that is published now on stable storage; returns the durable offset. Raises DurabilityError."""
+        """Put everything that is published now on stable storage; returns the durable offset.
+        Raises DurabilityError.
+        """
         self._state.ensure_open()
-        return self._syncer.sync(self._state.published().log_end, self.deadline() if deadline_ns is None else deadline_ns)
+        return self._syncer.sync(
+            self._state.published().log_end, self.deadline() if deadline_ns is None else deadline_ns
+        )
 
     def sync_to(self, end: int, deadline_ns: int) -> None:
-        """Put the records below `end` on stable storage. Raises DurabilityError, LockTimeoutError."""
+        """Put the records below `end` on stable storage. Raises DurabilityError,
+        LockTimeoutError.
+        """
         if self._state.durable_offset < end:
             self._syncer.wait(end, deadline_ns)
 
@@ -505,31 +607,44 @@ class Partition:
     # ---- housekeeping ----------------------------------------------------------------------------
 
     def retain(self) -> int:
-        """Delete the segments that retention releases now, and unlink files that were deleted long enough ago.
+        """Delete the segments that retention releases now, and unlink files that were deleted long
+        enough ago.
 
         Returns the number of segments. Raises LockTimeoutError.
         """
         state = self._state
-        deleted = retention.retain(self._lock) if retention.applies(state.config) or state.bounds().log_start > 0 else 0
+        deleted = (
+            retention.retain(self._lock)
+            if retention.applies(state.config) or state.bounds().log_start > 0
+            else 0
+        )
         retention.unlink_deleted(state)
         return deleted
 
-    def delete_records(self, offset: int, epoch: int | None = None, deadline_ns: int | None = None) -> int:
-        """Raise the log start to `offset` (-1: the high watermark); the new one. REQUIRES the directory lock, except in a set.
+    def delete_records(
+        self, offset: int, epoch: int | None = None, deadline_ns: int | None = None
+    ) -> int:
+        """Raise the log start to `offset` (-1: the high watermark); the new one. REQUIRES the
+        directory lock, except in a set.
 
         Raises OffsetOutOfRangeError, DurabilityError; Fenced if the page is not in this epoch.
         """
         return retention.delete_records(self._lock, self._syncer, offset, epoch, deadline_ns)
 
     def dirty_ratio(self, known: int, now_ms: int) -> float | None:
-        """The share of the log that a compaction would read, None if no pass is due. `known`: as for `compact`."""
+        """The share of the log that a compaction would read, None if no pass is due. `known`: as
+        for `compact`.
+        """
         found = Cleaner(self._lock, self._reader, self._syncer).due(known, now_ms)
         return None if found is None else found.ratio
 
     def compact(self, known: int, memory_bytes: int, now_ms: int, work: Work | None = None) -> int:
-        """One pass of compaction if one is due: the offset up to which the log is clean then, -1 if no pass was completed.
+        """One pass of compaction if one is due: the offset up to which the log is clean then, -1 if
+        no pass was completed.
 
-        `known`: the offset up to which this process cleaned it, -1: as in the checkpoint. REQUIRES the housekeeper's lock.
-        Raises CorruptRecordError, DurabilityError, LockTimeoutError.
+        `known`: the offset up to which this process cleaned it, -1: as in the checkpoint. REQUIRES
+        the housekeeper's lock. Raises CorruptRecordError, DurabilityError, LockTimeoutError.
         """
-        return Cleaner(self._lock, self._reader, self._syncer).compact(known, memory_bytes, now_ms, work or Work())
+        return Cleaner(self._lock, self._reader, self._syncer).compact(
+            known, memory_bytes, now_ms, work or Work()
+        )

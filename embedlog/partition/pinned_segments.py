@@ -1,11 +1,15 @@
-"""A partition pinned at one moment, for a copy while other processes append, roll, retain and compact.
+"""A partition pinned at one moment, for a copy while other processes append, roll, retain and
+compact.
 
-PIN-1  the published records of that moment are in segments that only grow: bytes after their pinned size do not count. Batches
-       from the high watermark on do not count either: another leader may cut them
-PIN-2  an open file stays readable after a rename over its name or an unlink. So all files are opened under the append lock, or,
-       without the right to lock, between two changes of the generation; then they belong together
-PIN-3  files that were compacted after the first pin lack records that later committed ones replaced. These, and the markers that
-       committed them, are below the present high watermark: a second pin of a compacted partition ends there
+PIN-1  the published records of that moment are in segments that only grow: bytes after their pinned
+       size do not count. Batches from the high watermark on do not count either: another leader may
+       cut them
+PIN-2  an open file stays readable after a rename over its name or an unlink. So all files are
+       opened under the append lock, or, without the right to lock, between two changes of the
+       generation; then they belong together
+PIN-3  files that were compacted after the first pin lack records that later committed ones
+       replaced. These, and the markers that committed them, are below the present high watermark: a
+       second pin of a compacted partition ends there
 """
 
 from __future__ import annotations
@@ -62,15 +66,24 @@ class Pin(NamedTuple):
     def moved(self) -> bool:
         """Whether files of the pin were replaced. Raises UnknownTopicOrPartitionError."""
         self.partition.check_deleted()
-        return self.partition.published().generation != self.now.generation or self.partition.loaded is not self.loaded
+        return (
+            self.partition.published().generation != self.now.generation
+            or self.partition.loaded is not self.loaded
+        )
 
     def epochs(self) -> checkpoints.EpochCache:
         """The leader epochs of the partition."""
         loaded = self.partition.loaded
-        return checkpoints.read_epochs(self.partition.path / file_names.EPOCHS) if loaded is None else loaded.epochs
+        return (
+            checkpoints.read_epochs(self.partition.path / file_names.EPOCHS)
+            if loaded is None
+            else loaded.epochs
+        )
 
     def producers(self) -> ProducerState:
-        """The producers as of the newest snapshot below the end, in an object of its own; `replay` continues it."""
+        """The producers as of the newest snapshot below the end, in an object of its own; `replay`
+        continues it.
+        """
         loaded = self.partition.loaded
         if loaded is not None and loaded.history.state.offset <= self.end:
             known = loaded.history.state
@@ -86,7 +99,9 @@ class Pin(NamedTuple):
 
 
 def pin_of(partition: Partition, now: Published | None = None, end: int | None = None) -> Pin:
-    """Pin a partition as it is now, or as of the tuple `now`. It ends at the high watermark, or at the one of an earlier pin."""
+    """Pin a partition as it is now, or as of the tuple `now`. It ends at the high watermark, or at
+    the one of an earlier pin.
+    """
     partition.check_deleted()
     now, every = partition.present() if now is None else (now, partition.segments(now))
     if end is None or partition.config.compacted:  # PIN-3
@@ -102,12 +117,16 @@ def held(partition: Partition, end: int) -> Iterator[Pin]:
 
     Raises StorageError if they keep changing until the deadline.
     """
-    until, pause, fds = partition.deadline(), threading.Event(), dict[int, int]()
+    until = partition.deadline()
+    pause = threading.Event()
+    fds = dict[int, int]()
     try:
         while (pin := _opened(partition, end, fds)) is None:
             _release_all(fds)
             if system.boot_ns() >= until:
-                raise StorageError("the files of this partition keep changing during a backup", path=partition.path)
+                raise StorageError(
+                    "the files of this partition keep changing during a backup", path=partition.path
+                )
             pause.wait(RETRY_S)
         yield pin
     finally:
@@ -115,7 +134,9 @@ def held(partition: Partition, end: int) -> Iterator[Pin]:
 
 
 def _opened(partition: Partition, end: int, fds: dict[int, int]) -> Pin | None:
-    """Open all files of one moment; None if they changed meanwhile. Raises CorruptRecordError, StorageError."""
+    """Open all files of one moment; None if they changed meanwhile. Raises CorruptRecordError,
+    StorageError.
+    """
     aborted: dict[int, bytes] = {}
     with _moment(partition) as now:
         partition.forget_segments()
@@ -127,21 +148,32 @@ def _opened(partition: Partition, end: int, fds: dict[int, int]) -> Pin | None:
             return None
         try:
             for info in pin.segments:
-                fds[info.base] = files.open_file(file_names.segment_path(partition.path, info.base), files.READ)
-                index = file_names.segment_path(partition.path, info.base, file_names.TRANSACTION_INDEX)
-                aborted[info.base] = files.read_bytes(index) or b"" if info.transaction_entries else b""
+                fds[info.base] = files.open_file(
+                    file_names.segment_path(partition.path, info.base), files.READ
+                )
+                index = file_names.segment_path(
+                    partition.path, info.base, file_names.TRANSACTION_INDEX
+                )
+                aborted[info.base] = (
+                    files.read_bytes(index) or b"" if info.transaction_entries else b""
+                )
         except StorageError:
             if _same(pin):
                 raise
             return None
         if not _same(pin):
             return None
-    return pin._replace(held=fds, aborted={info.base: _whole(pin, info, aborted[info.base]) for info in pin.segments})
+    return pin._replace(
+        held=fds,
+        aborted={info.base: _whole(pin, info, aborted[info.base]) for info in pin.segments},
+    )
 
 
 @scope
 def _moment(partition: Partition) -> Iterator[Published]:
-    """The published tuple. No file is replaced inside the block, except where this process may not lock."""
+    """The published tuple. No file is replaced inside the block, except where this process may not
+    lock.
+    """
     if partition.read_only:
         yield partition.settled()
         return
@@ -150,14 +182,21 @@ def _moment(partition: Partition) -> Iterator[Published]:
 
 
 def _whole(pin: Pin, info: SegmentInfo, raw: bytes) -> bytes:
-    """The entries of a transaction index up to the pinned end. Raises CorruptRecordError if they are not as they were written."""
+    """The entries of a transaction index up to the pinned end. Raises CorruptRecordError if they
+    are not as they were written.
+    """
     path = file_names.segment_path(pin.partition.path, info.base, file_names.TRANSACTION_INDEX)
     if info.base == pin.now.segment_base:
         raw = raw[: info.transaction_entries * aborted_transactions.ENTRY_SIZE]
     entries = aborted_transactions.decode(raw, info.base, path)
-    if len(entries) < info.transaction_entries or info.transaction_digest not in (0, aborted_transactions.digest(raw)):
+    if len(entries) < info.transaction_entries or info.transaction_digest not in (
+        0,
+        aborted_transactions.digest(raw),
+    ):
         expected = f"{info.transaction_entries} entries, as they were written"
-        raise CorruptRecordError("a transaction index is damaged", path=path, expected=expected, found=len(entries))
+        raise CorruptRecordError(
+            "a transaction index is damaged", path=path, expected=expected, found=len(entries)
+        )
     return bytes(entries[entries["last_offset"] < pin.end].tobytes())
 
 

@@ -1,12 +1,16 @@
 """Caches the producers of one partition, and reads missing ones from the log.
 
-PRODUCERSEQ-1  the control page has a slot for each producer, which every append or marker of the producer changes. If the slot
-               is unchanged, the cached producer state is current, and nothing is read
+PRODUCERSEQ-1  the control page has a slot for each producer, which every append or marker of the
+               producer changes. If the slot is unchanged, the cached producer state is current, and
+               nothing is read
 PRODUCERSEQ-2  in doubt the log decides, never memory (`idempotent_append`)
-PRODUCERSEQ-3  state that another process may have invalidated (a cut, a repair, another page) is forgotten, not corrected
-PRODUCERSEQ-4  data that this process appends to a transaction is taken from memory, so its marker reads nothing
+PRODUCERSEQ-3  state that another process may have invalidated (a cut, a repair, another page) is
+    forgotten, not corrected
+PRODUCERSEQ-4  data that this process appends to a transaction is taken from memory, so its marker
+    reads nothing
 
-All methods except `seen_plain` REQUIRE the mutex of the partition; those whose names end in `_locked` also the append lock.
+All methods except `seen_plain` REQUIRE the mutex of the partition; those whose names end in
+`_locked` also the append lock.
 """
 
 from __future__ import annotations
@@ -36,18 +40,21 @@ if TYPE_CHECKING:
 KNOWN_MAX = 1024  # known producers of this process; for a forgotten one the log is read
 ROWS_AT_ONCE = 1024
 FEW_RECORDS = 1024  # so many are read within a millisecond, also if each is a batch
-READS_MAX = 8  # before the lock; without processor time for this process the reads may not get shorter
+# before the lock; without processor time for this process the reads may not get shorter
+READS_MAX = 8
 
 
 class ProducerSequences:
     """The cached state of the producers of one partition."""
 
     def __init__(self, state: PartitionState, segments: SegmentList) -> None:
-        self._partition, self._segments = state, segments
+        self._partition = state
+        self._segments = segments
         self._known: dict[int, Any] = {}  # el_known by producer id
         self._state: ProducerState | None = None
         self._generation = 0
-        self._place = (-1, -1)  # segment base and position of the batch at the state's offset; -1: unknown
+        # segment base and position of the batch at the state's offset; -1: unknown
+        self._place = (-1, -1)
 
     @property
     def loaded(self) -> bool:
@@ -62,7 +69,9 @@ class ProducerSequences:
     # ---- the usual path --------------------------------------------------------------------------
 
     def known(self, stamp: Stamp) -> Any:
-        """The cached state of a producer for the writer, which reads nothing more if it is current."""
+        """The cached state of a producer for the writer, which reads nothing more if it is
+        current.
+        """
         known = self._known.get(stamp.producer_id)
         if known is None:
             if len(self._known) >= KNOWN_MAX:
@@ -76,28 +85,44 @@ class ProducerSequences:
     def note(self, stamp: Stamp, next_sequence: int, seen: int) -> None:
         """Take over the state after an append or a marker of this process."""
         known = self.known(stamp)
-        known.epoch, known.next_sequence, known.open, known.seen = stamp.epoch, next_sequence, stamp.transactional, seen
+        known.epoch = stamp.epoch
+        known.next_sequence = next_sequence
+        known.open = stamp.transactional
+        known.seen = seen
 
     def appended(self, run: EncodedRun, start: int, writer: system.Writer) -> None:
-        """Take over data of a transaction that was appended from byte `start` of the run (PRODUCERSEQ-4)."""
-        rows, out = run.batches, writer.out
+        """Take over data of a transaction that was appended from byte `start` of the run
+        (PRODUCERSEQ-4).
+        """
+        rows = run.batches
+        out = writer.out
         if out.consumed < len(run.buffer):
             rows = rows[slice(*np.searchsorted(rows["position"], (start, start + out.consumed)))]
         self._follow(writer, lambda state: state.follow(rows, out.base_offset, out.append_time_ms))
 
-    def marked(self, producer_id: int, epoch: int, marker: Marker, timestamp: int, writer: system.Writer) -> None:
+    def marked(
+        self, producer_id: int, epoch: int, marker: Marker, timestamp: int, writer: system.Writer
+    ) -> None:
         """Take over a marker that was appended (PRODUCERSEQ-4)."""
         out = writer.out
         self.note(Stamp(producer_id, epoch), 0, out.seen)
         timestamp = out.append_time_ms if out.append_time_ms >= 0 else timestamp
-        self._follow(writer, lambda state: state.follow_marker(producer_id, epoch, marker, out.base_offset, timestamp))
+        self._follow(
+            writer,
+            lambda state: state.follow_marker(
+                producer_id, epoch, marker, out.base_offset, timestamp
+            ),
+        )
 
-    def copied(self, rows: Batches, marker_of: Callable[[int], Marker | None], writer: system.Writer) -> None:
+    def copied(
+        self, rows: Batches, marker_of: Callable[[int], Marker | None], writer: system.Writer
+    ) -> None:
         """Take over batches of a leader that were appended."""
         self._follow(writer, lambda state: _replayed(state, rows, marker_of))
 
     def _follow(self, writer: system.Writer, take: Callable[[ProducerState], None]) -> None:
-        state, out = self._state, writer.out
+        state = self._state
+        out = writer.out
         if state is None or state.offset != out.base_offset:
             return
         self._state = None  # an interrupt leaves no partial state
@@ -107,9 +132,15 @@ class ProducerSequences:
         self._state = state
 
     def seen_plain(self, stamp: Stamp) -> int:
-        """The slot after the last append of a producer outside of transactions, -1 if it is not known."""
+        """The slot after the last append of a producer outside of transactions, -1 if it is not
+        known.
+        """
         known = self._known.get(stamp.producer_id)
-        return int(known.seen) if known is not None and known.epoch == stamp.epoch and not known.open else -1
+        return (
+            int(known.seen)
+            if known is not None and known.epoch == stamp.epoch and not known.open
+            else -1
+        )
 
     def following_locked(self, stamp: Stamp, now: Published) -> int:
         """The next sequence of this producer. Raises the error of `sequence_rules.admit`."""
@@ -117,18 +148,27 @@ class ProducerSequences:
         if (problem := sequence_rules.admit(state, stamp)) is not None:
             raise problem
         producer = state.producers.get(stamp.producer_id)
-        return 0 if producer is None or producer.epoch != stamp.epoch else add_sequence(producer.last_sequence, 1)
+        return (
+            0
+            if producer is None or producer.epoch != stamp.epoch
+            else add_sequence(producer.last_sequence, 1)
+        )
 
     # ---- in doubt --------------------------------------------------------------------------------
 
     def places(self, stamp: Stamp, rows: Batches) -> dict[int, tuple[int, int, int]]:
         """Base offset, next offset and timestamp of batches that are in the log, by first sequence.
 
-        Raises DuplicateSequenceError if they were deleted: a producer must not append them with another epoch.
+        Raises DuplicateSequenceError if they were deleted: a producer must not append them with
+        another epoch.
         """
         producer = self._state.producers.get(stamp.producer_id) if self._state is not None else None
         found = {
-            each.first_sequence: (each.last_offset - each.offset_delta, each.last_offset + 1, each.timestamp)
+            each.first_sequence: (
+                each.last_offset - each.offset_delta,
+                each.last_offset + 1,
+                each.timestamp,
+            )
             for each in (producer.batches if producer is not None else ())
         }
         wanted = set(rows["base_sequence"].tolist())
@@ -136,30 +176,45 @@ class ProducerSequences:
             return found
         partition = self._partition
         now = partition.published()
-        for info in reversed(self._segments.all(now)):  # a run that was appended in part is mostly at the end
+        # a run that was appended in part is mostly at the end
+        for info in reversed(self._segments.all(now)):
             for batches, _ in self._headers(info, 0):
-                own = (batches["producer_id"] == stamp.producer_id) & (batches["producer_epoch"] == stamp.epoch)
+                own = (batches["producer_id"] == stamp.producer_id) & (
+                    batches["producer_epoch"] == stamp.epoch
+                )
                 for row in batches[own & np.isin(batches["base_sequence"], rows["base_sequence"])]:
                     base = int(row["base_offset"])
-                    found[int(row["base_sequence"])] = (base, base + int(row["last_offset_delta"]) + 1, int(row["max_timestamp"]))
+                    found[int(row["base_sequence"])] = (
+                        base,
+                        base + int(row["last_offset_delta"]) + 1,
+                        int(row["max_timestamp"]),
+                    )
             if wanted <= found.keys():
                 return found
         raise DuplicateSequenceError(
-            f"producer {stamp.producer_id}: batches that were appended before are no longer in the log", path=partition.path
+            f"producer {stamp.producer_id}: batches that were appended before are no longer in "
+            "the log",
+            path=partition.path,
         )
 
     def expire(self, expiration_ms: int) -> list[int]:
-        """Forget producers that were idle for so long by the boot clock; their ids. Changes memory only."""
+        """Forget producers that were idle for so long by the boot clock; their ids. Changes memory
+        only.
+        """
         self.catch_up()
-        return [] if self._state is None else self._state.expire(_now_ms(), expiration_ms, noted=True)
+        return (
+            [] if self._state is None else self._state.expire(_now_ms(), expiration_ms, noted=True)
+        )
 
     # ---- catching up -----------------------------------------------------------------------------
 
     def catch_up(self) -> None:
-        """Read new records without the append lock, so that few are left to read under it. Errors are left to that read.
+        """Read new records without the append lock, so that few are left to read under it. Errors
+        are left to that read.
 
-        What other processes append during a long read is read next: under the lock it would make all of them wait. Each read is
-        shorter than the one before it, because reading a header is faster than an append.
+        What other processes append during a long read is read next: under the lock it would make
+        all of them wait. Each read is shorter than the one before it, because reading a header is
+        faster than an append.
         """
         partition = self._partition
         try:
@@ -189,7 +244,8 @@ class ProducerSequences:
         state = self._state
         self._state = None  # an interrupted walk leaves no partial state
         if self._generation != now.generation:
-            self._partition.context.handles.forget(self._partition.directory)  # a replaced segment keeps its name
+            # a replaced segment keeps its name
+            self._partition.context.handles.forget(self._partition.directory)
         if state is None or self._generation != now.generation or state.offset > now.log_end:
             state = self._loaded(now)
             for each in state.producers.values():
@@ -201,22 +257,31 @@ class ProducerSequences:
             state.offset = now.log_end
             self._place = (now.segment_base, now.segment_size)
         state.first_unstable(now.high_watermark)  # drops transactions that ended below it
-        self._state, self._generation = state, now.generation
+        self._state = state
+        self._generation = now.generation
         return state
 
     def _loaded(self, now: Published) -> ProducerState:
-        """The newest certain state at or below the log end: a snapshot, or that there were no producers."""
+        """The newest certain state at or below the log end: a snapshot, or that there were no
+        producers.
+        """
         partition = self._partition
         self._place = (-1, -1)
         page = partition.page
-        newest, empty_at = page.word(system.WORD_SNAPSHOT) - 1, page.word(system.WORD_NO_PRODUCERS) - 1
+        newest = page.word(system.WORD_SNAPSHOT) - 1
+        empty_at = page.word(system.WORD_NO_PRODUCERS) - 1
         known = [newest] if empty_at <= newest <= now.log_end and newest >= 0 else []
         state = producer_history.newest(partition.path, known)
         if state is None and 0 <= empty_at <= now.log_end:
             return ProducerState(empty_at)
         if state is None:
             state = producer_history.newest(
-                partition.path, [each for each in producer_history.snapshots(partition.path) if each <= now.log_end]
+                partition.path,
+                [
+                    each
+                    for each in producer_history.snapshots(partition.path)
+                    if each <= now.log_end
+                ],
             )
         return state or ProducerState(self._segments.all(now)[0].base)
 
@@ -227,11 +292,17 @@ class ProducerSequences:
                 for batches, marker_of in self._headers(info, at):
                     state.replay(batches, marker_of)
 
-    def _headers(self, info: SegmentInfo, position: int) -> Iterator[tuple[Batches, Callable[[int], Marker | None]]]:
-        """The batches of a segment from a position on, and a function that reads the markers among them."""
+    def _headers(
+        self, info: SegmentInfo, position: int
+    ) -> Iterator[tuple[Batches, Callable[[int], Marker | None]]]:
+        """The batches of a segment from a position on, and a function that reads the markers among
+        them.
+        """
         partition = self._partition
         name = file_names.segment_name(partition.directory, info.base)
-        with partition.context.handles.acquire(partition.directory, info.base, file_names.LOG) as fd:
+        with partition.context.handles.acquire(
+            partition.directory, info.base, file_names.LOG
+        ) as fd:
             while position < info.size:
                 rows = np.empty(ROWS_AT_ONCE, batch_dtype())
                 try:
@@ -240,16 +311,22 @@ class ProducerSequences:
                     break
                 yield rows[:count], partial(_marker, fd, name, rows)
             if position < info.size:  # old messages, or damage: a full walk shows which
-                walk = Walk(fd, Path(name), Chain(gaps_allowed=True), position, info.size, bounded=False)
+                walk = Walk(
+                    fd, Path(name), Chain(gaps_allowed=True), position, info.size, bounded=False
+                )
                 for data, batches in walk.chunks():
                     yield batches, producer_history.markers_in(data, batches)
                 if walk.problem is not None or walk.end < info.size:
                     raise CorruptRecordError(
-                        walk.problem.message if walk.problem else "the segment ends inside a batch", path=name, position=walk.end
+                        walk.problem.message if walk.problem else "the segment ends inside a batch",
+                        path=name,
+                        position=walk.end,
                     )
 
 
-def _replayed(state: ProducerState, rows: Batches, marker_of: Callable[[int], Marker | None]) -> None:
+def _replayed(
+    state: ProducerState, rows: Batches, marker_of: Callable[[int], Marker | None]
+) -> None:
     state.replay(rows, marker_of)
 
 
@@ -258,7 +335,9 @@ def _marker(fd: int, path: str, rows: Batches, row: int) -> Marker | None:
         return None
     position = int(rows["position"][row])
     with in_file(path):
-        return producer_history.marker_in(files.pread(fd, int(rows["size"][row]), position, path), position)
+        return producer_history.marker_in(
+            files.pread(fd, int(rows["size"][row]), position, path), position
+        )
 
 
 def _now_ms() -> int:

@@ -1,10 +1,15 @@
 """Deletes old segments: by log start, by size, by time (format.md 8).
 
-RETENTION-1  only a prefix of whole segments is deleted; the search stops at the first segment that stays
-RETENTION-2  the log start is in the manifest, on disk, and published before a file is renamed: it explains a missing file
-RETENTION-3  files are renamed first and unlinked after `file.delete.delay.ms`: readers in other processes can finish
-RETENTION-4  only here the wall clock decides; a segment without a timestamp counts by the modification time of its file
-RETENTION-5  an index alone deletes nothing: the batch headers must be as old as a broker's time index states
+RETENTION-1  only a prefix of whole segments is deleted; the search stops at the first segment that
+    stays
+RETENTION-2  the log start is in the manifest, on disk, and published before a file is renamed: it
+    explains a missing file
+RETENTION-3  files are renamed first and unlinked after `file.delete.delay.ms`: readers in other
+    processes can finish
+RETENTION-4  only here the wall clock decides; a segment without a timestamp counts by the
+    modification time of its file
+RETENTION-5  an index alone deletes nothing: the batch headers must be as old as a broker's time
+    index states
 """
 
 from __future__ import annotations
@@ -32,7 +37,9 @@ logger = logging.getLogger("embedlog")
 
 def applies(config: TopicConfig) -> bool:
     """Whether the settings of a topic allow deletion by size or time."""
-    return "delete" in config.cleanup_policy and (config.retention_ms >= 0 or config.retention_bytes >= 0)
+    return "delete" in config.cleanup_policy and (
+        config.retention_ms >= 0 or config.retention_bytes >= 0
+    )
 
 
 def retain(lock: AppendLock) -> int:
@@ -47,15 +54,22 @@ def retain(lock: AppendLock) -> int:
             now = roll(held, now)
         if not deletable:
             return 0
-        files.sync_directory(state.path)  # the remaining names first: a roll leaves its names to the next sync
+        # the remaining names first: a roll leaves its names to the next sync
+        files.sync_directory(state.path)
         start = max(now.log_start, deletable[-1].next_offset)
-        state.mark_dirty()  # the close must note the new start, else the deleted segments would be reported as missing
+        # the close must note the new start, else the deleted segments would be reported as missing
+        state.mark_dirty()
         publish_start(held, now, start)
         for info in deletable:
             segment.set_aside(state.path, info.base)
         files.sync_directory(state.path)
         held.segments.forget()
-    logger.info("%s: %d segments below offset %d are deleted by retention", state.name, len(deletable), start)
+    logger.info(
+        "%s: %d segments below offset %d are deleted by retention",
+        state.name,
+        len(deletable),
+        start,
+    )
     return len(deletable)
 
 
@@ -64,8 +78,13 @@ def _deletable(lock: AppendLock, now: Published) -> list[SegmentInfo]:
     infos = _all_on_disk(lock, now)
     config = lock.state.config
     by_policy = "delete" in config.cleanup_policy
-    excess = sum(info.size for info in infos) - config.retention_bytes if by_policy and config.retention_bytes >= 0 else -1
-    wall_ms, high_watermark = system.wall_ms(), known_high_watermark(lock.state, now)
+    excess = (
+        sum(info.size for info in infos) - config.retention_bytes
+        if by_policy and config.retention_bytes >= 0
+        else -1
+    )
+    wall_ms = system.wall_ms()
+    high_watermark = known_high_watermark(lock.state, now)
     deletable: list[SegmentInfo] = []
     for info in infos:
         active = info.base == now.segment_base
@@ -73,7 +92,11 @@ def _deletable(lock: AppendLock, now: Published) -> list[SegmentInfo]:
             break
         below_start = not active and info.next_offset <= now.log_start
         too_much = excess >= 0 and excess - info.size >= 0
-        too_old = by_policy and config.retention_ms >= 0 and _is_older(lock.state, info, wall_ms - config.retention_ms)
+        too_old = (
+            by_policy
+            and config.retention_ms >= 0
+            and _is_older(lock.state, info, wall_ms - config.retention_ms)
+        )
         if not (below_start or too_much or too_old):
             break
         excess -= info.size
@@ -83,20 +106,31 @@ def _deletable(lock: AppendLock, now: Published) -> list[SegmentInfo]:
 
 def _all_on_disk(lock: AppendLock, now: Published) -> list[SegmentInfo]:
     """All segments, including those below the log start that have files."""
-    infos, state = lock.segments.all(now), lock.state
+    infos = lock.segments.all(now)
+    state = lock.state
     state.manifest.refresh()
     known = list(state.manifest.segments.items())
-    below = sorted(base for base, info in known if info.next_offset <= now.log_start and base < infos[0].base)
-    there = [state.manifest.segments[base] for base in below if files.exists(file_names.segment_path(state.path, base))]
+    below = sorted(
+        base for base, info in known if info.next_offset <= now.log_start and base < infos[0].base
+    )
+    there = [
+        state.manifest.segments[base]
+        for base in below
+        if files.exists(file_names.segment_path(state.path, base))
+    ]
     return there + infos
 
 
 def _is_older(state: PartitionState, info: SegmentInfo, time_ms: int) -> bool:
-    """Whether all records of a segment are older. A time that only a broker's time index states is compared with the log."""
+    """Whether all records of a segment are older. A time that only a broker's time index states is
+    compared with the log.
+    """
     if info.max_timestamp < 0:
         found = files.facts_of(file_names.segment_path(state.path, info.base))
         return found is not None and found.modified_ns // 1_000_000 < time_ms
-    return info.max_timestamp < time_ms and (info.min_timestamp >= 0 or newest_header(state.path, info) < time_ms)
+    return info.max_timestamp < time_ms and (
+        info.min_timestamp >= 0 or newest_header(state.path, info) < time_ms
+    )
 
 
 def publish_start(held: LockedPartition, now: Published, start: int) -> Published:
@@ -112,14 +146,20 @@ def publish_start(held: LockedPartition, now: Published, start: int) -> Publishe
 
 
 def delete_records(
-    lock: AppendLock, syncer: Syncer, offset: int, epoch: int | None = None, deadline_ns: int | None = None
+    lock: AppendLock,
+    syncer: Syncer,
+    offset: int,
+    epoch: int | None = None,
+    deadline_ns: int | None = None,
 ) -> int:
-    """Raise the log start to `offset` (-1: the high watermark), on disk before it returns; the new log start.
+    """Raise the log start to `offset` (-1: the high watermark), on disk before it returns; the new
+    log start.
 
     With an epoch the page must be in it: in another one, other records can be at these offsets.
     Skipped records are synced first: after a power loss a log must not end before its start.
-    REQUIRES the directory lock, which covers the checkpoint. In a set the caller writes the checkpoint later.
-    Raises DurabilityError; OffsetOutOfRangeError, Fenced and LockTimeoutError with nothing deleted.
+    REQUIRES the directory lock, which covers the checkpoint. In a set the caller writes the
+    checkpoint later. Raises DurabilityError; OffsetOutOfRangeError, Fenced and LockTimeoutError
+    with nothing deleted.
     """
     state = lock.state
     until = state.deadline() if deadline_ns is None else deadline_ns
@@ -137,14 +177,18 @@ def delete_records(
         now = publish_start(held, now, start)
         if not state.context.in_set:
             noted = {(state.topic, state.number): start}
-            checkpoints.update(state.context.root / file_names.LOG_STARTS, noted, held.mode)  # for a broker
-        logger.info("%s: records below offset %d are deleted by delete_records()", state.name, start)
+            # for a broker
+            checkpoints.update(state.context.root / file_names.LOG_STARTS, noted, held.mode)
+        logger.info(
+            "%s: records below offset %d are deleted by delete_records()", state.name, start
+        )
         return now.log_start
 
 
 def unlink_deleted(state: PartitionState) -> int:
     """Unlink files that were renamed long enough ago; how many. For the housekeeper."""
-    now_ms, delay_ms = system.wall_ms(), state.config.file_delete_delay_ms
+    now_ms = system.wall_ms()
+    delay_ms = state.config.file_delete_delay_ms
     due = []
     for name in files.listing(state.path):
         if name.endswith(file_names.DELETED):
@@ -154,5 +198,7 @@ def unlink_deleted(state: PartitionState) -> int:
     if due:
         files.sync_directory(
             state.path
-        )  # the renaming process may have been killed before its sync; the names that show a round go last
+            # the renaming process may have been killed before its sync; the names that show a round
+            # go last
+        )
     return sum(files.unlink(path, missing_ok=True) for path in due)

@@ -1,6 +1,7 @@
 """A roll: the active segment is sealed and a new one begins at the log end.
 
-ROLL-1  a roll writes its intent to the control page before it makes a file, and publishes before it clears the intent
+ROLL-1  a roll writes its intent to the control page before it makes a file, and publishes before it
+    clears the intent
 ROLL-2  it can be interrupted anywhere: a repair removes files that were not published
 """
 
@@ -22,12 +23,21 @@ def roll(held: LockedPartition, now: Published) -> Published:
     """Seal the active segment and begin one at the log end. No effect on an empty one."""
     if now.segment_size == 0:
         return now
-    state, page, config, base = held.state, held.page, held.state.config, now.log_end
+    state = held.state
+    page = held.page
+    config = held.state.config
+    base = now.log_end
     state.mark_dirty()
     page.set(system.WORD_ROLL_INTENT, base + 1)
     system.point("roll-intent")
     times = segment.finish(
-        held.path, now.segment_base, now.segment_size, now.index_entries, now.time_entries, final_time_entry(now), sync=False
+        held.path,
+        now.segment_base,
+        now.segment_size,
+        now.index_entries,
+        now.time_entries,
+        final_time_entry(now),
+        sync=False,
     )
     held.write_snapshot(now)
     segment.create(held.path, base, held.mode, config.segment_bytes if config.preallocate else 0)

@@ -1,8 +1,11 @@
-"""Conversions between the descriptions of a segment: published tuple, manifest record, index builder, files.
+"""Conversions between the descriptions of a segment: published tuple, manifest record, index
+builder, files.
 
 SEGMENTINFO-1  every field of a description is named here once
-SEGMENTINFO-2  a description made from files alone has no digest and no lower bound of timestamps, and offsets may be missing
-SEGMENTINFO-3  its largest timestamp is that of the batch that the last time-index entry names, and of no later batch that is read
+SEGMENTINFO-2  a description made from files alone has no digest and no lower bound of timestamps,
+    and offsets may be missing
+SEGMENTINFO-3  its largest timestamp is that of the batch that the last time-index entry names, and
+    of no later batch that is read
 """
 
 from __future__ import annotations
@@ -19,13 +22,23 @@ from embedlog.format.aborted_transactions import ENTRY_SIZE
 from embedlog.format.record_batch import Chain, Head
 from embedlog.format.record_columns import OFFSET_MAX, ROW_BYTES, heads
 from embedlog.storage import file_names, files
-from embedlog.storage.manifest import CLOSED, DIGESTED, EMPTY_MS, GAPLESS, SEALED, SegmentInfo, Start
+from embedlog.storage.manifest import (
+    CLOSED,
+    DIGESTED,
+    EMPTY_MS,
+    GAPLESS,
+    SEALED,
+    SegmentInfo,
+    Start,
+)
 
 HEADERS_AT_ONCE: Final = 64
 
 
 class FromFiles(NamedTuple):
-    """A description made from files, and the offset after the last batch; None if its header cannot be read."""
+    """A description made from files, and the offset after the last batch; None if its header cannot
+    be read.
+    """
 
     info: SegmentInfo
     end: int | None
@@ -37,7 +50,8 @@ def start_of(now: Published, visit: int) -> Start:
 
 
 def size_of_active(directory: str, now: Published) -> int:
-    """Bytes in the file of the active segment. Raises CorruptRecordError if published ones are missing, also the whole file.
+    """Bytes in the file of the active segment. Raises CorruptRecordError if published ones are
+    missing, also the whole file.
 
     A missing partition directory is a StorageError.
     """
@@ -45,11 +59,18 @@ def size_of_active(directory: str, now: Published) -> int:
     facts = files.facts_of(path)
     if facts is None and files.is_directory(directory):
         raise CorruptRecordError(
-            "the active segment is missing; another program has removed it: restore it, or close the log and repair it", path=path
+            "the active segment is missing; another program has removed it: restore it, or close "
+            "the log and repair it",
+            path=path,
         )
     size = segment.size_of(Path(directory), now.segment_base) if facts is None else facts.size
     if size < now.segment_size:
-        raise CorruptRecordError("published bytes are missing", path=path, expected=f"{now.segment_size} bytes", found=size)
+        raise CorruptRecordError(
+            "published bytes are missing",
+            path=path,
+            expected=f"{now.segment_size} bytes",
+            found=size,
+        )
     return size
 
 
@@ -75,7 +96,9 @@ def active_info(now: Published) -> SegmentInfo:
     )
 
 
-def built_info(builder: index.Builder, size: int, next_offset: int, digest: int, epoch: int) -> SegmentInfo:
+def built_info(
+    builder: index.Builder, size: int, next_offset: int, digest: int, epoch: int
+) -> SegmentInfo:
     """A sealed segment that was read or written whole, as its index builder read it."""
     return SegmentInfo(
         builder.base,
@@ -95,16 +118,24 @@ def built_info(builder: index.Builder, size: int, next_offset: int, digest: int,
 
 
 def info_from_files(directory: Path, base: int, size: int, next_offset: int) -> FromFiles | None:
-    """A segment as its files describe it: the last time-index entry of a sealed segment has its largest timestamp.
+    """A segment as its files describe it: the last time-index entry of a sealed segment has its
+    largest timestamp.
 
-    None if that entry is wrong: it names no batch of its time, or a newer batch follows the last entry of the offset index.
-    If batches there cannot be read, the times are unknown. Raises CorruptRecordError for an index of an invalid size.
+    None if that entry is wrong: it names no batch of its time, or a newer batch follows the last
+    entry of the offset index. If batches there cannot be read, the times are unknown. Raises
+    CorruptRecordError for an index of an invalid size.
     """
-    times = index.last(file_names.segment_path(directory, base, file_names.TIME_INDEX), index.TIME_ENTRY)
-    offsets = index.last(file_names.segment_path(directory, base, file_names.INDEX), index.OFFSET_ENTRY)
+    times = index.last(
+        file_names.segment_path(directory, base, file_names.TIME_INDEX), index.TIME_ENTRY
+    )
+    offsets = index.last(
+        file_names.segment_path(directory, base, file_names.INDEX), index.OFFSET_ENTRY
+    )
     timestamp, relative = times.entry or (-1, 0)
     rising = times.before is None or (times.before[0] < timestamp and times.before[1] < relative)
-    if times.entry is not None and (timestamp < 0 or not 0 <= relative < next_offset - base or not rising):
+    if times.entry is not None and (
+        timestamp < 0 or not 0 <= relative < next_offset - base or not rising
+    ):
         return None
     info = SegmentInfo(
         base,
@@ -120,14 +151,18 @@ def info_from_files(directory: Path, base: int, size: int, next_offset: int) -> 
     with files.opened(path) as fd:
         last = _heads(fd, path, base, offsets.entry[1] if offsets.entry is not None else 0, size)
         if last is None:
-            return FromFiles(info._replace(max_timestamp=-1, max_timestamp_offset=base, time_entries=0), None)
+            return FromFiles(
+                info._replace(max_timestamp=-1, max_timestamp_offset=base, time_entries=0), None
+            )
         if times.entries and not _is_newest(info, last, fd, path):
             return None
     return FromFiles(info, last[-1].base_offset + last[-1].last_offset_delta + 1 if last else base)
 
 
 def _is_newest(info: SegmentInfo, last: list[Head], fd: int, path: Path) -> bool:
-    """Whether the last time-index entry names a batch of its time, and none of the `last` batches is newer."""
+    """Whether the last time-index entry names a batch of its time, and none of the `last` batches
+    is newer.
+    """
     entry = index.Time(info.max_timestamp, info.max_timestamp_offset)
     if _newest(last) > entry.timestamp_ms:
         return False
@@ -148,23 +183,32 @@ def _names_a_batch(entry: index.Time, found: list[Head]) -> bool:
 
 
 def _newest(found: list[Head]) -> int:
-    """The largest timestamp of batches; -1 without any. A cleaner leaves batches without records: they have none."""
+    """The largest timestamp of batches; -1 without any. A cleaner leaves batches without records:
+    they have none.
+    """
     return max((head.max_timestamp for head in found if head.record_count > 0), default=-1)
 
 
 def newest_header(directory: Path, info: SegmentInfo) -> int:
-    """The largest timestamp in the batch headers of a segment, which are all read; -1 if they cannot be read."""
+    """The largest timestamp in the batch headers of a segment, which are all read; -1 if they
+    cannot be read.
+    """
     path = file_names.segment_path(directory, info.base)
     with files.opened(path) as fd:
         return _newest(_heads(fd, path, info.base, 0, info.size) or [])
 
 
-def _heads(fd: int, path: Path, base: int, start: int, size: int, last: int = OFFSET_MAX) -> list[Head] | None:
-    """The headers of the batches from byte `start` on, at least up to the offset `last`; None if they cannot be read."""
+def _heads(
+    fd: int, path: Path, base: int, start: int, size: int, last: int = OFFSET_MAX
+) -> list[Head] | None:
+    """The headers of the batches from byte `start` on, at least up to the offset `last`; None if
+    they cannot be read.
+    """
     if not 0 <= start <= size:
         return None
     found: list[Head] = []
-    rows, at = bytearray(HEADERS_AT_ONCE * ROW_BYTES), start
+    rows = bytearray(HEADERS_AT_ONCE * ROW_BYTES)
+    at = start
     try:
         while at < size and (not found or found[-1].base_offset <= last):
             count, at = system.walk_headers(fd, at, size, rows, base)
@@ -179,10 +223,14 @@ def _heads(fd: int, path: Path, base: int, start: int, size: int, last: int = OF
 
 def transactions_in(directory: Path, base: int) -> int:
     """Entries of a transaction index, by the size of the file."""
-    return index.count(file_names.segment_path(directory, base, file_names.TRANSACTION_INDEX), ENTRY_SIZE)
+    return index.count(
+        file_names.segment_path(directory, base, file_names.TRANSACTION_INDEX), ENTRY_SIZE
+    )
 
 
-def published_of(info: SegmentInfo, since_entry: int, time_entries: int, last_time_entry: int | None = None) -> Published:
+def published_of(
+    info: SegmentInfo, since_entry: int, time_entries: int, last_time_entry: int | None = None
+) -> Published:
     """A tuple whose active segment is `info`. The caller sets the fields that describe the log."""
     return Published(
         segment_base=info.base,
@@ -208,18 +256,28 @@ def published_of(info: SegmentInfo, since_entry: int, time_entries: int, last_ti
 def builder_at(now: Published, interval_bytes: int) -> index.Builder:
     """A builder that continues the active segment. It counts only the entries that follow."""
     builder = index.Builder(now.segment_base, interval_bytes)
-    builder.bytes_since_entry, builder.last_time_entry = now.bytes_since_entry, now.last_time_entry
-    builder.max_timestamp, builder.max_timestamp_offset = now.max_timestamp, now.max_timestamp_offset
-    builder.min_timestamp, builder.lateness_ms = now.min_timestamp, now.lateness_ms
+    builder.bytes_since_entry = now.bytes_since_entry
+    builder.last_time_entry = now.last_time_entry
+    builder.max_timestamp = now.max_timestamp
+    builder.max_timestamp_offset = now.max_timestamp_offset
+    builder.min_timestamp = now.min_timestamp
+    builder.lateness_ms = now.lateness_ms
     return builder
 
 
 def published_after(
-    now: Published, builder: index.Builder, size: int, log_end: int, digest: int, *, before: tuple[int, int] = (0, 0)
+    now: Published,
+    builder: index.Builder,
+    size: int,
+    log_end: int,
+    digest: int,
+    *,
+    before: tuple[int, int] = (0, 0),
 ) -> Published:
     """The tuple after a builder has seen the active segment up to `size` bytes.
 
-    `before`: entries of the offset index and of the time index that the builder continues (`builder_at`).
+    `before`: entries of the offset index and of the time index that the builder continues
+    (`builder_at`).
     """
     return now._replace(
         segment_base=builder.base,
@@ -267,5 +325,11 @@ def published_empty(now: Published, base: int, jitter_ms: int) -> Published:
 
 
 def final_time_entry(now: Published) -> tuple[int, int] | None:
-    """The time-index entry with which the active segment is closed; None if its last entry has the largest timestamp."""
-    return (now.max_timestamp, now.max_timestamp_offset - now.segment_base) if now.max_timestamp > now.last_time_entry else None
+    """The time-index entry with which the active segment is closed; None if its last entry has the
+    largest timestamp.
+    """
+    return (
+        (now.max_timestamp, now.max_timestamp_offset - now.segment_base)
+        if now.max_timestamp > now.last_time_entry
+        else None
+    )

@@ -1,6 +1,8 @@
-"""The segments of a partition: those of the manifest, checked against the control page, completed from the directory.
+"""The segments of a partition: those of the manifest, checked against the control page, completed
+from the directory.
 
-SEGMENTLIST-1  the list is rebuilt when the control page has another active segment, log start or generation
+SEGMENTLIST-1  the list is rebuilt when the control page has another active segment, log start or
+    generation
 SEGMENTLIST-2  the size of a segment that the manifest does not know comes from stat
 """
 
@@ -31,7 +33,9 @@ class _View(NamedTuple):
     key: tuple[int, int, int]
     bases: list[int]
     infos: list[SegmentInfo]
-    newest: list[int]  # the largest timestamp up to each segment; TIME_UNKNOWN from the first one on of which it is unknown
+    # the largest timestamp up to each segment; TIME_UNKNOWN from the first one on of which it is
+    # unknown
+    newest: list[int]
 
 
 class SegmentList:
@@ -45,7 +49,9 @@ class SegmentList:
         self._view = None
 
     def all(self, now: Published) -> list[SegmentInfo]:
-        """The sealed segments with records at or above the log start, then the active one as published."""
+        """The sealed segments with records at or above the log start, then the active one as
+        published.
+        """
         return [*self._refreshed(now).infos, active_info(now)]
 
     def since(self, offset: int, now: Published) -> list[SegmentInfo]:
@@ -54,7 +60,11 @@ class SegmentList:
             return [active_info(now)] if now.log_end > offset else []
         view = self._refreshed(now)
         place = bisect_right(view.bases, offset)
-        return [info for info in [*view.infos[max(place - 1, 0) :], active_info(now)] if info.next_offset > offset]
+        return [
+            info
+            for info in [*view.infos[max(place - 1, 0) :], active_info(now)]
+            if info.next_offset > offset
+        ]
 
     def reaching(self, timestamp_ms: int, now: Published) -> Iterator[SegmentInfo]:
         """The segments that have a record as new as `timestamp_ms`, or may have one, in order."""
@@ -83,7 +93,9 @@ class SegmentList:
         return active_info(now) if base < now.segment_base else None
 
     def _refreshed(self, now: Published) -> _View:
-        """The segments of exactly this tuple, even if another thread replaces the cache meanwhile."""
+        """The segments of exactly this tuple, even if another thread replaces the cache
+        meanwhile.
+        """
         key = (now.segment_base, now.log_start, now.generation)
         view = self._view
         if view is not None and view.key == key:
@@ -98,13 +110,24 @@ class SegmentList:
         return view
 
     def _grown(self, view: _View | None, now: Published) -> list[SegmentInfo] | None:
-        """Add the segments that were sealed since, if nothing else changed. That is cheap with thousands of segments."""
-        if view is None or view.key[1:] != (now.log_start, now.generation) or view.key[0] > now.segment_base:
+        """Add the segments that were sealed since, if nothing else changed. That is cheap with
+        thousands of segments.
+        """
+        if (
+            view is None
+            or view.key[1:] != (now.log_start, now.generation)
+            or view.key[0] > now.segment_base
+        ):
             return None
         manifest = self._state.manifest
         manifest.refresh()
-        base, added = view.key[0], []
-        while base < now.segment_base and (info := manifest.segments.get(base)) is not None and info.next_offset > base:
+        base = view.key[0]
+        added = []
+        while (
+            base < now.segment_base
+            and (info := manifest.segments.get(base)) is not None
+            and info.next_offset > base
+        ):
             added.append(info)
             base = info.next_offset
         return [*view.infos, *added] if base == now.segment_base else None
@@ -113,17 +136,30 @@ class SegmentList:
         manifest = self._state.manifest
         manifest.refresh()
         every = list(manifest.segments.values())
-        known = sorted(info for info in every if info.base < now.segment_base and info.next_offset > now.log_start)
+        known = sorted(
+            info
+            for info in every
+            if info.base < now.segment_base and info.next_offset > now.log_start
+        )
         follows = all(one.next_offset <= other.base for one, other in pairwise(known))
-        covers = (not known and now.segment_base <= now.log_start) or bool(known and known[0].base <= now.log_start)
+        covers = (not known and now.segment_base <= now.log_start) or bool(
+            known and known[0].base <= now.log_start
+        )
         joined = not known or known[-1].next_offset == now.segment_base
-        if follows and covers and joined and all(one.next_offset == other.base for one, other in pairwise(known)):
+        if (
+            follows
+            and covers
+            and joined
+            and all(one.next_offset == other.base for one, other in pairwise(known))
+        ):
             return known
         return self._from_directory(now, manifest.segments)
 
     def _from_directory(self, now: Published, known: dict[int, SegmentInfo]) -> list[SegmentInfo]:
         directory = self._state.path
-        bases = [base for base in file_names.bases(files.listing(directory)) if base < now.segment_base]
+        bases = [
+            base for base in file_names.bases(files.listing(directory)) if base < now.segment_base
+        ]
         found = []
         for base, following in pairwise([*bases, now.segment_base]):
             facts = files.facts_of(file_names.segment_path(directory, base))
@@ -134,6 +170,11 @@ class SegmentList:
                 described = info_from_files(directory, base, facts.size, following)
                 info = described.info if described is not None else None
             if info is None:  # without a time index it is read whole
-                info = SegmentInfo(base, facts.size, following, transaction_entries=transactions_in(directory, base))
+                info = SegmentInfo(
+                    base,
+                    facts.size,
+                    following,
+                    transaction_entries=transactions_in(directory, base),
+                )
             found.append(info)
         return found

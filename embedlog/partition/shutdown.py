@@ -1,10 +1,10 @@
 """The orderly close of a partition: its files are left as Kafka leaves them.
 
-SHUTDOWN-1  the order: repair if needed, final time-index entry and trimming, snapshot of the producers, sync (`sync`), closing
-            record, removal of the DIRTY mark
+SHUTDOWN-1  the order: repair if needed, final time-index entry and trimming, snapshot of the
+            producers, sync (`sync`), closing record, removal of the DIRTY mark
 SHUTDOWN-2  the clean mark of the directory follows only if every partition was closed
-SHUTDOWN-3  in a set the DIRTY mark stays while the control page has no role. The replica crashed, and neither led nor followed
-    since. An orderly close does not make it complete (REPLICA-13)
+SHUTDOWN-3  in a set the DIRTY mark stays while the control page has no role. The replica crashed,
+    and neither led nor followed since. An orderly close does not make it complete (REPLICA-13)
 """
 
 from __future__ import annotations
@@ -18,19 +18,33 @@ from embedlog.storage import file_names, files
 
 
 def close_in_order(lock: AppendLock, syncer: Syncer) -> None:
-    """Close the files. REQUIRES the open lock of the directory, as the last process. Raises DurabilityError if a sync fails."""
+    """Close the files. REQUIRES the open lock of the directory, as the last process. Raises
+    DurabilityError if a sync fails.
+    """
     state = lock.state
     with lock.exclusive() as held:
         now = held.now
         times = segment.finish(
-            state.path, now.segment_base, now.segment_size, now.index_entries, now.time_entries, final_time_entry(now), sync=True
+            state.path,
+            now.segment_base,
+            now.segment_size,
+            now.index_entries,
+            now.time_entries,
+            final_time_entry(now),
+            sync=True,
         )
-        after = now._replace(time_entries=times, last_time_entry=max(now.last_time_entry, now.max_timestamp))
+        after = now._replace(
+            time_entries=times, last_time_entry=max(now.last_time_entry, now.max_timestamp)
+        )
         held.write_snapshot(now)
         state.page.publish(after, None)
     syncer.sync(state.published().log_end, state.deadline())
     with lock.exclusive() as held:
-        if state.context.in_set and held.replica_at_begin.role == ROLE_NONE and files.exists(state.path / file_names.DIRTY):
+        if (
+            state.context.in_set
+            and held.replica_at_begin.role == ROLE_NONE
+            and files.exists(state.path / file_names.DIRTY)
+        ):
             return
         held.note_closed(held.now)
         state.manifest.sync()

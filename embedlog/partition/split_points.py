@@ -1,7 +1,10 @@
-"""Points at which a range of offsets is divided into pieces of about equal size, for workers that read at the same time.
+"""Points at which a range of offsets is divided into pieces of about equal size, for workers that
+read at the same time.
 
-SPLITPOINT-1  the pieces follow on each other without a gap and cover the range, even if an index is wrong
-SPLITPOINT-2  a point is between two batches, so that no batch is decoded twice; a piece is larger where no index has an entry
+SPLITPOINT-1  the pieces follow on each other without a gap and cover the range, even if an index is
+    wrong
+SPLITPOINT-2  a point is between two batches, so that no batch is decoded twice; a piece is larger
+    where no index has an entry
 SPLITPOINT-3  only index entries are read: a point costs about twenty reads of eight bytes
 """
 
@@ -22,31 +25,51 @@ class SplitPoint(NamedTuple):
 
 
 def split_points(
-    segments: SegmentList, reader: Reader, start: int, end: int, max_bytes: int, count: int | None = None
+    segments: SegmentList,
+    reader: Reader,
+    start: int,
+    end: int,
+    max_bytes: int,
+    count: int | None = None,
 ) -> list[SplitPoint]:
-    """The ends of the first `count` pieces between two offsets, of all without it; none if the range is empty.
+    """The ends of the first `count` pieces between two offsets, of all without it; none if the
+    range is empty.
 
     Raises UnknownTopicOrPartitionError.
     """
     if end <= start:
         return []
-    return reader.consistent(lambda now: _points(segments, reader, now, start, end, max_bytes, count))
+    return reader.consistent(
+        lambda now: _points(segments, reader, now, start, end, max_bytes, count)
+    )
 
 
 def _points(
-    segments: SegmentList, reader: Reader, now: Published, start: int, end: int, max_bytes: int, count: int | None
+    segments: SegmentList,
+    reader: Reader,
+    now: Published,
+    start: int,
+    end: int,
+    max_bytes: int,
+    count: int | None,
 ) -> list[SplitPoint]:
     pieces = _Pieces(start, end)
     for info in segments.since(start, now):
         if info.base >= end:
             continue
         position = reader.place(info, start).position if start > info.base else 0
-        last = max(position, reader.place(info, end).position if end < info.next_offset else info.size)
+        last = max(
+            position, reader.place(info, end).position if end < info.next_offset else info.size
+        )
         while pieces.size + last - position > max_bytes:
             if count is not None and len(pieces.made) >= count:
                 return pieces.made
             cut = reader.cut(info, position + max_bytes - pieces.size, position)
-            if cut is not None and cut.position < last and pieces.cut(cut.offset, cut.position - position):
+            if (
+                cut is not None
+                and cut.position < last
+                and pieces.cut(cut.offset, cut.position - position)
+            ):
                 position = cut.position
             elif pieces.size == 0 or not pieces.cut(info.base, 0):
                 break  # no entry in it: the rest of this segment stays together
@@ -61,12 +84,16 @@ class _Pieces:
     def __init__(self, start: int, end: int) -> None:
         self.made: list[SplitPoint] = []
         self.size = 0  # of the piece that is being made
-        self._start, self._end = start, end
+        self._start = start
+        self._end = end
 
     def cut(self, offset: int, more: int) -> bool:
-        """End a piece at this offset, `more` bytes after those counted; False if nothing would be left in it."""
+        """End a piece at this offset, `more` bytes after those counted; False if nothing would be
+        left in it.
+        """
         if not self._start < offset <= self._end:
             return False
         self.made.append(SplitPoint(offset, self.size + more))
-        self._start, self.size = offset, 0
+        self._start = offset
+        self.size = 0
         return True

@@ -1,10 +1,15 @@
-"""The state of one partition in this process: its mapped control page, its loaded files, its settings.
+"""The state of one partition in this process: its mapped control page, its loaded files, its
+settings.
 
-PARTITIONSTATE-1  positions come from the control page, never from a file's size or from the memory of this process
-PARTITIONSTATE-2  a control page counts only in the incarnation in which it was made; loading writes only under the append lock
+PARTITIONSTATE-1  positions come from the control page, never from a file's size or from the memory
+    of this process
+PARTITIONSTATE-2  a control page counts only in the incarnation in which it was made; loading writes
+    only under the append lock
 PARTITIONSTATE-3  a partition is marked dirty on disk before its first write
-PARTITIONSTATE-4  a read-only reader follows a live control page if there is one, else the files as it loaded them
-PARTITIONSTATE-5  a process whose directory was replaced loads nothing of the one in its place: others use the page there
+PARTITIONSTATE-4  a read-only reader follows a live control page if there is one, else the files as
+    it loaded them
+PARTITIONSTATE-5  a process whose directory was replaced loads nothing of the one in its place:
+    others use the page there
 """
 
 from __future__ import annotations
@@ -21,7 +26,13 @@ from typing import Final, NoReturn
 from embedlog._native import replication, system
 from embedlog._native.system import Published
 from embedlog.config.topic import TopicConfig
-from embedlog.errors import CorruptRecordError, LockTimeoutError, StateError, StorageError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    CorruptRecordError,
+    LockTimeoutError,
+    StateError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
 from embedlog.partition.epoch_file import EpochFile
 from embedlog.partition.log_context import Bounds, Context, Traffic
 from embedlog.partition.recovery import dirty_mark, loader, producer_history
@@ -29,43 +40,75 @@ from embedlog.partition.recovery.evidence import Loading
 from embedlog.partition.segment_info import active_info, start_of
 from embedlog.storage import checkpoints, file_names, files, identity, lock_holders, locks
 from embedlog.storage.call_deadline import NEVER_NS, bounded
-from embedlog.storage.control_page import DurableRecord, PageFile, cache_number, check, floor_of, in_place, make_page, map_page
+from embedlog.storage.control_page import (
+    DurableRecord,
+    PageFile,
+    cache_number,
+    check,
+    floor_of,
+    in_place,
+    make_page,
+    map_page,
+)
 from embedlog.storage.manifest import Manifest, Start, changed_by_others
 
 logger = logging.getLogger("embedlog")
 
-CHECK_INTERVAL_NS: Final = 5_000_000  # a search for a writer opens a file, so it is rarer than a read of the page
+# a search for a writer opens a file, so it is rarer than a read of the page
+CHECK_INTERVAL_NS: Final = 5_000_000
 RETRY_S: Final = 0.001  # between two tries to load files that another process changes
-LIVE_CHECK_INTERVAL_NS: Final = 100_000_000  # whether it is still live: an unheld page does not show a broker
+# whether it is still live: an unheld page does not show a broker
+LIVE_CHECK_INTERVAL_NS: Final = 100_000_000
 
 
 class PartitionState:
-    """The control page, the loaded files, the settings, and whether the partition is closed or marked dirty.
+    """The control page, the loaded files, the settings, and whether the partition is closed or
+    marked dirty.
 
-    The other parts of a partition are composed around it. `connect` sets what they do when files are replaced.
+    The other parts of a partition are composed around it. `connect` sets what they do when files
+    are replaced.
     """
 
-    def __init__(self, context: Context, topic: str, number: int, path: Path, topic_id: bytes, config: TopicConfig) -> None:
-        self.context, self.topic, self.number, self.path, self.topic_id = context, topic, number, path, topic_id
-        self.config, self.directory = config, str(path)
+    def __init__(
+        self,
+        context: Context,
+        topic: str,
+        number: int,
+        path: Path,
+        topic_id: bytes,
+        config: TopicConfig,
+    ) -> None:
+        self.context = context
+        self.topic = topic
+        self.number = number
+        self.path = path
+        self.topic_id = topic_id
+        self.config = config
+        self.directory = str(path)
         self.traffic = context.traffic.setdefault(topic, Traffic())
         self.mutex = threading.RLock()
         self.page_file: PageFile | None = None
         self.manifest = Manifest(path, topic_id, context.mode)
         self.static: loader.Loaded | None = None
-        self.writer: system.Writer | None = None  # for appends of this process; set by `AppendWriter`
+        # for appends of this process; set by `AppendWriter`
+        self.writer: system.Writer | None = None
         self.closed = False
         self.marked_dirty = False
-        self.epoch_file = EpochFile(path / file_names.EPOCHS, context.mode, mapped=not context.locked)
+        self.epoch_file = EpochFile(
+            path / file_names.EPOCHS, context.mode, mapped=not context.locked
+        )
         self._checked_ns = 0
         self._seen: object = None
         self._reported_cuts: set[str] = set()
         self._forget_caches: Callable[[], None] = lambda: None
         self._release_writer: Callable[[], None] = lambda: None
 
-    def connect(self, *, forget_caches: Callable[[], None], release_writer: Callable[[], None]) -> None:
+    def connect(
+        self, *, forget_caches: Callable[[], None], release_writer: Callable[[], None]
+    ) -> None:
         """Set what is called after files were replaced, and before the control page is unmapped."""
-        self._forget_caches, self._release_writer = forget_caches, release_writer
+        self._forget_caches = forget_caches
+        self._release_writer = release_writer
 
     @property
     def name(self) -> str:
@@ -85,7 +128,9 @@ class PartitionState:
     # ---- opening and closing ---------------------------------------------------------------------
 
     def ensure_open(self, deadline_ns: int = NEVER_NS) -> None:
-        """Map the page, made from the files first if this incarnation has none. The deadline is for a load by another thread."""
+        """Map the page, made from the files first if this incarnation has none. The deadline is for
+        a load by another thread.
+        """
         if self.closed:
             self.raise_closed()
         if self.page_file is not None:
@@ -96,15 +141,25 @@ class PartitionState:
                 self._open_read_only() if self.context.read_only else self._open_for_writing()
 
     def raise_closed(self) -> NoReturn:
-        """Raise the error of a closed log, of a directory that was opened again, or of a deleted topic."""
+        """Raise the error of a closed log, of a directory that was opened again, or of a deleted
+        topic.
+        """
         self.context.check_open()  # a log closes all its partitions, and those of deleted topics
         raise UnknownTopicOrPartitionError(f"topic {self.topic} was deleted", path=self.path)
 
     def _expected(self, page_file: PageFile) -> object:
-        return system.identity(self.context.incarnation, self.topic_id, self.number, page_file.identity_device, page_file.inode)
+        return system.identity(
+            self.context.incarnation,
+            self.topic_id,
+            self.number,
+            page_file.identity_device,
+            page_file.inode,
+        )
 
     def follow_writer(self) -> None:
-        """For a reader, at intervals: follow a new live page; load the files after the last writer has left."""
+        """For a reader, at intervals: follow a new live page; load the files after the last writer
+        has left.
+        """
         interval_ns = CHECK_INTERVAL_NS if self.page_file is None else LIVE_CHECK_INTERVAL_NS
         if self.context.refresh is None or time.monotonic_ns() - self._checked_ns < interval_ns:
             return
@@ -120,7 +175,8 @@ class PartitionState:
 
     def _load_static(self) -> None:
         """Load the files as the last process left them."""
-        until, pause = self.deadline(), threading.Event()
+        until = self.deadline()
+        pause = threading.Event()
         while True:
             seen = self.context.seen
             try:
@@ -131,7 +187,9 @@ class PartitionState:
                 loaded = loader.load(self.loading(write=False, foreign=foreign, floor=floor))
                 break
             except (CorruptRecordError, StateError, StorageError):
-                if self.context.refresh is None or (not self.context.refresh() and self.context.seen == seen):
+                if self.context.refresh is None or (
+                    not self.context.refresh() and self.context.seen == seen
+                ):
                     raise
                 if self._switch_to_live():
                     return  # a process opened the log meanwhile and changed files during the load
@@ -141,19 +199,27 @@ class PartitionState:
         if self.context.in_set:
             loaded.published = self._committed(loaded.published, floor)
         self._report_cuts(loaded)
-        self.static, self.page_file, self._seen = loaded, None, seen
+        self.static = loaded
+        self.page_file = None
+        self._seen = seen
         self.forget_files()
 
     def _report_cuts(self, loaded: loader.Loaded) -> None:
-        """Report once what an opening for writing would cut: a reader gets the log as it would be afterwards."""
+        """Report once what an opening for writing would cut: a reader gets the log as it would be
+        afterwards.
+        """
         for each in loaded.cut:
             if each not in self._reported_cuts:
                 logger.warning("opened for reading only; an opening for writing would cut %s", each)
         self._reported_cuts.update(loaded.cut)
 
     def _committed(self, now: Published, floor: Published | None) -> Published:
-        """Of a replica that no process serves: the high watermark of the last close, or of the last page (REPLICA-19)."""
-        noted = checkpoints.read_offsets(self.context.root / file_names.HIGH_WATERMARKS).get((self.topic, self.number), 0)
+        """Of a replica that no process serves: the high watermark of the last close, or of the last
+        page (REPLICA-19).
+        """
+        noted = checkpoints.read_offsets(self.context.root / file_names.HIGH_WATERMARKS).get(
+            (self.topic, self.number), 0
+        )
         known = max(noted, floor.high_watermark if floor is not None else 0)
         return now._replace(high_watermark=max(now.log_start, min(known, now.log_end)))
 
@@ -168,14 +234,18 @@ class PartitionState:
             mapped.close()
 
     def _switch_to_live(self) -> bool:
-        """Follow a live page if a writer has made one; False if there is none. For a read-only reader."""
+        """Follow a live page if a writer has made one; False if there is none. For a read-only
+        reader.
+        """
         mapped = map_page(self.path / file_names.PAGE, writable=False, locked=self.context.locked)
         if mapped is None:
             return False
         if not check(mapped, self._expected(mapped)):
             mapped.close()
             return False
-        self.page_file, self.static, self._seen = mapped, None, self.context.seen
+        self.page_file = mapped
+        self.static = None
+        self._seen = self.context.seen
         self.forget_files()
         return True
 
@@ -186,7 +256,9 @@ class PartitionState:
             self._load_static()
 
     def _open_for_writing(self) -> None:
-        """Map the page of this incarnation; if there is none yet, make it from the files, under the append lock."""
+        """Map the page of this incarnation; if there is none yet, make it from the files, under the
+        append lock.
+        """
         mapped = map_page(self.path / file_names.PAGE, writable=True, locked=self.context.locked)
         if mapped is not None and self._is_valid(mapped):
             self.page_file = mapped
@@ -197,20 +269,27 @@ class PartitionState:
         while self.page_file is None:
             with contextlib.closing(self.open_lock()) as lock:  # which releases it
                 self.lock_os(lock, deadline_ns)
-                if not self.context.in_set or lock.in_place():  # else the directory was set aside meanwhile
+                # else the directory was set aside meanwhile
+                if not self.context.in_set or lock.in_place():
                     self.page_file = self._page_locked()
 
     def open_lock(self) -> locks.LockFile:
-        """The lock file, made by the first process. Raises UnknownTopicOrPartitionError if the partition was deleted."""
+        """The lock file, made by the first process. Raises UnknownTopicOrPartitionError if the
+        partition was deleted.
+        """
         try:
             return locks.LockFile(f"{self.directory}/{file_names.LOCK}", self.context.mode)
         except StorageError as problem:
             if files.is_directory(self.path):
                 raise
-            raise UnknownTopicOrPartitionError(f"partition {self.name} has no directory", path=self.path) from problem
+            raise UnknownTopicOrPartitionError(
+                f"partition {self.name} has no directory", path=self.path
+            ) from problem
 
     def _page_locked(self) -> PageFile:
-        """The valid page of this incarnation, loaded from the files if no process has done so yet."""
+        """The valid page of this incarnation, loaded from the files if no process has done so
+        yet.
+        """
         self.context.reacquire()  # PARTITIONSTATE-5
         self._check_topic()
         mapped = make_page(self.path / file_names.PAGE, self.context.mode, self.context.locked)
@@ -218,8 +297,10 @@ class PartitionState:
             if not self._is_valid(mapped):
                 self._load_locked(mapped)
                 if self.context.directory_page is not None:
-                    self.context.directory_page.notify()  # readers find no page without a search: this says that there is one
-            return mapped if not self.closed else self.raise_closed()  # a signal handler may have closed it meanwhile
+                    # readers find no page without a search: this says that there is one
+                    self.context.directory_page.notify()
+            # a signal handler may have closed it meanwhile
+            return mapped if not self.closed else self.raise_closed()
         except BaseException:
             mapped.close()
             raise
@@ -229,17 +310,28 @@ class PartitionState:
         return check(mapped, self._expected(mapped)) and mapped.page.read() is not None
 
     def _check_topic(self) -> None:
-        """Refuse a directory that belongs to another topic of this name now. Raises UnknownTopicOrPartitionError."""
+        """Refuse a directory that belongs to another topic of this name now. Raises
+        UnknownTopicOrPartitionError.
+        """
         found = identity.read_topic_id(self.path)
         if found is None or identity.id_bytes(found) == self.topic_id:
             return
-        problem, expected = f"topic {self.topic} was deleted and created again", f"topic id {identity.id_text(self.topic_id)}"
+        problem = f"topic {self.topic} was deleted and created again"
+        expected = f"topic id {identity.id_text(self.topic_id)}"
         raise UnknownTopicOrPartitionError(problem, path=self.path, expected=expected, found=found)
 
     def _load_locked(self, mapped: PageFile) -> None:
-        floor = None if (foreign := self._changed_by_others()) else floor_of(mapped, self.topic_id, self.number)
+        floor = (
+            None
+            if (foreign := self._changed_by_others())
+            else floor_of(mapped, self.topic_id, self.number)
+        )
         loading = self.loading(write=True, foreign=foreign, floor=floor)
-        if foreign and not files.exists(self.manifest.path) and (bases := file_names.bases(files.listing(self.path))):
+        if (
+            foreign
+            and not files.exists(self.manifest.path)
+            and (bases := file_names.bases(files.listing(self.path)))
+        ):
             # The mark that follows would show a log of ours, also after a kill.
             self.manifest.rewrite([], Start(bases[0], bases[-1], identity.BEFORE_VISITS))
         waits = not loading.clean and dirty_mark.may_wait(self.path, self.config.preallocate)
@@ -250,66 +342,105 @@ class PartitionState:
         loaded = loader.load(loading)
         self.context.note_load(loaded.spent_s, loaded.recovered)
         self.epoch_file.loaded(loaded.epochs, differ=loaded.epochs_differ)
-        if not loaded.epochs_differ and not loading.clean and loaded.published.log_end == loaded.published.log_start:
-            files.sync_directory(self.path)  # the process that made the mark may have been killed before its sync
+        if (
+            not loaded.epochs_differ
+            and not loading.clean
+            and loaded.published.log_end == loaded.published.log_start
+        ):
+            # the process that made the mark may have been killed before its sync
+            files.sync_directory(self.path)
         self.marked_dirty = self.marked_dirty or waits
-        bases, start = [info.base for info in loaded.segments], loaded.published.log_start
-        producer_history.write(self.path, loaded.history, bases, log_start=start, mode=self.context.mode)
+        bases = [info.base for info in loaded.segments]
+        start = loaded.published.log_start
+        producer_history.write(
+            self.path, loaded.history, bases, log_start=start, mode=self.context.mode
+        )
         self._note_loaded(loading, loaded)
-        durable = self._durable_at_load(loading, loaded, moved=not in_place(mapped, self.topic_id, self.number))
+        durable = self._durable_at_load(
+            loading, loaded, moved=not in_place(mapped, self.topic_id, self.number)
+        )
         kept = self._has_kept_everything(mapped, floor, loaded)
         mapped.page.write(self._expected(mapped), loaded.published, durable)
         if kept:
             mapped.page.set(system.WORD_FLAGS, system.FLAG_KEPT)
         if durable < loaded.published.log_end and self.context.directory_page is not None:
-            self.context.directory_page.add(system.WORD_UNSYNCED_COUNT, 1)  # found records must be flushed in time, too
+            # found records must be flushed in time, too
+            self.context.directory_page.add(system.WORD_UNSYNCED_COUNT, 1)
         mapped.page.set(system.WORD_CACHE, cache_number(mapped.path))
         known = system.WORD_SNAPSHOT if loaded.history.state.producers else system.WORD_NO_PRODUCERS
         mapped.page.set(known, loaded.published.log_end + 1)
         for base in poisoned_bases(self.path):
             mapped.page.set(system.WORD_POISON, base + 1)
 
-    def _has_kept_everything(self, mapped: PageFile, floor: Published | None, loaded: loader.Loaded) -> bool:
-        """Whether this load of a replica found all that it had published before its processes were killed (REPLICA-13).
+    def _has_kept_everything(
+        self, mapped: PageFile, floor: Published | None, loaded: loader.Loaded
+    ) -> bool:
+        """Whether this load of a replica found all that it had published before its processes were
+        killed (REPLICA-13).
 
-        Only a page of this boot and mount shows that: after a power loss, or after a disk was detached, it proves nothing.
-        REQUIRES the earlier page, which the load replaces.
+        Only a page of this boot and mount shows that: after a power loss, or after a disk was
+        detached, it proves nothing. REQUIRES the earlier page, which the load replaces.
         """
         if not self.context.in_set or floor is None or system.mount_id(os.fspath(self.path)) <= 0:
             return False
         before = replication.read(mapped.page)
         had_role = before is not None and before[1].role != replication.ROLE_NONE
-        return (had_role or self._is_kept(mapped.page)) and loaded.published.log_end >= floor.log_end
+        return (
+            had_role or self._is_kept(mapped.page)
+        ) and loaded.published.log_end >= floor.log_end
 
     @staticmethod
     def _is_kept(page: system.Page) -> bool:
-        return bool(page.word(system.WORD_FLAGS) & system.FLAG_KEPT) and not page.word(system.WORD_CUTS)
+        return bool(page.word(system.WORD_FLAGS) & system.FLAG_KEPT) and not page.word(
+            system.WORD_CUTS
+        )
 
     def is_kept(self) -> bool:
-        """Whether the log still has all that an earlier page of this boot had published, and nothing was cut since."""
+        """Whether the log still has all that an earlier page of this boot had published, and
+        nothing was cut since.
+        """
         return self.page_file is not None and self._is_kept(self.page_file.page)
 
     def _note_loaded(self, loading: Loading, loaded: loader.Loaded) -> None:
         """Write a manifest that describes these files, without the parts that were cut."""
-        manifest, now, sealed = self.manifest, loaded.published, loaded.segments[:-1]
+        manifest = self.manifest
+        now = loaded.published
+        sealed = loaded.segments[:-1]
         manifest.refresh()
         start = start_of(now, self.context.visit)
         if not sealed and not files.exists(manifest.path):
             manifest.begin(start)
-        stale = any(base >= now.segment_base for base in manifest.segments) or manifest.start is None or not manifest.whole
-        if loading.foreign or stale or [manifest.segments.get(info.base) for info in sealed] != sealed:
+        stale = (
+            any(base >= now.segment_base for base in manifest.segments)
+            or manifest.start is None
+            or not manifest.whole
+        )
+        if (
+            loading.foreign
+            or stale
+            or [manifest.segments.get(info.base) for info in sealed] != sealed
+        ):
             closed = manifest.closed if not loading.foreign and not loading.clean else None
-            true = closed is not None and closed.base == now.segment_base and closed.size <= now.segment_size
+            true = (
+                closed is not None
+                and closed.base == now.segment_base
+                and closed.size <= now.segment_size
+            )
             manifest.rewrite([*sealed, *([closed] if closed is not None and true else [])], start)
-        manifest.note(start, active_info(now) if loading.clean and manifest.closed is None else None)
+        manifest.note(
+            start, active_info(now) if loading.clean and manifest.closed is None else None
+        )
 
     def _durable_at_load(self, loading: Loading, loaded: loader.Loaded, *, moved: bool) -> int:
-        """The durable offset by an orderly close, or else by a checkpoint. Damage below it is never cut.
+        """The durable offset by an orderly close, or else by a checkpoint. Damage below it is never
+        cut.
 
         In a copy, or after a broker, these files may not be synced yet. They are synced here first.
         """
         end = loaded.published.log_end
-        durable = end if loading.clean else min(max(loading.known_durable, loading.recovery_point), end)
+        durable = (
+            end if loading.clean else min(max(loading.known_durable, loading.recovery_point), end)
+        )
         if loading.foreign or moved:
             for info in loaded.segments:
                 path = file_names.segment_path(self.path, info.base)
@@ -319,17 +450,22 @@ class PartitionState:
         return durable
 
     def _changed_by_others(self) -> bool:
-        """Whether a broker may have changed the files since the last load, in this incarnation or an earlier one."""
+        """Whether a broker may have changed the files since the last load, in this incarnation or
+        an earlier one.
+        """
         self.manifest.refresh()
         return self.context.foreign or changed_by_others(self.manifest, self.context.visit)
 
     def loading(self, *, write: bool, foreign: bool, floor: Published | None) -> Loading:
         """The arguments of the loader."""
         dirty = files.exists(self.path / file_names.DIRTY) and not self.context.foreign
-        points, starts, cleaned = self.context.recovery_points, self.context.log_starts, self.context.cleaned
+        points = self.context.recovery_points
+        starts = self.context.log_starts
+        cleaned = self.context.cleaned
         durable = None if foreign else DurableRecord(self.path, self.topic_id).read()
         if self.context.in_set and durable is not None:
-            points = None  # a cut lowers the durable record, which belongs to the partition (LOGCUT-3)
+            # a cut lowers the durable record, which belongs to the partition (LOGCUT-3)
+            points = None
         return Loading(
             self.path,
             self.topic_id,
@@ -343,7 +479,8 @@ class PartitionState:
             interval_bytes=self.config.index_interval_bytes,
             mode=self.context.mode,
             allocate_bytes=self.config.segment_bytes if self.config.preallocate else 0,
-            gaps_allowed=self.config.compacted or bool(cleaned and cleaned.of(self.topic, self.number)),
+            gaps_allowed=self.config.compacted
+            or bool(cleaned and cleaned.of(self.topic, self.number)),
             foreign=foreign,
             begun=dirty,
             visited=self.context.visit != 0,
@@ -352,7 +489,9 @@ class PartitionState:
         )
 
     def mark_dirty(self) -> None:
-        """Write the DIRTY mark to disk before the first write, so that the last process closes it. REQUIRES the append lock."""
+        """Write the DIRTY mark to disk before the first write, so that the last process closes it.
+        REQUIRES the append lock.
+        """
         if self.marked_dirty:
             return
         dirty_mark.put(self.path, self.context.mode)
@@ -372,13 +511,17 @@ class PartitionState:
     # ---- what is published -----------------------------------------------------------------------
 
     def check_deleted(self) -> None:
-        """For each fetch: the flag is set before the directory is renamed. Raises UnknownTopicOrPartitionError."""
+        """For each fetch: the flag is set before the directory is renamed. Raises
+        UnknownTopicOrPartitionError.
+        """
         mapped = self.page_file
         if mapped is not None and mapped.page.word(system.WORD_FLAGS) & system.FLAG_DELETED:
             raise UnknownTopicOrPartitionError(f"topic {self.topic} was deleted", path=self.path)
 
     def read_page(self) -> Published:
-        """The published tuple under the append lock. Raises StorageError if the control page is damaged."""
+        """The published tuple under the append lock. Raises StorageError if the control page is
+        damaged.
+        """
         now = self.page.read()
         if now is None:
             raise StorageError("the control page is damaged", path=self.path / file_names.PAGE)
@@ -392,7 +535,9 @@ class PartitionState:
         return mapped.page
 
     def published(self) -> Published:
-        """The published tuple. Raises StorageError if the page was destroyed and cannot be rebuilt."""
+        """The published tuple. Raises StorageError if the page was destroyed and cannot be
+        rebuilt.
+        """
         if self.closed or self.page_file is None:
             self.ensure_open()
         if self.context.read_only:
@@ -400,7 +545,8 @@ class PartitionState:
         mapped = self.page_file
         if mapped is None:
             with self.mutex:  # one of the two is there, unless it was closed
-                mapped, static = self.page_file, self.static
+                mapped = self.page_file
+                static = self.static
             if mapped is None:
                 if static is None or self.closed:
                     self.raise_closed()
@@ -412,7 +558,10 @@ class PartitionState:
         self.remap()
         found = self.page.read()
         if found is None:
-            raise StorageError("the control page is damaged and could not be rebuilt", path=self.path / file_names.PAGE)
+            raise StorageError(
+                "the control page is damaged and could not be rebuilt",
+                path=self.path / file_names.PAGE,
+            )
         return found
 
     def check_page(self) -> None:
@@ -427,7 +576,8 @@ class PartitionState:
     def bounds(self) -> Bounds:
         """The present offsets, from one read of the page.
 
-        The first records of an open transaction may be deleted: the last stable offset is not before the log start, as in Kafka.
+        The first records of an open transaction may be deleted: the last stable offset is not
+        before the log start, as in Kafka.
         """
         now = self.published()
         stable = now.high_watermark
@@ -439,7 +589,11 @@ class PartitionState:
     def durable_offset(self) -> int:
         """Records below it are on stable storage, as far as the kernel reported."""
         self.ensure_open()
-        return self.page.word(system.WORD_DURABLE) if self.page_file is not None else self.published().log_end
+        return (
+            self.page.word(system.WORD_DURABLE)
+            if self.page_file is not None
+            else self.published().log_end
+        )
 
     # ---- the lock, as far as opening needs it ------------------------------------------------------
 
@@ -454,13 +608,17 @@ class PartitionState:
             raise StorageError("cannot lock", errno=system.errno_of(code), path=lock.path)
 
     def lock_timeout(self) -> LockTimeoutError:
-        path, since = self.path / file_names.LOCK, ""
+        path = self.path / file_names.LOCK
+        since = ""
         if self.page_file is not None and (pid := self.page_file.page.word(system.WORD_OWNER)):
             age_s = (system.boot_ns() - self.page_file.page.word(system.WORD_OWNER_SINCE)) / 1e9
-            owner, since = f"pid {pid} on {os.uname().nodename}", f" for {age_s:.1f} s"
+            owner = f"pid {pid} on {os.uname().nodename}"
+            since = f" for {age_s:.1f} s"
         else:  # between the lock and the owner word
             owner = lock_holders.held_by(path) or "an unknown process"
-        return LockTimeoutError(f"append lock not free before the deadline: held by {owner}{since}", path=path)
+        return LockTimeoutError(
+            f"append lock not free before the deadline: held by {owner}{since}", path=path
+        )
 
     # ---- replaced files --------------------------------------------------------------------------
 
@@ -480,7 +638,11 @@ class PartitionState:
             self.page_file.close()
             self.page_file = None
         if not files.is_directory(self.path):
-            reason = "was deleted" if files.is_directory(self.path.parent) else "is in a directory that was removed or renamed"
+            reason = (
+                "was deleted"
+                if files.is_directory(self.path.parent)
+                else "is in a directory that was removed or renamed"
+            )
             raise UnknownTopicOrPartitionError(f"topic {self.topic} {reason}", path=self.path)
         self.forget_files()
         self._open_read_only() if self.context.read_only else self._open_for_writing()

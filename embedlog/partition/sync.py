@@ -1,14 +1,20 @@
-"""Puts a partition on stable storage, and reports no offset as durable that is not (`docs/protocol.md`, durability).
+"""Puts a partition on stable storage, and reports no offset as durable that is not
+(`docs/protocol.md`, durability).
 
-SYNCER-1  one process syncs a partition at a time, by a lock of its own; waiting threads check whether that sync was enough
-SYNCER-2  an intent is written to the control page before a sync. An intent found there is a failed sync, unless this syncer
-          wrote it before an interrupt, and no sync of this process has failed since
-SYNCER-3  `durable` rises only after every segment in [durable, end) and the directory were synced through reliable descriptors. A
-          descriptor is reliable if it was opened before any of these bytes was written, or wrote all of them again. So they are
-          kept as long as the log's share of descriptors allows it
-SYNCER-4  a failed sync is never repeated as if it had not failed: the segment is marked, on disk and then in the page, and rolled
-SYNCER-5  while several senders wait for syncs, a sync waits for as many new records as the last one covered. This takes at most a
-          quarter of its time. Otherwise the senders that it acknowledges append too late for the next one
+SYNCER-1  one process syncs a partition at a time, by a lock of its own; waiting threads check
+    whether that sync was enough
+SYNCER-2  an intent is written to the control page before a sync. An intent found there is a failed
+          sync, unless this syncer wrote it before an interrupt, and no sync of this process has
+          failed since
+SYNCER-3  `durable` rises only after every segment in [durable, end) and the directory were synced
+          through reliable descriptors. A descriptor is reliable if it was opened before any of
+          these bytes was written, or wrote all of them again. So they are kept as long as the log's
+          share of descriptors allows it
+SYNCER-4  a failed sync is never repeated as if it had not failed: the segment is marked, on disk
+    and then in the page, and rolled
+SYNCER-5  while several senders wait for syncs, a sync waits for as many new records as the last one
+          covered. This takes at most a quarter of its time. Otherwise the senders that it
+          acknowledges append too late for the next one
 """
 
 from __future__ import annotations
@@ -25,7 +31,13 @@ from embedlog import _logging, index, segment
 from embedlog._native import system, waits
 from embedlog._native.scope import scope
 from embedlog._native.system import Published
-from embedlog.errors import ClosedError, DurabilityError, LockTimeoutError, StorageError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    ClosedError,
+    DurabilityError,
+    LockTimeoutError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
 from embedlog.format.record_batch import Chain
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.reader import Reader
@@ -47,7 +59,10 @@ class _Lost(StorageError):
 
     def __init__(self, base: int, path: Path, position: int) -> None:
         super().__init__(
-            "a batch that was never on stable storage is damaged in the cache too", errno=errno.EIO, path=path, position=position
+            "a batch that was never on stable storage is damaged in the cache too",
+            errno=errno.EIO,
+            path=path,
+            position=position,
         )
         self.base = base
 
@@ -56,10 +71,13 @@ class Syncer:
     """Group commit for one partition. Threads: any; one syncs, the others wait for its result."""
 
     def __init__(self, lock: AppendLock, reader: Reader) -> None:
-        self._state, self._append_lock, self._reader = lock.state, lock, reader
+        self._state = lock.state
+        self._append_lock = lock
+        self._reader = reader
         self._lock: locks.LockFile | None = None
         self._fds: dict[int, int] = {}  # segment base -> descriptor of this syncer
-        self._trusted_bases: set[int] = set()  # bases whose descriptor was open during every write since `durable`
+        # bases whose descriptor was open during every write since `durable`
+        self._trusted_bases: set[int] = set()
         self._record = DurableRecord(lock.state.path, lock.state.topic_id)
         self._opening = threading.Lock()
         self._users = 0  # threads inside `sync`
@@ -67,18 +85,23 @@ class Syncer:
         self._failed_before = 0
         self._close_pending = False
         self._cuts = 0  # of the log, when the descriptors were opened
-        self._shared = False  # the last sync had records of others, or came after a wait for another one
+        # the last sync had records of others, or came after a wait for another one
+        self._shared = False
         self._sync_ns = 0  # of the last sync of this process
 
     def opened(self, base: int) -> None:
-        """This process begins to write a segment: open a descriptor for its syncs, then read what is unsynced."""
+        """This process begins to write a segment: open a descriptor for its syncs, then read what
+        is unsynced.
+        """
         kept = bool(self._fds)
         self._descriptor(base)
         if not kept:
             self._state.context.syncers.opened(self)
 
     def release(self, wait_s: float = 0.0) -> bool:
-        """Close the descriptors; False if a sync is in progress, without a wait. The next sync writes unsynced bytes again."""
+        """Close the descriptors; False if a sync is in progress, without a wait. The next sync
+        writes unsynced bytes again.
+        """
         with self._opening:
             if self._users:
                 return False
@@ -90,7 +113,9 @@ class Syncer:
         return -1 if writer is None else writer.use_count()
 
     def close(self) -> None:
-        """Close the descriptors, after a sync in progress: another file may get the number of a closed one."""
+        """Close the descriptors, after a sync in progress: another file may get the number of a
+        closed one.
+        """
         with self._opening:
             self._close_pending = self._users > 0
             if not self._close_pending:
@@ -98,17 +123,21 @@ class Syncer:
 
     def _release_all(self) -> None:
         self._close_pending = False
-        fds, self._fds = self._fds, {}
+        fds = self._fds
+        self._fds = {}
         for fd in fds.values():
             files.close(fd)
         self._trusted_bases.clear()
-        lock, self._lock = self._lock, None
+        lock = self._lock
+        self._lock = None
         if lock is not None:
             lock.close()
 
     @scope
     def _use(self) -> Iterator[locks.LockFile]:
-        """The sync lock's file, not locked yet; it and the descriptors stay open inside the block."""
+        """The sync lock's file, not locked yet; it and the descriptors stay open inside the
+        block.
+        """
         page = self._state.page
         if not page.pin():
             self._state.raise_closed()
@@ -122,9 +151,12 @@ class Syncer:
     def _use_held(self) -> Iterator[locks.LockFile]:
         state = self._state
         with self._opening:
-            fresh, lock = self._lock is None, self._lock
+            fresh = self._lock is None
+            lock = self._lock
             if lock is None:
-                lock = self._lock = locks.LockFile(state.path / file_names.SYNC_LOCK, state.context.mode)
+                lock = self._lock = locks.LockFile(
+                    state.path / file_names.SYNC_LOCK, state.context.mode
+                )
             self._users += 1
         try:
             state.context.syncers.opened(self) if fresh else state.context.syncers.used(self)
@@ -137,7 +169,8 @@ class Syncer:
 
     def sync(self, upto: int, deadline_ns: int) -> int:
         """Return once `durable` has reached `upto`. Raises DurabilityError, LockTimeoutError."""
-        state, synced = self._state, False
+        state = self._state
+        synced = False
 
         def durable() -> int:
             return state.page.word(system.WORD_DURABLE)
@@ -151,7 +184,10 @@ class Syncer:
         if before >= upto:
             return before
         try:
-            with self._use() as lock, lock.hold_while(lambda: durable() < upto, sleep, deadline_ns) as synced:
+            with (
+                self._use() as lock,
+                lock.hold_while(lambda: durable() < upto, sleep, deadline_ns) as synced,
+            ):
                 if not synced:
                     self._shared = True
                     return durable()
@@ -161,7 +197,8 @@ class Syncer:
                 end = self._sync_locked(state.published())
                 self._shared = waited or end > upto
                 return end
-        except _Lost as lost:  # after the sync lock is released: the append lock is before it in the lock order
+        except _Lost as lost:
+            # after the sync lock is released: the append lock is before it in the lock order
             raise self._failed(self.cut_lost(lost.base), lost) from lost
         finally:
             if synced:  # after the unlock: a thread that needs more syncs next
@@ -170,10 +207,12 @@ class Syncer:
     def _gather(self, deadline_ns: int) -> None:
         """Wait for the records of those that the last sync acknowledged: SYNCER-5."""
         page = self._state.page
-        awaited, now = page.word(system.WORD_AWAITED), self._state.published()
+        awaited = page.word(system.WORD_AWAITED)
+        now = self._state.published()
         if now.log_end >= awaited:
             return
-        waiter, until_ns = waits.Waiter(), min(deadline_ns, system.boot_ns() + self._sync_ns // GATHER_SHARE)
+        waiter = waits.Waiter()
+        until_ns = min(deadline_ns, system.boot_ns() + self._sync_ns // GATHER_SHARE)
         # In a set a high watermark needs more than an append, so it is not awaited.
         while now.log_end < awaited and now.high_watermark == now.log_end:
             if waiter.wait([(page, now.log_end)], False, (), until_ns) < 0:
@@ -181,7 +220,9 @@ class Syncer:
             now = self._state.published()
 
     def cut_lost(self, base: int) -> int:
-        """Cut the log at the first bad batch of a segment; the offset from which records are lost. Raises CorruptRecordError."""
+        """Cut the log at the first bad batch of a segment; the offset from which records are lost.
+        Raises CorruptRecordError.
+        """
         with self._append_lock.exclusive() as held:
             return failed_sync.cut_lost(held, base)
 
@@ -202,7 +243,9 @@ class Syncer:
         page.set(system.WORD_SYNC_OWNER, 0)
         self._sync_ns = system.boot_ns() - began_ns
         spent_s = self._sync_ns / 1e9
-        self._state.context.metrics.note({"flushes": 1, "flushes_s": spent_s}, {"flushes_s": spent_s})
+        self._state.context.metrics.note(
+            {"flushes": 1, "flushes_s": spent_s}, {"flushes_s": spent_s}
+        )
         return now.log_end
 
     def _sync_and_raise(self, segments: list[SegmentInfo], durable: int, now: Published) -> None:
@@ -210,28 +253,39 @@ class Syncer:
             self._sync_all(segments, durable, now)
         except StorageError as problem:
             name = errno.errorcode.get(problem.errno or errno.EIO, str(problem.errno))
-            self._poison([info.base for info in segments], logging.ERROR, f"a sync failed with {name}")
+            self._poison(
+                [info.base for info in segments], logging.ERROR, f"a sync failed with {name}"
+            )
             self._state.page.set(system.WORD_SYNC_OWNER, 0)
             if isinstance(problem, _Lost):
                 raise
             raise self._failed(durable, problem) from problem
         self._raise(now)
 
-    def _write_intent(self, page: system.Page, segments: list[SegmentInfo], durable: int, end: int) -> None:
-        """Write an intent to the page. If one is there whose sync may have failed, mark the segments.
+    def _write_intent(
+        self, page: system.Page, segments: list[SegmentInfo], durable: int, end: int
+    ) -> None:
+        """Write an intent to the page. If one is there whose sync may have failed, mark the
+        segments.
 
-        An interrupt may come between any two steps, so the intent becomes this syncer's own only after all marks.
+        An interrupt may come between any two steps, so the intent becomes this syncer's own only
+        after all marks.
         """
         page.set(system.WORD_SYNC_FROM, durable)
         page.set(system.WORD_SYNC_TO, end)
         found = page.word(system.WORD_SYNC_OWNER)
         if self._is_own_intent(found):
             return
-        intent = os.getpid() | int.from_bytes(os.urandom(4)) >> 1 << 32  # not the pid alone: another process may get it
+        # not the pid alone: another process may get it
+        intent = os.getpid() | int.from_bytes(os.urandom(4)) >> 1 << 32
         if found:
-            level, reason = logging.WARNING, f"a sync of process {found & _PID_MASK} was not completed, perhaps because it ended"
+            level = logging.WARNING
+            reason = (
+                f"a sync of process {found & _PID_MASK} was not completed, perhaps because it ended"
+            )
             if found == self._intent:
-                level, reason = logging.ERROR, "a sync was interrupted, and another one of this process has failed since"
+                level = logging.ERROR
+                reason = "a sync was interrupted, and another one of this process has failed since"
             self._intent = 0
             page.set(system.WORD_SYNC_OWNER, intent)
             self._poison([info.base for info in segments], level, reason)
@@ -241,7 +295,9 @@ class Syncer:
 
     def _is_own_intent(self, intent: int) -> bool:
         """Whether this syncer wrote the intent, and no sync has failed since."""
-        return intent != 0 and intent == self._intent and system.failed_syncs() == self._failed_before
+        return (
+            intent != 0 and intent == self._intent and system.failed_syncs() == self._failed_before
+        )
 
     def _failed(self, durable: int, problem: StorageError) -> DurabilityError:
         what = "are lost" if isinstance(problem, _Lost) else "may not survive a power loss"
@@ -256,9 +312,14 @@ class Syncer:
         poisoned = self._poisoned()
         for info in segments:
             try:
-                self._sync_segment(info, info.base in poisoned, durable, info.base != now.segment_base)
+                self._sync_segment(
+                    info, info.base in poisoned, durable, info.base != now.segment_base
+                )
             except StorageError as problem:
-                if problem.errno != errno.ENOENT or info.next_offset > self._state.published().log_start:
+                if (
+                    problem.errno != errno.ENOENT
+                    or info.next_offset > self._state.published().log_start
+                ):
                     raise  # else retention was faster: these records are not needed any more
         if any(info.base >= durable for info in segments) or not durable:
             files.sync_directory(self._state.path)
@@ -279,10 +340,15 @@ class Syncer:
 
     @staticmethod
     def _check_name(fd: int, path: Path) -> None:
-        """The name must lead to the file that is synced: what no name leads to survives nothing. Raises StorageError."""
-        named, opened = files.facts_of(path), files.facts(fd, path)
+        """The name must lead to the file that is synced: what no name leads to survives nothing.
+        Raises StorageError.
+        """
+        named = files.facts_of(path)
+        opened = files.facts(fd, path)
         if named is None or (named.device, named.inode) != (opened.device, opened.inode):
-            raise StorageError("another program has removed or replaced the segment", errno=errno.ENOENT, path=path)
+            raise StorageError(
+                "another program has removed or replaced the segment", errno=errno.ENOENT, path=path
+            )
 
     def _close_descriptor(self, base: int) -> None:
         """Close the descriptor of a segment that is not written any more."""
@@ -293,7 +359,12 @@ class Syncer:
     def _sync_sealed(self, info: SegmentInfo) -> None:
         """Sync the files of a sealed segment that recovery reads instead of its log."""
         directory = self._state.path
-        for suffix in (file_names.INDEX, file_names.TIME_INDEX, file_names.TRANSACTION_INDEX, file_names.DIGESTS):
+        for suffix in (
+            file_names.INDEX,
+            file_names.TIME_INDEX,
+            file_names.TRANSACTION_INDEX,
+            file_names.DIGESTS,
+        ):
             path = file_names.segment_path(directory, info.base, suffix)
             if files.exists(path):
                 with files.opened(path, files.WRITE) as fd:
@@ -304,7 +375,9 @@ class Syncer:
                 files.datasync(fd, snapshot)
 
     def _descriptor(self, base: int) -> int:
-        """The descriptor of a segment: opened first; then the published end is compared with `durable` (SYNC-6)."""
+        """The descriptor of a segment: opened first; then the published end is compared with
+        `durable` (SYNC-6).
+        """
         state = self._state
         with self._opening:
             self._forget_cut()
@@ -316,28 +389,32 @@ class Syncer:
                 system.point("sync-opened")
                 now = state.page.read()
                 if now is not None and (
-                    now.log_end <= state.page.word(system.WORD_DURABLE) or (now.segment_base == base and not now.segment_size)
+                    now.log_end <= state.page.word(system.WORD_DURABLE)
+                    or (now.segment_base == base and not now.segment_size)
                 ):
                     self._trusted_bases.add(base)
                 self._limit_descriptors(base)
             return fd
 
     def _forget_cut(self) -> None:
-        """Close all descriptors if the log was cut: a name may lead to another file. REQUIRES `_opening`.
+        """Close all descriptors if the log was cut: a name may lead to another file. REQUIRES
+        `_opening`.
 
         A cut holds the sync lock, so the descriptors of a sync in progress are newer than any cut.
         """
         cuts = self._state.page.word(system.WORD_CUTS)
         if cuts == self._cuts:
             return
-        fds, self._fds = self._fds, {}
+        fds = self._fds
+        self._fds = {}
         self._trusted_bases.clear()
         self._cuts = cuts
         for fd in fds.values():
             files.close(fd)
 
     def _limit_descriptors(self, newest: int) -> None:
-        """Close the oldest descriptors if segments fill faster than they are synced; their sync opens and writes them again.
+        """Close the oldest descriptors if segments fill faster than they are synced; their sync
+        opens and writes them again.
 
         REQUIRES `_opening`.
         """
@@ -347,7 +424,9 @@ class Syncer:
             self._trusted_bases.discard(oldest)
 
     def _rewrite(self, info: SegmentInfo, fd: int, durable: int) -> None:
-        """Write the same bytes again through this descriptor: a failed write-back left them clean in the cache."""
+        """Write the same bytes again through this descriptor: a failed write-back left them clean
+        in the cache.
+        """
         path = file_names.segment_path(self._state.path, info.base)
         place = self._reader.place(info, durable)
         at = place.position if index.names_its_batch(fd, place, info.base, info.size) else 0
@@ -363,21 +442,26 @@ class Syncer:
             raise _Lost(info.base, path, walk.end)
 
     def _poisoned(self) -> set[int]:
-        """Bases of marked segments. A word of the page is 0 if there are none, which saves listing thousands of files."""
+        """Bases of marked segments. A word of the page is 0 if there are none, which saves listing
+        thousands of files.
+        """
         if not self._state.page.word(system.WORD_POISON):
             return set()
         return set(poisoned_bases(self._state.path))
 
     def _poison(self, bases: list[int], level: int, reason: str) -> None:
-        """Mark segments whose sync failed, or may have failed: a file first, then the page, so that no process trusts the next
-        successful sync.
+        """Mark segments whose sync failed, or may have failed: a file first, then the page, so that
+        no process trusts the next successful sync.
         """
         state = self._state
-        gone = not files.exists(state.path)  # the sync raises that, and no later one can trust what is not there
+        # the sync raises that, and no later one can trust what is not there
+        gone = not files.exists(state.path)
         level, failed_level = (logging.DEBUG, logging.DEBUG) if gone else (level, logging.ERROR)
         for base in bases:
             path = file_names.segment_path(state.path, base)
-            logger.log(level, "%s: %s is marked, its unsynced bytes will be written again", reason, path)
+            logger.log(
+                level, "%s: %s is marked, its unsynced bytes will be written again", reason, path
+            )
             path = state.path / f"{file_names.POISON}{base}"
             try:
                 with files.opened(path, files.CREATE, state.context.mode) as fd:
@@ -399,15 +483,24 @@ class Syncer:
         for base in [base for base in list(self._fds) if base < now.segment_base]:
             self._close_descriptor(base)
 
-    def flush_if_due(self, end: int, unsynced_count: int, unsynced_ms: int, deadline_ns: int) -> None:
-        """Sync for `flush.messages`, which is part of the acknowledgement, and for `flush.ms` if the housekeeper is late."""
+    def flush_if_due(
+        self, end: int, unsynced_count: int, unsynced_ms: int, deadline_ns: int
+    ) -> None:
+        """Sync for `flush.messages`, which is part of the acknowledgement, and for `flush.ms` if
+        the housekeeper is late.
+        """
         state = self._state
         if unsynced_count >= state.config.flush_messages:
             self.wait(end, deadline_ns)
         elif unsynced_ms > state.config.flush_ms and unsynced_count > 0:
             try:
                 self.sync(end, deadline_ns)
-            except (ClosedError, DurabilityError, LockTimeoutError, UnknownTopicOrPartitionError) as problem:
+            except (
+                ClosedError,
+                DurabilityError,
+                LockTimeoutError,
+                UnknownTopicOrPartitionError,
+            ) as problem:
                 what = f"background flush of {state.name}"
                 _logging.report(logger, logging.ERROR, (state.path, "flush"), what, problem)
 
@@ -415,7 +508,8 @@ class Syncer:
         """As `flush_if_due`, for records that were not written by `Partition.append`."""
         state = self._state
         state.ensure_open()
-        now, page = state.published(), state.page
+        now = state.published()
+        page = state.page
         unsynced_count = now.log_end - page.word(system.WORD_DURABLE)
         unsynced_ms = (system.boot_ns() - page.word(system.WORD_UNSYNCED_SINCE)) // 1_000_000
         self.flush_if_due(now.log_end, unsynced_count, unsynced_ms, state.deadline())

@@ -1,9 +1,11 @@
 """Finds the segments and the end of a partition that a reader with time bounds need not read.
 
-PRUNING-1  an omitted range provably has no record within the bounds; without proof everything is read
-PRUNING-2  a segment has a lower bound of its timestamps, and a lateness. The lateness is the largest time by which a record is
-           older than one in an earlier batch. So no record after a batch of time `end + lateness` or later is older than `end`,
-           and the time index leads to such a batch
+PRUNING-1  an omitted range provably has no record within the bounds; without proof everything is
+    read
+PRUNING-2  a segment has a lower bound of its timestamps, and a lateness. The lateness is the
+           largest time by which a record is older than one in an earlier batch. So no record after
+           a batch of time `end + lateness` or later is older than `end`, and the time index leads
+           to such a batch
 PRUNING-3  an index entry proves nothing; the batch to which it points does
 PRUNING-4  both hold for offsets, and compaction only removes records, so a proof stays valid
 """
@@ -30,10 +32,13 @@ class TimePruning:
     """The time bounds of the segments of one partition. Threads: any."""
 
     def __init__(self, state: PartitionState, segments: SegmentList, reader: Reader) -> None:
-        self._state, self._segments, self._reader = state, segments, reader
+        self._state = state
+        self._segments = segments
+        self._reader = reader
 
     def end(self, first: int, last: int, end_ms: int) -> int:
-        """An offset from `first` to `last`: no record from there up to `last` is older than `end_ms`.
+        """An offset from `first` to `last`: no record from there up to `last` is older than
+        `end_ms`.
 
         REQUIRES: both offsets were in the log before.
         """
@@ -42,7 +47,10 @@ class TimePruning:
             bound = last
             for info in reversed(self._segments.since(first, now)):
                 if info.base < bound and info.min_timestamp < end_ms:
-                    return min(bound, max(first, self._end_in(info, max(first, now.log_start), bound, end_ms)))
+                    return min(
+                        bound,
+                        max(first, self._end_in(info, max(first, now.log_start), bound, end_ms)),
+                    )
                 bound = min(bound, info.base)
             return max(first, bound)
 
@@ -56,16 +64,27 @@ class TimePruning:
         found = self._reaching(info, bound_ms)
         if not first <= found < min(last, info.next_offset):
             return info.next_offset
-        with contextlib.suppress(CorruptRecordError, OffsetOutOfRangeError):  # the reader gets the same error
-            batches = self._reader.fetch(found, max_bytes=1, committed=False, upto=None, pool=None).batches
-            if len(batches) and batches["base_offset"][0] <= found and batches["max_timestamp"][0] >= bound_ms:
+        # the reader gets the same error
+        with contextlib.suppress(CorruptRecordError, OffsetOutOfRangeError):
+            batches = self._reader.fetch(
+                found, max_bytes=1, committed=False, upto=None, pool=None
+            ).batches
+            if (
+                len(batches)
+                and batches["base_offset"][0] <= found
+                and batches["max_timestamp"][0] >= bound_ms
+            ):
                 return int(batches["base_offset"][0]) + int(batches["last_offset_delta"][0]) + 1
         return info.next_offset
 
     def _reaching(self, info: SegmentInfo, time_ms: int) -> int:
-        """The last offset of the first batch of this time or later, by the index. REQUIRES: there is one."""
+        """The last offset of the first batch of this time or later, by the index. REQUIRES: there
+        is one.
+        """
         try:
-            with self._reader.handles.acquire(str(self._state.path), info.base, file_names.TIME_INDEX) as fd:
+            with self._reader.handles.acquire(
+                str(self._state.path), info.base, file_names.TIME_INDEX
+            ) as fd:
                 found = index.time_ceiling(fd, info.time_entries, info.base, time_ms)
         except (StorageError, CorruptRecordError) as problem:
             if isinstance(problem, StorageError) and problem.errno != 2:
@@ -74,7 +93,9 @@ class TimePruning:
         return info.max_timestamp_offset if found is None else found
 
     def skip(self, offset: int, start_ms: int, end_ms: int) -> int:
-        """The offset at which a reader continues: after its segment, if that has no record between the times."""
+        """The offset at which a reader continues: after its segment, if that has no record between
+        the times.
+        """
         if start_ms <= 0 and end_ms == OFFSET_MAX:
             return offset
 

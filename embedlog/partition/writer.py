@@ -1,11 +1,14 @@
 """Lock file, limits and descriptors with which this process appends to one partition.
 
-WRITER-1  the descriptors belong to one segment; an append to another segment requires that they are opened again
-WRITER-2  they are kept while the log's share of descriptors allows it, and closed only under the mutex
-WRITER-3  no file is opened that lacks published bytes: it is damage, and no append fills the hole. An append into a file to which
-    no name leads any more opens the segment again (`append.c`), so a program that removes or replaces it is noticed
-WRITER-4  an interposer that is set before all writers are released is asked from the next append on: a writer is registered
-    before it is made
+WRITER-1  the descriptors belong to one segment; an append to another segment requires that they are
+    opened again
+WRITER-2  they are kept while the log's share of descriptors allows it, and closed only under the
+    mutex
+WRITER-3  no file is opened that lacks published bytes: it is damage, and no append fills the hole.
+    An append into a file to which no name leads any more opens the segment again (`append.c`), so a
+    program that removes or replaces it is noticed
+WRITER-4  an interposer that is set before all writers are released is asked from the next append
+    on: a writer is registered before it is made
 """
 
 from __future__ import annotations
@@ -30,43 +33,72 @@ class AppendWriter:
         self._state = state
         self.lock_file: locks.LockFile | None = None
         self.fds: tuple[int, ...] = ()
-        self.required = (-1, 0)  # of appends in a set: leader epoch, and the least ISR; 0 if its size does not matter
-        self.on_segment: Callable[[int], None] | None = None  # called with the base of a segment that was opened
+        # of appends in a set: leader epoch, and the least ISR; 0 if its size does not matter
+        self.required = (-1, 0)
+        # called with the base of a segment that was opened
+        self.on_segment: Callable[[int], None] | None = None
 
     def native(self) -> system.Writer:
         """The writer of the C core, made when first needed. Raises ReadOnlyError, StorageError."""
         return self._state.writer or self._make()
 
     def _make(self) -> system.Writer:
-        state, context = self._state, self._state.context
+        state = self._state
+        context = self._state.context
         if context.read_only:
-            raise ReadOnlyError("the log was opened read-only; without read_only=True it can be changed", path=state.path)
-        page, mapped = state.page, state.page_file
+            raise ReadOnlyError(
+                "the log was opened read-only; without read_only=True it can be changed",
+                path=state.path,
+            )
+        page = state.page
+        mapped = state.page_file
         lock = state.open_lock()
         identity = (mapped.device, mapped.inode) if mapped else (0, 0)
-        made_of = (page, context.directory_page, lock.path, f"{state.directory}/{file_names.PAGE}", lock.fd, *identity)
+        made_of = (
+            page,
+            context.directory_page,
+            lock.path,
+            f"{state.directory}/{file_names.PAGE}",
+            lock.fd,
+            *identity,
+        )
         context.writers.opened(self)  # WRITER-4
         try:
-            interposer, place = context.interposer, (state.topic, state.number, context.lock_timeout_ms)
-            writer = system.Writer(*made_of) if interposer is None else InterposedWriter(interposer, *place, *made_of)
+            interposer = context.interposer
+            place = (state.topic, state.number, context.lock_timeout_ms)
+            writer = (
+                system.Writer(*made_of)
+                if interposer is None
+                else InterposedWriter(interposer, *place, *made_of)
+            )
         except OSError as problem:
             context.writers.closed(self)
             lock.close()
-            raise StorageError("cannot stat the append lock", errno=problem.errno or 0, path=lock.path) from problem
-        self.lock_file, state.writer = lock, writer
+            raise StorageError(
+                "cannot stat the append lock", errno=problem.errno or 0, path=lock.path
+            ) from problem
+        self.lock_file = lock
+        state.writer = writer
         self.guard_directory()
         self.apply_config(state.config)
         self.require(*self.required)
         return writer
 
     def require(self, leader_epoch: int, all_in_sync: int) -> None:
-        """Accept appends of this process only while the page leads in this epoch. No effect in a directory without a set."""
-        self.required, slot = (leader_epoch, all_in_sync), self._state.context.node_slot
+        """Accept appends of this process only while the page leads in this epoch. No effect in a
+        directory without a set.
+        """
+        self.required = (leader_epoch, all_in_sync)
+        slot = self._state.context.node_slot
         if self._state.writer is not None and slot >= 0:
-            replication.require_leader(self._state.writer, slot, leader_epoch, all_in_sync=all_in_sync)
+            replication.require_leader(
+                self._state.writer, slot, leader_epoch, all_in_sync=all_in_sync
+            )
 
     def guard_directory(self) -> None:
-        """Have each append check that this process still holds the directory's `.lock`: a broker unlinks that file."""
+        """Have each append check that this process still holds the directory's `.lock`: a broker
+        unlinks that file.
+        """
         state = self._state
         if state.writer is not None and state.context.held_lock is not None:
             state.writer.guard(*state.context.held_lock())
@@ -76,7 +108,11 @@ class AppendWriter:
         state = self._state
         state.config = config
         if state.writer is not None:
-            interval_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.compacted else config.segment_ms
+            interval_ms = (
+                min(config.segment_ms, config.max_compaction_lag_ms)
+                if config.compacted
+                else config.segment_ms
+            )
             state.writer.limits(
                 segment_bytes=config.segment_bytes,
                 segment_ms=interval_ms,
@@ -96,7 +132,13 @@ class AppendWriter:
             digests = [file_names.DIGESTS] if now.flags & DIGESTED else []
             for suffix in (file_names.LOG, file_names.INDEX, file_names.TIME_INDEX, *digests):
                 path = file_names.segment_name(state.directory, now.segment_base, suffix)
-                fds.append(files.open_file(path, files.THROUGH if state.context.locked else files.CREATE, state.context.mode))
+                fds.append(
+                    files.open_file(
+                        path,
+                        files.THROUGH if state.context.locked else files.CREATE,
+                        state.context.mode,
+                    )
+                )
         except BaseException:
             for fd in fds:
                 files.close(fd)
@@ -108,10 +150,13 @@ class AppendWriter:
         self.native().segment(now.segment_base, log_fd, index_fd, time_fd, digest_fd, cuts)
 
     def close_segment(self) -> None:
-        """Close the descriptors of the segment. The C core forgets them first: their numbers are given to other files."""
+        """Close the descriptors of the segment. The C core forgets them first: their numbers are
+        given to other files.
+        """
         if self._state.writer is not None:
             self._state.writer.segment(-1, -1, -1, -1, -1)
-        fds, self.fds = self.fds, ()
+        fds = self.fds
+        self.fds = ()
         for fd in fds:
             files.close(fd)
 
@@ -120,7 +165,8 @@ class AppendWriter:
         self.close_segment()
         state = self._state
         if state.writer is not None:
-            copied, place = state.context.copied_bytes, (state.topic, state.number)
+            copied = state.context.copied_bytes
+            place = (state.topic, state.number)
             copied[place] = copied.get(place, 0) + int(state.writer.raw.copied_bytes)
             state.traffic.take(state.writer)
         state.writer = None
@@ -131,7 +177,9 @@ class AppendWriter:
     # ---- the bound on descriptors (`context.Holder`) ----------------------------------------------
 
     def release(self, wait_s: float = 0.0) -> bool:
-        """Close everything if no thread appends, or after a wait for it; False otherwise. The descriptors of the syncs stay."""
+        """Close everything if no thread appends, or after a wait for it; False otherwise. The
+        descriptors of the syncs stay.
+        """
         mutex = self._state.mutex
         if locks.owned(mutex):
             return False

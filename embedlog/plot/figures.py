@@ -1,7 +1,7 @@
 """Draws the lines of a history with matplotlib.
 
-PLOT-1  matplotlib is imported for the first figure, not with the package. A figure belongs to the caller: it is not
-    among those that matplotlib keeps and shows
+PLOT-1  matplotlib is imported for the first figure, not with the package. A figure belongs to the
+    caller: it is not among those that matplotlib keeps and shows
 PLOT-2  names of groups and topics are input: no text is taken for mathematics
 """
 
@@ -25,15 +25,25 @@ def lag(history: History, axes: Axes | None = None) -> Axes:
     return _drawn(history.lags(), "lag of groups", "records", axes)
 
 
-def throughput(history: History, axes: Axes | None = None, *, include_internal: bool = False) -> Axes:
-    """Draw the records per second that all processes appended to each topic; internal topics only if requested.
+def throughput(
+    history: History, axes: Axes | None = None, *, include_internal: bool = False
+) -> Axes:
+    """Draw the records per second that all processes appended to each topic; internal topics only
+    if requested.
 
     Raises MissingExtraError without matplotlib.
     """
-    return _drawn(history.rates(include_internal=include_internal), "throughput of topics", "records per second", axes)
+    return _drawn(
+        history.rates(include_internal=include_internal),
+        "throughput of topics",
+        "records per second",
+        axes,
+    )
 
 
-def _drawn(lines: Mapping[str, Sequence[tuple[float, float]]], title: str, unit: str, axes: Axes | None) -> Axes:
+def _drawn(
+    lines: Mapping[str, Sequence[tuple[float, float]]], title: str, unit: str, axes: Axes | None
+) -> Axes:
     """The lines in a new figure, or in the given axes."""
     if axes is None:
         axes = _axes()
@@ -41,7 +51,8 @@ def _drawn(lines: Mapping[str, Sequence[tuple[float, float]]], title: str, unit:
     axes.set_ylabel(unit)
     for number, (name, points) in enumerate(lines.items()):
         times = [time_s / DAY_S for time_s, _ in points]  # matplotlib counts days since 1970
-        label = _escaped(name) if number < LEGEND_MAX else f"_{number}"  # a label that begins with "_" is not in the legend
+        # a label that begins with "_" is not in the legend
+        label = _escaped(name) if number < LEGEND_MAX else f"_{number}"
         axes.plot(times, [value for _, value in points], label=label)
     axes.xaxis_date()
     if lines:
@@ -61,6 +72,10 @@ def _axes() -> Axes:
 
 
 def _escaped(name: str) -> str:
-    """A name as the text of a legend: printable, without the sign of mathematics, and never hidden by a "_" at its begin."""
-    shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in name).replace("$", r"\$")
+    """A name as the text of a legend: printable, without the sign of mathematics, and never hidden
+    by a "_" at its begin.
+    """
+    shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in name).replace(
+        "$", r"\$"
+    )
     return f"\u200b{shown}" if shown.startswith("_") else shown

@@ -2,7 +2,8 @@
 
 PLOTHISTORY-1  a value is measured, never guessed: what a report does not know is a gap in its line
 PLOTHISTORY-2  memory is bounded: the oldest observation is dropped first
-PLOTHISTORY-3  a rate comes from the difference of end offsets, so it counts the appends of all processes. Deletion changes no end
+PLOTHISTORY-3  a rate comes from the difference of end offsets, so it counts the appends of all
+    processes. Deletion changes no end
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class Measured(Protocol):
 
 
 class Observation(NamedTuple):
-    """The end offsets of topics, summed over their partitions, and the lags of groups, at one time; the internal topics.
+    """The end offsets of topics, summed over their partitions, and the lags of groups, at one time;
+    the internal topics.
 
     The lag of a group is None while that of one of its partitions is not known.
     """
@@ -39,15 +41,21 @@ class History:
     """Observations of a log. Each call of `observe` adds one. Threads: one at a time.
 
     Examples:
-        >>> history = History(log)                                                      # doctest: +SKIP
-        >>> for _ in range(60):                                                         # doctest: +SKIP
-        ...     history.observe()
-        ...     time.sleep(1)
-        >>> plot.lag(history)                                                           # doctest: +SKIP
+        >>> history = History(log)                                                      # doctest:
+        +SKIP >>> for _ in range(60):                                                         #
+        doctest: +SKIP ...     history.observe() ...     time.sleep(1) >>> plot.lag(history)
+        # doctest: +SKIP
     """
 
-    def __init__(self, log: Measured, *, count_max: int = OBSERVATIONS_MAX, clock_s: Callable[[], float] = time.time) -> None:
-        self._log, self._clock_s = log, clock_s
+    def __init__(
+        self,
+        log: Measured,
+        *,
+        count_max: int = OBSERVATIONS_MAX,
+        clock_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._log = log
+        self._clock_s = clock_s
         self._found: deque[Observation] = deque(maxlen=count_max)
 
     def __repr__(self) -> str:
@@ -60,7 +68,8 @@ class History:
         known = self._log.metrics(include_internal=True)
         ends: dict[str, int | None] = {}
         for (topic, _), gauges in known["partitions"].items():
-            before, end = ends.get(topic, 0), gauges["LogEndOffset"]
+            before = ends.get(topic, 0)
+            end = gauges["LogEndOffset"]
             ends[topic] = None if before is None or end is None else before + end
         made = Observation(
             self._clock_s(),
@@ -85,12 +94,19 @@ class History:
         return self._lines(lambda each: each.lags)
 
     def ends(self, *, include_internal: bool = False) -> dict[str, list[tuple[float, float]]]:
-        """The sum of the end offsets of each topic, by time; NaN while it is not known. Internal topics only if requested."""
+        """The sum of the end offsets of each topic, by time; NaN while it is not known. Internal
+        topics only if requested.
+        """
         hidden = frozenset() if include_internal else self.internal()
-        return {topic: line for topic, line in self._lines(lambda each: each.ends).items() if topic not in hidden}
+        return {
+            topic: line
+            for topic, line in self._lines(lambda each: each.ends).items()
+            if topic not in hidden
+        }
 
     def rates(self, *, include_internal: bool = False) -> dict[str, list[tuple[float, float]]]:
-        """Offsets per second of each topic between two observations, at the time of the second one; NaN if one is not known.
+        """Offsets per second of each topic between two observations, at the time of the second one;
+        NaN if one is not known.
 
         Internal topics only if requested.
         """
@@ -103,9 +119,14 @@ class History:
             for topic, line in self.ends(include_internal=include_internal).items()
         }
 
-    def _lines(self, values: Callable[[Observation], Mapping[str, int | None]]) -> dict[str, list[tuple[float, float]]]:
+    def _lines(
+        self, values: Callable[[Observation], Mapping[str, int | None]]
+    ) -> dict[str, list[tuple[float, float]]]:
         names = sorted({name for each in self._found for name in values(each)})
-        return {name: [(each.time_s, _or_nan(values(each).get(name))) for each in self._found] for name in names}
+        return {
+            name: [(each.time_s, _or_nan(values(each).get(name))) for each in self._found]
+            for name in names
+        }
 
 
 def _or_nan(value: int | None) -> float:

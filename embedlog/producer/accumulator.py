@@ -1,18 +1,21 @@
-"""Buffers records that a producer has accepted but not written: the memory limit, and the thread that passes due batches on.
+"""Buffers records that a producer has accepted but not written: the memory limit, and the thread
+that passes due batches on.
 
-ACCUMULATOR-1  the queues are in C (`_rows`), protected by the GIL or by a section (section.h); this module decides which thread
-    waits or wakes
-ACCUMULATOR-2  threads that wait for memory are served in order of arrival; no later record overtakes them, not even on the fast
-    path
-ACCUMULATOR-3  the thread sleeps until it is notified or a linger time ends: an idle producer uses no CPU
-ACCUMULATOR-4  callbacks run on the thread, after their future is done, in the order in which the results became known; the thread
-    never waits for itself
-ACCUMULATOR-5  the thread references this accumulator, never the producer: a dropped producer can be collected, and then closes
-    itself
-ACCUMULATOR-6  at interpreter exit buffered records are written, or warnings state how many are lost and why
+ACCUMULATOR-1  the queues are in C (`_rows`), protected by the GIL or by a section (section.h); this
+    module decides which thread waits or wakes
+ACCUMULATOR-2  threads that wait for memory are served in order of arrival; no later record
+    overtakes them, not even on the fast path
+ACCUMULATOR-3  the thread sleeps until it is notified or a linger time ends: an idle producer uses
+    no CPU
+ACCUMULATOR-4  callbacks run on the thread, after their future is done, in the order in which the
+    results became known; the thread never waits for itself
+ACCUMULATOR-5  the thread references this accumulator, never the producer: a dropped producer can be
+    collected, and then closes itself
+ACCUMULATOR-6  at interpreter exit buffered records are written, or warnings state how many are lost
+    and why
 ACCUMULATOR-7  a forked child discards all records: they belong to the parent
-ACCUMULATOR-8  a partition queue is written by the thread that has entered it. This is the producer's thread, or in C a caller
-    that waits for a record (`inline_append.c`)
+ACCUMULATOR-8  a partition queue is written by the thread that has entered it. This is the
+    producer's thread, or in C a caller that waits for a record (`inline_append.c`)
 """
 
 from __future__ import annotations
@@ -45,13 +48,18 @@ logger = logging.getLogger("embedlog.producer")
 
 FOREVER = float("inf")
 EXIT_TIMEOUT_S = 30.0
-INTERRUPTED_TIMEOUT_S = 1.0  # for the thread to notice abandonment; for each other producer after Ctrl-C ended a wait
-RECHECK_S = 0.1  # of a wait for memory: a signal handler may have closed the producer, or have prevented a notification
-NOTIFY_S = 0.01  # for the thread: a handler that interrupted a holder of the lock may wait for the thread's end
+# for the thread to notice abandonment; for each other producer after Ctrl-C ended a wait
+INTERRUPTED_TIMEOUT_S = 1.0
+# of a wait for memory: a signal handler may have closed the producer, or have prevented a
+# notification
+RECHECK_S = 0.1
+# for the thread: a handler that interrupted a holder of the lock may wait for the thread's end
+NOTIFY_S = 0.01
 FAILURE_PAUSE_S = 0.05  # an unexpected failure would repeat at once
 
 _live: set[Accumulator] = set()  # accumulators that may have a thread
-_joining: dict[threading.Thread, threading.Thread] = {}  # waiting thread → producer thread whose end it waits for
+# waiting thread → producer thread whose end it waits for
+_joining: dict[threading.Thread, threading.Thread] = {}
 _joining_lock = threading.RLock()  # a signal handler may close a producer inside `_waiting_for`
 _finalized_pid = 0
 
@@ -95,24 +103,35 @@ class Sender(Protocol):
 class Accumulator:
     """The records of one producer between `send()` and their partition's log.
 
-    `delivery` writes the due batches of a queue and settles them, on the thread, after the thread has entered the queue.
-    Threads: all methods may be called from any thread.
+    `delivery` writes the due batches of a queue and settles them, on the thread, after the thread
+    has entered the queue. Threads: all methods may be called from any thread.
     """
 
     _thread: threading.Thread | None = None  # becomes an attribute of the object in `_register`
 
-    def __init__(self, name: str, delivery: Sender, *, memory_limit: int, linger_ms: float, unacknowledged: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        delivery: Sender,
+        *,
+        memory_limit: int,
+        linger_ms: float,
+        unacknowledged: bool = False,
+    ) -> None:
         self._delivery = delivery
         self._name = name
-        self._memory_lock = threading.RLock()  # not through the condition, where an interrupt would leave it taken
+        # not through the condition, where an interrupt would leave it taken
+        self._memory_lock = threading.RLock()
         self._memory_freed = threading.Condition(self._memory_lock)
         self._queue: deque[object] = deque()
-        self._start_lock = threading.RLock()  # a signal handler may close the accumulator during `start`
+        # a signal handler may close the accumulator during `start`
+        self._start_lock = threading.RLock()
         self._calling = False  # on the thread: inside callbacks
         self._abandoned = False
         self._left_alone = False
         self.blocked_count = 0
-        self.blocked: Callable[[float], None] = lambda seconds: None  # receives the duration of each wait for memory
+        # receives the duration of each wait for memory
+        self.blocked: Callable[[float], None] = lambda seconds: None
         self.rows = _rows.Accumulator(
             memory_limit=memory_limit,
             linger_ms=linger_ms,
@@ -125,12 +144,14 @@ class Accumulator:
             forked_error=ForkedError,
             state_error=StateError,
         )
-        self._finished = self.rows.promise(False)[1]  # kept at the end of the thread's function; a wait for it holds no lock
+        # kept at the end of the thread's function; a wait for it holds no lock
+        self._finished = self.rows.promise(False)[1]
 
     # ---- memory ----------------------------------------------------------------------------------
 
     def wait_for_memory(self, attempt: Callable[[], Any], timeout_s: float) -> Any:
-        """Wait for memory: the first result of `attempt()` that is not None, or None after the timeout. Raises ClosedError.
+        """Wait for memory: the first result of `attempt()` that is not None, or None after the
+        timeout. Raises ClosedError.
 
         `attempt` is called when this thread is first in the queue, and whenever memory was freed.
         """
@@ -145,7 +166,9 @@ class Accumulator:
                 self.rows.wake()
                 while True:
                     if self.rows.closed:
-                        raise ClosedError("the producer was closed while a record waited for memory")
+                        raise ClosedError(
+                            "the producer was closed while a record waited for memory"
+                        )
                     result = attempt() if self._queue[0] is ticket else None
                     left = deadline - time.monotonic()
                     if result is not None or left <= 0:
@@ -159,11 +182,15 @@ class Accumulator:
                 self.blocked(time.monotonic() - began)
 
     def has_memory(self, size: int) -> bool:
-        """Whether `size` bytes fit into the memory. A record larger than the whole memory is accepted if the memory is empty."""
+        """Whether `size` bytes fit into the memory. A record larger than the whole memory is
+        accepted if the memory is empty.
+        """
         return self.rows.memory_used == 0 or self.rows.memory_used + size <= self.rows.memory_limit
 
     def _settled(self) -> None:
-        """After batches were settled: run their callbacks, and wake threads that wait for memory."""
+        """After batches were settled: run their callbacks, and wake threads that wait for
+        memory.
+        """
         on_thread = self.on_thread()
         if on_thread:  # not `|=`: without the GIL another thread could store the value from before
             self._calling = True
@@ -197,16 +224,19 @@ class Accumulator:
             raise StateError("flush() inside a callback of this producer would wait for itself")
         deadline = FOREVER if timeout_s is None else time.monotonic() + timeout_s
         self.rows.seal()
-        for batch in reversed(self.rows.pending()):  # the last one first: the caller wakes once, not for each batch
+        # the last one first: the caller wakes once, not for each batch
+        for batch in reversed(self.rows.pending()):
             if not batch.wait(_left(deadline)):
                 return False
         return self.rows.mark().wait(_left(deadline))  # after the callbacks of the settled batches
 
     def close(self, timeout_s: float | None) -> bool:
-        """Accept no more records, send the present ones and end the thread; False after the timeout.
+        """Accept no more records, send the present ones and end the thread; False after the
+        timeout.
 
-        Inside a callback it returns once everything is written; the other callbacks and the end of the thread happen after that
-        callback's return. Raises StateError if two callbacks would wait for each other's producers.
+        Inside a callback it returns once everything is written; the other callbacks and the end of
+        the thread happen after that callback's return. Raises StateError if two callbacks would
+        wait for each other's producers.
         """
         deadline = FOREVER if timeout_s is None else time.monotonic() + timeout_s
         with self._start_lock:
@@ -224,7 +254,8 @@ class Accumulator:
         with _waiting_for(thread):
             # Not join(): after an interrupt it considers the thread ended (before Python 3.13)
             if self._finished.wait(_left(deadline)):
-                # The thread ends at once. A signal handler that interrupts a join() must not wait for that thread's own lock
+                # The thread ends at once. A signal handler that interrupts a join() must not wait
+                # for that thread's own lock
                 thread.join(_first(_left(deadline), INTERRUPTED_TIMEOUT_S))
                 return True
         self._abandoned = True
@@ -257,17 +288,25 @@ class Accumulator:
             self.rows.end()
 
     def abandon_at_exit(self) -> None:
-        """As `abandon`, at process exit; logs the number of records whose write had begun, which may be in the log or not."""
+        """As `abandon`, at process exit; logs the number of records whose write had begun, which
+        may be in the log or not.
+        """
         self.abandon()
         if self.close(INTERRUPTED_TIMEOUT_S):  # it was only waiting for another attempt
             return
         left = sum(batch.count for batch in self.rows.pending())
         if not left:  # all records are settled, and only the end of the thread is late
             return
-        logger.warning("%s: the process ended during the write of %d records; they may be in the log or not", self._name, left)
+        logger.warning(
+            "%s: the process ended during the write of %d records; they may be in the log or not",
+            self._name,
+            left,
+        )
 
     def detach(self) -> None:
-        """The producer was dropped: its records are sent, and failures are logged, because no caller can receive them."""
+        """The producer was dropped: its records are sent, and failures are logged, because no
+        caller can receive them.
+        """
         self.rows.close()
         self.leave_alone()
         if self._thread is None:
@@ -275,7 +314,9 @@ class Accumulator:
             self._delivery.failures.log_unreported()
 
     def leave_alone(self) -> None:
-        """No caller can receive failures any more: the thread logs them, or it has ended, and this call does."""
+        """No caller can receive failures any more: the thread logs them, or it has ended, and this
+        call does.
+        """
         self._left_alone = True
         if not self.on_thread() and self._finished.wait(0):
             self._delivery.failures.log_unreported()
@@ -312,10 +353,11 @@ class Accumulator:
                 self._register(thread)
 
     def _register(self, thread: threading.Thread) -> bool:
-        """Whether this is the thread of the accumulator: the first one that is registered, by `start` or by itself.
+        """Whether this is the thread of the accumulator: the first one that is registered, by
+        `start` or by itself.
 
-        After an interrupt in `Thread.start` it may run or not. One step without a lock: a signal handler in `start` may wait for
-        the thread's end.
+        After an interrupt in `Thread.start` it may run or not. One step without a lock: a signal
+        handler in `start` may wait for the thread's end.
         """
         return vars(self).setdefault("_thread", thread) is thread
 
@@ -328,12 +370,15 @@ class Accumulator:
             try:
                 ended = self._round()
             except BaseException:  # noqa: BLE001  (for example no memory: every future waits for this thread)
-                _callbacks.report(logger, "%s: the producer thread failed unexpectedly and continues", self._name)
+                _callbacks.report(
+                    logger, "%s: the producer thread failed unexpectedly and continues", self._name
+                )
                 self.rows.wait(FAILURE_PAUSE_S)
         _live.discard(self)
         self._log_if_left_alone()
         self._finished.keep(None)
-        self._log_if_left_alone()  # of a close() that timed out: it has not seen the end, and does not log
+        # of a close() that timed out: it has not seen the end, and does not log
+        self._log_if_left_alone()
 
     def _log_if_left_alone(self) -> None:
         if self._left_alone:
@@ -369,7 +414,9 @@ class Accumulator:
         try:
             self._delivery.deliver(queue)
         except BaseException:  # noqa: BLE001  (a bug must not end the thread: every future waits for it)
-            _callbacks.report(logger, "%s: delivering to %s-%d failed", self._name, queue.topic, queue.partition)
+            _callbacks.report(
+                logger, "%s: delivering to %s-%d failed", self._name, queue.topic, queue.partition
+            )
             queue.rest(FAILURE_PAUSE_S)
         finally:
             queue.leave()
@@ -385,16 +432,20 @@ def _left(deadline: float) -> float | None:
 
 @scope
 def _waiting_for(thread: threading.Thread) -> Iterator[None]:
-    """Record that the caller waits for a producer's thread. Raises StateError if that thread waits for the caller's."""
+    """Record that the caller waits for a producer's thread. Raises StateError if that thread waits
+    for the caller's.
+    """
     me = threading.current_thread()
-    before = _joining.get(me)  # of a close() that a signal handler interrupted, and which continues after this one
+    # of a close() that a signal handler interrupted, and which continues after this one
+    before = _joining.get(me)
     try:
         with _joining_lock:
             other: threading.Thread | None = thread
             while other is not None:
                 if other is me:
                     raise StateError(
-                        "close() inside a callback would deadlock: a callback of that producer waits for this one's end"
+                        "close() inside a callback would deadlock: a callback of that producer "
+                        "waits for this one's end"
                     )
                 other = _joining.get(other)
             _joining[me] = thread
@@ -412,8 +463,10 @@ def _close_all() -> None:
         try:
             try:
                 closed = accumulator.close(timeout_s)
-            except KeyboardInterrupt:  # other producers still write their records; this one logs its losses
-                closed, timeout_s = False, INTERRUPTED_TIMEOUT_S
+            except KeyboardInterrupt:
+                # other producers still write their records; this one logs its losses
+                closed = False
+                timeout_s = INTERRUPTED_TIMEOUT_S
             if not closed:
                 accumulator.abandon_at_exit()
             accumulator._delivery.failures.log_unreported()
@@ -422,17 +475,28 @@ def _close_all() -> None:
 
 
 def _end_with_the_process() -> None:
-    """Register the exit handler in a forked worker of `multiprocessing`, which runs its own finalizers, not those of `atexit`."""
+    """Register the exit handler in a forked worker of `multiprocessing`, which runs its own
+    finalizers, not those of `atexit`.
+    """
     global _finalized_pid
-    process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
-    if process is None or util is None or process.parent_process() is None or _finalized_pid == os.getpid():
+    process = sys.modules.get("multiprocessing.process")
+    util = sys.modules.get("multiprocessing.util")
+    if (
+        process is None
+        or util is None
+        or process.parent_process() is None
+        or _finalized_pid == os.getpid()
+    ):
         return
     util.Finalize(None, _close_all, exitpriority=0)
-    _finalized_pid = os.getpid()  # after an interrupt the next call registers it once more: it is harmless to close twice
+    # after an interrupt the next call registers it once more: it is harmless to close twice
+    _finalized_pid = os.getpid()
 
 
 def _forget_all() -> None:
-    """Discard all records in a forked child: the parent sends them, and its thread does not exist here."""
+    """Discard all records in a forked child: the parent sends them, and its thread does not exist
+    here.
+    """
     global _joining_lock
     _joining_lock = threading.RLock()
     _joining.clear()

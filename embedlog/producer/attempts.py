@@ -1,9 +1,10 @@
 """Attempts to append a run: their progress, their tries, and the parts of a try.
 
-ATTEMPT-1  a try lasts as long as its deadline allows. It is made in parts: each ends early if other queues have records, and the
-    try goes on from there after them. The parts of a try count once among the `retries`
-ATTEMPT-2  after a part that waited for a change of the set a queue rests, longer each time, if others have records. The thread
-    sleeps meanwhile
+ATTEMPT-1  a try lasts as long as its deadline allows. It is made in parts: each ends early if other
+    queues have records, and the try goes on from there after them. The parts of a try count once
+    among the `retries`
+ATTEMPT-2  after a part that waited for a change of the set a queue rests, longer each time, if
+    others have records. The thread sleeps meanwhile
 """
 
 from __future__ import annotations
@@ -29,11 +30,27 @@ class Attempt:
     """The append of one run: the producer batches with its records, and its progress."""
 
     __slots__ = (
-        "_parts", "batches", "began", "counts", "end_sequence", "problem", "progress", "rebuilt", "run", "stamp", "tries",
+        "_parts",
+        "batches",
+        "began",
+        "counts",
+        "end_sequence",
+        "problem",
+        "progress",
+        "rebuilt",
+        "run",
+        "stamp",
+        "tries",
         "until_ns",
-    )  # fmt: skip
+    )
 
-    def __init__(self, batches: list[ProducerBatch], counts: list[int], run: EncodedRun, progress: AppendProgress) -> None:
+    def __init__(
+        self,
+        batches: list[ProducerBatch],
+        counts: list[int],
+        run: EncodedRun,
+        progress: AppendProgress,
+    ) -> None:
         self.batches = batches
         self.counts = counts  # records of each batch
         self.run = run
@@ -50,7 +67,8 @@ class Attempt:
     def begin(self) -> None:
         """Begin a try, unless the present one goes on."""
         if not self.until_ns:
-            self.tries, self.began = self.tries + 1, time.monotonic()
+            self.tries = self.tries + 1
+            self.began = time.monotonic()
 
     def end(self) -> None:
         """The try has failed."""
@@ -67,9 +85,15 @@ class Attempt:
 
     @property
     def whole(self) -> int:
-        """The number of leading batches that are completely in the log, and committed if that is needed (REPLICA-4)."""
-        progress, whole = self.progress, 0
-        left = sum(max(0, (min(end, progress.committed) if progress.waiting else end) - base) for base, end in progress.pieces)
+        """The number of leading batches that are completely in the log, and committed if that is
+        needed (REPLICA-4).
+        """
+        progress = self.progress
+        whole = 0
+        left = sum(
+            max(0, (min(end, progress.committed) if progress.waiting else end) - base)
+            for base, end in progress.pieces
+        )
         for count in self.counts:
             left -= count
             if left < 0:
@@ -78,24 +102,32 @@ class Attempt:
         return whole
 
     def leave_rest(self) -> int:
-        """Leave out the batches after those that are in the log, which were refused; their number. Their sequences are free."""
+        """Leave out the batches after those that are in the log, which were refused; their number.
+        Their sequences are free.
+        """
         whole = self.whole
         rest = self.counts[whole:]
         self.batches = self.batches[:whole]
         self.counts = self.counts[:whole]
         self.end_sequence = (self.end_sequence - sum(rest)) & INT_MAX
         size = self.progress.start
-        self.run = EncodedRun(self.run.buffer[:size], whole, sum(self.counts), size, self.run.batches[:whole])
+        self.run = EncodedRun(
+            self.run.buffer[:size], whole, sum(self.counts), size, self.run.batches[:whole]
+        )
         return len(rest)
 
 
 def too_late(error: BaseException, before: BaseException | None, timeout_ms: int) -> Exception:
-    """The error at delivery.timeout.ms, with the reason: that of an earlier try if the last one was only too late."""
+    """The error at delivery.timeout.ms, with the reason: that of an earlier try if the last one was
+    only too late.
+    """
     if isinstance(error, DeadlineError):
         if before is None:
             return error
         error = before
     expected = f"{timeout_ms} ms (delivery.timeout.ms)"
-    late = DeadlineError(f"not written in time, and the last attempt failed: {error}", expected=expected)
+    late = DeadlineError(
+        f"not written in time, and the last attempt failed: {error}", expected=expected
+    )
     late.__cause__ = error
     return late

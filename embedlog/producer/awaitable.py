@@ -1,9 +1,12 @@
 """Connects the producer's futures to asyncio event loops.
 
-AWAITABLE-1  the loop is never blocked: a future's result arrives by a callback, from the thread that settles it
+AWAITABLE-1  the loop is never blocked: a future's result arrives by a callback, from the thread
+    that settles it
 AWAITABLE-2  cancelling the awaiting task cancels no record that was sent
-AWAITABLE-3  results that become known together are delivered together: one wake-up of the loop, not one per record
-AWAITABLE-4  tasks that send and await in the same iteration of the loop share a batch: it is sent at the end of the iteration
+AWAITABLE-3  results that become known together are delivered together: one wake-up of the loop, not
+    one per record
+AWAITABLE-4  tasks that send and await in the same iteration of the loop share a batch: it is sent
+    at the end of the iteration
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ class Bridge:
         self._unsent.append(future)
 
     def _send(self) -> None:
-        futures, self._unsent = self._unsent, []
+        futures = self._unsent
+        self._unsent = []
         for future in futures:
             future.hasten()
 
@@ -57,7 +61,8 @@ class Bridge:
                 raise
 
     def _wake(self) -> None:
-        self._wake_scheduled = False  # before the loop below: a later arrival schedules another wake-up
+        # before the loop below: a later arrival schedules another wake-up
+        self._wake_scheduled = False
         while self._arrived:
             waiter = self._arrived.popleft()
             if not waiter.done():
@@ -70,7 +75,8 @@ def await_future(future: Future) -> Generator[Any, None, Any]:
         bridge = _bridge()
         waiter: asyncio.Future[None] = bridge.loop.create_future()
         bridge.send_soon(future)
-        future._observe(lambda _: bridge.wake(waiter))  # a task cancelled meanwhile does not receive a failure
+        # a task cancelled meanwhile does not receive a failure
+        future._observe(lambda _: bridge.wake(waiter))
         yield from waiter
     return future.result()
 

@@ -1,7 +1,10 @@
-"""Processes one `send_batch`: distributes its rows over partitions, encodes them, and combines the results.
+"""Processes one `send_batch`: distributes its rows over partitions, encodes them, and combines the
+results.
 
-BATCHSEND-1  rows keep their order within a partition; rows without keys stay in one partition, run by run
-BATCHSEND-2  the result is complete when the last run is settled, and fails if any run failed, with the first error
+BATCHSEND-1  rows keep their order within a partition; rows without keys stay in one partition, run
+    by run
+BATCHSEND-2  the result is complete when the last run is settled, and fails if any run failed, with
+    the first error
 BATCHSEND-3  no thread waits for another one's bookkeeping (`BatchSend`)
 """
 
@@ -35,15 +38,19 @@ if TYPE_CHECKING:
     from embedlog.producer.delivery_failures import DeliveryFailures
     from embedlog.producer.targets import TopicTarget
 
-RECORD_OVERHEAD = HEADER_SIZE + 21  # Kafka's upper bound for a batch of one record, without key, value and headers
+# Kafka's upper bound for a batch of one record, without key, value and headers
+RECORD_OVERHEAD = HEADER_SIZE + 21
 HEADER_OVERHEAD = 10  # the two lengths of a header
-SHARE_BYTES = 800 << 10  # of a partition's share of the rows distributed at once; with random variation still below a batch
+# of a partition's share of the rows distributed at once; with random variation still below a batch
+SHARE_BYTES = 800 << 10
 STICK = -1
 UNKNOWN_OFFSET = -1  # with acks=0, or if records of other producers are between the parts
 
 
 class Share(NamedTuple):
-    """Rows of a piece for one partition; `rows` None: all; `partition` STICK: the current partition for rows without keys."""
+    """Rows of a piece for one partition; `rows` None: all; `partition` STICK: the current partition
+    for rows without keys.
+    """
 
     partition: int
     rows: NDArray[np.int64] | None
@@ -66,7 +73,12 @@ class RunSend:
         self._batch_send = batch_send
         self._partition = partition
 
-    def settled(self, pieces: tuple[tuple[int, int], ...], error: BaseException | None, append_time_ms: int = -1) -> None:
+    def settled(
+        self,
+        pieces: tuple[tuple[int, int], ...],
+        error: BaseException | None,
+        append_time_ms: int = -1,
+    ) -> None:
         """Report the result once: the offsets of the run, or its error."""
         lost = 0 if error is None else self.encoded.record_count
         if lost and not isinstance(error, DurabilityError):
@@ -75,7 +87,9 @@ class RunSend:
 
 
 class _Arrival(NamedTuple):
-    """A change of a `BatchSend`: `runs` more are under way, `size` more bytes are queued, and the result of some rows."""
+    """A change of a `BatchSend`: `runs` more are under way, `size` more bytes are queued, and the
+    result of some rows.
+    """
 
     runs: int
     size: int
@@ -87,10 +101,11 @@ class _Arrival(NamedTuple):
 
 
 class BatchSend:
-    """All runs of one `send_batch`; completes its promise when the last run is settled and no more will be sent.
+    """All runs of one `send_batch`; completes its promise when the last run is settled and no more
+    will be sent.
 
-    No thread waits for its lock: a signal handler may interrupt the holder, and wait for the producer's thread. The holder also
-    applies the changes that came meanwhile.
+    No thread waits for its lock: a signal handler may interrupt the holder, and wait for the
+    producer's thread. The holder also applies the changes that came meanwhile.
     """
 
     def __init__(self, topic: str, promise: ProducerBatch, failures: DeliveryFailures) -> None:
@@ -106,7 +121,8 @@ class BatchSend:
         self._size = 0  # bytes that are queued and not settled
         self._under_way = 1  # runs not settled, plus 1 that finish() removes
         self._places: list[tuple[str, int, int, int]] = []
-        self._last: dict[tuple[str, int], int] = {}  # partition → number of its last entry in _places
+        # partition → number of its last entry in _places
+        self._last: dict[tuple[str, int], int] = {}
         self._error: BaseException | None = None
 
     def leave(self, size: int = 0) -> None:
@@ -129,7 +145,9 @@ class BatchSend:
         size: int = 0,
         lost: int = 0,
     ) -> None:
-        """Record the offsets of some rows, or their error. `topic` differs only if an interceptor changed it."""
+        """Record the offsets of some rows, or their error. `topic` differs only if an interceptor
+        changed it.
+        """
         self._apply(_Arrival(-1, -size, topic or self._topic, partition, pieces, error, lost))
 
     def finish(self, error: Exception | None = None, lost: int = 0) -> None:
@@ -161,14 +179,16 @@ class BatchSend:
 
     def _apply_locked(self, arrival: _Arrival) -> None:
         if arrival.error is not None and self._error is None:
-            self._error, self._lost_partition = arrival.error, None if arrival.partition == STICK else arrival.partition
+            self._error = arrival.error
+            self._lost_partition = None if arrival.partition == STICK else arrival.partition
         self._lost += arrival.lost
         self._size += arrival.size
         self._under_way += arrival.runs
         try:
             for base, end in arrival.pieces:
                 self._note(arrival.topic, arrival.partition, base, end - base)
-        except BaseException as problem:  # no memory: the rows are written, but their offsets are lost
+        except BaseException as problem:
+            # no memory: the rows are written, but their offsets are lost
             self._error = self._error or problem
             if not isinstance(problem, Exception):
                 raise
@@ -177,7 +197,9 @@ class BatchSend:
         if self._error is None:
             self._promise.keep(self._places)
         else:
-            self._failures.fail(self._promise, self._topic, self._lost_partition, self._error, max(1, self._lost))
+            self._failures.fail(
+                self._promise, self._topic, self._lost_partition, self._error, max(1, self._lost)
+            )
 
     def _note(self, topic: str, partition: int, base: int, count: int) -> None:
         """Append an entry, or extend the previous one of the partition if the offsets are adjacent.
@@ -197,8 +219,12 @@ class BatchSend:
 # ---- checks --------------------------------------------------------------------------------------
 
 
-def check_piece(piece: Piece, topic_target: TopicTarget, timestamp_ms: int | None, request_limit: int) -> int | None:
-    """The earliest of the given timestamps. Raises if the piece cannot be written, before any part of it is."""
+def check_piece(
+    piece: Piece, topic_target: TopicTarget, timestamp_ms: int | None, request_limit: int
+) -> int | None:
+    """The earliest of the given timestamps. Raises if the piece cannot be written, before any part
+    of it is.
+    """
     check_sizes(piece, topic_target, request_limit)
     if topic_target.config.compacted and _has_nulls(piece.keys):
         raise topic_judgement.keyless(topic_target.name)
@@ -208,34 +234,52 @@ def check_piece(piece: Piece, topic_target: TopicTarget, timestamp_ms: int | Non
         topic_judgement.check_times(topic_target.config, topic_target.name, earliest_ms, latest_ms)
         return earliest_ms
     if timestamp_ms is not None:
-        topic_judgement.check_times(topic_target.config, topic_target.name, timestamp_ms, timestamp_ms)
+        topic_judgement.check_times(
+            topic_target.config, topic_target.name, timestamp_ms, timestamp_ms
+        )
     return timestamp_ms
 
 
 def check_sizes(piece: Piece, topic_target: TopicTarget, request_limit: int) -> None:
-    """Raises RecordTooLargeError if a record is larger than max.request.size, and the errors of `check_record`."""
-    columns = [np.diff(column.offsets) for column in (piece.values, piece.keys) if column is not None]
+    """Raises RecordTooLargeError if a record is larger than max.request.size, and the errors of
+    `check_record`.
+    """
+    columns = [
+        np.diff(column.offsets) for column in (piece.values, piece.keys) if column is not None
+    ]
     if piece.headers is not None:
-        each = np.diff(piece.headers.keys.offsets).astype(np.int64) + np.diff(piece.headers.values.offsets) + HEADER_OVERHEAD
+        each = (
+            np.diff(piece.headers.keys.offsets).astype(np.int64)
+            + np.diff(piece.headers.values.offsets)
+            + HEADER_OVERHEAD
+        )
         until = np.concatenate(([0], np.cumsum(each)))
         columns.append(until[piece.headers.starts[1:]] - until[piece.headers.starts[:-1]])
-    if RECORD_OVERHEAD + sum(int(sizes.max()) for sizes in columns) <= min(request_limit, topic_target.record_limit):
+    if RECORD_OVERHEAD + sum(int(sizes.max()) for sizes in columns) <= min(
+        request_limit, topic_target.record_limit
+    ):
         return  # even the sum of the largest parts fits: no need to add up every row
     largest = RECORD_OVERHEAD + int(np.max(sum(sizes.astype(np.int64) for sizes in columns)))
     if largest > request_limit:
         raise RecordTooLargeError(
-            "a record is larger than max.request.size", expected=f"at most {request_limit} bytes", found=largest
+            "a record is larger than max.request.size",
+            expected=f"at most {request_limit} bytes",
+            found=largest,
         )
     check_record(topic_target, largest)
 
 
 def check_record(topic_target: TopicTarget, size: int) -> None:
-    """Raises InvalidRecordError if a record's batch of `size` bytes is too large to be compressed."""
+    """Raises InvalidRecordError if a record's batch of `size` bytes is too large to be
+    compressed.
+    """
     if size - HEADER_SIZE > topic_target.record_limit:
         raise InvalidRecordError(
-            f"a record for {topic_target.name}, which is compressed, is larger than max.decompressed.message.bytes",
-            expected=f"at most {topic_target.record_limit} bytes", found=size - HEADER_SIZE,
-        )  # fmt: skip
+            f"a record for {topic_target.name}, which is compressed, is larger than "
+            "max.decompressed.message.bytes",
+            expected=f"at most {topic_target.record_limit} bytes",
+            found=size - HEADER_SIZE,
+        )
 
 
 def _has_nulls(keys: BytesColumn | None) -> bool:
@@ -251,7 +295,11 @@ def _has_nulls(keys: BytesColumn | None) -> bool:
 
 
 def shares(
-    piece: Piece, topic_target: TopicTarget, partition: int | None, chooser: Chooser | None, keys_ignored: bool
+    piece: Piece,
+    topic_target: TopicTarget,
+    partition: int | None,
+    chooser: Chooser | None,
+    keys_ignored: bool,
 ) -> Iterator[Share]:
     """Rows by partition. Raises UnknownTopicOrPartitionError."""
     count = topic_target.partition_count
@@ -272,13 +320,20 @@ def shares(
     check_partition(topic_target, int(numbers.min()), least=STICK)
     loose = numbers == STICK
     if loose.any() and topic_target.route is not None:
-        # Beside rows with a partition these take one partition at once: two shares of one partition would lose the input order
-        numbers = np.where(loose, topic_target.route.stick(int(loose.sum()) * RECORD_OVERHEAD), numbers)
+        # Beside rows with a partition these take one partition at once: two shares of one partition
+        # would lose the input order
+        numbers = np.where(
+            loose, topic_target.route.stick(int(loose.sum()) * RECORD_OVERHEAD), numbers
+        )
     here = np.array(topic_target.numbers, np.int32)
-    yield from _grouped(_places(topic_target, numbers, here), here.tolist(), _rows_at_once(piece, len(here)))
+    yield from _grouped(
+        _places(topic_target, numbers, here), here.tolist(), _rows_at_once(piece, len(here))
+    )
 
 
-def _places(topic_target: TopicTarget, numbers: NDArray[Any], here: NDArray[np.int32]) -> NDArray[np.int32]:
+def _places(
+    topic_target: TopicTarget, numbers: NDArray[Any], here: NDArray[np.int32]
+) -> NDArray[np.int32]:
     """The index of each number among the local partitions. Raises UnknownTopicOrPartitionError."""
     if not topic_target.is_sparse:
         return numbers.astype(np.int32, copy=False)
@@ -290,7 +345,9 @@ def _places(topic_target: TopicTarget, numbers: NDArray[Any], here: NDArray[np.i
 
 
 def _rows_at_once(piece: Piece, partition_count: int) -> int:
-    """Rows that fill about one batch per partition: more rows would be read from memory once for every partition."""
+    """Rows that fill about one batch per partition: more rows would be read from memory once for
+    every partition.
+    """
     columns = [column for column in (piece.values, piece.keys) if column is not None]
     size = sum(int(column.offsets[-1]) - int(column.offsets[0]) for column in columns) + piece.count
     return max(1, SHARE_BYTES * partition_count * piece.count // size)
@@ -299,7 +356,9 @@ def _rows_at_once(piece: Piece, partition_count: int) -> int:
 def _grouped(places: NDArray[np.int32], here: list[int], rows_at_once: int) -> Iterator[Share]:
     for start in range(0, len(places), rows_at_once):
         some = places[start : start + rows_at_once]
-        for number, rows in zip(here, record_batch.group_by_partition(some, len(here)), strict=True):
+        for number, rows in zip(
+            here, record_batch.group_by_partition(some, len(here)), strict=True
+        ):
             if len(rows):
                 yield Share(number, rows + start if start else rows)
 
@@ -308,15 +367,23 @@ def check_partition(topic_target: TopicTarget, partition: int, least: int = 0) -
     if partition < least or (partition >= 0 and topic_target.target_of(partition) is None):
         numbers = topic_target.numbers
         some = ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
-        expected = f"one of the local partitions: {some}" if topic_target.is_sparse else f"0 to {len(numbers) - 1}"
+        expected = (
+            f"one of the local partitions: {some}"
+            if topic_target.is_sparse
+            else f"0 to {len(numbers) - 1}"
+        )
         raise UnknownTopicOrPartitionError(
             f"{topic_target.name} has no partition {partition}", expected=expected, found=partition
         )
 
 
-def _partitioned(piece: Piece, numbers: NDArray[Any] | None, chooser: Chooser, topic_target: TopicTarget) -> NDArray[np.int64]:
+def _partitioned(
+    piece: Piece, numbers: NDArray[Any] | None, chooser: Chooser, topic_target: TopicTarget
+) -> NDArray[np.int64]:
     """Call the user's partitioner for every row that has no partition yet."""
-    answer = np.full(piece.count, -1, dtype=np.int64) if numbers is None else numbers.astype(np.int64)
+    answer = (
+        np.full(piece.count, -1, dtype=np.int64) if numbers is None else numbers.astype(np.int64)
+    )
     for row in np.flatnonzero(answer < 0):
         key = None if piece.keys is None else piece.keys[int(row)]
         answer[row] = chooser.of_key(key, topic_target.every, topic_target.numbers)

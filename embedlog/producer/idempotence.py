@@ -1,11 +1,13 @@
 """Appends a run of batches to its partition: plainly, with idempotence, or inside a transaction.
 
-IDEMPOTENCE-1  a partition queue has the producer id that stamps its batches, and the sequence of the next record that is not in
-    the log. Sequences are assigned when a run is sent, in the order of the queue, and advance only when its result is known
-IDEMPOTENCE-2  producer ids are 2^62 and 61 random bits: no authority assigns them, and collisions are practically impossible
-    (`docs/protocol.md`, SEQ-4)
-IDEMPOTENCE-3  after a run failed with an unknown result, the epoch rises and sequences start at 0. No later record can be
-    mistaken for its repeat, and no part of it can be appended later. After the last epoch a new id follows
+IDEMPOTENCE-1  a partition queue has the producer id that stamps its batches, and the sequence of
+    the next record that is not in the log. Sequences are assigned when a run is sent, in the order
+    of the queue, and advance only when its result is known
+IDEMPOTENCE-2  producer ids are 2^62 and 61 random bits: no authority assigns them, and collisions
+    are practically impossible (`docs/protocol.md`, SEQ-4)
+IDEMPOTENCE-3  after a run failed with an unknown result, the epoch rises and sequences start at 0.
+    No later record can be mistaken for its repeat, and no part of it can be appended later. After
+    the last epoch a new id follows
 """
 
 from __future__ import annotations
@@ -26,13 +28,17 @@ if TYPE_CHECKING:
 
 
 class Appender(Protocol):
-    """Appends runs for the sender. All methods run on the producer's thread, after it entered the queue."""
+    """Appends runs for the sender. All methods run on the producer's thread, after it entered the
+    queue.
+    """
 
     direct: bool  # callers may append without the thread
-    repeatable: bool  # a run whose result is unknown may be appended again: the log shows whether it is there
+    # a run whose result is unknown may be appended again: the log shows whether it is there
+    repeatable: bool
 
     def announce(self, targets: Iterable[QueueTarget]) -> None:
-        """Each of these targets has an attempt that is about to be appended: do common work for all at once.
+        """Each of these targets has an attempt that is about to be appended: do common work for all
+        at once.
 
         Not called for a `direct` appender.
         """
@@ -93,7 +99,9 @@ class Plain:
 
 
 class Idempotent:
-    """Appends with one producer id for all queues; a queue that needed another epoch or id keeps its own."""
+    """Appends with one producer id for all queues; a queue that needed another epoch or id keeps
+    its own.
+    """
 
     direct = True
     repeatable = True
@@ -119,14 +127,18 @@ class Idempotent:
             attempt.end_sequence = (queue.next_sequence + attempt.run.record_count) & 0x7FFFFFFF
 
     def append(self, target: QueueTarget, attempt: Attempt, deadline_ns: int) -> Appended:
-        partition, queue, asked = target.partition, target.queue, attempt.stamp
+        partition = target.partition
+        queue = target.queue
+        asked = attempt.stamp
         partition.check_in_sync()
         moved = queue.seen >= 0 and queue.seen != target.seen  # callers have appended directly
         if asked is not None and moved and target.direct is not None:
             direct = partition.direct_target
             if direct is not None and target.direct[0] == id(direct.writer):
                 partition.note_direct(asked, queue.next_sequence, queue.seen)
-        appended: Appended = partition.append(attempt.run, deadline_ns=deadline_ns, stamp=asked, progress=attempt.progress)
+        appended: Appended = partition.append(
+            attempt.run, deadline_ns=deadline_ns, stamp=asked, progress=attempt.progress
+        )
         return appended
 
     def written(self, target: QueueTarget, attempt: Attempt) -> None:
@@ -135,7 +147,11 @@ class Idempotent:
             target.queue.seen = target.seen = target.partition.seen_plain(attempt.stamp)
 
     def renew(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> bool:
-        if attempt.rebuilt or attempt.progress.start or not isinstance(error, (OutOfOrderSequenceError, FencedError)):
+        if (
+            attempt.rebuilt
+            or attempt.progress.start
+            or not isinstance(error, (OutOfOrderSequenceError, FencedError))
+        ):
             return False
         _renew(target)
         attempt.rebuilt = True
@@ -144,7 +160,9 @@ class Idempotent:
 
     def lost(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
         if attempt.stamp is None or isinstance(error, OffsetMismatchError):
-            return  # a mismatch is decided after a search for the run: its sequences are free for the next one
+            # a mismatch is decided after a search for the run: its sequences are free for the next
+            # one
+            return
         if attempt.progress.start == len(attempt.run.buffer):
             self.written(target, attempt)
         else:
@@ -152,7 +170,9 @@ class Idempotent:
 
 
 class Transactional:
-    """Appends inside the owner's present transaction; each transaction has a new epoch, so sequences begin at 0."""
+    """Appends inside the owner's present transaction; each transaction has a new epoch, so
+    sequences begin at 0.
+    """
 
     direct = False
     repeatable = True
@@ -162,12 +182,23 @@ class Transactional:
 
     def announce(self, targets: Iterable[QueueTarget]) -> None:
         """Register partitions that are written for the first time in one record, under one lock."""
-        attempts = [(target.partition, target.attempt) for target in targets if target.partition.config.min_insync_replicas <= 1]
+        attempts = [
+            (target.partition, target.attempt)
+            for target in targets
+            if target.partition.config.min_insync_replicas <= 1
+        ]
         if len(attempts) > 1:
-            self._owner.begin_in([(partition, attempt.run, attempt.progress) for partition, attempt in attempts if attempt])
+            self._owner.begin_in(
+                [
+                    (partition, attempt.run, attempt.progress)
+                    for partition, attempt in attempts
+                    if attempt
+                ]
+            )
 
     def prepare(self, target: QueueTarget) -> None:
-        asked, queue = self._owner.stamp, target.queue
+        asked = self._owner.stamp
+        queue = target.queue
         if (queue.producer_id, queue.producer_epoch) != asked[:2]:
             _enter(target, asked.producer_id, asked.epoch)
 
@@ -177,7 +208,9 @@ class Transactional:
 
     def append(self, target: QueueTarget, attempt: Attempt, deadline_ns: int) -> Appended:
         target.partition.check_in_sync()
-        appended: Appended = self._owner.append(target.partition, attempt.run, deadline_ns, attempt.progress)
+        appended: Appended = self._owner.append(
+            target.partition, attempt.run, deadline_ns, attempt.progress
+        )
         return appended
 
     def written(self, target: QueueTarget, attempt: Attempt) -> None:
@@ -192,7 +225,10 @@ class Transactional:
 
 def _enter(target: QueueTarget, producer_id: int, epoch: int) -> None:
     queue = target.queue
-    queue.producer_id, queue.producer_epoch, queue.next_sequence, queue.seen = producer_id, epoch, 0, -1
+    queue.producer_id = producer_id
+    queue.producer_epoch = epoch
+    queue.next_sequence = 0
+    queue.seen = -1
 
 
 def _renew(target: QueueTarget) -> None:

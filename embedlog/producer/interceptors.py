@@ -1,7 +1,10 @@
-"""Contains the interceptors of a producer, which may change each record before it is queued and learn its result.
+"""Contains the interceptors of a producer, which may change each record before it is queued and
+learn its result.
 
-PRODUCERINTERCEPTOR-1  `on_send` runs on the thread that calls `send()`, and a result that `send()` would refuse is left out
-PRODUCERINTERCEPTOR-2  `on_acknowledgement` runs once for every record, written or not, before the user's callbacks
+PRODUCERINTERCEPTOR-1  `on_send` runs on the thread that calls `send()`, and a result that `send()`
+    would refuse is left out
+PRODUCERINTERCEPTOR-2  `on_acknowledgement` runs once for every record, written or not, before the
+    user's callbacks
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ producer_logger = logging.getLogger("embedlog.producer")
 
 
 class ProducerInterceptors(InterceptorChain):
-    """The interceptors of one producer; false if there are none. `check` raises for a record that `send()` would refuse."""
+    """The interceptors of one producer; false if there are none. `check` raises for a record that
+    `send()` would refuse.
+    """
 
     def __init__(self, given: Iterable[Any], check: Callable[[ProducerRecord], None]) -> None:
         super().__init__(given, ("on_send", "on_acknowledgement"), producer_logger)

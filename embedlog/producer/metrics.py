@@ -1,4 +1,6 @@
-"""Producer metrics by Kafka's names: totals since the start, and rates, means and maxima of recent windows."""
+"""Producer metrics by Kafka's names: totals since the start, and rates, means and maxima of recent
+windows.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,31 @@ from embedlog._metrics import Metrics
 
 def producer_metrics(metrics: Metrics) -> dict[str, float]:
     """All metrics of a producer that come from its registry."""
-    counted = {"record-send": "record", "record-error": "error", "record-retry": "retry", "batch-split": "split",
-               "byte": "byte", "batch": "batch", "request": "request"}  # fmt: skip
-    calls = {"flush": "flush", "txn-init": "init", "txn-begin": "begin", "txn-send-offsets": "send_offsets",
-             "txn-commit": "commit", "txn-abort": "abort", "bufferpool-wait": "blocked"}  # fmt: skip
+    counted = {
+        "record-send": "record",
+        "record-error": "error",
+        "record-retry": "retry",
+        "batch-split": "split",
+        "byte": "byte",
+        "batch": "batch",
+        "request": "request",
+    }
+    calls = {
+        "flush": "flush",
+        "txn-init": "init",
+        "txn-begin": "begin",
+        "txn-send-offsets": "send_offsets",
+        "txn-commit": "commit",
+        "txn-abort": "abort",
+        "bufferpool-wait": "blocked",
+    }
     return {
         **{f"{name}-total": metrics.total(each) for name, each in counted.items()},
         **{f"{name}-rate": metrics.rate(each) for name, each in counted.items()},
-        **{f"{name}-time-ns-total": metrics.total(f"{each}_s") * 1e9 for name, each in calls.items()},
+        **{
+            f"{name}-time-ns-total": metrics.total(f"{each}_s") * 1e9
+            for name, each in calls.items()
+        },
         "batch-size-avg": metrics.mean("byte", "batch", 0.0),
         "batch-size-max": metrics.peak("batch_byte", 0.0),
         "record-size-avg": metrics.mean("record_byte", "sized_record", 0.0),

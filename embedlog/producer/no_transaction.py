@@ -1,4 +1,6 @@
-"""Replaces the transaction state of a producer that has no transactional.id; such a producer does not import the real one."""
+"""Replaces the transaction state of a producer that has no transactional.id; such a producer does
+not import the real one.
+"""
 
 from __future__ import annotations
 

@@ -1,22 +1,30 @@
 """Checks the arguments of one record, without its topic; computes its size.
 
-ONERECORD-1  an argument of a wrong type, or a negative number, raises before the record has any effect
+ONERECORD-1  an argument of a wrong type, or a negative number, raises before the record has any
+    effect
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from embedlog.errors import InvalidTimestampError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    InvalidTimestampError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
 from embedlog.producer.batch_send import HEADER_OVERHEAD, RECORD_OVERHEAD
 from embedlog.types import ProducerRecord, RecordMetadata
 
-OMITTED: Any = type("Omitted", (), {"__repr__": lambda self: "None", "__slots__": ()})()  # a value that was not given
+# a value that was not given
+OMITTED: Any = type("Omitted", (), {"__repr__": lambda self: "None", "__slots__": ()})()
 HEADERS_OVERHEAD = 5  # the number of headers
 
 
 def check_call(given: ProducerRecord) -> None:
-    """Check the arguments of a call. Raises TypeError, UnknownTopicOrPartitionError, InvalidTimestampError."""
+    """Check the arguments of a call. Raises TypeError, UnknownTopicOrPartitionError,
+    InvalidTimestampError.
+    """
     if not isinstance(given.topic, str):
         raise TypeError(f"a topic is a str, not {type(given.topic).__name__}")
     for name in ("partition", "timestamp_ms"):
@@ -25,9 +33,13 @@ def check_call(given: ProducerRecord) -> None:
             hint = in_milliseconds(number) if name == "timestamp_ms" else ""
             raise TypeError(f"{name} is an int or None, not {type(number).__name__}{hint}")
     if given.partition is not None and given.partition < 0:
-        raise UnknownTopicOrPartitionError("a partition's number is not negative", found=given.partition)
+        raise UnknownTopicOrPartitionError(
+            "a partition's number is not negative", found=given.partition
+        )
     if given.timestamp_ms is not None and not 0 <= given.timestamp_ms < 2**63:
-        raise InvalidTimestampError("a timestamp is not negative and fits in 64 bits", found=given.timestamp_ms)
+        raise InvalidTimestampError(
+            "a timestamp is not negative and fits in 64 bits", found=given.timestamp_ms
+        )
 
 
 def in_milliseconds(time: object) -> str:
@@ -40,7 +52,10 @@ def in_milliseconds(time: object) -> str:
 def check_tombstone(key: object) -> None:
     """Check a call without the argument `value`. Raises TypeError without a key."""
     if key is None:
-        raise TypeError("send() has neither a value nor a key; a tombstone, which deletes a key, is send(topic, key=…)")
+        raise TypeError(
+            "send() has neither a value nor a key; a tombstone, which deletes a key, is "
+            "send(topic, key=…)"
+        )
 
 
 def check_expected(expected_offset: object) -> None:
@@ -54,10 +69,16 @@ def check_expected(expected_offset: object) -> None:
 def unknown_metadata(given: ProducerRecord) -> RecordMetadata:
     """The metadata that interceptors receive for a record that was not written."""
     partition = -1 if given.partition is None else given.partition
-    return RecordMetadata(given.topic, partition, -1, -1 if given.timestamp_ms is None else given.timestamp_ms)
+    return RecordMetadata(
+        given.topic, partition, -1, -1 if given.timestamp_ms is None else given.timestamp_ms
+    )
 
 
-def record_size(value: bytes | None, key: bytes | None, headers: tuple[tuple[str, bytes | None], ...]) -> int:
+def record_size(
+    value: bytes | None, key: bytes | None, headers: tuple[tuple[str, bytes | None], ...]
+) -> int:
     """Upper bound of the bytes of one record in a batch of its own."""
-    pairs_size = sum(len(name.encode("utf-8")) + len(data or b"") + HEADER_OVERHEAD for name, data in headers)
+    pairs_size = sum(
+        len(name.encode("utf-8")) + len(data or b"") + HEADER_OVERHEAD for name, data in headers
+    )
     return RECORD_OVERHEAD + len(value or b"") + len(key or b"") + HEADERS_OVERHEAD + pairs_size

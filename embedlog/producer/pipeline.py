@@ -1,10 +1,11 @@
 """The path of a record from `send()` to its partition queue, in the order that a user can observe.
 
-PIPELINE-1  check the call, intercept, check the handle, find the topic, serialize key and then value, partition, check, append to
-    the queue
-PIPELINE-2  an invalid call raises; an invalid record or an error of the log fails the future, as in Kafka's producer;
-    interceptors receive both
-PIPELINE-3  `send_batch` takes the same steps in columns; if a user's object must see each record, it takes them row by row
+PIPELINE-1  check the call, intercept, check the handle, find the topic, serialize key and then
+    value, partition, check, append to the queue
+PIPELINE-2  an invalid call raises; an invalid record or an error of the log fails the future, as in
+    Kafka's producer; interceptors receive both
+PIPELINE-3  `send_batch` takes the same steps in columns; if a user's object must see each record,
+    it takes them row by row
 PIPELINE-4  columns are encoded on the caller's thread and written on the producer's, in parallel
 """
 
@@ -65,10 +66,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog.producer")
 
 
-SECONDS_FROM = 100_000_000  # 1973 in seconds: a timestamp of 1970 above it may be in seconds by mistake
-BATCH_BYTES_MAX = 1 << 20  # of send_batch: such batches compress well and are small compared to a segment
-RUN_BYTES = 2 << 20  # encoded at once and passed between threads; small enough to stay in the CPU cache
-AHEAD_BYTES = 3 * RUN_BYTES  # unwritten bytes of one send_batch: more would only use memory that is not in the cache
+# 1973 in seconds: a timestamp of 1970 above it may be in seconds by mistake
+SECONDS_FROM = 100_000_000
+# of send_batch: such batches compress well and are small compared to a segment
+BATCH_BYTES_MAX = 1 << 20
+# encoded at once and passed between threads; small enough to stay in the CPU cache
+RUN_BYTES = 2 << 20
+# unwritten bytes of one send_batch: more would only use memory that is not in the cache
+AHEAD_BYTES = 3 * RUN_BYTES
 
 # Errors of the record or the log, not of the call: they fail the future (Kafka's ApiException)
 FAILS_THE_FUTURE = (
@@ -82,7 +87,8 @@ FAILS_THE_FUTURE = (
 )
 
 Serialize: TypeAlias = Callable[[str, list[Any], Any], Any]
-Item: TypeAlias = tuple[bytes | None, bytes | None, int | None, int | None, tuple[Any, ...]]  # value, key, partition, time, …
+# value, key, partition, time, …
+Item: TypeAlias = tuple[bytes | None, bytes | None, int | None, int | None, tuple[Any, ...]]
 
 
 class Pipeline:
@@ -107,16 +113,28 @@ class Pipeline:
         self._transaction = transaction
         self._rows = accumulator.rows
         self._failures = delivery.failures
-        self._serializers = {"key": _as_method(config.key_serializer), "value": _as_method(config.value_serializer)}
-        self._partitioner = config.partitioner() if isinstance(config.partitioner, type) else config.partitioner
+        self._serializers = {
+            "key": _as_method(config.key_serializer),
+            "value": _as_method(config.value_serializer),
+        }
+        self._partitioner = (
+            config.partitioner() if isinstance(config.partitioner, type) else config.partitioner
+        )
         self._choosers: dict[str, Chooser] = {}
         self.interceptors = ProducerInterceptors(config.interceptor_classes, check_call)
-        objects = any(hasattr(each, "serialize") for each in (config.key_serializer, config.value_serializer))
+        objects = any(
+            hasattr(each, "serialize") for each in (config.key_serializer, config.value_serializer)
+        )
         self._warned_of_seconds = False
         self._row_by_row = bool(self.interceptors) or objects
         self.idempotent = config.enable_idempotence
         self.keys_ignored = config.partitioner_ignore_keys
-        self.plain = not (self._row_by_row or config.key_serializer or config.value_serializer or config.partitioner)
+        self.plain = not (
+            self._row_by_row
+            or config.key_serializer
+            or config.value_serializer
+            or config.partitioner
+        )
 
     # ---- one record ------------------------------------------------------------------------------
 
@@ -143,7 +161,9 @@ class Pipeline:
             return self.failed(given, error)
 
     def item(self, topic_target: TopicTarget, given: ProducerRecord) -> Item:
-        """The arguments of the route: serialized, partitioned, checked. Neither waits nor accesses a file."""
+        """The arguments of the route: serialized, partitioned, checked. Neither waits nor accesses
+        a file.
+        """
         headers = list(given.headers or ()) if self._row_by_row else given.headers
         key = self._serialized("key", given, headers, given.key)
         value = self._serialized("value", given, headers, given.value)
@@ -152,7 +172,9 @@ class Pipeline:
         self._check_limits(topic_target, value, key, pairs, given.timestamp_ms)
         return value, key, chosen, given.timestamp_ms, pairs
 
-    def _serialized(self, what: str, given: ProducerRecord, headers: Any, data: Any) -> bytes | None:
+    def _serialized(
+        self, what: str, given: ProducerRecord, headers: Any, data: Any
+    ) -> bytes | None:
         serialize = self._serializers[what]
         if serialize is None:
             return bytes_like(data, what)
@@ -160,18 +182,34 @@ class Pipeline:
             return bytes_like(serialize(given.topic, headers, data), what)
         except Exception as error:
             message = f"the {what}_serializer failed on a record: {error}"
-            raise SerializationError(message, topic=given.topic, partition=given.partition, field=what) from error
+            raise SerializationError(
+                message, topic=given.topic, partition=given.partition, field=what
+            ) from error
 
     def _chosen_partition(
-        self, topic_target: TopicTarget, given: ProducerRecord, key: bytes | None, value: bytes | None
+        self,
+        topic_target: TopicTarget,
+        given: ProducerRecord,
+        key: bytes | None,
+        value: bytes | None,
     ) -> int | None:
-        """The given partition, or the one that the user's partitioner chose; None leaves the choice to the route."""
+        """The given partition, or the one that the user's partitioner chose; None leaves the choice
+        to the route.
+        """
         partition = given.partition
         if partition is None and self._partitioner is not None:
             chooser = self._chooser(topic_target.name)
-            partition = chooser.of_record(given.key, key, given.value, value, topic_target.every, topic_target.numbers)
-        elif partition is None and key is not None and topic_target.is_sparse and not self._config.partitioner_ignore_keys:
-            partition = partition_of(key, topic_target.partition_count)  # may be a partition that is not local
+            partition = chooser.of_record(
+                given.key, key, given.value, value, topic_target.every, topic_target.numbers
+            )
+        elif (
+            partition is None
+            and key is not None
+            and topic_target.is_sparse
+            and not self._config.partitioner_ignore_keys
+        ):
+            # may be a partition that is not local
+            partition = partition_of(key, topic_target.partition_count)
         if partition is not None:
             check_partition(topic_target, partition)
         return partition
@@ -190,16 +228,23 @@ class Pipeline:
         timestamp_ms: int | None,
     ) -> None:
         size = record_size(value, key, headers)
-        for name, limit in (("max.request.size", self._config.max_request_size), ("buffer.memory", self._config.buffer_memory)):
+        for name, limit in (
+            ("max.request.size", self._config.max_request_size),
+            ("buffer.memory", self._config.buffer_memory),
+        ):
             if size > limit:
                 raise RecordTooLargeError(
-                    f"a record for {topic_target.name} is larger than {name}", expected=f"at most {limit} bytes", found=size
+                    f"a record for {topic_target.name} is larger than {name}",
+                    expected=f"at most {limit} bytes",
+                    found=size,
                 )
         check_record(topic_target, size)
         if key is None and topic_target.config.compacted:
             raise topic_judgement.keyless(topic_target.name)
         if timestamp_ms is not None:
-            topic_judgement.check_times(topic_target.config, topic_target.name, timestamp_ms, timestamp_ms)
+            topic_judgement.check_times(
+                topic_target.config, topic_target.name, timestamp_ms, timestamp_ms
+            )
             self._warn_of_seconds(topic_target, timestamp_ms)
 
     def _warn_of_seconds(self, topic_target: TopicTarget, earliest_ms: int) -> None:
@@ -207,15 +252,20 @@ class Pipeline:
 
         The record is accepted: it may be correct.
         """
-        if topic_target.route is None or not SECONDS_FROM <= earliest_ms < topic_target.route.seconds_until_ms:
+        if (
+            topic_target.route is None
+            or not SECONDS_FROM <= earliest_ms < topic_target.route.seconds_until_ms
+        ):
             return
         topic_target.route.seconds_until_ms = 0
         if not self._warned_of_seconds:
             self._warned_of_seconds = True
             logger.warning(
-                "a record for %s has the timestamp %d ms, which is in 1970: timestamps are in ms, not in seconds (logged once)",
-                topic_target.name, earliest_ms,
-            )  # fmt: skip
+                "a record for %s has the timestamp %d ms, which is in 1970: timestamps are in ms, "
+                "not in seconds (logged once)",
+                topic_target.name,
+                earliest_ms,
+            )
 
     def _put(self, topic_target: TopicTarget, item: Item) -> Future:
         route: Router = topic_target.route  # type: ignore[assignment]  # set by topic_target()
@@ -225,7 +275,9 @@ class Pipeline:
         return future
 
     def _wait_for(self, attempt: Callable[[], Any]) -> Any:
-        """The result of `attempt` once memory is free. Raises BufferExhaustedError, and the errors of `check_usable`."""
+        """The result of `attempt` once memory is free. Raises BufferExhaustedError, and the errors
+        of `check_usable`.
+        """
         timeout_s = self._config.max_block_ms / 1000
 
         def attempt_or_raise() -> Any:
@@ -240,8 +292,8 @@ class Pipeline:
         return found
 
     def wait_for_memory(self, size: int, ended: Callable[[], bool]) -> None:
-        """Wait in order of arrival for `size` bytes of memory, at most max.block.ms; also returns when memory was freed and
-        `ended()`.
+        """Wait in order of arrival for `size` bytes of memory, at most max.block.ms; also returns
+        when memory was freed and `ended()`.
         """
         timeout_s = self._config.max_block_ms / 1000
         self._accumulator.wait_for_memory(lambda: ended() or self._has_memory(size), timeout_s)
@@ -249,20 +301,27 @@ class Pipeline:
     def exhausted(self) -> BufferExhaustedError:
         """The error for a wait for memory that timed out."""
         return BufferExhaustedError(
-            f"buffer.memory ({self._config.buffer_memory} bytes) was full for max.block.ms ({self._config.max_block_ms} ms)"
+            f"buffer.memory ({self._config.buffer_memory} bytes) was full for max.block.ms "
+            f"({self._config.max_block_ms} ms)"
         )
 
     def check_usable(self) -> None:
-        """Raises the errors of `check_open`, and InvalidTransactionStateError or FencedError if records are not accepted."""
+        """Raises the errors of `check_open`, and InvalidTransactionStateError or FencedError if
+        records are not accepted.
+        """
         self.check_open()
         self._transaction.check_send()
 
     def check_open(self) -> None:
         """Raises ForkedError, ClosedError and errors of the log."""
         if os.getpid() != self._pid:
-            raise ForkedError("the producer belongs to the parent process: open the log again in the child")
+            raise ForkedError(
+                "the producer belongs to the parent process: open the log again in the child"
+            )
         if self._rows.closed:
-            raise ClosedError("the producer or its log was closed; create another one with log.producer(…)")
+            raise ClosedError(
+                "the producer or its log was closed; create another one with log.producer(…)"
+            )
         self._engine.check_open()
 
     # ---- results ---------------------------------------------------------------------------------
@@ -271,12 +330,16 @@ class Pipeline:
         """A future whose result `ProducerBatch.keep` or `fail` sets."""
         return self._rows.promise(False)
 
-    def fail(self, promise: ProducerBatch, topic: str, partition: int, error: BaseException, count: int) -> None:
+    def fail(
+        self, promise: ProducerBatch, topic: str, partition: int, error: BaseException, count: int
+    ) -> None:
         """Settle a promise with an error of `count` records that were not written."""
         self._failures.fail(promise, topic, partition, error, count)
 
     def failed(self, given: ProducerRecord, error: EmbedlogError, count: int = 1) -> Future:
-        """A future that failed inside the call: its callbacks run at once, in the caller's thread."""
+        """A future that failed inside the call: its callbacks run at once, in the caller's
+        thread.
+        """
         self._failures.count(count)
         self._transaction.failed(error)
         future, promise = self._rows.promise(True)
@@ -289,15 +352,26 @@ class Pipeline:
             self.interceptors.on_acknowledgement(future.result(), None)
         else:
             place = (
-                unknown_metadata(sent) if future.partition < 0 else unknown_metadata(sent)._replace(partition=future.partition)
+                unknown_metadata(sent)
+                if future.partition < 0
+                else unknown_metadata(sent)._replace(partition=future.partition)
             )
             self.interceptors.on_acknowledgement(place, error)
 
     # ---- columns ---------------------------------------------------------------------------------
 
-    def send_batch(self, topic: str, values: Any, keys: Any, partition: int | None, timestamps_ms: Any, headers: Any) -> Future:
+    def send_batch(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any,
+        partition: int | None,
+        timestamps_ms: Any,
+        headers: Any,
+    ) -> Future:
         """The future of many records. Raises as `Producer.send_batch` does."""
-        from embedlog.columns.ingest import check_lengths, pieces_of, rows_of  # late: single records need no columns
+        # late: single records need no columns
+        from embedlog.columns.ingest import check_lengths, pieces_of, rows_of
 
         self.check_open()
         check_lengths(values, keys, timestamps_ms, headers)
@@ -311,7 +385,8 @@ class Pipeline:
         future, promise = self._rows.promise(False)
         batch_send = BatchSend(topic, promise, self._failures)
         error: EmbedlogError | None = None
-        lost, row_count = 0, _row_count(values)
+        lost = 0
+        row_count = _row_count(values)
         try:
             self.check_usable()
             keys = self._serialized_list("key", given, keys)
@@ -321,13 +396,18 @@ class Pipeline:
             for piece in pieces_of(values, keys, timestamps_ms, headers):
                 seen += piece.count
                 row_count = max(row_count, seen)
-                earliest_ms = check_piece(piece, topic_target, single_ms, self._config.max_request_size)
+                earliest_ms = check_piece(
+                    piece, topic_target, single_ms, self._config.max_request_size
+                )
                 if earliest_ms is not None:
                     self._warn_of_seconds(topic_target, earliest_ms)
-                for share in shares(piece, topic_target, partition, chooser, self._config.partitioner_ignore_keys):
+                for share in shares(
+                    piece, topic_target, partition, chooser, self._config.partitioner_ignore_keys
+                ):
                     self._send_share(batch_send, topic_target, piece, share, single_ms)
         except FAILS_THE_FUTURE as failure:
-            error, lost = failure, max(1, row_count - batch_send.row_count)
+            error = failure
+            lost = max(1, row_count - batch_send.row_count)
             self._failures.count(lost)
             self._transaction.failed(error)
         finally:
@@ -335,17 +415,30 @@ class Pipeline:
         return future
 
     def _send_share(
-        self, batch_send: BatchSend, topic_target: TopicTarget, piece: Piece, share: Share, timestamp_ms: int | None
+        self,
+        batch_send: BatchSend,
+        topic_target: TopicTarget,
+        piece: Piece,
+        share: Share,
+        timestamp_ms: int | None,
     ) -> None:
         """Encode one share and append its runs to the queue."""
         now_ms = system.wall_ms() if timestamp_ms is None else timestamp_ms
         size = min(BATCH_BYTES_MAX, topic_target.batch_limit)
-        run_bytes = min(RUN_BYTES, max(size, self._config.buffer_memory // 4)) if topic_target.codec == 0 else None
+        run_bytes = (
+            min(RUN_BYTES, max(size, self._config.buffer_memory // 4))
+            if topic_target.codec == 0
+            else None
+        )
         for run in self.encoded(topic_target, piece, share.rows, now_ms, size, run_bytes):
             self._await_memory(run.size)
             if not self._accumulator.on_thread():
                 batch_send.wait_below(AHEAD_BYTES, self._config.max_block_ms / 1000)
-            number = topic_target.route.stick(run.size) if share.partition == STICK and topic_target.route else share.partition
+            number = (
+                topic_target.route.stick(run.size)
+                if share.partition == STICK and topic_target.route
+                else share.partition
+            )
             batch_send.leave(run.size)
             run_send = RunSend(batch_send, number, run, topic_target.config)
             try:
@@ -356,9 +449,17 @@ class Pipeline:
             batch_send.row_count += run.record_count
 
     def encoded(
-        self, topic_target: TopicTarget, piece: Piece, rows: Any, now_ms: int, batch_bytes: int, run_bytes: int | None
+        self,
+        topic_target: TopicTarget,
+        piece: Piece,
+        rows: Any,
+        now_ms: int,
+        batch_bytes: int,
+        run_bytes: int | None,
     ) -> Iterator[record_batch.EncodedRun]:
-        """Some rows of a piece as runs, compressed by the codec of the topic; `now_ms` is the time of rows without one."""
+        """Some rows of a piece as runs, compressed by the codec of the topic; `now_ms` is the time
+        of rows without one.
+        """
         times_ms = now_ms if piece.timestamps is None else piece.timestamps
         return record_batch.encode(
             Columns(piece.count, piece.values, piece.keys, times_ms, piece.headers),
@@ -376,7 +477,8 @@ class Pipeline:
         self._push(topic_target, number, run_send)
 
     def _push(self, topic_target: TopicTarget, number: int, run_send: Any) -> None:
-        target, run = topic_target.target_of(number), run_send.encoded
+        target = topic_target.target_of(number)
+        run = run_send.encoded
         if target is None or target.queue.push_run(run_send, run.record_count, run.size) is None:
             self.check_usable()
             raise InvalidTransactionStateError("the transaction ended during the call")
@@ -393,15 +495,21 @@ class Pipeline:
             return items
         return [self._serialized(what, given, (), item) for item in items]
 
-    def _send_rows(self, common: ProducerRecord, rows: Iterator[tuple[Any, Any, int | None, Any, int | None]]) -> Future:
-        """Send row by row, for objects that must see each record; the result has the same form as that of columns."""
+    def _send_rows(
+        self, common: ProducerRecord, rows: Iterator[tuple[Any, Any, int | None, Any, int | None]]
+    ) -> Future:
+        """Send row by row, for objects that must see each record; the result has the same form as
+        that of columns.
+        """
         self._accumulator.start()  # the thread runs the callbacks of the promise
         future, promise = self._rows.promise(False)
         batch_send = BatchSend(common.topic, promise, self._failures)
         try:
             for value, key, timestamp_ms, headers, partition in rows:
                 own = common.partition if common.partition is not None else partition
-                sent = self.send(ProducerRecord(common.topic, value, key, own, timestamp_ms, headers))
+                sent = self.send(
+                    ProducerRecord(common.topic, value, key, own, timestamp_ms, headers)
+                )
                 batch_send.leave()
                 sent.add_done_callback(partial(_arrived, batch_send))
         finally:
@@ -411,19 +519,25 @@ class Pipeline:
     # ---- topics ----------------------------------------------------------------------------------
 
     def known(self, topic: str) -> TopicTarget | None:
-        """The target of a topic if it is known and, as far as the producer has noticed, unchanged."""
+        """The target of a topic if it is known and, as far as the producer has noticed,
+        unchanged.
+        """
         return self._delivery.topic_targets.get(topic)
 
     def topic_target(self, topic: str, *, followed: bool = False) -> TopicTarget:
-        """The target of a topic; `followed`: it is kept while its route has not moved. Raises UnknownTopicOrPartitionError,
-        InvalidTopicError.
+        """The target of a topic; `followed`: it is kept while its route has not moved. Raises
+        UnknownTopicOrPartitionError, InvalidTopicError.
         """
         self._accumulator.start()
-        return self._delivery.topic_target(topic, self._rows, fast=self.plain, followed=followed or self.plain)
+        return self._delivery.topic_target(
+            topic, self._rows, fast=self.plain, followed=followed or self.plain
+        )
 
 
 def _as_method(serializer: Any) -> Serialize | None:
-    """A user's serializer as a function of topic, headers and data: an object with such a method, or a callable of the data."""
+    """A user's serializer as a function of topic, headers and data: an object with such a method,
+    or a callable of the data.
+    """
     if serializer is None:
         return None
     return by_method(serializer, "serialize") or (lambda topic, headers, data: serializer(data))
@@ -435,7 +549,9 @@ def _arrived(batch_send: BatchSend, future: Future) -> None:
         batch_send.arrived(future.partition, (), error, lost=1)
         return
     place = future.result()
-    batch_send.arrived(place.partition, ((place.offset, place.offset + 1),), None, topic=place.topic)
+    batch_send.arrived(
+        place.partition, ((place.offset, place.offset + 1),), None, topic=place.topic
+    )
 
 
 def _row_count(values: Any) -> int:

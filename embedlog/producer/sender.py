@@ -1,16 +1,19 @@
 """Writes a producer's partition queues into the partitions' logs.
 
-SENDER-1  for one partition, only the thread that entered its queue appends: the producer's thread, or in C a caller that waits
-    for a record (`inline_append.c`). Records are written in the order in which they were accepted
-SENDER-2  every taken batch is settled; a batch known to be in the log never fails and never written again: its attempt ends
-    first. One that must be committed, or synced, counts only after that
-SENDER-3  after a transient error the attempt is repeated with the same bytes, from where it stopped, until delivery.timeout.ms or
-    retries are used up. No later batch of the queue overtakes it
-SENDER-4  a topic that grew, changed or was deleted is detected when a record is written to it, and, where pages are mapped, when
-    it is accepted: a route follows the topics words (`router.c`)
-SENDER-5  a refused batch costs other batches nothing: batches that were written together are then tried one by one
-SENDER-6  a partition of a set that waits (for a leader, a larger ISR or a slow follower) holds up no other queue longer than
-    SLICE_NS
+SENDER-1  for one partition, only the thread that entered its queue appends: the producer's thread,
+    or in C a caller that waits for a record (`inline_append.c`). Records are written in the order
+    in which they were accepted
+SENDER-2  every taken batch is settled; a batch known to be in the log never fails and never written
+    again: its attempt ends first. One that must be committed, or synced, counts only after that
+SENDER-3  after a transient error the attempt is repeated with the same bytes, from where it
+    stopped, until delivery.timeout.ms or retries are used up. No later batch of the queue overtakes
+    it
+SENDER-4  a topic that grew, changed or was deleted is detected when a record is written to it, and,
+    where pages are mapped, when it is accepted: a route follows the topics words (`router.c`)
+SENDER-5  a refused batch costs other batches nothing: batches that were written together are then
+    tried one by one
+SENDER-6  a partition of a set that waits (for a leader, a larger ISR or a slow follower) holds up
+    no other queue longer than SLICE_NS
 """
 
 from __future__ import annotations
@@ -59,21 +62,31 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog.producer")
 
 
-RUN_BYTES = 4 << 20  # batches of send() in one append: large enough to amortize its cost, small enough for the CPU cache
+# batches of send() in one append: large enough to amortize its cost, small enough for the CPU cache
+RUN_BYTES = 4 << 20
 WATCHED_MAX = 8  # control pages that a route watches, of a larger set the first ones
 JITTER = 0.2  # of the pause between attempts, as in Kafka
 
 # Transient errors: a full disk or an I/O error, or a lack of resources of this process
 PASSING = {
-    errno.EAGAIN, errno.EDQUOT, errno.EINTR, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC,
+    errno.EAGAIN,
+    errno.EDQUOT,
+    errno.EINTR,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOBUFS,
+    errno.ENOMEM,
+    errno.ENOSPC,
     errno.ETIMEDOUT,
-}  # fmt: skip
+}
 
 
 class Sender:
     """The topic targets of one producer; writes their batches into the log.
 
-    Threads: `topic_target`, `drop` and `collect_inline` from any, the others from the producer's own only.
+    Threads: `topic_target`, `drop` and `collect_inline` from any, the others from the producer's
+    own only.
     """
 
     def __init__(self, engine: Engine, settings: ProducerConfig, name: str) -> None:
@@ -81,30 +94,46 @@ class Sender:
         self._settings = settings
         self._lock = threading.Lock()
         self._targets: dict[PartitionQueue, QueueTarget] = {}
-        self.appender: Appender = Idempotent() if settings.enable_idempotence else Plain(settings.acks)
+        self.appender: Appender = (
+            Idempotent() if settings.enable_idempotence else Plain(settings.acks)
+        )
         self.topic_targets: dict[str, TopicTarget] = {}
         self._removed_targets: dict[
             str, list[QueueTarget]
         ] = {}  # of topics that were not found: a topic that exists again uses the same queues
-        self.routes: dict[str, Router] = {}  # fast path of send(); a topic without an entry takes the checked path
-        self.failed: Callable[[BaseException], None] = lambda error: None  # receives every error before the futures
-        self.figures = Metrics(window_s=settings.metrics_sample_window_ms / 1000, window_count=settings.metrics_num_samples)
+        # fast path of send(); a topic without an entry takes the checked path
+        self.routes: dict[str, Router] = {}
+        # receives every error before the futures
+        self.failed: Callable[[BaseException], None] = lambda error: None
+        self.figures = Metrics(
+            window_s=settings.metrics_sample_window_ms / 1000,
+            window_count=settings.metrics_num_samples,
+        )
         self.failures = DeliveryFailures(
-            name, self.figures, raises=settings.on_delivery_error == "raise" and settings.acks != "0"
+            name,
+            self.figures,
+            raises=settings.on_delivery_error == "raise" and settings.acks != "0",
         )
         self.in_flight = 0  # batches that are being written
 
-    # ---- topic targets ----------------------------------------------------------------------------
+    # ---- topic targets ---------------------------------------------------------------------------
 
-    def topic_target(self, topic: str, rows: _rows.Accumulator, *, fast: bool, followed: bool) -> TopicTarget:
-        """The target of a topic, read again if the topic changed. Raises UnknownTopicOrPartitionError, InvalidTopicError.
+    def topic_target(
+        self, topic: str, rows: _rows.Accumulator, *, fast: bool, followed: bool
+    ) -> TopicTarget:
+        """The target of a topic, read again if the topic changed. Raises
+        UnknownTopicOrPartitionError, InvalidTopicError.
 
-        `fast`: the next `send()` may use its route at once. `followed`: the route shows whether topics change from now on.
+        `fast`: the next `send()` may use its route at once. `followed`: the route shows whether
+        topics change from now on.
         """
         if is_internal(check_name(topic)):
-            raise InvalidTopicError(f"{topic} is one of the log's own topics: only the log writes to it")
+            raise InvalidTopicError(
+                f"{topic} is one of the log's own topics: only the log writes to it"
+            )
         pages = self._engine.topic_pages()[:WATCHED_MAX] if followed else ()
-        seen = sum(page.topics() for page in pages)  # before the topic is read: a change meanwhile is noticed by the next call
+        # before the topic is read: a change meanwhile is noticed by the next call
+        seen = sum(page.topics() for page in pages)
         present = self._engine.topic(topic)
         count = present.partitions
         with self._lock:
@@ -126,13 +155,17 @@ class Sender:
                 found.make_route(count)
             if found.route is not None:
                 if pages:
-                    found.route.follow(tuple(page.place for page in pages), system.TOPICS_FUNCTION, seen)
+                    found.route.follow(
+                        tuple(page.place for page in pages), system.TOPICS_FUNCTION, seen
+                    )
                 if fast:
                     self.routes[topic] = found.route
             return found
 
     def _remove(self, topic_target: TopicTarget) -> None:
-        """Forget a topic that has changed; if it exists again, it uses the same queues. REQUIRES the lock."""
+        """Forget a topic that has changed; if it exists again, it uses the same queues. REQUIRES
+        the lock.
+        """
         self.routes.pop(topic_target.name, None)
         self._removed_targets[topic_target.name] = topic_target.targets
         self.topic_targets.pop(topic_target.name, None)
@@ -145,7 +178,9 @@ class Sender:
             config = topic_target.config if target.partition is None else target.partition.config
             changed = config is not topic_target.config and config != topic_target.config
         except EmbedlogError:  # deleted, or the log is closed: the next send() reports it
-            count, changed, config = 0, True, topic_target.config
+            count = 0
+            changed = True
+            config = topic_target.config
         if count == topic_target.partition_count and not changed:
             return
         with self._lock:
@@ -160,7 +195,11 @@ class Sender:
     def _updated(self, topic_target: TopicTarget) -> TopicTarget:
         """The target with the settings that the topics of the log have now. REQUIRES the lock."""
         config = self._engine.topic_config(topic_target.name)
-        return topic_target if config == topic_target.config else self._reconfigure(topic_target, config)
+        return (
+            topic_target
+            if config == topic_target.config
+            else self._reconfigure(topic_target, config)
+        )
 
     def _reconfigure(self, topic_target: TopicTarget, config: TopicConfig) -> TopicTarget:
         """Use the topic's new settings for later records, with the existing queues."""
@@ -178,16 +217,21 @@ class Sender:
             return
         targets = [self._targets[queue] for queue in queues if queue.enter()]
         try:
-            with contextlib.suppress(EmbedlogError), Slice(lambda: True, SLICE_NS).begin():  # each delivery meets the error again
+            # each delivery meets the error again
+            with contextlib.suppress(EmbedlogError), Slice(lambda: True, SLICE_NS).begin():
                 for target in targets:
                     self._locate(target)
-                self.appender.announce([target for target in targets if target.attempt or self._begin(target)])
+                self.appender.announce(
+                    [target for target in targets if target.attempt or self._begin(target)]
+                )
         finally:
             for target in targets:
                 target.queue.leave()
 
     def deliver(self, queue: PartitionQueue) -> None:
-        """Write the due batches of one queue as one run and settle them, or repeat the attempt that failed before."""
+        """Write the due batches of one queue as one run and settle them, or repeat the attempt that
+        failed before.
+        """
         target = self._targets[queue]
         self.collect_inline(queue)
         attempt = target.attempt or self._begin(target)
@@ -195,7 +239,8 @@ class Sender:
             self._try(target, attempt)
         elif target.partition is not None:
             with contextlib.suppress(EmbedlogError):  # deleted or closed: the next write reports it
-                target.partition.flush_if_late()  # sync direct appends, unless the housekeeper was faster
+                # sync direct appends, unless the housekeeper was faster
+                target.partition.flush_if_late()
         if target.check_due():
             self._check_topic(target)
         target.open_direct(
@@ -205,7 +250,9 @@ class Sender:
         )
 
     def _begin(self, target: QueueTarget) -> Attempt | None:
-        """The due batches of the queue, encoded and stamped; None if there are none, or if that failed."""
+        """The due batches of the queue, encoded and stamped; None if there are none, or if that
+        failed.
+        """
         batches = target.queue.take(1 if target.single_batches else RUN_BYTES)
         target.single_batches = max(0, target.single_batches - 1)
         target.dropped = None
@@ -215,7 +262,9 @@ class Sender:
             self.appender.prepare(target)
             run, counts = self._run_of(target, batches)
             expected_offset = None if batches[0].run is None else batches[0].run.expected_offset
-            attempt = Attempt(batches, counts, run, self._progress_of(target, batches, run, expected_offset))
+            attempt = Attempt(
+                batches, counts, run, self._progress_of(target, batches, run, expected_offset)
+            )
             self.appender.stamp(target, attempt)
         except BaseException as error:  # noqa: BLE001  (top of the thread: any error must settle the futures)
             self._fail(target, batches, error)
@@ -223,7 +272,9 @@ class Sender:
         target.attempt = attempt
         return attempt
 
-    def _run_of(self, target: QueueTarget, batches: list[ProducerBatch]) -> tuple[record_batch.EncodedRun, list[int]]:
+    def _run_of(
+        self, target: QueueTarget, batches: list[ProducerBatch]
+    ) -> tuple[record_batch.EncodedRun, list[int]]:
         """The encoded run, and the number of records of each batch."""
         if batches[0].run is not None:
             run: record_batch.EncodedRun = batches[0].run.encoded
@@ -231,10 +282,14 @@ class Sender:
         bodies = self._compressed(target, batches) if target.topic_target.codec else None
         buffer, table = _rows.seal(batches, bodies, target.topic_target.codec)
         counts = [batch.count for batch in batches]
-        return record_batch.EncodedRun(memoryview(buffer), len(batches), sum(counts), len(buffer), table), counts
+        return record_batch.EncodedRun(
+            memoryview(buffer), len(batches), sum(counts), len(buffer), table
+        ), counts
 
     def _compressed(self, target: QueueTarget, batches: list[ProducerBatch]) -> list[Any]:
-        """Compressed records sections; None where compression does not help, or readers would refuse the size."""
+        """Compressed records sections; None where compression does not help, or readers would
+        refuse the size.
+        """
         bodies: list[Any] = []
         for batch in batches:
             plain = batch.body
@@ -261,13 +316,21 @@ class Sender:
                 appended = self._append(target, attempt, attempt.until_ns)
         except BaseException as error:  # noqa: BLE001  (as above)
             self.in_flight = 0
-            if part.ended and isinstance(error, EmbedlogError) and error.retriable and attempt.goes_on():
-                target.queue.rest(attempt.pause_s() if part.awaits and self._others_wait(target) else 0)
+            if (
+                part.ended
+                and isinstance(error, EmbedlogError)
+                and error.retriable
+                and attempt.goes_on()
+            ):
+                target.queue.rest(
+                    attempt.pause_s() if part.awaits and self._others_wait(target) else 0
+                )
                 return
             attempt.end()
             self._not_written(target, attempt, error)
             return
-        self.in_flight = 0  # before futures are settled: a program that waited for them reads the metrics
+        # before futures are settled: a program that waited for them reads the metrics
+        self.in_flight = 0
         refusal = attempt.progress.refusal
         if refusal is not None and not attempt.whole:
             self._not_written(target, attempt, refusal)
@@ -296,7 +359,9 @@ class Sender:
             if fresh is target.partition:
                 raise
             target.partition = fresh
-            attempt.progress = self._progress_of(target, attempt.batches, attempt.run, attempt.progress.expected_offset)
+            attempt.progress = self._progress_of(
+                target, attempt.batches, attempt.run, attempt.progress.expected_offset
+            )
             return self.appender.append(target, attempt, deadline_ns)
 
     def _progress_of(
@@ -319,7 +384,9 @@ class Sender:
 
     def _locate(self, target: QueueTarget) -> None:
         if target.partition is None:
-            target.partition = self._engine.partition(target.topic_target.name, target.queue.partition)
+            target.partition = self._engine.partition(
+                target.topic_target.name, target.queue.partition
+            )
 
     def _deadline_ns(self, batch: ProducerBatch) -> int:
         left_s = self._left_s(batch)
@@ -341,11 +408,13 @@ class Sender:
         splits = is_new and not attempt.rebuilt and attempt.progress.expected_offset is None
         is_refused = isinstance(error, InvalidRecordError | InvalidTimestampError)
         if is_new and is_refused and len(attempt.batches) > 1:  # the other batches may be in order
-            target.attempt, target.single_batches = None, len(attempt.batches)
+            target.attempt = None
+            target.single_batches = len(attempt.batches)
             return
         if isinstance(error, RecordTooLargeError) and splits:  # nothing was written yet
             if len(attempt.batches) > 1:
-                target.attempt, target.single_batches = None, len(attempt.batches)
+                target.attempt = None
+                target.single_batches = len(attempt.batches)
                 return
             try:
                 return self._split(target, attempt)
@@ -353,7 +422,11 @@ class Sender:
                 error = larger
         elif self.appender.renew(target, attempt, error):
             return
-        elif target.dropped is None and self._may_pass(error) and attempt.tries <= self._settings.retries:
+        elif (
+            target.dropped is None
+            and self._may_pass(error)
+            and attempt.tries <= self._settings.retries
+        ):
             pause_s = self._pause_s(attempt.tries)
             if self._left_s(attempt.batches[0]) > pause_s:
                 self.figures.note({"retry": attempt.run.record_count})
@@ -371,30 +444,45 @@ class Sender:
     def _pause_s(self, tries: int) -> float:
         """The pause as in Kafka: doubled each time, up to a limit, with random jitter."""
         settings = self._settings
-        pause_ms: int = min(settings.retry_backoff_ms << min(tries - 1, 30), settings.retry_backoff_max_ms)
-        jitter = int.from_bytes(os.urandom(4)) / 2**31 - 1  # a retry imports nothing: descriptors may be the reason
+        pause_ms: int = min(
+            settings.retry_backoff_ms << min(tries - 1, 30), settings.retry_backoff_max_ms
+        )
+        # a retry imports nothing: descriptors may be the reason
+        jitter = int.from_bytes(os.urandom(4)) / 2**31 - 1
         return pause_ms * (1 + JITTER * jitter) / 1000
 
     def _split(self, target: QueueTarget, attempt: Attempt) -> None:
-        """Split into smaller batches, after the topic's limit was lowered. Raises RecordTooLargeError."""
-        limit, run = target.partition.batch_limit, attempt.run
+        """Split into smaller batches, after the topic's limit was lowered. Raises
+        RecordTooLargeError.
+        """
+        limit = target.partition.batch_limit
+        run = attempt.run
         codec = int(run.batches["attributes"][0]) & record_batch.CODEC_MASK
         rows = record_batch.decode(run.buffer, run.batches)
         if rows.timestamps is None:
             raise AssertionError("all columns were asked for")
-        columns = record_batch.Columns(rows.count, rows.values, rows.keys, rows.timestamps, rows.headers)
-        runs = list(record_batch.encode(columns, codec=codec, level=target.topic_target.level, batch_bytes=limit))
+        columns = record_batch.Columns(
+            rows.count, rows.values, rows.keys, rows.timestamps, rows.headers
+        )
+        runs = list(
+            record_batch.encode(
+                columns, codec=codec, level=target.topic_target.level, batch_bytes=limit
+            )
+        )
         largest = max(int(each.batches["size"].max()) for each in runs)
         target.partition.config.check_batch(largest, f"a record for {target.topic_target.name}")
         self.figures.note({"split": 1})
-        attempt.run, attempt.rebuilt = _joined(runs), True
+        attempt.run = _joined(runs)
+        attempt.rebuilt = True
         attempt.progress = self._progress_of(target, attempt.batches, attempt.run)
         self.appender.stamp(target, attempt)
 
     # ---- results ---------------------------------------------------------------------------------
 
     def _settle(self, batches: list[ProducerBatch], counts: list[int], appended: Appended) -> None:
-        """Settle batches that are in the log. All of them, even if a step here fails: then their offsets are unknown."""
+        """Settle batches that are in the log. All of them, even if a step here fails: then their
+        offsets are unknown.
+        """
         try:
             offsets = [appended.base_offset if appended.contiguous else UNKNOWN_OFFSET]
             if len(batches) > 1:
@@ -407,14 +495,17 @@ class Sender:
             _rows.settle_open(batches, None)
 
     def _fail_attempt(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
-        """Fail an attempt. Its batches in the log still succeed, unless they had to be committed, or on stable storage."""
+        """Fail an attempt. Its batches in the log still succeed, unless they had to be committed,
+        or on stable storage.
+        """
         batches = attempt.batches
         try:
             target.attempt = None
             target.queue.rest(0)
             self.appender.lost(target, attempt, error)
             if isinstance(error, UnknownTopicOrPartitionError):
-                self._check_topic(target)  # before the futures fail: who sends again then uses the present partitions
+                # before the futures fail: who sends again then uses the present partitions
+                self._check_topic(target)
             there = 0 if isinstance(error, DurabilityError) or target.awaits_sync else attempt.whole
             if there:
                 self._settle(batches[:there], attempt.counts[:there], attempt.progress.appended())
@@ -424,9 +515,15 @@ class Sender:
             _rows.settle_open(batches, error)
 
     def _fail(
-        self, target: QueueTarget, batches: list[ProducerBatch], error: BaseException, pieces: tuple[tuple[int, int], ...] = ()
+        self,
+        target: QueueTarget,
+        batches: list[ProducerBatch],
+        error: BaseException,
+        pieces: tuple[tuple[int, int], ...] = (),
     ) -> None:
-        """Fail batches that were not written. They are settled before any log message: a user's log handler may raise."""
+        """Fail batches that were not written. They are settled before any log message: a user's log
+        handler may raise.
+        """
         count = sum(batch.count for batch in batches)
         try:
             self.failures.count(count)
@@ -436,12 +533,16 @@ class Sender:
                     batch.run.settled(pieces, error)
                     batch.fail(error)
                 else:
-                    self.failures.fail(batch, target.topic_target.name, batch.partition, error, batch.count)
+                    self.failures.fail(
+                        batch, target.topic_target.name, batch.partition, error, batch.count
+                    )
         finally:
             _rows.settle_open(batches, error)
         if not isinstance(error, EmbedlogError):
             place = target.topic_target.name, target.queue.partition
-            logger.log(logging.ERROR, "unexpected failure of a write to %s-%d", *place, exc_info=error)
+            logger.log(
+                logging.ERROR, "unexpected failure of a write to %s-%d", *place, exc_info=error
+            )
 
     def drop(self, error: Exception) -> None:
         """Attempts that wait for a retry fail instead, when the thread runs next."""
@@ -471,12 +572,31 @@ class Sender:
         for queue in queues or list(self._targets):
             found = queue.collect_inline()
             if found is not None:
-                batches, records, size, plain_size, largest, record_most, latency_ns, latest_ns, queue_ns, longest_ns = found
+                (
+                    batches,
+                    records,
+                    size,
+                    plain_size,
+                    largest,
+                    record_most,
+                    latency_ns,
+                    latest_ns,
+                    queue_ns,
+                    longest_ns,
+                ) = found
                 amounts = {
-                    "request": batches, "batch": batches, "record": records, "byte": size, "latency_s": latency_ns / 1e9,
-                    "producer_batch": batches, "queue_s": queue_ns / 1e9, "packed_byte": size, "plain_byte": plain_size,
-                    "sized_record": records, "record_byte": plain_size - batches * HEADER_SIZE,
-                }  # fmt: skip
+                    "request": batches,
+                    "batch": batches,
+                    "record": records,
+                    "byte": size,
+                    "latency_s": latency_ns / 1e9,
+                    "producer_batch": batches,
+                    "queue_s": queue_ns / 1e9,
+                    "packed_byte": size,
+                    "plain_byte": plain_size,
+                    "sized_record": records,
+                    "record_byte": plain_size - batches * HEADER_SIZE,
+                }
                 peaks = {
                     "latency_s": latest_ns / 1e9,
                     "queue_s": longest_ns / 1e9,
@@ -485,27 +605,39 @@ class Sender:
                 }
                 self.figures.note(amounts, peaks)
 
-    def _count(self, batches: list[ProducerBatch], run: record_batch.EncodedRun, began: float) -> None:
+    def _count(
+        self, batches: list[ProducerBatch], run: record_batch.EncodedRun, began: float
+    ) -> None:
         """Add an append that began at `began` to the metrics."""
         latency_s = time.monotonic() - began
         waited = [began - batch.opened for batch in batches]
         largest = run.size if run.batch_count == 1 else int(run.batches["size"].max())
         amounts = {
-            "request": 1, "batch": run.batch_count, "record": run.record_count, "byte": run.size,
-            "latency_s": latency_s, "producer_batch": len(batches), "queue_s": sum(waited),
-        }  # fmt: skip
+            "request": 1,
+            "batch": run.batch_count,
+            "record": run.record_count,
+            "byte": run.size,
+            "latency_s": latency_s,
+            "producer_batch": len(batches),
+            "queue_s": sum(waited),
+        }
         peaks = {"latency_s": latency_s, "queue_s": max(waited), "batch_byte": largest}
         if batches[0].run is None:
             plain_size = sum(batch.size for batch in batches)
             amounts |= {"packed_byte": run.size, "plain_byte": plain_size}
-            amounts |= {"sized_record": run.record_count, "record_byte": plain_size - len(batches) * HEADER_SIZE}
+            amounts |= {
+                "sized_record": run.record_count,
+                "record_byte": plain_size - len(batches) * HEADER_SIZE,
+            }
             peaks["record_byte"] = max(batch.record_most for batch in batches)
         self.figures.note(amounts, peaks)
 
 
 def _joined(runs: list[record_batch.EncodedRun]) -> record_batch.EncodedRun:
     """Join consecutive runs."""
-    buffer, position, tables = bytearray(), 0, []
+    buffer = bytearray()
+    position = 0
+    tables = []
     for run in runs:
         table = run.batches.copy()
         table["position"] += position
@@ -513,4 +645,6 @@ def _joined(runs: list[record_batch.EncodedRun]) -> record_batch.EncodedRun:
         buffer += run.buffer
         position = len(buffer)
     batches = record_batch.joined(tables)
-    return record_batch.EncodedRun(memoryview(buffer), len(batches), sum(run.record_count for run in runs), position, batches)
+    return record_batch.EncodedRun(
+        memoryview(buffer), len(batches), sum(run.record_count for run in runs), position, batches
+    )

@@ -1,8 +1,9 @@
 """Write targets of a producer: one for each topic, with one for each partition queue.
 
-PRODUCERTARGET-1  a topic target is the producer's knowledge of one topic; its queues live as long as the topic, so a new route
-    keeps the order
-PRODUCERTARGET-2  an attempt remains at its target until its result is known: it is repeated with the same bytes (ATTEMPT-1)
+PRODUCERTARGET-1  a topic target is the producer's knowledge of one topic; its queues live as long
+    as the topic, so a new route keeps the order
+PRODUCERTARGET-2  an attempt remains at its target until its result is known: it is repeated with
+    the same bytes (ATTEMPT-1)
 """
 
 from __future__ import annotations
@@ -32,10 +33,14 @@ if TYPE_CHECKING:
     from embedlog.topic import Topic
 
 CHECK_NS = 100_000_000  # between comparisons of a topic during direct appends in a set
-PACKED_BYTES_MAX = 64 << 10  # a larger batch is compressed by the producer's thread: that takes longer than its wake-up
+# a larger batch is compressed by the producer's thread: that takes longer than its wake-up
+PACKED_BYTES_MAX = 64 << 10
 LONG_MAX = 2**63 - 1
 FLUSH_NEVER = LONG_MAX  # flush.messages when no append waits for a sync
-RATIO_BETTER, RATIO_WORSE, RATIO_MARGIN = 0.005, 0.05, 1.05  # Kafka's steps of the compression ratio estimate
+# Kafka's steps of the compression ratio estimate
+RATIO_BETTER = 0.005
+RATIO_WORSE = 0.05
+RATIO_MARGIN = 1.05
 
 
 class QueueTarget:
@@ -49,21 +54,26 @@ class QueueTarget:
         self.dropped: Exception | None = None  # the error with which a waiting attempt fails
         self.single_batches = 0  # batches to write one by one, because together they were refused
         self.seen = -1  # the queue's producer state after the thread's last write
-        self.direct: tuple[int, int, int] | None = None  # objects for which direct appends were enabled
+        # objects for which direct appends were enabled
+        self.direct: tuple[int, int, int] | None = None
         self.followed = False  # direct appends change several directories
         self._checked_ns = 0
         self.ratio = 1.0
 
     @property
     def awaits_sync(self) -> bool:
-        """Whether records are acknowledged after a sync. Of a topic that is gone, by the settings that were known last."""
+        """Whether records are acknowledged after a sync. Of a topic that is gone, by the settings
+        that were known last.
+        """
         config = self.topic_target.config
         with suppress(EmbedlogError):
             config = config if self.partition is None else self.partition.config
         return config.flush_messages != FLUSH_NEVER
 
     def check_due(self) -> bool:
-        """Whether to compare the topic. In a set that is slow: between direct appends it is done at intervals."""
+        """Whether to compare the topic. In a set that is slow: between direct appends it is done at
+        intervals.
+        """
         now_ns = time.monotonic_ns()
         if self.followed and self.direct is not None and now_ns - self._checked_ns < CHECK_NS:
             return False
@@ -73,11 +83,16 @@ class QueueTarget:
     def open_direct(self, *, allowed: bool, repeatable: bool, plain_max: int) -> None:
         """Enable direct appends by callers, unless each append needs more work: a sync.
 
-        `plain_max`: uncompressed bytes of the largest batch that may be compressed.
-        `repeatable`: a run whose result is unknown may be appended again, which an append to several directories needs.
+        `plain_max`: uncompressed bytes of the largest batch that may be compressed. `repeatable`: a
+        run whose result is unknown may be appended again, which an append to several directories
+        needs.
         """
-        direct: DirectTarget | None = self.partition.direct_target if self.partition is not None and allowed else None
-        writer, config = (None, self.topic_target.config) if direct is None else (direct.writer, direct.config)
+        direct: DirectTarget | None = (
+            self.partition.direct_target if self.partition is not None and allowed else None
+        )
+        writer, config = (
+            (None, self.topic_target.config) if direct is None else (direct.writer, direct.config)
+        )
         followers = None if direct is None else direct.followers
         accepted = config.min_insync_replicas <= 1 if followers is None else repeatable
         usual = config.flush_messages == FLUSH_NEVER and accepted
@@ -89,38 +104,64 @@ class QueueTarget:
             append, raw = direct.addresses
             limits = config.flush_ms, config.batch_limit, config.compacted, *_time_limits(config)
             packer, codec, most = self._packing(plain_max)
-            self.queue.open_direct(direct, direct.mutex, writer, config, append, raw, *limits, followers, packer, codec, most)
+            self.queue.open_direct(
+                direct,
+                direct.mutex,
+                writer,
+                config,
+                append,
+                raw,
+                *limits,
+                followers,
+                packer,
+                codec,
+                most,
+            )
             self.followed = followers is not None
             if self.followed:
-                self.queue.seen = self.seen = -1  # it may be the slot of another leader (REPLICA-16)
+                # it may be the slot of another leader (REPLICA-16)
+                self.queue.seen = self.seen = -1
 
     def _packing(self, plain_max: int) -> tuple[Callable[[bytes], Any] | None, int, int]:
         """Compression of direct appends: the function, the codec, and the most bytes."""
-        codec, level = self.topic_target.codec, self.topic_target.level
+        codec = self.topic_target.codec
+        level = self.topic_target.level
         if not codec:
             return None, 0, 0
         return partial(_packed, codec, level), codec, min(PACKED_BYTES_MAX, plain_max)
 
     def update_ratio(self, before: int, after: int) -> None:
-        """Adapt the size limit so that compressed batches fill batch.size, as Kafka's estimate does."""
+        """Adapt the size limit so that compressed batches fill batch.size, as Kafka's estimate
+        does.
+        """
         seen = after / before
-        self.ratio = max(seen, self.ratio + RATIO_WORSE) if seen > self.ratio else max(seen, self.ratio - RATIO_BETTER)
+        self.ratio = (
+            max(seen, self.ratio + RATIO_WORSE)
+            if seen > self.ratio
+            else max(seen, self.ratio - RATIO_BETTER)
+        )
         self.queue.limit = min(
-            int(self.topic_target.batch_size / min(1.0, self.ratio * RATIO_MARGIN)), self.topic_target.batch_limit
+            int(self.topic_target.batch_size / min(1.0, self.ratio * RATIO_MARGIN)),
+            self.topic_target.batch_limit,
         )
 
 
 class TopicTarget:
-    """One topic of a producer: its settings, its partition targets, and the route that chooses among them."""
+    """One topic of a producer: its settings, its partition targets, and the route that chooses
+    among them.
+    """
 
-    def __init__(self, name: str, config: TopicConfig, settings: ProducerConfig, rows: _rows.Accumulator) -> None:
+    def __init__(
+        self, name: str, config: TopicConfig, settings: ProducerConfig, rows: _rows.Accumulator
+    ) -> None:
         self.name = name
         self.config = config
         self.topic: Topic | None = None  # at the last call
         self.batch_limit = config.batch_limit
         self.batch_size = max(1, settings.batch_size)
         self.codec, self.level = _codec(config, settings)
-        self.record_limit = config.max_decompressed_message_bytes if self.codec else INT_MAX  # bytes of one record
+        # bytes of one record
+        self.record_limit = config.max_decompressed_message_bytes if self.codec else INT_MAX
         self.targets: list[QueueTarget] = []  # of the local partitions, by rising numbers
         self.partition_count = 0  # of the topic; other brokers of a cluster may hold some of them
         self.rows = rows
@@ -128,7 +169,9 @@ class TopicTarget:
         self.route: Router | None = None
 
     def take_queues(self, targets: list[QueueTarget]) -> None:
-        """Use existing queues: their records keep their order and sequences. REQUIRES make_route() afterwards."""
+        """Use existing queues: their records keep their order and sequences. REQUIRES make_route()
+        afterwards.
+        """
         self.targets = targets
         for target in targets:
             target.topic_target = self
@@ -156,17 +199,22 @@ class TopicTarget:
         return found if found is not None and found.queue.partition == number else None
 
     def grow(self, partition_count: int, numbers: Iterable[int]) -> None:
-        """Have targets for these local partitions. REQUIRES make_route() afterwards, once the sender knows their queues."""
+        """Have targets for these local partitions. REQUIRES make_route() afterwards, once the
+        sender knows their queues.
+        """
         known = {target.queue.partition: target for target in self.targets}
         limit = min(self.batch_size, self.batch_limit)
         self.targets = [
-            known.get(number) or QueueTarget(self, _rows.PartitionQueue(self.rows, self.name, number, limit))
+            known.get(number)
+            or QueueTarget(self, _rows.PartitionQueue(self.rows, self.name, number, limit))
             for number in sorted({*known, *numbers})
             if number < partition_count
         ]
 
     def make_route(self, partition_count: int) -> None:
-        """Make the route over the targets. The number of partitions is the last step: an interrupted call is repeated."""
+        """Make the route over the targets. The number of partitions is the last step: an
+        interrupted call is repeated.
+        """
         past_ms, future_ms = _time_limits(self.config)
         self.route = _rows.Router(
             self.rows,
@@ -186,7 +234,9 @@ class TopicTarget:
 
 
 def _packed(codec: int, level: int | None, plain: bytes) -> Any:
-    """A compressed records section; None if that fails: the producer's thread fails too, and settles the batch."""
+    """A compressed records section; None if that fails: the producer's thread fails too, and
+    settles the batch.
+    """
     try:
         return compression.compress(codec, plain, level)
     except (EmbedlogError, MemoryError):
@@ -205,7 +255,9 @@ def _number(target: QueueTarget) -> int:
 
 
 def _codec(config: TopicConfig, settings: ProducerConfig) -> tuple[int, int | None]:
-    """Number of the codec and its level: the topic's, unless the topic leaves the choice to the producer."""
+    """Number of the codec and its level: the topic's, unless the topic leaves the choice to the
+    producer.
+    """
     source: Any = settings if config.compression_type == "producer" else config
     name: str = source.compression_type
     if name in ("none", "uncompressed"):

@@ -1,10 +1,11 @@
 """Judges records by the settings of their topic.
 
-A record is judged twice. The call that sends it judges it by the settings that the producer knows, so that most mistakes are
-reported at once. The append judges it by the topic's settings of that moment: they may have changed since the call, by this
-process or by another one, and the topic may have been deleted and created anew. The partition knows under its append lock
-whether the settings by which a run was judged are the present ones; if not, it reads them and asks again (APPEND-8). The direct
-append in C judges batches of single records by the same facts: their keys and their times.
+A record is judged twice. The call that sends it judges it by the settings that the producer knows,
+so that most mistakes are reported at once. The append judges it by the topic's settings of that
+moment: they may have changed since the call, by this process or by another one, and the topic may
+have been deleted and created anew. The partition knows under its append lock whether the settings
+by which a run was judged are the present ones; if not, it reads them and asks again (APPEND-8). The
+direct append in C judges batches of single records by the same facts: their keys and their times.
 """
 
 from __future__ import annotations
@@ -36,15 +37,18 @@ def check_times(config: TopicConfig, topic: str, earliest_ms: int, latest_ms: in
     for time_ms in (earliest_ms, latest_ms):
         if not least <= time_ms <= most:
             raise InvalidTimestampError(
-                f"the timestamp is too far from now for {topic}", expected=f"{least} to {most}", found=time_ms
+                f"the timestamp is too far from now for {topic}",
+                expected=f"{least} to {most}",
+                found=time_ms,
             )
 
 
 def check_batches(config: TopicConfig, topic: str, batches: list[ProducerBatch]) -> None:
     """Judge the batches of an append by the present settings of the topic.
 
-    A batch of single records knows whether one of them has no key, and their times. The rows of a `send_batch` were judged by
-    the settings that their run names: they are decoded and judged again only if the settings are others now.
+    A batch of single records knows whether one of them has no key, and their times. The rows of a
+    `send_batch` were judged by the settings that their run names: they are decoded and judged again
+    only if the settings are others now.
 
     Raises InvalidRecordError, InvalidTimestampError.
     """

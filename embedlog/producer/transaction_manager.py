@@ -1,15 +1,17 @@
-"""The transaction state of a producer: which call is allowed when, and the result of the records in a transaction.
+"""The transaction state of a producer: which call is allowed when, and the result of the records in
+a transaction.
 
 TXNMANAGER-1  states and transitions are Kafka's, as tables; `Machine` depends on nothing else
-TXNMANAGER-2  a record is accepted only in the state IN_TRANSACTION: the accumulator is shut in every other state, in one step
-    with the transition
-TXNMANAGER-3  a call that timed out, or met an error of the storage or too few replicas, keeps its state. The same call continues
-    where it stopped, and no other call is allowed
-TXNMANAGER-4  after a failed record, or offsets that the group refused, the transaction can only be aborted; a fenced producer can
-    only be closed
+TXNMANAGER-2  a record is accepted only in the state IN_TRANSACTION: the accumulator is shut in
+    every other state, in one step with the transition
+TXNMANAGER-3  a call that timed out, or met an error of the storage or too few replicas, keeps its
+    state. The same call continues where it stopped, and no other call is allowed
+TXNMANAGER-4  after a failed record, or offsets that the group refused, the transaction can only be
+    aborted; a fenced producer can only be closed
 TXNMANAGER-5  the owner (`coordination.transactions`) writes to the log; this module decides when
-TXNMANAGER-6  no commit is decided after a failed record, also if it has fenced the producer. Failures are looked for after the
-    last record was settled. A call of `send` that fails from then on is not in the transaction, and does not change its state
+TXNMANAGER-6  no commit is decided after a failed record, also if it has fenced the producer.
+    Failures are looked for after the last record was settled. A call of `send` that fails from then
+    on is not in the transaction, and does not change its state
 """
 
 from __future__ import annotations
@@ -73,7 +75,9 @@ PREDECESSORS: Mapping[State, frozenset[State]] = {
     State.IN_TRANSACTION: frozenset({State.READY}),
     State.COMMITTING: frozenset({State.IN_TRANSACTION}),
     State.ABORTING: frozenset({State.IN_TRANSACTION, State.ABORTABLE_ERROR}),
-    State.ABORTABLE_ERROR: frozenset({State.IN_TRANSACTION, State.COMMITTING, State.ABORTABLE_ERROR, State.INITIALIZING}),
+    State.ABORTABLE_ERROR: frozenset(
+        {State.IN_TRANSACTION, State.COMMITTING, State.ABORTABLE_ERROR, State.INITIALIZING}
+    ),
     State.FATAL_ERROR: frozenset(State),
 }
 
@@ -82,7 +86,12 @@ CALLS: Mapping[State, tuple[str, ...]] = {
     State.UNINITIALIZED: ("init_transactions",),
     State.INITIALIZING: ("init_transactions",),
     State.READY: ("begin_transaction",),
-    State.IN_TRANSACTION: ("send", "send_offsets_to_transaction", "commit_transaction", "abort_transaction"),
+    State.IN_TRANSACTION: (
+        "send",
+        "send_offsets_to_transaction",
+        "commit_transaction",
+        "abort_transaction",
+    ),
     State.COMMITTING: ("commit_transaction",),
     State.ABORTING: ("abort_transaction",),
     State.ABORTABLE_ERROR: ("abort_transaction",),
@@ -98,35 +107,57 @@ class Machine:
         self.error: BaseException | None = None
 
     def enter(self, state: State, error: BaseException | None = None) -> None:
-        """Raises InvalidTransactionStateError for a transition that Kafka's table does not contain."""
+        """Raises InvalidTransactionStateError for a transition that Kafka's table does not
+        contain.
+        """
         if self.state not in PREDECESSORS[state]:
-            raise InvalidTransactionStateError(f"no transition from {self.state.name} to {state.name}")
+            raise InvalidTransactionStateError(
+                f"no transition from {self.state.name} to {state.name}"
+            )
         self.state = state
         self.error = error
 
     def require(self, call: str) -> None:
-        """Raises unless the call is allowed now: FencedError for a fenced producer, else InvalidTransactionStateError."""
+        """Raises unless the call is allowed now: FencedError for a fenced producer, else
+        InvalidTransactionStateError.
+        """
         if call in CALLS[self.state]:
             return
         if isinstance(self.error, FencedError):
-            raise FencedError(f"{call}() refused, the producer is fenced: {self.error.message}; close it") from self.error
+            raise FencedError(
+                f"{call}() refused, the producer is fenced: {self.error.message}; close it"
+            ) from self.error
         allowed = " or ".join(f"{each}()" for each in CALLS[self.state]) or "close()"
         because = f" after {self.error!r}" if self.error is not None else ""
         raise InvalidTransactionStateError(
-            f"{call}() is not allowed now: the state is {self.state.name}{because}", expected=allowed, found=f"{call}()"
+            f"{call}() is not allowed now: the state is {self.state.name}{because}",
+            expected=allowed,
+            found=f"{call}()",
         ) from self.error
 
     def remain(self, call: str, error: EmbedlogError) -> None:
-        """A call failed with an error that its repetition can repair: it is retriable, and names the remedy (TXNMANAGER-3)."""
-        self.error, error.retriable = error, True
-        error.remedy = f"{call}() has begun: repeat it until it succeeds, other calls than close() are refused"
+        """A call failed with an error that its repetition can repair: it is retriable, and names
+        the remedy (TXNMANAGER-3).
+        """
+        self.error = error
+        error.retriable = True
+        error.remedy = (
+            f"{call}() has begun: repeat it until it succeeds, other calls than close() are refused"
+        )
 
     def fail(self, error: BaseException) -> None:
         """A record failed, or a call failed with an error that a retry cannot repair."""
-        if isinstance(error, (FencedError, InvalidTransactionStateError)) and not isinstance(error, FencedInstanceIdError):
+        if isinstance(error, (FencedError, InvalidTransactionStateError)) and not isinstance(
+            error, FencedInstanceIdError
+        ):
             self.enter(State.FATAL_ERROR, error)
-        elif self.state in PREDECESSORS[State.ABORTABLE_ERROR] and self.state is not State.INITIALIZING:
-            self.enter(State.ABORTABLE_ERROR, self.error if self.state is State.ABORTABLE_ERROR else error)
+        elif (
+            self.state in PREDECESSORS[State.ABORTABLE_ERROR]
+            and self.state is not State.INITIALIZING
+        ):
+            self.enter(
+                State.ABORTABLE_ERROR, self.error if self.state is State.ABORTABLE_ERROR else error
+            )
 
 
 class Owner(Protocol):
@@ -137,28 +168,41 @@ class Owner(Protocol):
     def end(self, commit: bool, deadline_ns: int) -> None: ...
     def close(self) -> None: ...
     def add_offsets(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata, deadline_ns: int
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group: GroupMetadata,
+        deadline_ns: int,
     ) -> None: ...
 
 
 class Transaction:
     """The transactional part of one producer.
 
-    `timeout_s` is max.block.ms; `clock_ns` the clock of the owner's deadlines. Threads: any; one call runs at a time.
+    `timeout_s` is max.block.ms; `clock_ns` the clock of the owner's deadlines. Threads: any; one
+    call runs at a time.
     """
 
     def __init__(
-        self, owner: Owner, accumulator: Accumulator, figures: Metrics, *, timeout_s: float, clock_ns: Callable[[], int]
+        self,
+        owner: Owner,
+        accumulator: Accumulator,
+        figures: Metrics,
+        *,
+        timeout_s: float,
+        clock_ns: Callable[[], int],
     ) -> None:
         self._owner = owner
         self._accumulator = accumulator
         self._figures = figures
         self._timeout_s = timeout_s
         self._clock_ns = clock_ns
-        self.on_fenced: Callable[[], object] = lambda: None  # called before a call raises FencedError
-        self._call = threading.RLock()  # held during a call; a nested call of a signal handler is refused
-        # Held during a transition and the change of `shut`. A signal handler may close the producer in the midst: then its
-        # transitions come first, `shut` is that of the last state, and a closed producer refuses all calls.
+        # called before a call raises FencedError
+        self.on_fenced: Callable[[], object] = lambda: None
+        # held during a call; a nested call of a signal handler is refused
+        self._call = threading.RLock()
+        # Held during a transition and the change of `shut`. A signal handler may close the producer
+        # in the midst: then its transitions come first, `shut` is that of the last state, and a
+        # closed producer refuses all calls.
         self._step = threading.RLock()
         self._machine = Machine()
         self._deciding = False  # the owner ends the transaction, all of whose records are settled
@@ -195,7 +239,9 @@ class Transaction:
         self._verb("begin_transaction", "begin", None, open_transaction)
 
     def commit(self) -> None:
-        """Commit. Raises a record's error; then the transaction can only be aborted, or the producer closed (TXNMANAGER-4)."""
+        """Commit. Raises a record's error; then the transaction can only be aborted, or the
+        producer closed (TXNMANAGER-4).
+        """
         if self.state is State.ABORTABLE_ERROR:
             self._raise_failure()
 
@@ -210,7 +256,9 @@ class Transaction:
 
     def abort(self) -> None:
         def end(deadline_ns: int) -> None:
-            self._accumulator.drop(TransactionAbortedError("the transaction was aborted before the record was written"))
+            self._accumulator.drop(
+                TransactionAbortedError("the transaction was aborted before the record was written")
+            )
             self._drain(deadline_ns)
             with self._decision():
                 self._owner.end(False, deadline_ns)
@@ -220,32 +268,43 @@ class Transaction:
         self._verb("abort_transaction", "abort", State.ABORTING, end)
 
     def abort_after_failure(self, problem: BaseException) -> BaseException:
-        """Abort if possible; never raises, because the user must receive the earlier exception. The one that leaves the block.
+        """Abort if possible; never raises, because the user must receive the earlier exception. The
+        one that leaves the block.
 
-        It is that of the failed record, if `problem` is the refusal of a later call: which of both comes first is a race.
+        It is that of the failed record, if `problem` is the refusal of a later call: which of both
+        comes first is a race.
         """
         error = self._machine.error
-        refused = isinstance(problem, InvalidTransactionStateError) and self.state is State.ABORTABLE_ERROR
+        refused = (
+            isinstance(problem, InvalidTransactionStateError)
+            and self.state is State.ABORTABLE_ERROR
+        )
         found = error if refused and error is not None and problem.__cause__ is error else problem
         if "abort_transaction" not in CALLS[self.state]:
             return found
         try:
             self.abort()
         except EmbedlogError:
-            logger.exception("a transaction could not be aborted; it ends by itself after transaction.timeout.ms")
+            logger.exception(
+                "a transaction could not be aborted; it ends by itself after transaction.timeout.ms"
+            )
         return found
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: Any) -> None:
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: Any
+    ) -> None:
         def add(deadline_ns: int) -> None:
             wanted = checked_offsets(offsets)
             member = _check_group(group)
             if wanted:
                 self._owner.add_offsets(wanted, member, deadline_ns)
 
-        self._verb("send_offsets_to_transaction", "send_offsets", None, add)  # a wrong state is named before wrong arguments
+        # a wrong state is named before wrong arguments
+        self._verb("send_offsets_to_transaction", "send_offsets", None, add)
 
     def close(self, timeout_s: float | None) -> None:
-        """Complete a commit that has begun, or abort an open transaction; if this fails, other processes do it.
+        """Complete a commit that has begun, or abort an open transaction; if this fails, other
+        processes do it.
 
         After an interrupt the next close does it.
         """
@@ -283,19 +342,24 @@ class Transaction:
     # ---- transitions -----------------------------------------------------------------------------
 
     def _verb(self, call: str, figure: str, state: State | None, work: Callable[[int], T]) -> T:
-        """Run one call at a time, in `state` until it ends; `work` gets the deadline. A permanent failure is recorded.
+        """Run one call at a time, in `state` until it ends; `work` gets the deadline. A permanent
+        failure is recorded.
 
         An interrupt at any point leaves the lock free.
         """
         if self._accumulator.on_thread():
             raise StateError(f"{call}() inside a callback of this producer would wait for itself")
         if self._call._is_owned():  # type: ignore[attr-defined]
-            raise StateError(f"{call}() inside another call of its thread, as in a signal handler, would wait for itself")
+            raise StateError(
+                f"{call}() inside another call of its thread, as in a signal handler, would wait "
+                "for itself"
+            )
         began = time.monotonic()
         try:
             if not self._call.acquire(timeout=self._timeout_s):
                 raise DeadlineError(
-                    f"{call}(): another call did not finish in time", expected=f"{self._timeout_s} s (max.block.ms)"
+                    f"{call}(): another call did not finish in time",
+                    expected=f"{self._timeout_s} s (max.block.ms)",
                 )
             with self._step:
                 self._machine.require(call)
@@ -308,7 +372,8 @@ class Transaction:
             raise
         finally:
             try:
-                self._call.release()  # in one step: an interrupt could come between a check and the release
+                # in one step: an interrupt could come between a check and the release
+                self._call.release()
             except RuntimeError:
                 pass  # not acquired
             self._figures.spent(figure, time.monotonic() - began)
@@ -317,12 +382,18 @@ class Transaction:
     def _recorded(self, call: str, state: State | None, work: Callable[[int], T]) -> T:
         try:
             return work(self._clock_ns() + int(self._timeout_s * 1e9))
-        except (FencedError, InvalidTransactionStateError, CommitFailedError) as error:  # the log's state decides
+        except (FencedError, InvalidTransactionStateError, CommitFailedError) as error:
+            # the log's state decides
             self.failed(error)
             raise
         except (
-            DeadlineError, DurabilityError, LeaderNotAvailableError, LockTimeoutError, NotEnoughReplicasError, StorageError,
-        ) as error:  # fmt: skip
+            DeadlineError,
+            DurabilityError,
+            LeaderNotAvailableError,
+            LockTimeoutError,
+            NotEnoughReplicasError,
+            StorageError,
+        ) as error:
             with self._step:
                 if self._machine.state is state:
                     self._machine.remain(call, error)
@@ -339,11 +410,16 @@ class Transaction:
     def _drain(self, deadline_ns: int) -> None:
         """Wait until every record is settled. Raises DeadlineError."""
         if not self._accumulator.flush(max(0, deadline_ns - self._clock_ns()) / 1e9):
-            raise DeadlineError("not all records were written in time", expected=f"{self._timeout_s} s (max.block.ms)")
+            raise DeadlineError(
+                "not all records were written in time",
+                expected=f"{self._timeout_s} s (max.block.ms)",
+            )
 
     @scope
     def _decision(self) -> Iterator[None]:
-        """While the owner ends the transaction: `_raise_failure` sees each failure before it, and no later one (TXNMANAGER-6)."""
+        """While the owner ends the transaction: `_raise_failure` sees each failure before it, and
+        no later one (TXNMANAGER-6).
+        """
         with Guard(partial(setattr, self, "_deciding", False)):
             with self._step:
                 self._deciding = True
@@ -363,9 +439,15 @@ class Transaction:
 
 
 def _check_group(group: object) -> GroupMetadata:
-    """Raises TypeError for an object of another type, InvalidGroupIdError for a member that cannot be in the group."""
+    """Raises TypeError for an object of another type, InvalidGroupIdError for a member that cannot
+    be in the group.
+    """
     if not isinstance(group, GroupMetadata):
-        raise TypeError(f"group_metadata must be the result of consumer.group_metadata(), not {group!r}")
+        raise TypeError(
+            f"group_metadata must be the result of consumer.group_metadata(), not {group!r}"
+        )
     if group.generation > 0 and not group.member_id:
-        raise InvalidGroupIdError("group_metadata has a generation, but no member id", found=repr(group))
+        raise InvalidGroupIdError(
+            "group_metadata has a generation, but no member id", found=repr(group)
+        )
     return group

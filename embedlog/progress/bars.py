@@ -18,24 +18,42 @@ Advance: TypeAlias = Callable[[int, int], None]
 
 @contextmanager
 def bar(
-    title: str = "", *, unit: Literal["bytes", "offsets"] = "offsets", transient: bool = False, file: IO[str] | None = None
+    title: str = "",
+    *,
+    unit: Literal["bytes", "offsets"] = "offsets",
+    transient: bool = False,
+    file: IO[str] | None = None,
 ) -> Iterator[Advance]:
-    """A bar until the end of the block, as a callback for `progress=` of `open`, `scan`, `backup`, `housekeep`, `check`.
+    """A bar until the end of the block, as a callback for `progress=` of `open`, `scan`, `backup`,
+    `housekeep`, `check`.
 
-    `transient` removes it at the end. `file` is standard error without one. Raises MissingExtraError without rich.
+    `transient` removes it at the end. `file` is standard error without one. Raises
+    MissingExtraError without rich.
 
     Examples:
-        >>> with bar("events") as progress:                                             # doctest: +SKIP
-        ...     table = log.scan("events", progress=progress).to_arrow()
+        >>> with bar("events") as progress:                                             # doctest:
+        +SKIP ...     table = log.scan("events", progress=progress).to_arrow()
     """
     try:
         from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
     except ImportError as missing:
         raise MissingExtraError("progress bars need rich", extra="progress") from missing
     console = Console(file=file, stderr=file is None)
     amount = DownloadColumn(binary_units=True) if unit == "bytes" else MofNCompleteColumn()
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), amount, TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        amount,
+        TimeRemainingColumn(),
+    )
     silent = not (console.is_terminal or console.is_jupyter)
     with Progress(*columns, console=console, transient=transient, disable=silent) as shown:
         task = shown.add_task(title, total=None)

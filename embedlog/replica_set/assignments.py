@@ -1,11 +1,15 @@
-"""This module moves leaders and replicas between the directories of a set, as callers and settings ask.
+"""This module moves leaders and replicas between the directories of a set, as callers and settings
+ask.
 
-SETMOVE-1  a reassignment is decided, then the added replicas copy and join as every replica outside the ISR does
-SETMOVE-2  after the whole target has joined, one decision finishes it. It is installed before a replica is removed
-    (REPLICA-24)
-SETMOVE-3  every step is found again in the decisions and the directories: any process continues after a stop
-SETMOVE-4  before the leader changes on request, its ISR copies what it has: an election loses no record of `acks=1` that was
-    there before. So do the end and the cancellation of a reassignment that take the leader away
+SETMOVE-1  a reassignment is decided, then the added replicas copy and join as every replica outside
+    the ISR does
+SETMOVE-2  after the whole target has joined, one decision finishes it. It is installed before a
+    replica is removed (REPLICA-24)
+SETMOVE-3  every step is found again in the decisions and the directories: any process continues
+    after a stop
+SETMOVE-4  before the leader changes on request, its ISR copies what it has: an election loses no
+    record of `acks=1` that was there before. So do the end and the cancellation of a reassignment
+    that take the leader away
 """
 
 from __future__ import annotations
@@ -54,7 +58,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 
-SUPERSEDED = frozenset({Refusal.INVALID_UPDATE_VERSION, Refusal.NO_REASSIGNMENT_IN_PROGRESS, Refusal.UNKNOWN_TOPIC_OR_PARTITION})
+SUPERSEDED = frozenset(
+    {
+        Refusal.INVALID_UPDATE_VERSION,
+        Refusal.NO_REASSIGNMENT_IN_PROGRESS,
+        Refusal.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
 
 
 class OpenSet(Protocol):
@@ -76,25 +86,33 @@ class Assignments:
     def __init__(self, replica_set: OpenSet) -> None:
         self._set = replica_set
         self._catching_up: dict[Place, CatchUp] = {}
-        self._cleared: State | None = None  # the state for which no directory had a replica too many
+        # the state for which no directory had a replica too many
+        self._cleared: State | None = None
 
     def _opened(self) -> list[SetDirectory]:
         """The directories that this process has open and that do not fail."""
         live = self._set.live()
-        return [each.directory for each in self._set.members.opened() if each.directory.node in live]
+        return [
+            each.directory for each in self._set.members.opened() if each.directory.node in live
+        ]
 
     # ---- elections -------------------------------------------------------------------------------
 
-    def elect(self, topic: str | None, number: int | None, kind: Election, node: int | None = None) -> dict[TopicPartition, int]:
+    def elect(
+        self, topic: str | None, number: int | None, kind: Election, node: int | None = None
+    ) -> dict[TopicPartition, int]:
         """Elect leaders of these partitions; the nodes of those that changed.
 
-        For one partition a refusal is an error; of several, those that need no election are left out. An error of one of them
-        is raised after the others were elected. Raises UnknownTopicOrPartitionError, ElectionNotNeededError,
-        PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError, LeaderNotAvailableError, NotEnoughDirectoriesError.
+        For one partition a refusal is an error; of several, those that need no election are left
+        out. An error of one of them is raised after the others were elected. Raises
+        UnknownTopicOrPartitionError, ElectionNotNeededError, PreferredLeaderNotAvailableError,
+        EligibleLeadersNotAvailableError, LeaderNotAvailableError, NotEnoughDirectoriesError.
         """
-        found, problems = dict[TopicPartition, int](), list[EmbedlogError]()
+        found = dict[TopicPartition, int]()
+        problems = list[EmbedlogError]()
         if kind is Election.UNCLEAN:
-            self._set.members.tend(by_hand=True)  # a directory that was just brought back is meant, not the one before it
+            # a directory that was just brought back is meant, not the one before it
+            self._set.members.tend(by_hand=True)
         places = self.places(topic, number)
         for tp, place in places.items():
             try:
@@ -131,11 +149,14 @@ class Assignments:
             replicas.commit(leader, leader.partition.published().log_end, self._set.deadline())
 
     def rebalance(self, percentage: int) -> dict[TopicPartition, int]:
-        """Return leaders to the first replicas of their partitions, for each node that leads too few of its own.
+        """Return leaders to the first replicas of their partitions, for each node that leads too
+        few of its own.
 
-        `percentage`: of the partitions with this node as the first replica, the share that other nodes may lead.
+        `percentage`: of the partitions with this node as the first replica, the share that other
+        nodes may lead.
         """
-        state, live = self._set.decisions.hint(), self._set.live()
+        state = self._set.decisions.hint()
+        live = self._set.live()
         found: dict[TopicPartition, int] = {}
         for preferred in live:
             own = [each for each in state.partitions.values() if each.replicas[0] == preferred]
@@ -145,8 +166,14 @@ class Assignments:
             for each in away:
                 if preferred in each.isr and not each.adding and not each.removing:
                     tp = TopicPartition(state.topics[each.topic_id].name, each.number)
-                    with suppress(ElectionNotNeededError, PreferredLeaderNotAvailableError, UnknownTopicOrPartitionError):
-                        found[tp] = self._elect((each.topic_id, each.number), tp, Election.PREFERRED, None)
+                    with suppress(
+                        ElectionNotNeededError,
+                        PreferredLeaderNotAvailableError,
+                        UnknownTopicOrPartitionError,
+                    ):
+                        found[tp] = self._elect(
+                            (each.topic_id, each.number), tp, Election.PREFERRED, None
+                        )
         return found
 
     def places(self, topic: str | None, number: int | None) -> dict[TopicPartition, Place]:
@@ -164,16 +191,20 @@ class Assignments:
             if number in (None, place[1])
         }
         if not found and number is not None:
-            raise UnknownTopicOrPartitionError(f"topic {topic!r} has no partition {number}", found=number)
+            raise UnknownTopicOrPartitionError(
+                f"topic {topic!r} has no partition {number}", found=number
+            )
         return found
 
     # ---- reassignments ---------------------------------------------------------------------------
 
-    def reassign(self, targets: Mapping[TopicPartition, Sequence[int] | None], throttle: int | None = None) -> None:
+    def reassign(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None], throttle: int | None = None
+    ) -> None:
         """Begin reassignments, replace their targets, or cancel them (None), all by one decision.
 
-        Raises UnknownTopicOrPartitionError, InvalidReplicaAssignmentError, NoReassignmentInProgressError,
-        NotEnoughDirectoriesError.
+        Raises UnknownTopicOrPartitionError, InvalidReplicaAssignmentError,
+        NoReassignmentInProgressError, NotEnoughDirectoriesError.
         """
         places = {tp: self.places(tp.topic, tp.partition)[tp] for tp in targets}
 
@@ -203,7 +234,9 @@ class Assignments:
         """The reassignments that are not finished."""
         state = self._set.decisions.hint()
         return {
-            TopicPartition(state.topics[place[0]].name, place[1]): self._progress(place, each, state)
+            TopicPartition(state.topics[place[0]].name, place[1]): self._progress(
+                place, each, state
+            )
             for place, each in sorted(state.partitions.items())
             if each.adding or each.removing
         }
@@ -215,20 +248,34 @@ class Assignments:
             topic = state.topics[place[0]].name
             leader = self._set.replicas(place, topic).leader(self._set.deadline()).partition
             missing = [node for node in target if node not in decided.isr]
-            present = {each.node: each.present(place, topic) for each in self._opened() if each.node in missing}
-            now, sizes = leader.published(), [0 if each is None else each.size_bytes() for each in present.values()]
-            ends = [now.log_start if each is None else each.published().log_end for each in present.values()]
+            present = {
+                each.node: each.present(place, topic)
+                for each in self._opened()
+                if each.node in missing
+            }
+            now = leader.published()
+            sizes = [0 if each is None else each.size_bytes() for each in present.values()]
+            ends = [
+                now.log_start if each is None else each.published().log_end
+                for each in present.values()
+            ]
             records = now.log_end - min([now.log_end, *ends])
             size = max([0, *(leader.size_bytes() - each for each in sizes)])
         return Reassignment(target, decided.adding, decided.removing, records, size)
 
-    def tend(self, place: Place, topic: str, ending: Callable[[], bool], until_ns: int | None = None) -> None:
-        """Copy, commit, let replicas join, and finish a reassignment, as far as each is possible now. For the housekeeper.
+    def tend(
+        self, place: Place, topic: str, ending: Callable[[], bool], until_ns: int | None = None
+    ) -> None:
+        """Copy, commit, let replicas join, and finish a reassignment, as far as each is possible
+        now. For the housekeeper.
 
-        `until_ns`: a copy to a replica outside the ISR ends after the chunk in progress, and a later call continues it.
+        `until_ns`: a copy to a replica outside the ISR ends after the chunk in progress, and a
+        later call continues it.
         """
-        replicas, waiting = self._set.replicas(place, topic), frozenset[int]()
-        replicas.leader(self._set.deadline(), wait=False)  # without one, the other partitions do not wait
+        replicas = self._set.replicas(place, topic)
+        waiting = frozenset[int]()
+        # without one, the other partitions do not wait
+        replicas.leader(self._set.deadline(), wait=False)
         if replicas.damaged:
             repair_damaged(replicas, self._set.deadline, ending)
         decided = self._set.decisions.hint().partitions.get(place)
@@ -246,7 +293,9 @@ class Assignments:
         self.advance(place, topic)
 
     def advance(self, place: Place, topic: str) -> bool:
-        """Finish the reassignment of a partition if its target is in the ISR (SETMOVE-2); True if it is finished now."""
+        """Finish the reassignment of a partition if its target is in the ISR (SETMOVE-2); True if
+        it is finished now.
+        """
         decided = self._set.decisions.hint().partitions.get(place)
         if decided is None or not (decided.adding or decided.removing):
             return False
@@ -262,7 +311,9 @@ class Assignments:
             return FinishReassignment(place, decided.partition_epoch, replicas.observed(now))
 
         found = self._set.decisions.propose(
-            Steps([event]), self._set.deadline(), reason="all replicas of the reassignment are in sync"
+            Steps([event]),
+            self._set.deadline(),
+            reason="all replicas of the reassignment are in sync",
         )
         if isinstance(found, Refusal):
             if found not in SUPERSEDED:
@@ -272,7 +323,8 @@ class Assignments:
         return True
 
     def clear(self) -> None:
-        """Remove the replicas of this set's topics that no decision names (SETMOVE-2), in the directories of this process.
+        """Remove the replicas of this set's topics that no decision names (SETMOVE-2), in the
+        directories of this process.
 
         Their files of topics get the decided settings.
         """
@@ -299,5 +351,10 @@ class Assignments:
         if decided is None or node in decided.replicas:
             return False
         leader = self._set.replicas(place, topic).leader(self._set.deadline())
-        opened = next((each for each in self._opened() if each.node == node), None)  # it may fail meanwhile
-        return opened is not None and leader.epoch >= decided.leader_epoch and opened.drop(place, state)
+        # it may fail meanwhile
+        opened = next((each for each in self._opened() if each.node == node), None)
+        return (
+            opened is not None
+            and leader.epoch >= decided.leader_epoch
+            and opened.drop(place, state)
+        )

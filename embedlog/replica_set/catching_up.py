@@ -1,10 +1,12 @@
 """This module copies to replicas far from the log end, in steps, before they join the ISR.
 
 CATCHUP-1  each step has a deadline of its own: the length of a log is no failure of a directory
-CATCHUP-2  the throttle of a reassignment limits the bytes per second that all processes copy to the added replicas. The rate
-    belongs to the leader's directory (COPYRATE-1). A step may exceed it, and the next one waits
+CATCHUP-2  the throttle of a reassignment limits the bytes per second that all processes copy to the
+    added replicas. The rate belongs to the leader's directory (COPYRATE-1). A step may exceed it,
+    and the next one waits
 CATCHUP-3  a replica with a throttle joins when the rest is one step at most
-CATCHUP-4  a replica that is slower than its leader is written gets a chunk in each call, and stops no other one
+CATCHUP-4  a replica that is slower than its leader is written gets a chunk in each call, and stops
+    no other one
 """
 
 from __future__ import annotations
@@ -29,10 +31,14 @@ class CatchUp:
     """The copies of one partition to replicas outside the ISR. Threads: one at a time."""
 
     def __init__(self, replicas: PartitionReplicas, deadline: Callable[[], int]) -> None:
-        self._replicas, self._deadline = replicas, deadline
+        self._replicas = replicas
+        self._deadline = deadline
 
-    def waiting(self, decided: Decided, ending: Callable[[], bool], until_ns: int | None = None) -> frozenset[int]:
-        """Copy to the replicas outside the ISR; the nodes that must not join yet. Raises LeaderChanged, EmbedlogError.
+    def waiting(
+        self, decided: Decided, ending: Callable[[], bool], until_ns: int | None = None
+    ) -> frozenset[int]:
+        """Copy to the replicas outside the ISR; the nodes that must not join yet. Raises
+        LeaderChanged, EmbedlogError.
 
         After `until_ns` each replica gets one more chunk, and the rest in a later call (CATCHUP-4).
         """
@@ -45,21 +51,47 @@ class CatchUp:
                 left.add(node)
         return frozenset(left)
 
-    def _bring(self, node: int, follower: Partition, decided: Decided, ending: Callable[[], bool], until_ns: int | None) -> bool:
+    def _bring(
+        self,
+        node: int,
+        follower: Partition,
+        decided: Decided,
+        ending: Callable[[], bool],
+        until_ns: int | None,
+    ) -> bool:
         """Whether the replica may join now."""
         leader = self._replicas.leader(self._deadline())
         try:
             if self._replicas.rise_to(follower, leader.epoch, self._deadline()):
                 raise LeaderChanged
             throttle = self._replicas.throttle(
-                leader.partition.config, leader.node, node, throttle_of(decided) if node in decided.adding else None
+                leader.partition.config,
+                leader.node,
+                node,
+                throttle_of(decided) if node in decided.adding else None,
             )
-            at, last = follower.published().log_end, -1
-            while not ending() and (last < 0 or until_ns is None or system.boot_ns() < until_ns) and throttle.claim():
-                end, before = leader.partition.published().log_end, follower.size_bytes()
+            at = follower.published().log_end
+            last = -1
+            while (
+                not ending()
+                and (last < 0 or until_ns is None or system.boot_ns() < until_ns)
+                and throttle.claim()
+            ):
+                end = leader.partition.published().log_end
+                before = follower.size_bytes()
                 try:
                     complete = node in decided.elr
-                    at, last = copy(leader, follower, min(at + 1, end), self._deadline(), compared=True, complete=complete), at
+                    at, last = (
+                        copy(
+                            leader,
+                            follower,
+                            min(at + 1, end),
+                            self._deadline(),
+                            compared=True,
+                            complete=complete,
+                        ),
+                        at,
+                    )
                 finally:
                     throttle.pay(max(0, follower.size_bytes() - before))
                 if at >= end or at == last:

@@ -1,20 +1,26 @@
-"""This module finds the leader of one partition, installs decisions about it, and elects another one if it fails.
+"""This module finds the leader of one partition, installs decisions about it, and elects another
+one if it fails.
 
-LEADERS-1  the page of a leader decides whether it leads. A decision that was only read is settled before its installation
-LEADERS-2  an error of a directory changes the leader. An error of the process is raised and changes nothing
-LEADERS-3  without a majority a leader after an orderly close serves readers up to the checkpointed high watermark, and
-    `acks=1`. It commits nothing: a newer decision may be in the directories that are away
+LEADERS-1  the page of a leader decides whether it leads. A decision that was only read is settled
+    before its installation
+LEADERS-2  an error of a directory changes the leader. An error of the process is raised and changes
+    nothing
+LEADERS-3  without a majority a leader after an orderly close serves readers up to the checkpointed
+    high watermark, and `acks=1`. It commits nothing: a newer decision may be in the directories
+    that are away
 LEADERS-4  the loop ends at its deadline, with the last problem in the message; decisions wake it
-LEADERS-5  a directory that fails costs one decision: it elects the leaders of all partitions in use that lost theirs with it
-LEADERS-6  the settings allow an unclean election after this process has found no eligible replica for `UNCLEAN_NS`. A directory
-    that is absent for a moment costs nothing
-LEADERS-7  a page that was made from files may have an epoch above the decided one, begun by a broker or a process without the
-    set. A decision raises the leader epoch above it (ELECT-11)
-LEADERS-8  elections and evictions of one node pause if they repeat: two processes must not undo each other for ever. The pauses
-    of a node end when this process has used it with success in between: then its next failure is one for all. An election of a
-    partition without a leader undoes no other one, and has no pause
-LEADERS-9  `acks=all` of this process needs the `min.insync.replicas` of its log for a topic without a decided value. The page has
-    the decided one, which all processes need
+LEADERS-5  a directory that fails costs one decision: it elects the leaders of all partitions in use
+    that lost theirs with it
+LEADERS-6  the settings allow an unclean election after this process has found no eligible replica
+    for `UNCLEAN_NS`. A directory that is absent for a moment costs nothing
+LEADERS-7  a page that was made from files may have an epoch above the decided one, begun by a
+    broker or a process without the set. A decision raises the leader epoch above it (ELECT-11)
+LEADERS-8  elections and evictions of one node pause if they repeat: two processes must not undo
+    each other for ever. The pauses of a node end when this process has used it with success in
+    between: then its next failure is one for all. An election of a partition without a leader
+    undoes no other one, and has no pause
+LEADERS-9  `acks=all` of this process needs the `min.insync.replicas` of its log for a topic without
+    a decided value. The page has the decided one, which all processes need
 """
 
 from __future__ import annotations
@@ -72,7 +78,8 @@ class Leader(NamedTuple):
     def page(self) -> tuple[Published, Replica]:
         """What its page shows. Raises NotLeader unless it leads in this epoch now.
 
-        A page that was made again from files may show another log start, and records that are not committed.
+        A page that was made again from files may show another log start, and records that are not
+        committed.
         """
         now, replica = self.partition.replica.published()
         if replica.role != replication.ROLE_LEADER or now.epoch != self.epoch:
@@ -87,9 +94,13 @@ def slot_of(state: State, node: int) -> int | None:
 
 
 def decision_of(decided: Decided, state: State) -> Decision:
-    """A decision of this state, as the leader's page contains it. The state has the slots of all nodes of the ISR."""
+    """A decision of this state, as the leader's page contains it. The state has the slots of all
+    nodes of the ISR.
+    """
     isr = sum(1 << state.nodes[node].slot for node in decided.isr)
-    return Decision(decided.leader, decided.leader_epoch, decided.partition_epoch, isr, state.required(decided))
+    return Decision(
+        decided.leader, decided.leader_epoch, decided.partition_epoch, isr, state.required(decided)
+    )
 
 
 class LeaderChanged(Exception):
@@ -99,27 +110,35 @@ class LeaderChanged(Exception):
 class Leaders(PartitionDirectories):
     """The leaders of one partition, for this process. Threads: any."""
 
-    def __init__(self, directories: OpenDirectories, decisions: Decisions, place: Place, topic: str) -> None:
+    def __init__(
+        self, directories: OpenDirectories, decisions: Decisions, place: Place, topic: str
+    ) -> None:
         super().__init__(directories, decisions, place, topic)
         self._elections: dict[int, Limit] = {}  # by the node that was the leader (LEADERS-8)
         self._evictions = Evictions()
         self.unclean_default = False  # the setting of the log, for a topic without its own
         self.least_default = 1  # `min.insync.replicas` of the log, as above
-        self._staged: StagedEpochs | None = None  # with the partitions that the same decision gave other leaders
-        self._unled_ns = 0  # the time of the first election without an eligible replica; 0 after a leader was found
+        # with the partitions that the same decision gave other leaders
+        self._staged: StagedEpochs | None = None
+        # the time of the first election without an eligible replica; 0 after a leader was found
+        self._unled_ns = 0
         self.peers: Callable[[], Sequence[Leaders]] = list  # the partitions that this process uses
 
     # ---- the leader ------------------------------------------------------------------------------
 
-    def leader(self, deadline_ns: int, lowest: int = -1, *, wait: bool = True, show: bool = True) -> Leader:
-        """The replica that leads, in an epoch from `lowest` on. Elects one if the present leader fails.
+    def leader(
+        self, deadline_ns: int, lowest: int = -1, *, wait: bool = True, show: bool = True
+    ) -> Leader:
+        """The replica that leads, in an epoch from `lowest` on. Elects one if the present leader
+        fails.
 
-        Without `wait` one attempt is made. Without `show` the caller commits what it appends next, and with it the start of the
-        epoch. Raises LeaderNotAvailableError.
+        Without `wait` one attempt is made. Without `show` the caller commits what it appends next,
+        and with it the start of the epoch. Raises LeaderNotAvailableError.
         """
         reason = ""
         while True:
-            version, state = self._directories.version(), self._decisions.hint()
+            version = self._directories.version()
+            state = self._decisions.hint()
             decided = self.decided(state)
             self.learn(decided)
             if self._directories.read_only:
@@ -128,7 +147,8 @@ class Leaders(PartitionDirectories):
             if found is not None and found.epoch >= lowest:
                 self._unled_ns = 0
                 return found
-            present = found is None and self._is_present(decided)  # if so, the copy that was read is older than the page
+            # if so, the copy that was read is older than the page
+            present = found is None and self._is_present(decided)
             if present:
                 reason = self._rise_to_leader(decided, deadline_ns)
             elif self._is_paused(decided.leader):
@@ -141,7 +161,9 @@ class Leaders(PartitionDirectories):
                 raise self._unavailable(decided, reason)
 
     def _readable(self, decided: Decided) -> Leader:
-        """For a reader that changes nothing: the leader, or the member of the ISR with the highest watermark."""
+        """For a reader that changes nothing: the leader, or the member of the ISR with the highest
+        watermark.
+        """
         found: list[tuple[bool, int, Leader]] = []
         for node in decided.isr:
             member = self.usable(node)
@@ -150,7 +172,9 @@ class Leaders(PartitionDirectories):
             try:
                 partition = self._partition(member)
                 now = partition.published()
-                found.append((node == decided.leader, now.high_watermark, Leader(node, partition, now.epoch)))
+                found.append(
+                    (node == decided.leader, now.high_watermark, Leader(node, partition, now.epoch))
+                )
             except EmbedlogError as problem:
                 self.blame(problem)
         if not found:
@@ -158,7 +182,9 @@ class Leaders(PartitionDirectories):
         return max(found, key=lambda each: each[:2])[2]
 
     def is_replaced(self, leader: Leader) -> bool:
-        """Whether a decision has another leader, or the topic was deleted. The page of a failed leader need not show it."""
+        """Whether a decision has another leader, or the topic was deleted. The page of a failed
+        leader need not show it.
+        """
         decided = self._decisions.hint().partitions.get(self._place)
         return decided is None or decided.leader_epoch > leader.epoch
 
@@ -177,7 +203,9 @@ class Leaders(PartitionDirectories):
         return member is not None and member.incarnation == decided.leader_incarnation
 
     def _led(self, state: State, deadline_ns: int, *, show: bool = True) -> Leader | None:
-        """The leader in this state, with the decision installed; None if there is none, or if its directory fails."""
+        """The leader in this state, with the decision installed; None if there is none, or if its
+        directory fails.
+        """
         decided = self.decided(state)
         member = self.usable(decided.leader)
         if member is None:
@@ -186,13 +214,21 @@ class Leaders(PartitionDirectories):
             partition = self._partition(member)
             now, replica = partition.replica.published()
             leads = replica.role == replication.ROLE_LEADER
-            if leads and (now.epoch, replica.partition_epoch) >= (decided.leader_epoch, decided.partition_epoch):
+            if leads and (now.epoch, replica.partition_epoch) >= (
+                decided.leader_epoch,
+                decided.partition_epoch,
+            ):
                 if show and now.high_watermark < replica.epoch_start:
-                    self._show(Leader(decided.leader, partition, now.epoch), replica.epoch_start, deadline_ns)
+                    self._show(
+                        Leader(decided.leader, partition, now.epoch),
+                        replica.epoch_start,
+                        deadline_ns,
+                    )
                 return Leader(decided.leader, partition, now.epoch)
             if now.epoch > decided.leader_epoch or member.incarnation != decided.leader_incarnation:
                 return None
-            staged, self._staged = self._staged, None
+            staged = self._staged
+            self._staged = None
             if staged is not None:
                 staged.prepare(self, state)
             return self._install(state, deadline_ns, show=show)
@@ -201,7 +237,9 @@ class Leaders(PartitionDirectories):
             return None
 
     def _install(self, read: State, deadline_ns: int, *, show: bool) -> Leader | None:
-        """Install the settled decision in the leader's page (LEADERS-1, REPLICA-9). `read` is the state that was read."""
+        """Install the settled decision in the leader's page (LEADERS-1, REPLICA-9). `read` is the
+        state that was read.
+        """
         try:
             state = self._decisions.settled()
             if not self._has_decision(state, read):
@@ -215,7 +253,11 @@ class Leaders(PartitionDirectories):
         partition = self._partition(member)
         if partition.replica.lead(decision_of(decided, state), deadline_ns):
             logger.debug(
-                "%s: node %d leads in epoch %d, ISR %s", self.name, decided.leader, decided.leader_epoch, list(decided.isr)
+                "%s: node %d leads in epoch %d, ISR %s",
+                self.name,
+                decided.leader,
+                decided.leader_epoch,
+                list(decided.isr),
             )
         now, replica = partition.replica.published()
         if replica.role != replication.ROLE_LEADER:
@@ -230,10 +272,13 @@ class Leaders(PartitionDirectories):
         if state is read:
             return True
         decided = self.decided(read)
-        return state.partitions.get(self._place) == decided and state.required(decided) == read.required(decided)
+        return state.partitions.get(self._place) == decided and state.required(
+            decided
+        ) == read.required(decided)
 
     def _install_unsettled(self, problem: EmbedlogError, deadline_ns: int) -> Leader | None:
-        """Without a majority: let the leader that was read serve readers and `acks=1`, and commit nothing (LEADERS-3).
+        """Without a majority: let the leader that was read serve readers and `acks=1`, and commit
+        nothing (LEADERS-3).
 
         Its page gets the partition epoch before that decision, so that a settled one replaces it.
         """
@@ -241,20 +286,36 @@ class Leaders(PartitionDirectories):
         member = self.usable(decided.leader)
         if member is None or member.incarnation != decided.leader_incarnation:
             return None
-        partition, every = self._partition(member), sum(1 << slot for slot in self._directories.slots().values())
-        wanted = Decision(decided.leader, decided.leader_epoch, decided.partition_epoch - 1, every, UNSETTLED)
+        partition = self._partition(member)
+        every = sum(1 << slot for slot in self._directories.slots().values())
+        wanted = Decision(
+            decided.leader, decided.leader_epoch, decided.partition_epoch - 1, every, UNSETTLED
+        )
         if partition.replica.lead(wanted, deadline_ns):
-            logger.warning("%s: node %d leads without a majority, and commits nothing: %s", self.name, decided.leader, problem)
+            logger.warning(
+                "%s: node %d leads without a majority, and commits nothing: %s",
+                self.name,
+                decided.leader,
+                problem,
+            )
         now, replica = partition.replica.published()
-        return Leader(decided.leader, partition, now.epoch) if replica.role == replication.ROLE_LEADER else None
+        return (
+            Leader(decided.leader, partition, now.epoch)
+            if replica.role == replication.ROLE_LEADER
+            else None
+        )
 
     def _show(self, leader: Leader, start: int, deadline_ns: int) -> None:
-        """Bring the ISR to the start of the epoch, from which on the leader returns records (REPLICA-10)."""
+        """Bring the ISR to the start of the epoch, from which on the leader returns records
+        (REPLICA-10).
+        """
         with suppress(LeaderChanged, NotEnoughReplicasError, NotEnoughDirectoriesError):
             self.commit(leader, start, deadline_ns, wait=False)
 
     def stage_epochs(self, state: State) -> Iterator[Staging]:
-        """Write the epochs that the leader in this state and its followers will store (STAGEDEPOCHS-1)."""
+        """Write the epochs that the leader in this state and its followers will store
+        (STAGEDEPOCHS-1).
+        """
         decided = self.decided(state)
         for node in decided.isr:
             try:
@@ -262,14 +323,20 @@ class Leaders(PartitionDirectories):
                 leads = node == decided.leader
                 if member is None or (leads and member.incarnation != decided.leader_incarnation):
                     continue
-                staged = self._partition(member).replica.stage_epoch(decided.leader_epoch, leads=leads)
+                staged = self._partition(member).replica.stage_epoch(
+                    decided.leader_epoch, leads=leads
+                )
                 if staged is not None:
                     yield staged
             except EmbedlogError as problem:
-                logger.debug("%s: the epochs of node %d are not prepared: %s", self.name, node, problem)
+                logger.debug(
+                    "%s: the epochs of node %d are not prepared: %s", self.name, node, problem
+                )
 
     def needed(self) -> int:
-        """The size of the ISR that `acks=all` of this process needs, if the page requires no larger one (LEADERS-9)."""
+        """The size of the ISR that `acks=all` of this process needs, if the page requires no larger
+        one (LEADERS-9).
+        """
         if self.least_default == 1:
             return 1
         state = self._decisions.hint()
@@ -277,25 +344,35 @@ class Leaders(PartitionDirectories):
         return 1 if decided is None else state.required(decided, self.least_default)
 
     def is_large_enough(self, leader: Leader) -> bool:
-        """Whether the decided ISR is large enough for `acks=all` of this process. Raises NotLeader, StorageError."""
+        """Whether the decided ISR is large enough for `acks=all` of this process. Raises NotLeader,
+        StorageError.
+        """
         _, replica = leader.page()
         return replica.decided_isr.bit_count() >= max(replica.min_in_sync, self.needed())
 
     # ---- elections -------------------------------------------------------------------------------
 
     def _elect(self, deadline_ns: int) -> str:
-        """Elect a leader among the replicas that this process reaches; the reason if that is not possible now.
+        """Elect a leader among the replicas that this process reaches; the reason if that is not
+        possible now.
 
-        The same decision elects leaders of other partitions that lost theirs with the same directory (LEADERS-5).
+        The same decision elects leaders of other partitions that lost theirs with the same
+        directory (LEADERS-5).
         """
         if reason := self._directories.undecided() or self._directories.undecided(self._place):
             return reason
         leader = self.decided(self._decisions.hint()).leader
-        why = "there is no leader" if leader == NO_LEADER else f"the leader, node {leader}: {self._reason(leader)}"
+        why = (
+            "there is no leader"
+            if leader == NO_LEADER
+            else f"the leader, node {leader}: {self._reason(leader)}"
+        )
         others = self._also_lost()
         events = [each.election for each in others]
         try:
-            found = self._decisions.propose(Steps([self.election], events, ELECTIONS_MAX), deadline_ns, reason=why)
+            found = self._decisions.propose(
+                Steps([self.election], events, ELECTIONS_MAX), deadline_ns, reason=why
+            )
         except NotEnoughDirectoriesError as problem:
             self._directories.note_undecided(None, str(problem))
             return str(problem)
@@ -317,14 +394,25 @@ class Leaders(PartitionDirectories):
         return reason
 
     def election(self, state: State, offset: int) -> Elect:
-        """The event of an election among the replicas that this process reaches. Raises LeaderNotAvailableError."""
-        decided, enabled = self.decided(state), state.unclean(self.topic)
+        """The event of an election among the replicas that this process reaches. Raises
+        LeaderNotAvailableError.
+        """
+        decided = self.decided(state)
+        enabled = state.unclean(self.topic)
         allowed = self.unclean_default if enabled is None else enabled
         due = bool(self._unled_ns) and system.boot_ns() - self._unled_ns >= UNCLEAN_NS
-        return Elect(self._place, Election.OFFLINE, decided.partition_epoch, self.observed(decided), allowed=allowed and due)
+        return Elect(
+            self._place,
+            Election.OFFLINE,
+            decided.partition_epoch,
+            self.observed(decided),
+            allowed=allowed and due,
+        )
 
     def _rise_to_leader(self, decided: Decided, deadline_ns: int) -> str:
-        """Raise the leader epoch above that of the page of the decided leader; the reason if that is not possible now."""
+        """Raise the leader epoch above that of the page of the decided leader; the reason if that
+        is not possible now.
+        """
         member = self._directories.get(decided.leader)
         if member is None:
             return ""
@@ -337,7 +425,9 @@ class Leaders(PartitionDirectories):
         return ""
 
     def rise_to(self, replica: Partition, epoch: int, deadline_ns: int) -> bool:
-        """Whether a replica has a page with a later epoch than this one; the leader epoch is above it then (LEADERS-7)."""
+        """Whether a replica has a page with a later epoch than this one; the leader epoch is above
+        it then (LEADERS-7).
+        """
         now, found = replica.replica.published()
         if found.role != replication.ROLE_NONE or now.epoch <= epoch:
             return False
@@ -350,17 +440,24 @@ class Leaders(PartitionDirectories):
         return True
 
     def hand_over(self, leader: Leader, deadline_ns: int, reason: str) -> None:
-        """Elect another complete member of the ISR instead of this leader, unless that has happened.
+        """Elect another complete member of the ISR instead of this leader, unless that has
+        happened.
 
         Raises EligibleLeadersNotAvailableError if there is none, NotEnoughDirectoriesError.
         """
 
         def event(state: State, offset: int) -> Elect:
             decided = self.decided(state)
-            others = {node: each for node, each in self.observed(decided).items() if node != leader.node}
-            if not any(each.found is Found.COMPLETE for node, each in others.items() if node in decided.isr):
+            others = {
+                node: each for node, each in self.observed(decided).items() if node != leader.node
+            }
+            if not any(
+                each.found is Found.COMPLETE for node, each in others.items() if node in decided.isr
+            ):
                 text = f"no other replica in the ISR of {self.name} is complete"
-                raise EligibleLeadersNotAvailableError(text, expected=f"one of {list(decided.replicas)}", found=list(decided.isr))
+                raise EligibleLeadersNotAvailableError(
+                    text, expected=f"one of {list(decided.replicas)}", found=list(decided.isr)
+                )
             return Elect(self._place, Election.OFFLINE, decided.partition_epoch, others)
 
         self._decisions.propose(Steps([event]), deadline_ns, reason=f"node {leader.node}: {reason}")
@@ -368,7 +465,11 @@ class Leaders(PartitionDirectories):
     def leads(self, leader: Leader) -> bool:
         """Whether the page still shows this leader. Raises StorageError."""
         now, replica = leader.partition.replica.published()
-        return replica.role == replication.ROLE_LEADER and now.epoch == leader.epoch and not self.is_replaced(leader)
+        return (
+            replica.role == replication.ROLE_LEADER
+            and now.epoch == leader.epoch
+            and not self.is_replaced(leader)
+        )
 
     def is_member(self, leader: Leader, node: int) -> bool:
         """Whether a node is in the maximal ISR of this leader's page."""
@@ -377,7 +478,9 @@ class Leaders(PartitionDirectories):
         return slot is not None and bool(replica.maximal_isr >> slot & 1)
 
     def is_undecided(self, leader: Leader, node: int, decided: Decided) -> bool:
-        """Whether this leader's page adds a node to the ISR of the newest decision: no decision has added it (REPLICA-6)."""
+        """Whether this leader's page adds a node to the ISR of the newest decision: no decision has
+        added it (REPLICA-6).
+        """
         _, replica = leader.partition.replica.published()
         current = replica.partition_epoch == decided.partition_epoch
         return current and node not in decided.isr and self.is_member(leader, node)
@@ -393,7 +496,8 @@ class Leaders(PartitionDirectories):
 
     def _also_lost(self) -> list[Leaders]:
         """Other partitions in use whose leader was in the same directory as that of this one."""
-        state, found = self._decisions.hint(), list[Leaders]()
+        state = self._decisions.hint()
+        found = list[Leaders]()
         own = self.decided(state)
         self._load(own)
         for each in self.peers():
@@ -406,11 +510,16 @@ class Leaders(PartitionDirectories):
         return found
 
     def _load(self, decided: Decided) -> None:
-        """Load the replicas that this process has not opened yet: the decision holds locks for which others wait."""
+        """Load the replicas that this process has not opened yet: the decision holds locks for
+        which others wait.
+        """
         for node in decided.replicas:
             with suppress(EmbedlogError):  # the election meets it again
                 member = self.usable(node)
-                if member is not None and (partition := self._partition(member)).mapped_page is None:
+                if (
+                    member is not None
+                    and (partition := self._partition(member)).mapped_page is None
+                ):
                     partition.published()
 
     def observed(self, decided: Decided) -> dict[int, Seen]:
@@ -429,10 +538,17 @@ class Leaders(PartitionDirectories):
     def _seen(self, member: OpenDirectory) -> Seen:
         partition = self._partition(member)
         now, replica, epoch = partition.replica.last_shown()
-        # A page without a role was made from files. They are complete if nothing was written since an orderly close (REPLICA-11).
-        made = now.log_end == 0 and member.directory is not None and member.directory.was_made(*self._place)
+        # A page without a role was made from files. They are complete if nothing was written since
+        # an orderly close (REPLICA-11).
+        made = (
+            now.log_end == 0
+            and member.directory is not None
+            and member.directory.was_made(*self._place)
+        )
         closed = not files.exists(partition.path / file_names.DIRTY)
-        complete = replica.role != replication.ROLE_NONE or made or closed or partition.replica.is_kept()
+        complete = (
+            replica.role != replication.ROLE_NONE or made or closed or partition.replica.is_kept()
+        )
         found = Found.COMPLETE if complete else Found.CRASHED
         return Seen(found, member.incarnation, epoch, now.log_end)
 

@@ -1,16 +1,20 @@
-"""This module finds the leader for each call of a replicated partition, and reads what the leader shows.
+"""This module finds the leader for each call of a replicated partition, and reads what the leader
+shows.
 
-LEDPARTITION-1  a call that reads is repeated at the next leader if the directory of the present one fails
+LEDPARTITION-1  a call that reads is repeated at the next leader if the directory of the present one
+    fails
 LEDPARTITION-2  nothing is kept about a leader but its node and epoch; its page is read by each call
-LEDPARTITION-3  a call that reads uses a leader whose high watermark has reached the start of its epoch. The epoch is not lower
-    than for earlier calls of this process (REPLICA-10). An append needs neither
-LEDPARTITION-4  the page of the leader shows its epoch also after a call that reads. The result of another page is dropped: it
-    may have been cut, or made from files of another time
-LEDPARTITION-5  a leader is used while no decision has another one: each call compares the version of the decisions. The page of a
-    leader in a removed directory is never written again
-LEDPARTITION-6  a process that changes nothing may read a follower, whose high watermark is late: that it ends there does not show
-    that the log does. A leader that has committed the start of its epoch shows that, or all members of the ISR together. Then a
-    majority of the directories must show that this is the ISR
+LEDPARTITION-3  a call that reads uses a leader whose high watermark has reached the start of its
+    epoch. The epoch is not lower than for earlier calls of this process (REPLICA-10). An append
+    needs neither
+LEDPARTITION-4  the page of the leader shows its epoch also after a call that reads. The result of
+    another page is dropped: it may have been cut, or made from files of another time
+LEDPARTITION-5  a leader is used while no decision has another one: each call compares the version
+    of the decisions. The page of a leader in a removed directory is never written again
+LEDPARTITION-6  a process that changes nothing may read a follower, whose high watermark is late:
+    that it ends there does not show that the log does. A leader that has committed the start of its
+    epoch shows that, or all members of the ISR together. Then a majority of the directories must
+    show that this is the ISR
 """
 
 from __future__ import annotations
@@ -20,7 +24,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from embedlog._native import replication, system
-from embedlog.errors import EmbedlogError, LeaderNotAvailableError, LockTimeoutError, NotEnoughReplicasError
+from embedlog.errors import (
+    EmbedlogError,
+    LeaderNotAvailableError,
+    LockTimeoutError,
+    NotEnoughReplicasError,
+)
 from embedlog.format.visibility import end_offset
 from embedlog.replica_set.leaders import Leader, LeaderChanged
 from embedlog.storage.call_deadline import bounded, bounded_waits
@@ -42,18 +51,29 @@ T = TypeVar("T")
 
 
 class LedPartition:
-    """One partition of a set, as its leader shows it. Threads: every public method may be called from any thread."""
+    """One partition of a set, as its leader shows it. Threads: every public method may be called
+    from any thread.
+    """
 
     replicated: Final = True
 
     def __init__(
-        self, replicas: PartitionReplicas, config: Callable[[], TopicConfig], lock_timeout_ms: int, check_open: Callable[[], None]
+        self,
+        replicas: PartitionReplicas,
+        config: Callable[[], TopicConfig],
+        lock_timeout_ms: int,
+        check_open: Callable[[], None],
     ) -> None:
-        self.topic, self.number, self._config = replicas.topic, replicas.number, config
-        self._replicas, self._timeout_ms, self._check_open = replicas, lock_timeout_ms, check_open
+        self.topic = replicas.topic
+        self.number = replicas.number
+        self._config = config
+        self._replicas = replicas
+        self._timeout_ms = lock_timeout_ms
+        self._check_open = check_open
         self._leader: Leader | None = None
         self._lowest = -1  # the highest epoch of a leader that a call has read from
-        self._checked_version = -1  # the version of the decisions at the last look for another leader
+        # the version of the decisions at the last look for another leader
+        self._checked_version = -1
         self._changes = -1  # of the directories, at the last look for the leader
 
     # ---- the leader ------------------------------------------------------------------------------
@@ -67,41 +87,56 @@ class LedPartition:
         return self.deadline() if deadline_ns is None else bounded(deadline_ns)
 
     def _led(self, deadline_ns: int, *, show: bool = True) -> Leader:
-        """The leader, if its page still shows the epoch; otherwise the next one. `show`: as of `Leaders.leader`.
+        """The leader, if its page still shows the epoch; otherwise the next one. `show`: as of
+        `Leaders.leader`.
 
-        The page of a directory that was removed shows its epoch for ever: the decisions are asked, too (LEDPARTITION-5).
+        The page of a directory that was removed shows its epoch for ever: the decisions are asked,
+        too (LEDPARTITION-5).
         """
         self._check_leader()
-        found, changes = self._leader, self._replicas.changes
+        found = self._leader
+        changes = self._replicas.changes
         if found is not None and changes == self._changes:
             try:
                 now, replica = found.partition.replica.published()
-                if now.epoch == found.epoch and (replica.role == replication.ROLE_LEADER or self._replicas.read_only):
+                if now.epoch == found.epoch and (
+                    replica.role == replication.ROLE_LEADER or self._replicas.read_only
+                ):
                     return found
             except EmbedlogError as problem:
                 self._replicas.blame(problem)
-        self._changes, self._leader = changes, None
+        self._changes = changes
+        self._leader = None
         self._leader = found = self._replicas.leader(deadline_ns, self._lowest, show=show)
         return found
 
     def _shown(self, deadline_ns: int) -> Leader:
         """The leader from which records may be returned (LEDPARTITION-3)."""
         while True:
-            version, leader = self._replicas.version(), self._led(deadline_ns)
+            version = self._replicas.version()
+            leader = self._led(deadline_ns)
             now, replica = leader.partition.replica.published()
-            if self._replicas.read_only or (leads(leader, now, replica) and now.high_watermark >= replica.epoch_start):
+            if self._replicas.read_only or (
+                leads(leader, now, replica) and now.high_watermark >= replica.epoch_start
+            ):
                 self._lowest = max(self._lowest, leader.epoch)
                 return leader
             try:
                 self._commit(replica.epoch_start, deadline_ns)
             except NotEnoughReplicasError as problem:  # until more replicas are in sync
                 if not self._replicas.wait(version, deadline_ns):
-                    text = f"the leader of {self._replicas.name} returns nothing before the start of its epoch is committed"
-                    raise LeaderNotAvailableError(text, found=f"{now.high_watermark}, {problem}") from problem
+                    text = (
+                        f"the leader of {self._replicas.name} returns nothing before the start of "
+                        "its epoch is committed"
+                    )
+                    raise LeaderNotAvailableError(
+                        text, found=f"{now.high_watermark}, {problem}"
+                    ) from problem
 
     def _check_leader(self) -> None:
         """Forget a leader that a decision has replaced (LEDPARTITION-5)."""
-        found, version = self._leader, self._replicas.version()
+        found = self._leader
+        version = self._replicas.version()
         if found is not None and version != self._checked_version:
             self._checked_version = version
             if self._replicas.is_replaced(found):
@@ -117,7 +152,9 @@ class LedPartition:
             self._check_deadline(deadline_ns)
 
     def _attempt(self, call: Callable[[Partition], T], until: Callable[[], int]) -> tuple[T, ...]:
-        """The result of a call at the present leader; empty if it must be repeated. `until` gives the deadline of each wait."""
+        """The result of a call at the present leader; empty if it must be repeated. `until` gives
+        the deadline of each wait.
+        """
         leader = None
         try:
             leader = self._shown(until())
@@ -155,10 +192,14 @@ class LedPartition:
 
     def _check_deadline(self, until: int) -> None:
         if system.boot_ns() >= until:
-            raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed until the deadline")
+            raise LeaderNotAvailableError(
+                f"the leader of {self._replicas.name} changed until the deadline"
+            )
 
     def _failed(self, problem: EmbedlogError, until: int) -> None:
-        """Look for the leader again after an error of its directory. Raises errors of this process."""
+        """Look for the leader again after an error of its directory. Raises errors of this
+        process.
+        """
         self._replicas.blame(problem, until)
         self._leader = None
 
@@ -200,16 +241,26 @@ class LedPartition:
         return self._at_leader(lambda partition: partition.bounds())
 
     def awaited_bounds(self, end: int, isolation: str, since_ns: int | None = None) -> Bounds:
-        """The present offsets, after a wait until the deadline for a replica with the records below `end` (LEDPARTITION-6).
+        """The present offsets, after a wait until the deadline for a replica with the records below
+        `end` (LEDPARTITION-6).
 
-        `since_ns`: a reader has found nothing since then (boot clock), although a replica showed the records. Its page can be
-        that of a lost directory, so the wait ends with the deadline of the first call. Raises LeaderNotAvailableError.
+        `since_ns`: a reader has found nothing since then (boot clock), although a replica showed
+        the records. Its page can be that of a lost directory, so the wait ends with the deadline of
+        the first call. Raises LeaderNotAvailableError.
         """
-        until = self.deadline() if since_ns is None else bounded(since_ns + self._timeout_ms * 1_000_000)
+        until = (
+            self.deadline()
+            if since_ns is None
+            else bounded(since_ns + self._timeout_ms * 1_000_000)
+        )
         while True:
             version = self._replicas.version()
             final, bounds, page = self._at_leader(
-                lambda partition: (self._is_final(partition), partition.bounds(), partition.mapped_page)
+                lambda partition: (
+                    self._is_final(partition),
+                    partition.bounds(),
+                    partition.mapped_page,
+                )
             )
             shown = end_offset(bounds, isolation)
             there = shown >= end
@@ -217,16 +268,24 @@ class LedPartition:
                 return bounds
             if system.boot_ns() >= until:
                 what = "returns" if there else "shows"
-                text = f"no replica of {self._replicas.name} in sync {what} all records below {end} before the deadline"
+                text = (
+                    f"no replica of {self._replicas.name} in sync {what} all records below {end} "
+                    "before the deadline"
+                )
                 raise LeaderNotAvailableError(text, expected=f"offset {end}", found=shown)
             self._leader = None  # another replica may show more
-            awaited = page is not None and bounds.high_watermark < end  # else a wait for it would end at once
-            self._replicas.wait(version, until, [(page, end - 1)] if page is not None and awaited else [])
+            # else a wait for it would end at once
+            awaited = page is not None and bounds.high_watermark < end
+            self._replicas.wait(
+                version, until, [(page, end - 1)] if page is not None and awaited else []
+            )
             if there:
                 return bounds
 
     def _is_final(self, partition: Partition) -> bool:
-        """Whether the high watermark of a replica is that of the log: records above it that were committed are lost."""
+        """Whether the high watermark of a replica is that of the log: records above it that were
+        committed are lost.
+        """
         now, replica = partition.replica.published()
         return (
             replica.role == replication.ROLE_LEADER
@@ -284,9 +343,13 @@ class LedPartition:
         """As `Partition.skip_by_time`, of the leader."""
         return self._at_leader(lambda partition: partition.skip_by_time(offset, start_ms, end_ms))
 
-    def split_points(self, start: int, end: int, max_bytes: int, count: int | None = None) -> list[SplitPoint]:
+    def split_points(
+        self, start: int, end: int, max_bytes: int, count: int | None = None
+    ) -> list[SplitPoint]:
         """As `Partition.split_points`, of the leader."""
-        return self._at_leader(lambda partition: partition.split_points(start, end, max_bytes, count))
+        return self._at_leader(
+            lambda partition: partition.split_points(start, end, max_bytes, count)
+        )
 
     def size_bytes(self) -> int:
         """Bytes in the logs of all segments of the leader."""
@@ -296,7 +359,9 @@ class LedPartition:
         """As `Partition.epoch_end`, from the leader."""
         return self._at_leader(lambda partition: partition.epoch_end(epoch))
 
-    def offset_for_time(self, timestamp_ms: int, isolation: str = "read_uncommitted") -> OffsetAndTimestamp | None:
+    def offset_for_time(
+        self, timestamp_ms: int, isolation: str = "read_uncommitted"
+    ) -> OffsetAndTimestamp | None:
         """As `Partition.offset_for_time`, from the leader."""
         return self._at_leader(lambda partition: partition.offset_for_time(timestamp_ms, isolation))
 

@@ -1,21 +1,26 @@
-"""This module finds and opens the member directories of a set in this process, and classifies the errors of their opening.
+"""This module finds and opens the member directories of a set in this process, and classifies the
+errors of their opening.
 
-MEMBERDIRECTORY-1  a directory whose opening fails by its storage is away, and changes nothing for the others. Errors of this
-    process and of the structure of the set are raised
-MEMBERDIRECTORY-2  a directory is opened only if its own files name it as the expected member. An empty directory in its place, or
-    another one, is away (SETMEMBER-4)
+MEMBERDIRECTORY-1  a directory whose opening fails by its storage is away, and changes nothing for
+    the others. Errors of this process and of the structure of the set are raised
+MEMBERDIRECTORY-2  a directory is opened only if its own files name it as the expected member. An
+    empty directory in its place, or another one, is away (SETMEMBER-4)
 MEMBERDIRECTORY-3  a failed opening leaves no lock and no descriptor
-MEMBERDIRECTORY-4  a member whose lock file was removed or replaced fails, and nothing is made in its place: it may be an empty
-    mount point
+MEMBERDIRECTORY-4  a member whose lock file was removed or replaced fails, and nothing is made in
+    its place: it may be an empty mount point
 MEMBERDIRECTORY-5  a given path with the directory of the member is used before its recorded path
-MEMBERDIRECTORY-6  a directory at a recorded path is used only if its own file has another member at the place where it is open.
-    Otherwise it belongs to the set from which the open directories were copied, or the set was moved: the path must be given
-MEMBERDIRECTORY-7  a place is the same by its path, or by device and inode: links and bind mounts lead to the same directory
-MEMBERDIRECTORY-8  a member that was added after the opening is used by its recorded path: the open directories have the decision.
-    All directories that this process opened may have left the set since then
+MEMBERDIRECTORY-6  a directory at a recorded path is used only if its own file has another member at
+    the place where it is open. Otherwise it belongs to the set from which the open directories were
+    copied, or the set was moved: the path must be given
+MEMBERDIRECTORY-7  a place is the same by its path, or by device and inode: links and bind mounts
+    lead to the same directory
+MEMBERDIRECTORY-8  a member that was added after the opening is used by its recorded path: the open
+    directories have the decision. All directories that this process opened may have left the set
+    since then
 MEMBERDIRECTORY-9  in any case it must be of the set of the open directories (SETMEMBER-6)
-MEMBERDIRECTORY-10  a member whose place was given to another directory has two: the lost one may return. The one with the
-    registered id, at the recorded path, is used before those of MEMBERDIRECTORY-5 and of earlier openings
+MEMBERDIRECTORY-10  a member whose place was given to another directory has two: the lost one may
+    return. The one with the registered id, at the recorded path, is used before those of
+    MEMBERDIRECTORY-5 and of earlier openings
 """
 
 from __future__ import annotations
@@ -68,27 +73,42 @@ def is_away(problem: EmbedlogError) -> bool:
 
 
 def present(found: Found, expected: Member | None = None) -> Membership:
-    """The members that a found directory has recorded. Raises the reason for which it is away (MEMBERDIRECTORY-2)."""
+    """The members that a found directory has recorded. Raises the reason for which it is away
+    (MEMBERDIRECTORY-2).
+    """
     if found.problem is not None:
         raise found.problem
     if found.membership is None:
         if found.meta is None:
-            raise StorageError("there is no directory of the set: its disk may be absent", errno=errno.ENOENT, path=found.path)
-        raise StorageError("the directory does not belong to the set", errno=errno.ENOENT, path=found.path)
+            raise StorageError(
+                "there is no directory of the set: its disk may be absent",
+                errno=errno.ENOENT,
+                path=found.path,
+            )
+        raise StorageError(
+            "the directory does not belong to the set", errno=errno.ENOENT, path=found.path
+        )
     own = found.membership.own
-    if expected is not None and (own.node, own.directory_id) != (expected.node, expected.directory_id):
+    if expected is not None and (own.node, own.directory_id) != (
+        expected.node,
+        expected.directory_id,
+    ):
         raise ReplicaSetError(
-            "another directory is in the place of a member", path=found.path,
+            "another directory is in the place of a member",
+            path=found.path,
             expected=f"node {expected.node}, directory id {expected.directory_id}",
-            found=f"node {own.node}, directory id {own.directory_id}", paths=[str(found.path)],
-        )  # fmt: skip
+            found=f"node {own.node}, directory id {own.directory_id}",
+            paths=[str(found.path)],
+        )
     return found.membership
 
 
 def enter(make: MakeDirectory, path: Path, *, again: bool = False) -> Opened:
-    """Open a member directory with its copy of the decision log (REGISTRATION-1). Raises the errors of `LogDirectory.enter`.
+    """Open a member directory with its copy of the decision log (REGISTRATION-1). Raises the errors
+    of `LogDirectory.enter`.
 
-    `again`: this process has opened the directory before, and removed its clean mark. A mark then belongs to an old copy.
+    `again`: this process has opened the directory before, and removed its clean mark. A mark then
+    belongs to an old copy.
     """
     log_directory = make(path)
     entered: list[Entered] = []
@@ -100,7 +120,8 @@ def enter(make: MakeDirectory, path: Path, *, again: bool = False) -> Opened:
         if not entered:
             raise StorageError("the file of the members disappeared", errno=errno.ENOENT, path=path)
         own = entered[0].membership
-        log_directory.context.reacquire = log_directory.directory.check_lock  # a lost directory fails (MEMBERDIRECTORY-4)
+        # a lost directory fails (MEMBERDIRECTORY-4)
+        log_directory.context.reacquire = log_directory.directory.check_lock
         log_directory.context.node_slot = 0  # it belongs to a set; the registration names the slot
         registered = own.registration_id == own.registered_id
         log_directory.directory.broker_epoch = own.broker_epoch if registered else -1
@@ -109,9 +130,14 @@ def enter(make: MakeDirectory, path: Path, *, again: bool = False) -> Opened:
         found = directory.decision_log(is_new_member=is_new_member)
         mode = log_directory.config.file_mode
         copy = Copy(
-            own.node, found, mode, log_directory.touch, directory.present_decision_log,
-            UUID(bytes=id_bytes(own.own.directory_id)), own.openings,
-        )  # fmt: skip
+            own.node,
+            found,
+            mode,
+            log_directory.touch,
+            directory.present_decision_log,
+            UUID(bytes=id_bytes(own.own.directory_id)),
+            own.openings,
+        )
         undo.pop_all()
     return Opened(entered[0], directory, copy)
 
@@ -119,7 +145,9 @@ def enter(make: MakeDirectory, path: Path, *, again: bool = False) -> Opened:
 def with_rack(opened: Opened, rack: str | None) -> Opened:
     """The directory with another rack, which its registration stores."""
     own = opened.entered.membership
-    every = tuple(member._replace(rack=rack) if member.node == own.node else member for member in own.members)
+    every = tuple(
+        member._replace(rack=rack) if member.node == own.node else member for member in own.members
+    )
     return opened._replace(entered=opened.entered._replace(membership=own._replace(members=every)))
 
 
@@ -133,11 +161,18 @@ def _note(directory: LogDirectory, entered: list[Entered], *, again: bool) -> No
     def preparing(first: bool) -> None:
         if directory.read_only:
             found = members.read(directory.path)
-            result = None if found is None else Entered(directory.path, found, found.registration_id)
+            result = (
+                None if found is None else Entered(directory.path, found, found.registration_id)
+            )
         else:
             opened = directory.directory
             opening = Opening(
-                directory.path, first, opened.clean and not again, marks[-1] if marks else -1, opened.foreign, opened.created_ns()
+                directory.path,
+                first,
+                opened.clean and not again,
+                marks[-1] if marks else -1,
+                opened.foreign,
+                opened.created_ns(),
             )
             result = registration.enter(opening, directory.config.file_mode)
             if result is not None and first:
@@ -146,7 +181,8 @@ def _note(directory: LogDirectory, entered: list[Entered], *, again: bool) -> No
             entered.append(result)
 
     directory.directory.in_set = True
-    directory.directory.beginning, directory.preparing = beginning, preparing
+    directory.directory.beginning = beginning
+    directory.preparing = preparing
 
 
 class MemberPlaces:
@@ -165,41 +201,68 @@ class MemberPlaces:
         self._first = set(nodes)
 
     def find(
-        self, member: Member, opened: Sequence[Opened], earlier: Path | None = None, registered_id: UUID | None = None
+        self,
+        member: Member,
+        opened: Sequence[Opened],
+        earlier: Path | None = None,
+        registered_id: UUID | None = None,
     ) -> Path:
         """The directory of a member, beside those that are open.
 
-        `earlier` is the path at which this process had it open, `registered_id` its registration id in the decisions. Raises the
-        reason for which it is away.
+        `earlier` is the path at which this process had it open, `registered_id` its registration id
+        in the decisions. Raises the reason for which it is away.
         """
         others = [each for each in opened if each.node != member.node]
         known = [(each.entered.membership, each.path) for each in others]
         found = self._successor(member, known, earlier, registered_id)
         if found is None:
-            found = members.found_in(earlier) if earlier is not None else self._given_as(member, others)
+            found = (
+                members.found_in(earlier) if earlier is not None else self._given_as(member, others)
+            )
         if found is None:
             found = members.found_in(Path(member.path))
             own = present(found, member)
-            if (self._first is None or member.node in self._first) and not members.is_beside(own, known):
+            if (self._first is None or member.node in self._first) and not members.is_beside(
+                own, known
+            ):
                 raise ReplicaSetError(
-                    "the directory is recorded beside others than those that are open: give its path if it belongs to them",
-                    path=found.path, expected=[str(path) for _, path in known], found=own.others_paths, paths=[member.path],
-                )  # fmt: skip
+                    "the directory is recorded beside others than those that are open: give its "
+                    "path if it belongs to them",
+                    path=found.path,
+                    expected=[str(path) for _, path in known],
+                    found=own.others_paths,
+                    paths=[member.path],
+                )
         present(found, member)
-        members.check_one_set([*(Found(each.path, membership=each.entered.membership) for each in others), found])
+        members.check_one_set(
+            [*(Found(each.path, membership=each.entered.membership) for each in others), found]
+        )
         return found.path
 
     @staticmethod
     def _successor(
-        member: Member, opened: Sequence[tuple[Membership, Path]], earlier: Path | None, registered_id: UUID | None
+        member: Member,
+        opened: Sequence[tuple[Membership, Path]],
+        earlier: Path | None,
+        registered_id: UUID | None,
     ) -> Found | None:
-        """The registered directory at the recorded path, if this process had another one open (MEMBERDIRECTORY-10)."""
+        """The registered directory at the recorded path, if this process had another one open
+        (MEMBERDIRECTORY-10).
+        """
         recorded = Path(member.path)
-        if registered_id is None or recorded == earlier or (earlier is not None and members.is_same(recorded, earlier)):
+        if (
+            registered_id is None
+            or recorded == earlier
+            or (earlier is not None and members.is_same(recorded, earlier))
+        ):
             return None
         found = members.found_in(recorded)
         own = found.membership
-        if own is None or own.registration_id != registered_id or own.own.directory_id != member.directory_id:
+        if (
+            own is None
+            or own.registration_id != registered_id
+            or own.own.directory_id != member.directory_id
+        ):
             return None
         return found if members.is_beside(own, opened) else None
 
@@ -210,13 +273,18 @@ class MemberPlaces:
             if path not in used:
                 found = members.found_in(path)
                 own = found.membership.own if found.membership is not None else None
-                if own is not None and (own.node, own.directory_id) == (member.node, member.directory_id):
+                if own is not None and (own.node, own.directory_id) == (
+                    member.node,
+                    member.directory_id,
+                ):
                     return found
         return None
 
 
 def leave_earlier(directory: LogDirectory) -> None:
-    """Give back an earlier opening of a directory that is opened again; its objects raise ReopenedError from now on."""
+    """Give back an earlier opening of a directory that is opened again; its objects raise
+    ReopenedError from now on.
+    """
 
     def check_open() -> None:
         raise ReopenedError("the directory was opened again", path=directory.path)
@@ -226,7 +294,9 @@ def leave_earlier(directory: LogDirectory) -> None:
 
 
 def leave_in_order(directory: LogDirectory, *, earlier: bool = False) -> None:
-    """Leave a directory in order, if it does not fail, and give it back in any case. `earlier`: its objects are used further."""
+    """Leave a directory in order, if it does not fail, and give it back in any case. `earlier`: its
+    objects are used further.
+    """
     try:
         with contextlib.suppress(EmbedlogError):
             directory.leave()
@@ -245,17 +315,24 @@ def _release(directory: LogDirectory) -> None:
 
 
 def is_unchanged(opened: Opened) -> bool:
-    """Whether lock file, control page and registration id are those that this process uses. Raises StorageError."""
+    """Whether lock file, control page and registration id are those that this process uses. Raises
+    StorageError.
+    """
     directory = opened.directory.log_directory.directory
     own = present(members.found_in(opened.path))
-    if own.registration_id != opened.entered.membership.registration_id or not directory.holds_lock():
+    if (
+        own.registration_id != opened.entered.membership.registration_id
+        or not directory.holds_lock()
+    ):
         return False
     page = directory.page
     return page is not None and _is_mapped(page, opened.path / file_names.CONTROL)
 
 
 def _is_mapped(page: system.Page, path: Path) -> bool:
-    """Whether a store into the page reaches the file with this name: after a new mount the numbers of the file may be equal."""
+    """Whether a store into the page reaches the file with this name: after a new mount the numbers
+    of the file may be equal.
+    """
     page.touch_topics()
     with files.opened(path, files.READ) as fd:
         now = system.Page(fd, False, page.locked)

@@ -1,16 +1,21 @@
-"""Members of a set of directories, recorded in the file `embedlog.replicas` of each one (`docs/protocol.md`, QUORUM-1).
+"""Members of a set of directories, recorded in the file `embedlog.replicas` of each one
+(`docs/protocol.md`, QUORUM-1).
 
 SETMEMBER-1  the file is replaced as a whole; its writer holds the open lock of the directory
-SETMEMBER-2  a set-up first writes the planned members into every directory, then the identities, then makes the first decision.
-    A repeat completes an interrupted one with the same numbers and ids
+SETMEMBER-2  a set-up first writes the planned members into every directory, then the identities,
+    then makes the first decision. A repeat completes an interrupted one with the same numbers and
+    ids
 SETMEMBER-3  a directory belongs to a set by cluster id, node and directory id; its path may change
-SETMEMBER-4  an empty directory in the place of a registered one is not prepared again: its disk may be absent
-SETMEMBER-5  a new registration id is on disk before anything is written in its name; the registered one remains beside it
-SETMEMBER-6  two directories of one cluster and one generation are of one set if the members of one of them name the other. Of two
-    members, the one that was added later names the other one, also after a crash between the steps of a growth. A directory
-    that was away names members that have left since, so the relation is followed over several directories
-SETMEMBER-7  a directory of an earlier generation is of the set only if one of the last generation names it. Its own members do
-    not count: it may have been retired by force
+SETMEMBER-4  an empty directory in the place of a registered one is not prepared again: its disk may
+    be absent
+SETMEMBER-5  a new registration id is on disk before anything is written in its name; the registered
+    one remains beside it
+SETMEMBER-6  two directories of one cluster and one generation are of one set if the members of one
+    of them name the other. Of two members, the one that was added later names the other one, also
+    after a crash between the steps of a growth. A directory that was away names members that have
+    left since, so the relation is followed over several directories
+SETMEMBER-7  a directory of an earlier generation is of the set only if one of the last generation
+    names it. Its own members do not count: it may have been retired by force
 """
 
 from __future__ import annotations
@@ -31,13 +36,24 @@ from embedlog.storage.json_file import JsonFile
 
 VERSION: Final = 1
 MEMBERS_MAX: Final = 64  # bits of the ISR in a control page
-OPENINGS_MAX: Final = 64  # of one directory without a majority; then the oldest one but the registered one is forgotten
-_REMEDY = "restore the file from another copy of the directory; without it the directory belongs to no set"
-_FILE = JsonFile("members", "the directories of a set of replicas; written by embedlog, change them through it", VERSION, _REMEDY)
+# of one directory without a majority; then the oldest one but the registered one is forgotten
+OPENINGS_MAX: Final = 64
+_REMEDY = (
+    "restore the file from another copy of the directory; without it the directory belongs to no "
+    "set"
+)
+_FILE = JsonFile(
+    "members",
+    "the directories of a set of replicas; written by embedlog, change them through it",
+    VERSION,
+    _REMEDY,
+)
 
 
 class Member(NamedTuple):
-    """One directory of a set. A directory with `replicas=False` is a witness: it votes and has no partitions of topics."""
+    """One directory of a set. A directory with `replicas=False` is a witness: it votes and has no
+    partitions of topics.
+    """
 
     node: int
     directory_id: str
@@ -51,15 +67,18 @@ class Member(NamedTuple):
 class Membership(NamedTuple):
     """The content of `embedlog.replicas`.
 
-    `registration_id` is that of the directory now. `registered_id` and `broker_epoch` are those of its last registration in the
-    decision log, None and -1 before the first one. `alone`: the directory was written without its set since then. `created_ns`:
-    the birth time of `embedlog.door` at that registration, None if it is not known (REGISTRATION-4). `replaces`: the directory
-    was prepared empty, to get the place of another one, and no registration of it is recorded yet.
+    `registration_id` is that of the directory now. `registered_id` and `broker_epoch` are those of
+    its last registration in the decision log, None and -1 before the first one. `alone`: the
+    directory was written without its set since then. `created_ns`: the birth time of
+    `embedlog.door` at that registration, None if it is not known (REGISTRATION-4). `replaces`: the
+    directory was prepared empty, to get the place of another one, and no registration of it is
+    recorded yet.
 
-    `openings`: an id for each opening of the directory by a first process. The first one is that of the last recorded
-    registration, the last one is the present one. Those between them may be registered, too: their processes were killed before
-    they recorded it, or reached no majority (REGISTRATION-2). `births`: the birth time of `embedlog.door` at each of them, or
-    at the opening after the last orderly close, as far as it is known; a file of an earlier version has none.
+    `openings`: an id for each opening of the directory by a first process. The first one is that of
+    the last recorded registration, the last one is the present one. Those between them may be
+    registered, too: their processes were killed before they recorded it, or reached no majority
+    (REGISTRATION-2). `births`: the birth time of `embedlog.door` at each of them, or at the opening
+    after the last orderly close, as far as it is known; a file of an earlier version has none.
     """
 
     cluster_id: str
@@ -85,7 +104,8 @@ class Membership(NamedTuple):
     def with_opening(self, opening: UUID, created_ns: int | None, *, fresh: bool) -> Membership:
         """These members after one more opening of the directory, which has this birth time.
 
-        `fresh`: it was closed in order. So a copy stands for the directory, and each of its openings gets the birth time.
+        `fresh`: it was closed in order. So a copy stands for the directory, and each of its
+        openings gets the birth time.
         """
         kept = self.openings[:1] + self.openings[1:][-(OPENINGS_MAX - 2) :]
         births = (*(created_ns if fresh else self.birth_at(each) for each in kept), created_ns)
@@ -99,7 +119,9 @@ class Membership(NamedTuple):
         return self._replace(openings=kept, births=tuple(self.birth_at(each) for each in kept))
 
     def birth_at(self, opening: UUID | None) -> int | None:
-        """The birth time of the directory when this opening of it was registered; None if it is not known."""
+        """The birth time of the directory when this opening of it was registered; None if it is not
+        known.
+        """
         if opening in self.openings and len(self.births) == len(self.openings):
             return self.births[self.openings.index(opening)]
         return self.created_ns
@@ -165,32 +187,62 @@ def _encode_member(member: Member) -> dict[str, Any]:
 def _decode(path: Path, data: bytes) -> Membership:
     generation, rest = _FILE.decode(path, data)
     try:
-        cluster_id, node = _text(rest.pop("cluster_id")), _number(rest.pop("node"))
-        registration_id, registered = _uuid(rest.pop("registration_id")), rest.pop("registered_id")
-        broker_epoch, alone = rest.pop("broker_epoch"), rest.pop("alone")
+        cluster_id = _text(rest.pop("cluster_id"))
+        node = _number(rest.pop("node"))
+        registration_id = _uuid(rest.pop("registration_id"))
+        registered = rest.pop("registered_id")
+        broker_epoch = rest.pop("broker_epoch")
+        alone = rest.pop("alone")
         created_ns = rest.pop("created_ns", None)  # a file of an earlier version has none
         openings = rest.pop("openings", [])  # likewise
         births = rest.pop("births", [])
         replaces = rest.pop("replaces", False)
-        cluster_generation, entries = _number(rest.pop("cluster_generation")), rest.pop("members")
-        if type(broker_epoch) is not int or not -1 <= broker_epoch <= LONG_MAX or {type(alone), type(replaces)} != {bool}:
-            raise ValueError(f"broker epoch {broker_epoch!r:.100}, alone {alone!r:.100}, replaces {replaces!r:.100}")
-        if not all(each is None or (type(each) is int and 0 < each <= LONG_MAX) for each in (created_ns, *births)):
+        cluster_generation = _number(rest.pop("cluster_generation"))
+        entries = rest.pop("members")
+        if (
+            type(broker_epoch) is not int
+            or not -1 <= broker_epoch <= LONG_MAX
+            or {type(alone), type(replaces)} != {bool}
+        ):
+            raise ValueError(
+                f"broker epoch {broker_epoch!r:.100}, alone {alone!r:.100}, replaces "
+                f"{replaces!r:.100}"
+            )
+        if not all(
+            each is None or (type(each) is int and 0 < each <= LONG_MAX)
+            for each in (created_ns, *births)
+        ):
             raise ValueError(f"created_ns {created_ns!r:.100}, births {births!r:.100}")
         if not isinstance(openings, list) or len(openings) > OPENINGS_MAX:
             raise ValueError(f"openings {openings!r:.100}")
         if not isinstance(entries, list) or not 0 < len(entries) <= MEMBERS_MAX:
             raise ValueError(f"a set has 1 to {MEMBERS_MAX} members")
-        members = tuple(sorted((_decode_member(entry) for entry in entries), key=lambda member: member.node))
+        members = tuple(
+            sorted((_decode_member(entry) for entry in entries), key=lambda member: member.node)
+        )
         _check_members(members, node)
         opening_ids = tuple(map(_uuid, openings))
         registered_id = None if registered is None else _uuid(registered)
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise ForeignDirectoryError(f"the members cannot be read ({problem!r:.300}); {_REMEDY}", path=path) from problem
+        raise ForeignDirectoryError(
+            f"the members cannot be read ({problem!r:.300}); {_REMEDY}", path=path
+        ) from problem
     return Membership(
-        cluster_id, node, registration_id, members, registered_id, broker_epoch, alone, cluster_generation, generation,
-        created_ns, rest, opening_ids, replaces, tuple(births),
-    )  # fmt: skip
+        cluster_id,
+        node,
+        registration_id,
+        members,
+        registered_id,
+        broker_epoch,
+        alone,
+        cluster_generation,
+        generation,
+        created_ns,
+        rest,
+        opening_ids,
+        replaces,
+        tuple(births),
+    )
 
 
 def _decode_member(entry: object) -> Member:
@@ -205,13 +257,19 @@ def _decode_member(entry: object) -> Member:
         others=rest,
     )
     id_bytes(member.directory_id)
-    if not (member.rack is None or isinstance(member.rack, str)) or {type(member.voter), type(member.replicas)} != {bool}:
-        raise ValueError(f"rack {member.rack!r}, voter {member.voter!r}, replicas {member.replicas!r}")
+    if not (member.rack is None or isinstance(member.rack, str)) or {
+        type(member.voter),
+        type(member.replicas),
+    } != {bool}:
+        raise ValueError(
+            f"rack {member.rack!r}, voter {member.voter!r}, replicas {member.replicas!r}"
+        )
     return member
 
 
 def _check_members(members: tuple[Member, ...], node: int) -> None:
-    nodes, ids = {member.node for member in members}, {member.directory_id for member in members}
+    nodes = {member.node for member in members}
+    ids = {member.directory_id for member in members}
     if len(nodes) != len(members) or len(ids) != len(members):
         raise ValueError("a node or a directory id occurs twice")
     if node not in nodes:
@@ -240,7 +298,9 @@ def _uuid(value: object) -> UUID:
 
 
 class Found(NamedTuple):
-    """One given directory: its path, its identity and members as far as it has them. `problem`: the reason why it is away."""
+    """One given directory: its path, its identity and members as far as it has them. `problem`: the
+    reason why it is away.
+    """
 
     path: Path
     meta: MetaProperties | None = None
@@ -254,7 +314,9 @@ class Found(NamedTuple):
 
 
 class CheckedSet(NamedTuple):
-    """The given directories in their order, and the members with the highest generation; None before the first set-up."""
+    """The given directories in their order, and the members with the highest generation; None
+    before the first set-up.
+    """
 
     found: tuple[Found, ...]
     membership: Membership | None
@@ -262,15 +324,18 @@ class CheckedSet(NamedTuple):
     @property
     def is_registered(self) -> bool:
         """Whether the decision log of the set has a registration."""
-        return any(each.membership is not None and each.membership.registered_id is not None for each in self.found)
+        return any(
+            each.membership is not None and each.membership.registered_id is not None
+            for each in self.found
+        )
 
 
 def check_set(paths: Iterable[str | os.PathLike[str]], *, alone: bool = False) -> CheckedSet:
     """Read and compare the given directories (QUORUM-1). Changes nothing.
 
-    A directory that is missing, damaged or cannot be read is away, not an error. Raises ReplicaSetError if one is given twice, if
-    one is a clone, and if they belong to different sets. One directory of a larger set is refused, too, unless it is opened
-    `alone`.
+    A directory that is missing, damaged or cannot be read is away, not an error. Raises
+    ReplicaSetError if one is given twice, if one is a clone, and if they belong to different sets.
+    One directory of a larger set is refused, too, unless it is opened `alone`.
     """
     given = [Path(path) for path in paths]
     check_doubles(given)
@@ -288,10 +353,13 @@ def check_set(paths: Iterable[str | os.PathLike[str]], *, alone: bool = False) -
 
 
 def check_alone(path: Path, membership: Membership) -> None:
-    """Raises ReplicaSetError if a directory has fellow members, without which it must not be written."""
+    """Raises ReplicaSetError if a directory has fellow members, without which it must not be
+    written.
+    """
     if len(membership.members) > 1:
         raise ReplicaSetError(
-            "the directory belongs to a set: open all of its directories, or this one with read_only=True or alone=True",
+            "the directory belongs to a set: open all of its directories, or this one with "
+            "read_only=True or alone=True",
             path=path,
             expected=f"{len(membership.members)} directories",
             found="one",
@@ -317,7 +385,10 @@ def check_doubles(paths: list[Path]) -> None:
         facts = files.lstat(real)
         for place in {real, real if facts is None else (facts.device, facts.inode)}:
             if place in places:
-                raise ReplicaSetError("the same directory is given twice", paths=[os.fspath(places[place]), os.fspath(path)])
+                raise ReplicaSetError(
+                    "the same directory is given twice",
+                    paths=[os.fspath(places[place]), os.fspath(path)],
+                )
             places[place] = path
 
 
@@ -338,7 +409,9 @@ def _check_clusters(found: Iterable[Found]) -> None:
 
 
 def _check_clones(found: Iterable[Found]) -> None:
-    """No two directories have one directory id or one node, in their identity or in their members."""
+    """No two directories have one directory id or one node, in their identity or in their
+    members.
+    """
     for kind in ("directory id", "node"):
         claims: dict[object, list[str]] = {}
         for each in found:
@@ -347,15 +420,19 @@ def _check_clones(found: Iterable[Found]) -> None:
             if value is not None and len(paths) > 1:
                 count = "two" if len(paths) == 2 else len(paths)
                 raise ReplicaSetError(
-                    f"{count} directories have one {kind}: one is a copy of the other, or was set up alone",
+                    f"{count} directories have one {kind}: one is a copy of the other, or was set "
+                    "up alone",
                     found=value,
                     paths=paths,
                 )
 
 
 def _claimed(found: Found, kind: str) -> object:
-    """The node or the directory id of a directory, of which its two files must agree. Raises ReplicaSetError."""
-    meta, own = found.meta, None if found.membership is None else found.membership.own
+    """The node or the directory id of a directory, of which its two files must agree. Raises
+    ReplicaSetError.
+    """
+    meta = found.meta
+    own = None if found.membership is None else found.membership.own
     claims = {getattr(meta, "node_id" if kind == "node" else "directory_id", None)}
     claims |= {getattr(own, "node" if kind == "node" else "directory_id", None)}
     claims -= {None}
@@ -370,37 +447,58 @@ def _claimed(found: Found, kind: str) -> object:
 
 
 def check_one_set(found: Iterable[Found]) -> None:
-    """Raises ReplicaSetError unless all directories that have members are of one set (SETMEMBER-6, SETMEMBER-7)."""
+    """Raises ReplicaSetError unless all directories that have members are of one set (SETMEMBER-6,
+    SETMEMBER-7).
+    """
     known = {each.path: each.membership for each in found if each.membership is not None}
     if not known:
         return
     first, newest = max(known.items(), key=lambda each: _age(each[1]))
-    left = {path: own for path, own in known.items() if own.cluster_generation == newest.cluster_generation}
+    left = {
+        path: own
+        for path, own in known.items()
+        if own.cluster_generation == newest.cluster_generation
+    }
     linked: list[Membership] = []
     reached = [first]
     while reached:
         linked += [left.pop(path) for path in reached]
-        reached = [path for path, own in left.items() if any(_names(own, one) or _names(one, own) for one in linked)]
+        reached = [
+            path
+            for path, own in left.items()
+            if any(_names(own, one) or _names(one, own) for one in linked)
+        ]
     for path, own in known.items():
         if own.cluster_generation == newest.cluster_generation:
             if path in left:
                 raise ReplicaSetError(
                     "the directories belong to two sets: neither one names the other as a member",
-                    path=path, expected=_nodes(newest), found=_nodes(own), paths=[os.fspath(first), os.fspath(path)],
-                )  # fmt: skip
+                    path=path,
+                    expected=_nodes(newest),
+                    found=_nodes(own),
+                    paths=[os.fspath(first), os.fspath(path)],
+                )
         elif not any(_names(one, own) for one in linked):
             raise ReplicaSetError(
                 "the directory belongs to another generation of the set",
-                path=path, expected=newest.cluster_generation, found=own.cluster_generation, paths=[os.fspath(path)],
-            )  # fmt: skip
+                path=path,
+                expected=newest.cluster_generation,
+                found=own.cluster_generation,
+                paths=[os.fspath(path)],
+            )
 
 
 def is_beside(found: Membership, others: Iterable[tuple[Membership, Path]]) -> bool:
-    """Whether a directory has recorded one of these other members at the path where it is, or at one to the same directory.
+    """Whether a directory has recorded one of these other members at the path where it is, or at
+    one to the same directory.
 
     False for a directory of the set from which all the others were copied.
     """
-    recorded = {(each.node, each.directory_id): each.path for each in found.members if each.node != found.node}
+    recorded = {
+        (each.node, each.directory_id): each.path
+        for each in found.members
+        if each.node != found.node
+    }
     pairs = [(recorded.get((other.node, other.own.directory_id)), path) for other, path in others]
     known = [(Path(text), path) for text, path in pairs if text is not None]
     return any(one == path for one, path in known) or any(is_same(one, path) for one, path in known)
@@ -418,12 +516,19 @@ def is_same(one: Path, other: Path) -> bool:
 
 def _age(membership: Membership) -> tuple[bool, int, int]:
     """The order of the members of several directories: the highest are the newest ones."""
-    return membership.registered_id is not None, membership.cluster_generation, membership.generation
+    return (
+        membership.registered_id is not None,
+        membership.cluster_generation,
+        membership.generation,
+    )
 
 
 def _names(one: Membership, other: Membership) -> bool:
     """Whether the members of a directory have another directory."""
-    return any((each.node, each.directory_id) == (other.node, other.own.directory_id) for each in one.members)
+    return any(
+        (each.node, each.directory_id) == (other.node, other.own.directory_id)
+        for each in one.members
+    )
 
 
 def _nodes(membership: Membership) -> str:
@@ -431,7 +536,9 @@ def _nodes(membership: Membership) -> str:
 
 
 def _check_members_of(checked: CheckedSet, newest: Membership) -> None:
-    """Raises ReplicaSetError for another directory in the place of a member, and for directories of other sets."""
+    """Raises ReplicaSetError for another directory in the place of a member, and for directories of
+    other sets.
+    """
     members = {member.node: member for member in newest.members}
     for each in checked.found:
         own = each.membership

@@ -1,14 +1,18 @@
-"""This module holds the open directories of a set in this process: which of them answer, and the partitions in them.
+"""This module holds the open directories of a set in this process: which of them answer, and the
+partitions in them.
 
-OPENDIRECTORY-1  a directory fails for this process on an error of its storage (REPLICA-18). Errors of the process itself, such as
-    a lack of descriptors, are raised to the caller and change nothing
-OPENDIRECTORY-2  a failed directory is not used until `retry_ns`. The pause doubles with each failure, up to 30 s, and is the
-    first one again after a minute without a failure
-OPENDIRECTORY-3  an error belongs to the directory that contains its path, to the inner one of two. An error without a path
-    belongs to none
-OPENDIRECTORY-4  a directory that returns is another object; a change of `changes` shows its users that they must look again
-OPENDIRECTORY-5  a failed election is not tried again for 100 ms, unless a directory returns or a decision is made. Without a
-    majority this is so for all partitions. Calls that wait need little processor time
+OPENDIRECTORY-1  a directory fails for this process on an error of its storage (REPLICA-18). Errors
+    of the process itself, such as a lack of descriptors, are raised to the caller and change
+    nothing
+OPENDIRECTORY-2  a failed directory is not used until `retry_ns`. The pause doubles with each
+    failure, up to 30 s, and is the first one again after a minute without a failure
+OPENDIRECTORY-3  an error belongs to the directory that contains its path, to the inner one of two.
+    An error without a path belongs to none
+OPENDIRECTORY-4  a directory that returns is another object; a change of `changes` shows its users
+    that they must look again
+OPENDIRECTORY-5  a failed election is not tried again for 100 ms, unless a directory returns or a
+    decision is made. Without a majority this is so for all partitions. Calls that wait need little
+    processor time
 """
 
 from __future__ import annotations
@@ -42,21 +46,34 @@ if TYPE_CHECKING:
 
 PAUSES_NS: Final = tuple(seconds * 1_000_000_000 for seconds in (1, 2, 4, 8, 16, 30))
 STORAGE: Final = frozenset(
-    {errno.EIO, errno.ENODEV, errno.ENXIO, errno.EROFS, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.ENOTDIR}
+    {
+        errno.EIO,
+        errno.ENODEV,
+        errno.ENXIO,
+        errno.EROFS,
+        errno.ESTALE,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.ENOENT,
+        errno.ENOTDIR,
+    }
 )
 UNDECIDED_NS: Final = 100_000_000
-DAMAGE: Final = (CorruptRecordError, ForeignDirectoryError, UnknownTopicOrPartitionError)  # of what cannot be loaded
+# of what cannot be loaded
+DAMAGE: Final = (CorruptRecordError, ForeignDirectoryError, UnknownTopicOrPartitionError)
 QUIET_NS: Final = 60_000_000_000  # without a failure, after which the pauses begin again
 
 
 class Limit:
-    """Repetitions of one change, after pauses that double from 1 to 30 s: two processes must not undo each other for ever.
+    """Repetitions of one change, after pauses that double from 1 to 30 s: two processes must not
+    undo each other for ever.
 
     The first one is free, and so is one after a minute without any.
     """
 
     def __init__(self) -> None:
-        self._count, self._last_ns = 0, 0
+        self._count = 0
+        self._last_ns = 0
 
     def next_ns(self) -> int:
         """The time from which the change may be made again."""
@@ -72,10 +89,13 @@ class Limit:
 
 
 class Damage:
-    """A replica that this process found damaged, or without its directory. `repair` limits the repairs."""
+    """A replica that this process found damaged, or without its directory. `repair` limits the
+    repairs.
+    """
 
     def __init__(self) -> None:
-        self._found, self.repair = Limit(), Limit()
+        self._found = Limit()
+        self.repair = Limit()
 
     def found(self) -> None:
         """Do not use the replica for a while."""
@@ -94,7 +114,9 @@ class Words(Protocol):
 
 
 class ReopenedError(EmbedlogError):
-    """The directory was opened again, and this object belongs to its earlier opening. Never leaves the package."""
+    """The directory was opened again, and this object belongs to its earlier opening. Never leaves
+    the package.
+    """
 
 
 class Directory(Protocol):
@@ -109,7 +131,9 @@ class Directory(Protocol):
         """
 
     def is_loaded(self, topic: str, number: int) -> bool:
-        """Whether the partition may have records since its orderly close: it is open here, or not closed in order."""
+        """Whether the partition may have records since its orderly close: it is open here, or not
+        closed in order.
+        """
 
     def was_made(self, topic_id: UUID, number: int) -> bool:
         """Whether this opening has made the partition here."""
@@ -125,12 +149,16 @@ class Directory(Protocol):
         """Raises StorageError if the directory was removed or replaced since it was opened."""
 
     def renew(self, place: Place, state: State) -> bool:
-        """Set a partition aside that cannot be loaded, and make an empty one; False if it was loaded meanwhile."""
+        """Set a partition aside that cannot be loaded, and make an empty one; False if it was
+        loaded meanwhile.
+        """
 
 
 @dataclass
 class OpenDirectory:
-    """One directory of the set. `directory` is None while it is away; `problem` is the reason, None if it is usable."""
+    """One directory of the set. `directory` is None while it is away; `problem` is the reason, None
+    if it is usable.
+    """
 
     node: int
     slot: int
@@ -160,40 +188,54 @@ class OpenDirectories:
         lag_time_ms: int = 30_000,
         rates: tuple[int | None, int | None] = (None, None),
     ) -> None:
-        """`lock_wait_ms`: a lock that is not had in this time is a failure of its directory (REPLICA-18).
+        """`lock_wait_ms`: a lock that is not had in this time is a failure of its directory
+        (REPLICA-18).
 
-        `lag_time_ms`: `replica.lag.time.max.ms`, which is also the longest time for a lock. `rates`: of throttled copies out of a
-        directory, and into it.
+        `lag_time_ms`: `replica.lag.time.max.ms`, which is also the longest time for a lock.
+        `rates`: of throttled copies out of a directory, and into it.
         """
         self._directories = {member.node: member for member in members}
         self._mutex = threading.Lock()
-        self._words, self.read_only = words, read_only
-        self.follow: Callable[[], None] = lambda: None  # opens the directories that other processes have added
-        self.appended: Callable[[Place, str], None] = lambda place, topic: None  # called after an append with acks=1
+        self._words = words
+        self.read_only = read_only
+        # opens the directories that other processes have added
+        self.follow: Callable[[], None] = lambda: None
+        # called after an append with acks=1
+        self.appended: Callable[[Place, str], None] = lambda place, topic: None
         self.rates = rates
         self.lag_ns = lag_time_ms * 1_000_000
         self._lock_wait_ns = min(lock_wait_ms, lag_time_ms) * 1_000_000
         self.changes = 0  # OPENDIRECTORY-4
         self._damaged: dict[tuple[int, str], str] = {}  # the problem by node and partition
         self._left: dict[Path, int] = {}  # directories that have left the set, with their nodes
-        self._undecided: dict[Place | None, tuple[tuple[int, int], int, str]] = {}  # OPENDIRECTORY-5
+        # OPENDIRECTORY-5
+        self._undecided: dict[Place | None, tuple[tuple[int, int], int, str]] = {}
 
     def __iter__(self) -> Iterator[OpenDirectory]:
         return iter(list(self._directories.values()))
 
     def undecided(self, place: Place | None = None) -> str:
-        """The reason why an election failed a short time ago, if nothing has changed since; otherwise empty.
+        """The reason why an election failed a short time ago, if nothing has changed since;
+        otherwise empty.
 
         Without a place: because there was no majority.
         """
         found = self._undecided.get(place)
-        if found is None or found[0] != (self.changes, self.version()) or system.boot_ns() >= found[1]:
+        if (
+            found is None
+            or found[0] != (self.changes, self.version())
+            or system.boot_ns() >= found[1]
+        ):
             return ""
         return found[2]
 
     def note_undecided(self, place: Place | None, reason: str) -> None:
         """An election found no majority, or no replica for a place (OPENDIRECTORY-5)."""
-        self._undecided[place] = (self.changes, self.version()), system.boot_ns() + UNDECIDED_NS, reason
+        self._undecided[place] = (
+            (self.changes, self.version()),
+            system.boot_ns() + UNDECIDED_NS,
+            reason,
+        )
 
     def get(self, node: int) -> OpenDirectory | None:
         """The directory of a node if it is usable now, otherwise None."""
@@ -239,9 +281,15 @@ class OpenDirectories:
             self._damaged.pop((node, partition), None)
 
     def damage(self, node: int) -> str | None:
-        """The damaged replicas in a directory, as far as this process has found them; None without one."""
-        found = sorted((name, text) for (each, name), text in list(self._damaged.items()) if each == node)
-        return "; ".join(f"the replica of {name} is damaged: {text}" for name, text in found) or None
+        """The damaged replicas in a directory, as far as this process has found them; None without
+        one.
+        """
+        found = sorted(
+            (name, text) for (each, name), text in list(self._damaged.items()) if each == node
+        )
+        return (
+            "; ".join(f"the replica of {name} is damaged: {text}" for name, text in found) or None
+        )
 
     def remove(self, node: int) -> None:
         """Forget a directory that left the set."""
@@ -249,11 +297,15 @@ class OpenDirectories:
             gone = self._directories.get(node)
             if gone is not None and gone.directory is not None:
                 self._left[gone.directory.path] = node
-            self._directories = {other: member for other, member in self._directories.items() if other != node}
+            self._directories = {
+                other: member for other, member in self._directories.items() if other != node
+            }
             self.changes += 1
 
     def left(self, node: int) -> list[Path]:
-        """The directories of a node that has left the set, as far as this process had opened them."""
+        """The directories of a node that has left the set, as far as this process had opened
+        them.
+        """
         return [path for path, each in list(self._left.items()) if each == node]
 
     def slots(self) -> Mapping[int, int]:
@@ -263,7 +315,9 @@ class OpenDirectories:
     # ---- waits -----------------------------------------------------------------------------------
 
     def version(self) -> int:
-        """A number that changes with each decision. Order: read it, then the decisions, then `wait` for a change."""
+        """A number that changes with each decision. Order: read it, then the decisions, then `wait`
+        for a change.
+        """
         return self._words.version() if self._words is not None else 0
 
     def followed(self, version: int) -> list[tuple[system.Page, int]]:
@@ -271,11 +325,17 @@ class OpenDirectories:
         return [] if self._words is None else self._words.followed(version)
 
     def lock_deadline(self, deadline_ns: int) -> int:
-        """The time until which one lock is waited for: before the deadline, another directory may take over."""
+        """The time until which one lock is waited for: before the deadline, another directory may
+        take over.
+        """
         return min(deadline_ns, system.boot_ns() + self._lock_wait_ns)
 
-    def wait(self, version: int, until_ns: int, tails: Sequence[tuple[system.Page, int]] = ()) -> None:
-        """Sleep until the next decision after `version` or a committed record at a tail, at most until a time."""
+    def wait(
+        self, version: int, until_ns: int, tails: Sequence[tuple[system.Page, int]] = ()
+    ) -> None:
+        """Sleep until the next decision after `version` or a committed record at a tail, at most
+        until a time.
+        """
         if self._words is not None:
             waits.Waiter().wait(tails, False, self._words.followed(version), until_ns)
         else:
@@ -284,10 +344,11 @@ class OpenDirectories:
     # ---- failures --------------------------------------------------------------------------------
 
     def blame(self, problem: EmbedlogError, *, missing: bool = False) -> int | None:
-        """The node whose directory fails with this error; None if the error belongs to the process or to no directory.
+        """The node whose directory fails with this error; None if the error belongs to the process
+        or to no directory.
 
-        `missing`: a partition that is not there is a failure, because the decision log has its topic. The node may have left the
-        set: a call that began before goes on without it.
+        `missing`: a partition that is not there is a failure, because the decision log has its
+        topic. The node may have left the set: a call that began before goes on without it.
         """
         absent = missing and isinstance(problem, UnknownTopicOrPartitionError)
         if not (is_of_storage(problem) or absent) or problem.path is None:
@@ -302,16 +363,21 @@ class OpenDirectories:
         return max(around)[1] if around else next(left, None)
 
     def fail(self, node: int, problem: EmbedlogError) -> None:
-        """Do not use a directory for a while (OPENDIRECTORY-2). An object of an earlier opening fails nothing: it is replaced."""
+        """Do not use a directory for a while (OPENDIRECTORY-2). An object of an earlier opening
+        fails nothing: it is replaced.
+        """
         with self._mutex:
-            member, now_ns = self._directories.get(node), system.boot_ns()
+            member = self._directories.get(node)
+            now_ns = system.boot_ns()
             if member is None or isinstance(problem, ReopenedError):
                 self.changes += 1
                 return
             failures = 0 if now_ns - member.failed_ns > QUIET_NS else member.failures
             if member.problem is None:
                 member.since_ms = system.wall_ms()
-            member.problem, member.failures, member.failed_ns = str(problem), failures + 1, now_ns
+            member.problem = str(problem)
+            member.failures = failures + 1
+            member.failed_ns = now_ns
             member.retry_ns = now_ns + PAUSES_NS[min(failures, len(PAUSES_NS) - 1)]
             self.changes += 1
 
@@ -338,5 +404,12 @@ def is_of_storage(problem: EmbedlogError) -> bool:
         return False
     return isinstance(
         problem,
-        (CorruptRecordError, DirectoryInUseError, DurabilityError, ForeignDirectoryError, LockTimeoutError, ReopenedError),
+        (
+            CorruptRecordError,
+            DirectoryInUseError,
+            DurabilityError,
+            ForeignDirectoryError,
+            LockTimeoutError,
+            ReopenedError,
+        ),
     )

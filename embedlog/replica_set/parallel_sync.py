@@ -1,8 +1,11 @@
 """This module puts several replicas of one partition on stable storage at the same time.
 
-PARALLELSYNC-1  the slowest directory determines the time (REPLICA-14); an error belongs to one directory (PARALLELSYNCS-1 to -3)
-PARALLELSYNC-2  a member that fails between the commit and the sync leaves the ISR before the others are enough
-PARALLELSYNC-3  the durable offset of an ISR comes from one reading of the leader's page, and one look at each member
+PARALLELSYNC-1  the slowest directory determines the time (REPLICA-14); an error belongs to one
+    directory (PARALLELSYNCS-1 to -3)
+PARALLELSYNC-2  a member that fails between the commit and the sync leaves the ISR before the others
+    are enough
+PARALLELSYNC-3  the durable offset of an ISR comes from one reading of the leader's page, and one
+    look at each member
 """
 
 from __future__ import annotations
@@ -23,16 +26,22 @@ NEVER: Final = 2**63 - 1  # flush.messages when no append waits for a sync
 
 
 def durable_offset(replicas: PartitionReplicas, leader: Leader) -> int:
-    """The smallest durable offset of the maximal ISR; 0 if a member is not reached or known. Raises LeaderChanged."""
+    """The smallest durable offset of the maximal ISR; 0 if a member is not reached or known. Raises
+    LeaderChanged.
+    """
     if replicas.read_only:
         return min(each.durable_offset for _, each in replicas.in_sync(leader))
     nodes, unknown = replicas.maximal_isr(leader)
-    members = [replicas.reached(node) for node in nodes]  # once: a member that returns now may have synced nothing
+    # once: a member that returns now may have synced nothing
+    members = [replicas.reached(node) for node in nodes]
     return 0 if unknown else min(0 if each is None else each.durable_offset for each in members)
 
 
-def sync_all(replicas: Sequence[tuple[int, Partition]], end: int, deadline_ns: int) -> dict[int, EmbedlogError]:
-    """Put the records below `end` on stable storage in all replicas, the first one in this thread. The errors by node.
+def sync_all(
+    replicas: Sequence[tuple[int, Partition]], end: int, deadline_ns: int
+) -> dict[int, EmbedlogError]:
+    """Put the records below `end` on stable storage in all replicas, the first one in this thread.
+    The errors by node.
 
     Errors that belong to no directory are raised after every sync has ended.
     """
@@ -47,14 +56,20 @@ def sync_all(replicas: Sequence[tuple[int, Partition]], end: int, deadline_ns: i
     return {node: problem for node, problem in found.items() if isinstance(problem, EmbedlogError)}
 
 
-def commit_and_sync(replicas: PartitionReplicas, leader: Leader, end: int, deadline_ns: int) -> None:
-    """Commit, then sync the directories of the ISR. One with a failed sync leaves the ISR; then the others are enough.
+def commit_and_sync(
+    replicas: PartitionReplicas, leader: Leader, end: int, deadline_ns: int
+) -> None:
+    """Commit, then sync the directories of the ISR. One with a failed sync leaves the ISR; then the
+    others are enough.
 
-    Raises LeaderChanged if that of the leader fails, and the errors of a commit. It ends at the deadline (PARALLELSYNCS-2).
+    Raises LeaderChanged if that of the leader fails, and the errors of a commit. It ends at the
+    deadline (PARALLELSYNCS-2).
     """
     while True:
         replicas.commit(leader, end, deadline_ns)
-        failed = sync_all(replicas.in_sync(leader, deadline_ns), end, replicas.lock_deadline(deadline_ns))
+        failed = sync_all(
+            replicas.in_sync(leader, deadline_ns), end, replicas.lock_deadline(deadline_ns)
+        )
         for problem in failed.values():
             replicas.blame(problem, deadline_ns)
         if leader.node in failed:

@@ -1,9 +1,12 @@
-"""This module uses the replicas of one partition in the open directories: those that answer, and the failures of the others.
+"""This module uses the replicas of one partition in the open directories: those that answer, and
+the failures of the others.
 
-PARTITIONDIRECTORY-1  an error of a directory concerns all of its partitions. An error of the process is raised
-PARTITIONDIRECTORY-2  damage concerns one replica, which rests for a while: the other partitions of its directory stay in use
-PARTITIONDIRECTORY-3  a missing or malformed file of a partition, or a newer topic id, is damage of this replica, unless its whole
-    directory is missing
+PARTITIONDIRECTORY-1  an error of a directory concerns all of its partitions. An error of the
+    process is raised
+PARTITIONDIRECTORY-2  damage concerns one replica, which rests for a while: the other partitions of
+    its directory stay in use
+PARTITIONDIRECTORY-3  a missing or malformed file of a partition, or a newer topic id, is damage of
+    this replica, unless its whole directory is missing
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("embedlog")
 
-CHECK_NS: Final = 200_000_000  # at most, between two looks for a leader: decisions wake a waiting process earlier
+# at most, between two looks for a leader: decisions wake a waiting process earlier
+CHECK_NS: Final = 200_000_000
 
 
 class Decisions(Protocol):
@@ -59,20 +63,30 @@ class Decisions(Protocol):
         """The newest state, in which every record counts. Raises NotEnoughDirectoriesError."""
 
     def settled(self) -> State:
-        """The state at the last decision or settlement of this process: all of its records count, and later ones may exist."""
+        """The state at the last decision or settlement of this process: all of its records count,
+        and later ones may exist.
+        """
 
-    def propose(self, steps: proposals.Steps, deadline_ns: int | None = None, *, reason: str = "") -> proposals.Decided | Refusal:
+    def propose(
+        self, steps: proposals.Steps, deadline_ns: int | None = None, *, reason: str = ""
+    ) -> proposals.Decided | Refusal:
         """Decide about events, each derived from the newest state. The reason is for the log."""
 
 
 class PartitionDirectories:
     """The replicas of one partition, for this process. Threads: any."""
 
-    def __init__(self, directories: OpenDirectories, decisions: Decisions, place: Place, topic: str) -> None:
-        self._directories, self._decisions, self._place, self.topic = directories, decisions, place, topic
+    def __init__(
+        self, directories: OpenDirectories, decisions: Decisions, place: Place, topic: str
+    ) -> None:
+        self._directories = directories
+        self._decisions = decisions
+        self._place = place
+        self.topic = topic
         self.number = place[1]
         self.name = f"{topic}-{self.number}"
-        self.damaged: dict[int, Damage] = {}  # the nodes whose replica was found damaged here, until it is repaired
+        # the nodes whose replica was found damaged here, until it is repaired
+        self.damaged: dict[int, Damage] = {}
 
     @property
     def place(self) -> Place:
@@ -91,11 +105,15 @@ class PartitionDirectories:
         """A number that changes with each decision."""
         return self._directories.version()
 
-    def wait(self, version: int, deadline_ns: int, tails: Sequence[tuple[system.Page, int]] = ()) -> bool:
-        """Sleep until the next decision after a version or a committed record at a tail, at most until the deadline, or for
-        CHECK_NS. False without a sleep at the deadline, and if this thread has other work (CALLDEADLINE-3).
+    def wait(
+        self, version: int, deadline_ns: int, tails: Sequence[tuple[system.Page, int]] = ()
+    ) -> bool:
+        """Sleep until the next decision after a version or a committed record at a tail, at most
+        until the deadline, or for CHECK_NS. False without a sleep at the deadline, and if this
+        thread has other work (CALLDEADLINE-3).
         """
-        now_ns, until = system.boot_ns(), wait_end(deadline_ns)
+        now_ns = system.boot_ns()
+        until = wait_end(deadline_ns)
         if now_ns >= until:
             return False
         self._directories.wait(version, min(until, now_ns + CHECK_NS), tails)
@@ -111,7 +129,9 @@ class PartitionDirectories:
         return self._directories.lock_deadline(deadline_ns)
 
     def throttle(self, config: TopicConfig, source: int, target: int, rate: int | None) -> Throttle:
-        """The limits of copies to a replica outside the ISR: of its topic, and the `rate` of a reassignment."""
+        """The limits of copies to a replica outside the ISR: of its topic, and the `rate` of a
+        reassignment.
+        """
         out, into = self._directories.rates
         limits = []
         named = is_throttled(config.leader_replication_throttled_replicas, self.number, source)
@@ -139,7 +159,9 @@ class PartitionDirectories:
         return self._directories.get(node) is not None
 
     def reached(self, node: int, *, damaged: bool = False) -> Partition | None:
-        """The replica of a node; None if its directory is away or fails, or if it rests after damage, unless `damaged`."""
+        """The replica of a node; None if its directory is away or fails, or if it rests after
+        damage, unless `damaged`.
+        """
         member = self._directories.get(node) if damaged else self.usable(node)
         try:
             return None if member is None else self._partition(member)
@@ -148,7 +170,9 @@ class PartitionDirectories:
             return None
 
     def unloaded(self) -> dict[int, EmbedlogError]:
-        """The members of the decided ISR whose directory is usable, and whose replica cannot be loaded."""
+        """The members of the decided ISR whose directory is usable, and whose replica cannot be
+        loaded.
+        """
         found: dict[int, EmbedlogError] = {}
         for node in self.decided(self._decisions.hint()).isr:
             member = self._directories.get(node)
@@ -160,14 +184,18 @@ class PartitionDirectories:
         return found
 
     def lacks(self, end: int) -> bool:
-        """Whether every member of the decided ISR is reached, and none has the records below `end`: they are lost.
+        """Whether every member of the decided ISR is reached, and none has the records below `end`:
+        they are lost.
 
-        The decision log of a minority does not show that: other replicas may have been elected meanwhile.
+        The decision log of a minority does not show that: other replicas may have been elected
+        meanwhile.
         """
         with suppress(EmbedlogError):
             state = self._decisions.hint()
             members = [self.reached(node) for node in self.decided(state).isr]
-            lacking = all(member is not None and member.published().log_end < end for member in members)
+            lacking = all(
+                member is not None and member.published().log_end < end for member in members
+            )
             return lacking and self._decisions.is_newest(state)
         return False
 
@@ -177,15 +205,21 @@ class PartitionDirectories:
         return member.directory.replica(self._place, self.topic, self._decisions.hint)
 
     def learn(self, decided: Decided) -> None:
-        """Open the directories of replicas that another process has added to the set (SETMEMBERS-8)."""
+        """Open the directories of replicas that another process has added to the set
+        (SETMEMBERS-8).
+        """
         if any(self._directories.member(node) is None for node in decided.replicas):
             self._directories.follow()
 
     def decided(self, state: State) -> Decided:
-        """The decision of a state about this partition. Raises UnknownTopicOrPartitionError: the topic was deleted."""
+        """The decision of a state about this partition. Raises UnknownTopicOrPartitionError: the
+        topic was deleted.
+        """
         found = state.partitions.get(self._place)
         if found is None:  # its decision was there when this object was made
-            raise UnknownTopicOrPartitionError(f"topic {self.topic} was deleted", found=f"no decision about {self.name}")
+            raise UnknownTopicOrPartitionError(
+                f"topic {self.topic} was deleted", found=f"no decision about {self.name}"
+            )
         return found
 
     def _unavailable(self, decided: Decided | None, reason: str) -> LeaderNotAvailableError:
@@ -194,12 +228,19 @@ class PartitionDirectories:
         text = f"no replica of {self.name} leads before the deadline"
         if decided is not None and decided.foreign and decided.leader == NO_LEADER:
             known = self._decisions.hint().nodes
-            named = ", ".join(f"{node} ({known[node].path if node in known else 'retired'})" for node in decided.foreign)
-            text += (
-                f": node {named} was replaced, or begins from a copy, and may lack acknowledged records. Bring back a directory"
-                " that has them, or select a leader by elect(topic, partition, unclean=True, node=…)"
+            named = ", ".join(
+                f"{node} ({known[node].path if node in known else 'retired'})"
+                for node in decided.foreign
             )
-        return LeaderNotAvailableError(f"{text}; {reason}" if reason else text, found="; ".join(states) or None)
+            text += (
+                f": node {named} was replaced, or begins from a copy, and may lack acknowledged "
+                "records. Bring back a directory"
+                " that has them, or select a leader by elect(topic, partition, unclean=True, "
+                "node=…)"
+            )
+        return LeaderNotAvailableError(
+            f"{text}; {reason}" if reason else text, found="; ".join(states) or None
+        )
 
     def _reason(self, node: int) -> str:
         member = next((each for each in self._directories if each.node == node), None)
@@ -212,14 +253,18 @@ class PartitionDirectories:
     # ---- failures --------------------------------------------------------------------------------
 
     def failing(self, problem: EmbedlogError) -> int | None:
-        """The node that `blame` returns for an error; nothing is noted. None if it belongs to this process."""
+        """The node that `blame` returns for an error; nothing is noted. None if it belongs to this
+        process.
+        """
         return self._directories.blame(problem, missing=not self.deleted())
 
     def blame(self, problem: EmbedlogError, deadline_ns: int | None = None) -> int:
-        """The node whose directory fails. Raises the error if it belongs to this process (PARTITIONDIRECTORY-1).
+        """The node whose directory fails. Raises the error if it belongs to this process
+        (PARTITIONDIRECTORY-1).
 
-        A lock for which the caller did not wait long enough shows nothing about its directory: it is raised at the deadline.
-        Damage without another replica in the ISR is raised too: no election could help.
+        A lock for which the caller did not wait long enough shows nothing about its directory: it
+        is raised at the deadline. Damage without another replica in the ISR is raised too: no
+        election could help.
         """
         until = bounded(NEVER_NS if deadline_ns is None else deadline_ns)
         if isinstance(problem, LockTimeoutError) and system.boot_ns() >= until:
@@ -231,7 +276,11 @@ class PartitionDirectories:
         absent = isinstance(problem, UnknownTopicOrPartitionError) or self._is_missing_file(problem)
         gone = self._directories.missing(node) if absent else None
         problem = gone or problem
-        if isinstance(problem, CorruptRecordError) or (absent and gone is None) or self._is_unreadable(problem):
+        if (
+            isinstance(problem, CorruptRecordError)
+            or (absent and gone is None)
+            or self._is_unreadable(problem)
+        ):
             if decided.isr == (node,) and not decided.elr:
                 raise problem
             if node in decided.replicas:
@@ -251,7 +300,10 @@ class PartitionDirectories:
 
     def _is_missing_file(self, problem: EmbedlogError) -> bool:
         """Whether a file of this partition is missing (PARTITIONDIRECTORY-3)."""
-        inside = problem.path is not None and self.name in (Path(problem.path).name, Path(problem.path).parent.name)
+        inside = problem.path is not None and self.name in (
+            Path(problem.path).name,
+            Path(problem.path).parent.name,
+        )
         return inside and isinstance(problem, StorageError) and problem.errno == errno.ENOENT
 
     def note_repair(self, node: int) -> None:
@@ -260,8 +312,12 @@ class PartitionDirectories:
         self._directories.note_repair(node, self.name)
 
     def _note_damage(self, node: int, problem: EmbedlogError) -> None:
-        """Use another replica for a while: the rest of the directory stays in use (PARTITIONDIRECTORY-2)."""
+        """Use another replica for a while: the rest of the directory stays in use
+        (PARTITIONDIRECTORY-2).
+        """
         self.damaged.setdefault(node, Damage()).found()
         self._directories.note_damage(node, self.name, problem)
         what = f"{self.name}: the replica of node {node} is damaged"
-        _logging.report(logger, logging.WARNING, (problem.path, self.name, "damaged"), what, problem)
+        _logging.report(
+            logger, logging.WARNING, (problem.path, self.name, "damaged"), what, problem
+        )

@@ -1,26 +1,36 @@
-"""Registration of opened directories in the decision log (`docs/protocol.md`, REPLICA-12, REPLICA-19).
+"""Registration of opened directories in the decision log (`docs/protocol.md`, REPLICA-12,
+REPLICA-19).
 
-REGISTRATION-1  the first process in a directory keeps the registration id only if the clean mark names the registration. No
-    broker and no process without the set may have written here since. Else it draws a new id before any other write
-REGISTRATION-2  the first process draws an opening id, too, which the registration stores. A directory continues only if the
-    registered opening is one of those that it has recorded. Each process sees that, also one that is not the first
-REGISTRATION-3  a directory that a broker or a process without the set has written does not continue. The mark `alone` is written
-    with the new registration id, so that a second crash does not hide the visit
-REGISTRATION-4  the file of members has the birth time of `embedlog.door` at each opening. A directory that was not closed in
-    order, and has another one than at its registered opening, does not continue: it is a copy that was made while processes used
-    the original. A copy continues with an opening of its own, which a request has registered. One that was closed in order stands
-    for the directory: its first opening takes the present birth time for those of before, so that it may crash at once
-REGISTRATION-5  a directory that does not continue is a stranger. It is away, with the command that helps: `replace_directory`
-    prepares an empty directory, which is registered as a foreign one and copied. The only directory of a set is its own judge:
-    it is registered as a foreign one. So are all directories of a restored set, whose best logs lead
-REGISTRATION-6  a decision judges with the state that it is derived from, under the locks of the copies. It is not made if one of
-    its directories is a stranger there: the directories are judged again
-REGISTRATION-7  one decision registers all directories that were opened. The first process in a directory raises its broker epoch,
-    also after an orderly close, as a start of a broker does. The decision appends nothing for later processes
-REGISTRATION-8  the file of members is updated after the decision; until then it has the registered id of before. The files of
-    all open directories get a changed path: MEMBERDIRECTORY-6 compares it
-REGISTRATION-9  before the decision, the control page shows that the outcome is not known; after the file of members has it, that
-    it is. A process that is killed between them leaves the first value
+REGISTRATION-1  the first process in a directory keeps the registration id only if the clean mark
+    names the registration. No broker and no process without the set may have written here since.
+    Else it draws a new id before any other write
+REGISTRATION-2  the first process draws an opening id, too, which the registration stores. A
+    directory continues only if the registered opening is one of those that it has recorded. Each
+    process sees that, also one that is not the first
+REGISTRATION-3  a directory that a broker or a process without the set has written does not
+    continue. The mark `alone` is written with the new registration id, so that a second crash does
+    not hide the visit
+REGISTRATION-4  the file of members has the birth time of `embedlog.door` at each opening. A
+    directory that was not closed in order, and has another one than at its registered opening, does
+    not continue: it is a copy that was made while processes used the original. A copy continues
+    with an opening of its own, which a request has registered. One that was closed in order stands
+    for the directory: its first opening takes the present birth time for those of before, so that
+    it may crash at once
+REGISTRATION-5  a directory that does not continue is a stranger. It is away, with the command that
+    helps: `replace_directory` prepares an empty directory, which is registered as a foreign one and
+    copied. The only directory of a set is its own judge: it is registered as a foreign one. So are
+    all directories of a restored set, whose best logs lead
+REGISTRATION-6  a decision judges with the state that it is derived from, under the locks of the
+    copies. It is not made if one of its directories is a stranger there: the directories are judged
+    again
+REGISTRATION-7  one decision registers all directories that were opened. The first process in a
+    directory raises its broker epoch, also after an orderly close, as a start of a broker does. The
+    decision appends nothing for later processes
+REGISTRATION-8  the file of members is updated after the decision; until then it has the registered
+    id of before. The files of all open directories get a changed path: MEMBERDIRECTORY-6 compares
+    it
+REGISTRATION-9  before the decision, the control page shows that the outcome is not known; after the
+    file of members has it, that it is. A process that is killed between them leaves the first value
 """
 
 from __future__ import annotations
@@ -40,7 +50,16 @@ from embedlog.replica_set.decisions.decision_log import DecisionLog
 from embedlog.replica_set.decisions.proposals import MakeEvent
 from embedlog.replica_set.membership import Member, Membership
 from embedlog.replica_set.set_up import open_locks
-from embedlog.replication.events import Add, Event, Found, HeldTopic, Identity, Observed, Place, Register
+from embedlog.replication.events import (
+    Add,
+    Event,
+    Found,
+    HeldTopic,
+    Identity,
+    Observed,
+    Place,
+    Register,
+)
 from embedlog.replication.records import RegisterBroker
 from embedlog.replication.state import State
 from embedlog.storage.identity import id_bytes, id_text
@@ -51,14 +70,17 @@ Observe = Callable[[State], Mapping[Place, Observed]]
 
 
 class StrangerFound(Exception):
-    """A registration finds a directory that is not the registered one: the directories are judged again (REGISTRATION-6)."""
+    """A registration finds a directory that is not the registered one: the directories are judged
+    again (REGISTRATION-6).
+    """
 
 
 class Opening(NamedTuple):
     """The state in which a process found a directory.
 
-    `first`: no other process is in it. `clean`: it was closed in order, and `mark_epoch` is the broker epoch of the clean mark.
-    `visited`: a broker wrote here since. `created_ns`: the birth time of `embedlog.door`; None if it is unknown.
+    `first`: no other process is in it. `clean`: it was closed in order, and `mark_epoch` is the
+    broker epoch of the clean mark. `visited`: a broker wrote here since. `created_ns`: the birth
+    time of `embedlog.door`; None if it is unknown.
     """
 
     path: Path
@@ -70,11 +92,13 @@ class Opening(NamedTuple):
 
 
 class Entered(NamedTuple):
-    """A directory of the set that this process has opened, and the registration id before a new one was drawn.
+    """A directory of the set that this process has opened, and the registration id before a new one
+    was drawn.
 
-    `first`: no other process was in it, and `fresh`: since an orderly close. `outcome` shows every process in the directory
-    whether the outcome of the registration is known and recorded; only the first process has it (REGISTRATION-9). `created_ns`:
-    as in `Opening`. `restored`: it is the copy from which the set begins again (REGISTRATION-5).
+    `first`: no other process was in it, and `fresh`: since an orderly close. `outcome` shows every
+    process in the directory whether the outcome of the registration is known and recorded; only the
+    first process has it (REGISTRATION-9). `created_ns`: as in `Opening`. `restored`: it is the copy
+    from which the set begins again (REGISTRATION-5).
     """
 
     path: Path
@@ -87,13 +111,16 @@ class Entered(NamedTuple):
     restored: bool = False
 
     def is_copy(self, opening: UUID | None) -> bool:
-        """Whether it is a copy of the directory with this opening, as far as birth times show it (REGISTRATION-4)."""
+        """Whether it is a copy of the directory with this opening, as far as birth times show it
+        (REGISTRATION-4).
+        """
         recorded = self.membership.birth_at(opening)
         return None not in (recorded, self.created_ns) and recorded != self.created_ns
 
 
 def enter(opening: Opening, mode: int = 0o666) -> Entered | None:
-    """Keep the registration id of a directory that is being opened, or draw a new one; None if it belongs to no set.
+    """Keep the registration id of a directory that is being opened, or draw a new one; None if it
+    belongs to no set.
 
     REQUIRES the open lock of the directory (REGISTRATION-1).
     """
@@ -105,17 +132,33 @@ def enter(opening: Opening, mode: int = 0o666) -> Entered | None:
     fresh = opening.first and kept and found.registration_id == found.registered_id
     own = found
     if opening.first:
-        own = set_up.begin_opening(opening.path, found, mode, fresh=fresh, created_ns=opening.created_ns, alone=opening.visited)
-    return Entered(opening.path, own, found.registration_id, fresh=fresh, first=opening.first, created_ns=opening.created_ns)
+        own = set_up.begin_opening(
+            opening.path,
+            found,
+            mode,
+            fresh=fresh,
+            created_ns=opening.created_ns,
+            alone=opening.visited,
+        )
+    return Entered(
+        opening.path,
+        own,
+        found.registration_id,
+        fresh=fresh,
+        first=opening.first,
+        created_ns=opening.created_ns,
+    )
 
 
 def strangeness(entered: Entered, state: State) -> str:
-    """The reason for which a directory does not continue in a state of the decision log; empty if it continues.
+    """The reason for which a directory does not continue in a state of the decision log; empty if
+    it continues.
 
-    Without the opening that a process has entered, as `in_file` makes it, it may miss a copy that was made while processes used
-    the original.
+    Without the opening that a process has entered, as `in_file` makes it, it may miss a copy that
+    was made while processes used the original.
     """
-    own, registered = entered.membership, state.nodes.get(entered.membership.node)
+    own = entered.membership
+    registered = state.nodes.get(entered.membership.node)
     if registered is None or entered.restored:
         return ""
     if own.replaces:
@@ -128,7 +171,9 @@ def strangeness(entered: Entered, state: State) -> str:
     if registered.opening is not None:
         known = registered.opening in own.openings
     elif same:  # a set of an earlier version has no ids of openings
-        known = own.broker_epoch == registered.broker_epoch or (own.broker_epoch < registered.broker_epoch and not entered.fresh)
+        known = own.broker_epoch == registered.broker_epoch or (
+            own.broker_epoch < registered.broker_epoch and not entered.fresh
+        )
     else:
         known = registered.incarnation in (entered.previous_id, own.registered_id)
     if not known:
@@ -141,7 +186,9 @@ def strangeness(entered: Entered, state: State) -> str:
 
 
 def _reason_to_give_way(prepared: Entered, registered: RegisterBroker) -> str:
-    """The reason for which a prepared directory replaces nothing; empty if no process uses the registered directory."""
+    """The reason for which a prepared directory replaces nothing; empty if no process uses the
+    registered directory.
+    """
     path = Path(registered.path)
     if registered.opening in prepared.membership.openings or members.is_same(path, prepared.path):
         return ""
@@ -160,8 +207,11 @@ def in_file(path: Path, own: Membership) -> Entered:
 
 
 def found_state(entered: Entered, state: State) -> Found:
-    """How a registered directory that continues was found (REGISTRATION-5). REQUIRES a state that is no hint."""
-    own, registered = entered.membership, state.nodes[entered.membership.node]
+    """How a registered directory that continues was found (REGISTRATION-5). REQUIRES a state that
+    is no hint.
+    """
+    own = entered.membership
+    registered = state.nodes[entered.membership.node]
     is_registered = bool(own.openings) and registered.opening == own.openings[-1]
     begins = own.replaces and registered.opening not in own.openings
     if not is_registered and (begins or entered.restored or strangeness(entered, state)):
@@ -170,7 +220,9 @@ def found_state(entered: Entered, state: State) -> Found:
 
 
 def is_judged(state: State) -> bool:
-    """Whether strangers are away: the only directory of a set is used in any case (REGISTRATION-5)."""
+    """Whether strangers are away: the only directory of a set is used in any case
+    (REGISTRATION-5).
+    """
     return len(state.nodes) > 1
 
 
@@ -184,23 +236,35 @@ def register(
     mode: int = 0o666,
     opened: Iterable[Path] = (),
 ) -> State:
-    """Register these directories by one decision, and record it in each of them; the state after it.
+    """Register these directories by one decision, and record it in each of them; the state after
+    it.
 
-    Other directories that are open have their file of members updated, too, if a path has changed (REGISTRATION-4).
+    Other directories that are open have their file of members updated, too, if a path has changed
+    (REGISTRATION-4).
 
-    The first decision of a set adds all its members. A prepared directory that the log does not have is added. `observe` has the
-    replicas of partitions, `held` the topics of the only directory of a new set.
-    Raises ReplicaSetError for a directory of another set, StrangerFound, NotEnoughDirectoriesError.
+    The first decision of a set adds all its members. A prepared directory that the log does not
+    have is added. `observe` has the replicas of partitions, `held` the topics of the only directory
+    of a new set. Raises ReplicaSetError for a directory of another set, StrangerFound,
+    NotEnoughDirectoriesError.
     """
     found: dict[int, Found] = {}
     for each in entered:
         each.outcome(False)
-    steps = [_step(each, entered, observe, held, found) for each in sorted(entered, key=lambda each: each.membership.node)]
+    steps = [
+        _step(each, entered, observe, held, found)
+        for each in sorted(entered, key=lambda each: each.membership.node)
+    ]
     nodes = ", ".join(str(each.membership.node) for each in entered)
-    state = log.decide_all(steps, deadline_ns, reason=f"registration of the directories {nodes}").state
+    state = log.decide_all(
+        steps, deadline_ns, reason=f"registration of the directories {nodes}"
+    ).state
     for each in entered:
         if found.get(each.membership.node) is Found.FOREIGN and not each.membership.replaces:
-            text = "the set begins from the given copies" if each.restored else "the only directory of the set is used as it is"
+            text = (
+                "the set begins from the given copies"
+                if each.restored
+                else "the only directory of the set is used as it is"
+            )
             logger.warning("%s: %s, node %d", text, each.path, each.membership.node)
         if note(each.path, state, deadline_ns=deadline_ns, mode=mode, entered=each):
             each.outcome(True)
@@ -208,8 +272,17 @@ def register(
     return state
 
 
-def note(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666, entered: Entered | None = None) -> bool:
-    """As `record`; a failure is logged, and False. The next registration of the directory repeats it (REGISTRATION-8)."""
+def note(
+    directory: Path,
+    state: State,
+    *,
+    deadline_ns: int,
+    mode: int = 0o666,
+    entered: Entered | None = None,
+) -> bool:
+    """As `record`; a failure is logged, and False. The next registration of the directory repeats
+    it (REGISTRATION-8).
+    """
     try:
         record(directory, state, deadline_ns=deadline_ns, mode=mode, entered=entered)
     except EmbedlogError as problem:
@@ -220,9 +293,15 @@ def note(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666, 
 
 
 def record(
-    directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666, entered: Entered | None = None
+    directory: Path,
+    state: State,
+    *,
+    deadline_ns: int,
+    mode: int = 0o666,
+    entered: Entered | None = None,
 ) -> Membership | None:
-    """Update the members that a directory has recorded (REGISTRATION-8); None if it belongs to no set.
+    """Update the members that a directory has recorded (REGISTRATION-8); None if it belongs to no
+    set.
 
     `entered`: the opening of the directory, whose birth time is recorded (REGISTRATION-4).
     """
@@ -233,33 +312,61 @@ def record(
         own = state.nodes[found.node]
         new = found._replace(members=members_of(state, found), cluster_generation=state.generation)
         if own.incarnation == found.registration_id:
-            new = new._replace(registered_id=own.incarnation, broker_epoch=own.broker_epoch, alone=False)
+            new = new._replace(
+                registered_id=own.incarnation, broker_epoch=own.broker_epoch, alone=False
+            )
             new = new._replace(replaces=False)
             new = new.since_opening(own.opening)
             new = new if entered is None else new._replace(created_ns=entered.created_ns)
         return found if new == found else members.write(directory, new, mode)
 
 
-def record_changes(directories: Iterable[Path], state: State, *, deadline_ns: int, mode: int = 0o666) -> None:
-    """Update the members in open directories where they differ. One that fails is updated by its next registration."""
+def record_changes(
+    directories: Iterable[Path], state: State, *, deadline_ns: int, mode: int = 0o666
+) -> None:
+    """Update the members in open directories where they differ. One that fails is updated by its
+    next registration.
+    """
     for each in directories:
         with contextlib.suppress(EmbedlogError):
             found = members.read(each)
-            if found is not None and (members_of(state, found), state.generation) != (found.members, found.cluster_generation):
+            if found is not None and (members_of(state, found), state.generation) != (
+                found.members,
+                found.cluster_generation,
+            ):
                 note(each, state, deadline_ns=deadline_ns, mode=mode)
 
 
 def _step(
-    each: Entered, entered: Sequence[Entered], observe: Observe, held: tuple[HeldTopic, ...], noted: dict[int, Found]
+    each: Entered,
+    entered: Sequence[Entered],
+    observe: Observe,
+    held: tuple[HeldTopic, ...],
+    noted: dict[int, Found],
 ) -> MakeEvent:
     own = each.membership
     directory = UUID(bytes=id_bytes(own.own.directory_id))
-    rack, path = own.own.rack, str(each.path)
+    rack = own.own.rack
+    path = str(each.path)
 
     def make_event(state: State, offset: int) -> Event:
-        # A stop after a forced retirement may leave the earlier generation in a directory that the decision log has.
-        generation = max(own.cluster_generation, state.generation) if own.node in state.nodes else own.cluster_generation
-        identity = Identity(own.node, own.cluster_id, directory, own.registration_id, path, rack, generation, own.openings)
+        # A stop after a forced retirement may leave the earlier generation in a directory that the
+        # decision log has.
+        generation = (
+            max(own.cluster_generation, state.generation)
+            if own.node in state.nodes
+            else own.cluster_generation
+        )
+        identity = Identity(
+            own.node,
+            own.cluster_id,
+            directory,
+            own.registration_id,
+            path,
+            rack,
+            generation,
+            own.openings,
+        )
         if is_judged(state) and strangeness(each, state):
             raise StrangerFound
         if own.node in state.nodes:
@@ -268,7 +375,9 @@ def _step(
             return Register(identity, found, offset, fresh=each.fresh, seen=seen)
         if not state.nodes:
             _check_complete(own, entered)
-        return Add(identity, offset, own.own.voter, own.own.replicas, held=() if state.nodes else held)
+        return Add(
+            identity, offset, own.own.voter, own.own.replicas, held=() if state.nodes else held
+        )
 
     return make_event
 
@@ -280,7 +389,10 @@ def _check_complete(own: Membership, entered: Sequence[Entered]) -> None:
     if away:
         planned = [member.node for member in own.members]
         raise NotEnoughDirectoriesError(
-            "a new set begins with all of its directories", reached=sorted(here), voters=planned, away=away
+            "a new set begins with all of its directories",
+            reached=sorted(here),
+            voters=planned,
+            away=away,
         )
 
 
@@ -288,6 +400,14 @@ def members_of(state: State, known: Membership) -> tuple[Member, ...]:
     """The registered members, with the unknown fields of their entries."""
     others = {member.node: member.others for member in known.members}
     return tuple(
-        Member(node, id_text(each.directory.bytes), each.path, each.rack, each.voter, each.replicas, others.get(node, {}))
+        Member(
+            node,
+            id_text(each.directory.bytes),
+            each.path,
+            each.rack,
+            each.voter,
+            each.replicas,
+            others.get(node, {}),
+        )
         for node, each in sorted(state.nodes.items())
     )

@@ -1,13 +1,14 @@
-"""This module is the partition that callers of a set use: every call goes to the leader, and failovers are hidden.
+"""This module is the partition that callers of a set use: every call goes to the leader, and
+failovers are hidden.
 
-REPLICATEDPARTITION-1  an append is made once: before it continues at another leader, the epochs of that leader show which of its
-    batches are there (PARTITIONREPLICAS-1). Each attempt with acks=all asks for the size of the ISR, until it was large enough
-    after the commit
-REPLICATEDPARTITION-2  a decision under the append lock counts only after its commit: leaving `exclusive` waits for that
-    (REPLICA-22)
-REPLICATEDPARTITION-3  `delete_records` raises the log start in the followers of the ISR first, and in the leader last. What
-    readers of the leader miss is deleted in the whole ISR. A call that is refused has deleted nothing, or its error says that it
-    has begun (RECORDDELETION-2)
+REPLICATEDPARTITION-1  an append is made once: before it continues at another leader, the epochs of
+    that leader show which of its batches are there (PARTITIONREPLICAS-1). Each attempt with
+    acks=all asks for the size of the ISR, until it was large enough after the commit
+REPLICATEDPARTITION-2  a decision under the append lock counts only after its commit: leaving
+    `exclusive` waits for that (REPLICA-22)
+REPLICATEDPARTITION-3  `delete_records` raises the log start in the followers of the ISR first, and
+    in the leader last. What readers of the leader miss is deleted in the whole ISR. A call that is
+    refused has deleted nothing, or its error says that it has begun (RECORDDELETION-2)
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from embedlog._native import system
 from embedlog._native.scope import Stack, scope, stack
-from embedlog.errors import EmbedlogError, LeaderNotAvailableError, NotEnoughReplicasAfterAppendError
+from embedlog.errors import (
+    EmbedlogError,
+    LeaderNotAvailableError,
+    NotEnoughReplicasAfterAppendError,
+)
 from embedlog.partition.log_context import Appended, AppendProgress
 from embedlog.partition.replication.replica_log import Fenced, NotLeader, TooFew
 from embedlog.replica_set.following.record_deletion import RecordDeletion
@@ -50,7 +55,11 @@ class ReplicatedPartition(LedPartition):
     """One partition of a set. Threads: every public method may be called from any thread."""
 
     def __init__(
-        self, replicas: PartitionReplicas, config: Callable[[], TopicConfig], lock_timeout_ms: int, check_open: Callable[[], None]
+        self,
+        replicas: PartitionReplicas,
+        config: Callable[[], TopicConfig],
+        lock_timeout_ms: int,
+        check_open: Callable[[], None],
     ) -> None:
         super().__init__(replicas, config, lock_timeout_ms, check_open)
         self._held = threading.local()
@@ -61,23 +70,32 @@ class ReplicatedPartition(LedPartition):
 
     @property
     def durable_offset(self) -> int:
-        """The smallest durable offset of the ISR: records below it are on stable storage in all of its directories.
+        """The smallest durable offset of the ISR: records below it are on stable storage in all of
+        its directories.
 
         0 while this process does not reach a member: it may have synced nothing.
         """
-        return self._with_leader(lambda leader: durable_offset(self._replicas, leader), self.deadline())
+        return self._with_leader(
+            lambda leader: durable_offset(self._replicas, leader), self.deadline()
+        )
 
     def sync(self, deadline_ns: int | None = None) -> int:
-        """Put everything that is published now on stable storage in all directories of the ISR. Raises DurabilityError."""
+        """Put everything that is published now on stable storage in all directories of the ISR.
+        Raises DurabilityError.
+        """
         end = self.published().log_end
         self.sync_to(end, self._until(deadline_ns))
         return max(end, self.durable_offset)
 
     def sync_to(self, end: int, deadline_ns: int) -> None:
-        """Put the committed records below `end` on stable storage in all directories of the ISR (REPLICA-14)."""
+        """Put the committed records below `end` on stable storage in all directories of the ISR
+        (REPLICA-14).
+        """
 
         def sync(leader: Leader) -> None:
-            commit_and_sync(self._replicas, leader, min(end, leader.partition.published().log_end), deadline_ns)
+            commit_and_sync(
+                self._replicas, leader, min(end, leader.partition.published().log_end), deadline_ns
+            )
 
         self._with_leader(sync, deadline_ns)
 
@@ -91,7 +109,9 @@ class ReplicatedPartition(LedPartition):
         self._with_isr(flush)
 
     def flush_if_late(self) -> None:
-        """Sync records of the leader, if the housekeeper is late. Without a leader now, the next one is not waited for."""
+        """Sync records of the leader, if the housekeeper is late. Without a leader now, the next
+        one is not waited for.
+        """
         self._check_open()
         leader = self._replicas.present_leader()
         if leader is not None:
@@ -102,11 +122,17 @@ class ReplicatedPartition(LedPartition):
                     self._failed(problem, self.deadline())
 
     def _with_isr(self, call: Callable[[Leader, list[tuple[int, Partition]]], T]) -> T:
-        """The result of a call with the leader and the replicas in the ISR, the leader first (`_with_leader`)."""
-        return self._with_leader(lambda leader: call(leader, self._replicas.in_sync(leader)), self.deadline())
+        """The result of a call with the leader and the replicas in the ISR, the leader first
+        (`_with_leader`).
+        """
+        return self._with_leader(
+            lambda leader: call(leader, self._replicas.in_sync(leader)), self.deadline()
+        )
 
     def _with_leader(self, call: Callable[[Leader], T], deadline_ns: int) -> T:
-        """The result of a call with the leader; repeated after a directory has failed. At the deadline its error is raised."""
+        """The result of a call with the leader; repeated after a directory has failed. At the
+        deadline its error is raised.
+        """
         while True:
             try:
                 return call(self._led(deadline_ns))
@@ -122,9 +148,15 @@ class ReplicatedPartition(LedPartition):
 
     @property
     def direct_target(self) -> DirectTarget | None:
-        """The leader with its followers, once an append of this process has prepared all of them."""
+        """The leader with its followers, once an append of this process has prepared all of
+        them.
+        """
         found = self._followers
-        if found is None or found[0] is not self._leader or found[1].needed != self._replicas.needed():
+        if (
+            found is None
+            or found[0] is not self._leader
+            or found[1].needed != self._replicas.needed()
+        ):
             return None
         return found[1].direct
 
@@ -157,9 +189,11 @@ class ReplicatedPartition(LedPartition):
         progress: AppendProgress | None = None,
         all_in_sync: bool = True,
     ) -> Appended:
-        """As `Partition.append`, at the leader. With `all_in_sync` (acks=all) it returns after the commit (REPLICA-4).
+        """As `Partition.append`, at the leader. With `all_in_sync` (acks=all) it returns after the
+        commit (REPLICA-4).
 
-        Raises also NotEnoughReplicasError before, NotEnoughReplicasAfterAppendError after the append; LeaderNotAvailableError.
+        Raises also NotEnoughReplicasError before, NotEnoughReplicasAfterAppendError after the
+        append; LeaderNotAvailableError.
         """
         self._check_open()
         until = self._until(deadline_ns)
@@ -173,22 +207,32 @@ class ReplicatedPartition(LedPartition):
                 progress.epoch = epoch = leader.epoch
                 durable = leader.partition.config.flush_messages != NEVER
                 if not progress.complete:
-                    searches = progress.expected_offset is not None or progress.is_in_doubt(stamp)  # in the leader's log
+                    # in the leader's log
+                    searches = progress.expected_offset is not None or progress.is_in_doubt(stamp)
                     followers = self._together(leader) if all_in_sync and not searches else None
                     if followers is None:
-                        leader.partition.replica.require(epoch, all_in_sync=all_in_sync, needed=self._replicas.needed())
+                        leader.partition.replica.require(
+                            epoch, all_in_sync=all_in_sync, needed=self._replicas.needed()
+                        )
                     alone = flush and not (all_in_sync and durable)
                     lock_deadline = self._replicas.lock_deadline(until)
                     leader.partition.append(
-                        run, deadline_ns=lock_deadline, stamp=stamp, flush=alone, progress=progress, followers=followers
+                        run,
+                        deadline_ns=lock_deadline,
+                        stamp=stamp,
+                        flush=alone,
+                        progress=progress,
+                        followers=followers,
                     )
                     self._replicas.note_worked(leader.node)
-                    durable = leader.partition.config.flush_messages != NEVER  # as it was at the append
+                    # as it was at the append
+                    durable = leader.partition.config.flush_messages != NEVER
                 appended = progress.appended()
                 if all_in_sync and progress.committed <= appended.last_offset:
                     end = appended.last_offset + 1
                     self._replicas.commit(leader, end, until)
-                    progress.seen_committed = end  # also if the ISR is too small now: readers may have the record
+                    # also if the ISR is too small now: readers may have the record
+                    progress.seen_committed = end
                     self._replicas.check_needed(leader, end, until)
                     progress.committed = end
                 if not all_in_sync:
@@ -205,18 +249,25 @@ class ReplicatedPartition(LedPartition):
             self._check_deadline(until)
 
     def _together(self, leader: Leader) -> Followers:
-        """The followers that take a run in the same call. They change with the leader and with its ISR."""
-        found, needed = self._followers, self._replicas.needed()
+        """The followers that take a run in the same call. They change with the leader and with its
+        ISR.
+        """
+        found = self._followers
+        needed = self._replicas.needed()
         if found is None or found[0] is not leader or found[1].stale or found[1].needed != needed:
             others = [each.replica for _, each in self._replicas.in_sync(leader)[1:]]
-            found = self._followers = leader, leader.partition.replica.with_followers(others, leader.epoch, needed)
+            found = self._followers = (
+                leader,
+                leader.partition.replica.with_followers(others, leader.epoch, needed),
+            )
         return found[1]
 
     # ---- the append lock -------------------------------------------------------------------------
 
     @scope
     def exclusive(self, deadline_ns: int | None = None) -> Iterator[LockedPartition]:
-        """The append lock of the leader. On leaving it waits until everything in the log is committed (REPLICATEDPARTITION-2).
+        """The append lock of the leader. On leaving it waits until everything in the log is
+        committed (REPLICATEDPARTITION-2).
 
         Meanwhile `fetch` of this thread reads up to the log end. Raises NotEnoughReplicasError.
         """
@@ -224,12 +275,15 @@ class ReplicatedPartition(LedPartition):
         until = self._until(deadline_ns)
         with stack() as entered:
             leader, held = self._enter(entered, until)
-            self._held.leader, start = leader, held.state.read_page().log_end
+            start = held.state.read_page().log_end
+            self._held.leader = leader
             try:
                 yield held
             except NotLeader as changed:
                 self._leader = None
-                raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed; nothing was written") from changed
+                raise LeaderNotAvailableError(
+                    f"the leader of {self._replicas.name} changed; nothing was written"
+                ) from changed
             except TooFew:
                 raise self._replicas.too_few(leader) from None
             except EmbedlogError as problem:
@@ -257,14 +311,17 @@ class ReplicatedPartition(LedPartition):
                 self._check_deadline(until)
                 continue
             if not there:
-                raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed before the commit")
+                raise LeaderNotAvailableError(
+                    f"the leader of {self._replicas.name} changed before the commit"
+                )
             try:
                 return self._committed(leader, end, until, written=written)
             except LeaderChanged:
                 self._check_deadline(until)
 
     def _committed(self, leader: Leader, end: int, until: int, *, written: bool) -> None:
-        """Wait for the commit, also while the ISR is too small: the records are in the leader's log, and must not be repeated.
+        """Wait for the commit, also while the ISR is too small: the records are in the leader's
+        log, and must not be repeated.
 
         `written`: by this call, so that the size applies that this process needs (LEADERS-9).
         Raises LeaderChanged, and at the deadline NotEnoughReplicasAfterAppendError.
@@ -290,19 +347,25 @@ class ReplicatedPartition(LedPartition):
             self._replicas.wait(version, until)
 
     def _check_own(self, problem: EmbedlogError, leader: Leader) -> NoReturn:
-        """Raise the error of a decision; one of the leader's directory as LeaderNotAvailableError: another replica leads then."""
+        """Raise the error of a decision; one of the leader's directory as LeaderNotAvailableError:
+        another replica leads then.
+        """
         own = problem.path is not None and Path(problem.path).is_relative_to(leader.partition.path)
         if not own or not is_of_storage(problem):
             raise problem
         self._failed(problem, self.deadline())
-        raise LeaderNotAvailableError(f"the leader of {self._replicas.name} failed before a commit") from problem
+        raise LeaderNotAvailableError(
+            f"the leader of {self._replicas.name} failed before a commit"
+        ) from problem
 
     def confirm(self, end: int, epoch: int) -> bool:
-        """Commit the records below `end` that the leader of an epoch has, so that they can be acted on (REPLICA-22).
+        """Commit the records below `end` that the leader of an epoch has, so that they can be acted
+        on (REPLICA-22).
 
         False if another one leads: it may lack them, and have others there.
         """
-        now, until = self.published(), self.deadline()
+        now = self.published()
+        until = self.deadline()
         if now.epoch != epoch or now.high_watermark >= end:
             return now.epoch == epoch
         while (leader := self._led(until)).epoch == epoch:
@@ -316,13 +379,19 @@ class ReplicatedPartition(LedPartition):
         return False
 
     def _enter(self, entered: Stack, until: int) -> tuple[Leader, LockedPartition]:
-        """Take the append lock of the leader; of the next one if its directory fails or the leader changes."""
+        """Take the append lock of the leader; of the next one if its directory fails or the leader
+        changes.
+        """
         while True:
             leader = self._led(until)
             try:
-                leader.partition.replica.require(leader.epoch, all_in_sync=True, needed=self._replicas.needed())
+                leader.partition.replica.require(
+                    leader.epoch, all_in_sync=True, needed=self._replicas.needed()
+                )
                 with stack() as tried:
-                    held = tried.enter(leader.partition.exclusive(self._replicas.lock_deadline(until)))
+                    held = tried.enter(
+                        leader.partition.exclusive(self._replicas.lock_deadline(until))
+                    )
                     leader.partition.replica.check_leads(held, leader.epoch)
                     entered.take_over(tried)
                 return leader, held
@@ -337,22 +406,27 @@ class ReplicatedPartition(LedPartition):
         return self._held_leader().following_sequence(stamp)
 
     def _held_leader(self) -> Partition:
-        """The leader whose lock this thread holds: another thread may have seen the next one meanwhile."""
+        """The leader whose lock this thread holds: another thread may have seen the next one
+        meanwhile.
+        """
         leader: Leader = self._held.leader
         return leader.partition
 
     def held_replica(self) -> Partition | None:
-        """The leader whose lock this thread holds, for a read of its files; None without `exclusive`.
+        """The leader whose lock this thread holds, for a read of its files; None without
+        `exclusive`.
 
-        A look for the leader could take the lock again. Raises LeaderNotAvailableError as long as the start of its epoch is not
-        committed (LEDPARTITION-3).
+        A look for the leader could take the lock again. Raises LeaderNotAvailableError as long as
+        the start of its epoch is not committed (LEDPARTITION-3).
         """
         held: Leader | None = getattr(self._held, "leader", None)
         if held is None:
             return None
         now, replica = held.page()
         if now.high_watermark < replica.epoch_start:
-            raise LeaderNotAvailableError(f"the leader of {self._replicas.name} has not committed the start of its epoch")
+            raise LeaderNotAvailableError(
+                f"the leader of {self._replicas.name} has not committed the start of its epoch"
+            )
         return held.partition
 
     def append_held(self, batch: bytes, stamp: Stamp | None = None) -> HeldAppend:
@@ -362,15 +436,25 @@ class ReplicatedPartition(LedPartition):
     # ---- transactions ----------------------------------------------------------------------------
 
     def append_marker(
-        self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int | None = None, deadline_ns: int | None = None
+        self,
+        producer_id: int,
+        epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int | None = None,
+        deadline_ns: int | None = None,
     ) -> int | None:
-        """As `Partition.append_marker`, at the leader; it returns after the commit. A repetition finds the marker."""
+        """As `Partition.append_marker`, at the leader; it returns after the commit. A repetition
+        finds the marker.
+        """
         self._check_open()
         until = self._until(deadline_ns)
         while True:
             leader = self._led(until)
             try:
-                leader.partition.replica.require(leader.epoch, all_in_sync=True, needed=self._replicas.needed())
+                leader.partition.replica.require(
+                    leader.epoch, all_in_sync=True, needed=self._replicas.needed()
+                )
                 offset = leader.partition.append_marker(
                     producer_id,
                     epoch,
@@ -397,10 +481,11 @@ class ReplicatedPartition(LedPartition):
         return self._at_leader(lambda partition: partition.stored_epoch(producer_id))
 
     def delete_records(self, offset: int) -> int:
-        """As `Partition.delete_records`: the log start is on disk in all directories of the ISR (REPLICATEDPARTITION-3).
+        """As `Partition.delete_records`: the log start is on disk in all directories of the ISR
+        (REPLICATEDPARTITION-3).
 
-        Raises also NotEnoughReplicasError, NotEnoughDirectoriesError, LeaderNotAvailableError; NotEnoughReplicasAfterAppendError
-        if a replica may have deleted (RECORDDELETION-2).
+        Raises also NotEnoughReplicasError, NotEnoughDirectoriesError, LeaderNotAvailableError;
+        NotEnoughReplicasAfterAppendError if a replica may have deleted (RECORDDELETION-2).
         """
         self._check_open()
         until = self.deadline()
@@ -430,12 +515,16 @@ class ReplicatedPartition(LedPartition):
         upto: int | None = None,
         pool: BufferPool | None = None,
     ) -> Fetched:
-        """As `Partition.fetch`, from the leader; within `exclusive` up to the log end (REPLICA-22)."""
+        """As `Partition.fetch`, from the leader; within `exclusive` up to the log end
+        (REPLICA-22).
+        """
         held: Leader | None = getattr(self._held, "leader", None)
         if held is not None:
             return held.partition.replica.read(offset, max_bytes, upto)
         return self._at_leader(
-            lambda partition: partition.fetch(offset, max_bytes=max_bytes, isolation=isolation, upto=upto, pool=pool)
+            lambda partition: partition.fetch(
+                offset, max_bytes=max_bytes, isolation=isolation, upto=upto, pool=pool
+            )
         )
 
     def point(self, offset: int, committed: bool) -> PointRead | None:
@@ -460,17 +549,30 @@ class ReplicatedPartition(LedPartition):
         return None
 
     def _watched(self) -> LeaderWatch | None:
-        """The leader of the last call if it may be read by the short paths (LEDPARTITION-3); None while that is not known."""
+        """The leader of the last call if it may be read by the short paths (LEDPARTITION-3); None
+        while that is not known.
+        """
         known = self._watch
         if known is not None and known.leader is self._leader and known.is_unchanged():
             return known
         self._check_leader()
-        leader, changes, version = self._leader, self._changes, self._checked_version
-        if leader is None or self._replicas.read_only or changes != self._replicas.changes or version & 1:
+        leader = self._leader
+        changes = self._changes
+        version = self._checked_version
+        if (
+            leader is None
+            or self._replicas.read_only
+            or changes != self._replicas.changes
+            or version & 1
+        ):
             return None
         with suppress(EmbedlogError):
             now, replica = leader.partition.replica.published()
-            if leads(leader, now, replica) and now.high_watermark >= replica.epoch_start and now.epoch >= self._lowest:
+            if (
+                leads(leader, now, replica)
+                and now.high_watermark >= replica.epoch_start
+                and now.epoch >= self._lowest
+            ):
                 self._watch = self._replicas.watch(leader, changes, version)
                 return self._watch
         return None

@@ -1,6 +1,8 @@
-"""This module shows the decided topics of a set to the engine, as `TopicRegistry` shows those of a directory.
+"""This module shows the decided topics of a set to the engine, as `TopicRegistry` shows those of a
+directory.
 
-SETTOPICS-1  the topics are those of the newest state that one copy of the decision log shows (QUORUM-7)
+SETTOPICS-1  the topics are those of the newest state that one copy of the decision log shows
+    (QUORUM-7)
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ class SetTopics:
 
     def __init__(self, hint: Callable[[], State]) -> None:
         self._hint = hint
-        self.settings_changed: Callable[[], None] = lambda: None  # called after the settings of a topic changed
+        # called after the settings of a topic changed
+        self.settings_changed: Callable[[], None] = lambda: None
         self._state: State | None = None
-        self._topics: dict[str, tuple[Topic, UUID]] = {}  # replaced as a whole, so that both are of one state
+        # replaced as a whole, so that both are of one state
+        self._topics: dict[str, tuple[Topic, UUID]] = {}
 
     def has_changed(self) -> bool:
         """Whether a decision changed a topic since the last `refresh`."""
@@ -37,14 +41,19 @@ class SetTopics:
         if state is self._state:
             return False
         while True:
-            before, found = self._topics, {topic.name: (topic_of(state, each), each) for each, topic in state.topics.items()}
-            self._topics, self._state = found, state
+            before = self._topics
+            found = {
+                topic.name: (topic_of(state, each), each) for each, topic in state.topics.items()
+            }
+            self._topics = found
+            self._state = state
             if _settings(before) != _settings(found):
                 self.settings_changed()
             newest = self._hint()
             if newest is state:
                 return True
-            state = newest  # another thread may have taken it over meanwhile, and this one the older state after it
+            # another thread may have taken it over meanwhile, and this one the older state after it
+            state = newest
 
     def get(self, name: str) -> Topic | None:
         """The topic; None if there is none with this name."""

@@ -1,11 +1,16 @@
-"""This module prepares the leader-epoch-checkpoints of partitions that one decision gave other leaders.
+"""This module prepares the leader-epoch-checkpoints of partitions that one decision gave other
+leaders.
 
-Each of them replaces this file in the new leader and in its followers. One after another, their syncs are most of the time of a
-failover. A file system writes those that are requested together with few commits of its journal.
+Each of them replaces this file in the new leader and in its followers. One after another, their
+syncs are most of the time of a failover. A file system writes those that are requested together
+with few commits of its journal.
 
-STAGEDEPOCHS-1  the files are temporaries and nothing depends on them (EPOCHFILE-2): an error leaves the work to its usual place
-STAGEDEPOCHS-2  the first partition waits for its own files only; each later step prepares twice as many, up to `STEP_MAX`
-STAGEDEPOCHS-3  no lock of a partition is taken. While one thread prepares, the others do not wait for it
+STAGEDEPOCHS-1  the files are temporaries and nothing depends on them (EPOCHFILE-2): an error leaves
+    the work to its usual place
+STAGEDEPOCHS-2  the first partition waits for its own files only; each later step prepares twice as
+    many, up to `STEP_MAX`
+STAGEDEPOCHS-3  no lock of a partition is taken. While one thread prepares, the others do not wait
+    for it
 """
 
 from __future__ import annotations
@@ -22,7 +27,8 @@ if TYPE_CHECKING:
     from embedlog.partition.replication.replica_log import Staging
     from embedlog.replication.state import State
 
-STEP_MAX: Final = 21  # partitions: those of three replicas are synced by one call (`files.SYNCS_MAX`)
+# partitions: those of three replicas are synced by one call (`files.SYNCS_MAX`)
+STEP_MAX: Final = 21
 
 
 class Elected(Protocol):
@@ -33,7 +39,9 @@ class Elected(Protocol):
 
 
 class StagedEpochs:
-    """The partitions of one decision, in the order in which they are probably used. Threads: any."""
+    """The partitions of one decision, in the order in which they are probably used. Threads:
+    any.
+    """
 
     def __init__(self, elected: Sequence[Elected]) -> None:
         self._left = list(elected)
@@ -41,7 +49,9 @@ class StagedEpochs:
         self._mutex = threading.Lock()
 
     def prepare(self, partition: Elected, state: State) -> None:
-        """Prepare a partition that is about to be used, and the ones after it, unless that was done."""
+        """Prepare a partition that is about to be used, and the ones after it, unless that was
+        done.
+        """
         if not self._mutex.acquire(blocking=False):
             return
         try:
@@ -64,5 +74,6 @@ def _stage(chosen: Sequence[Elected], state: State) -> None:
         synced = files.sync_all([each.fd for each in staged])
     finally:
         for number, one in enumerate(staged):
-            with contextlib.suppress(EmbedlogError):  # a temporary that is left is removed by the next open
+            # a temporary that is left is removed by the next open
+            with contextlib.suppress(EmbedlogError):
                 one.ended(synced=number < len(synced) and synced[number])

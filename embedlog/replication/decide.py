@@ -1,7 +1,8 @@
 """Computes the records that an event produces in a state, or the reason to refuse it.
 
 DECIDE-1  a decision is all its records, appended as one batch; an empty decision appends nothing
-DECIDE-2  neither a decision nor a refusal changes the state: only `apply` of the appended records does
+DECIDE-2  neither a decision nor a refusal changes the state: only `apply` of the appended records
+    does
 DECIDE-3  equal states and events have equal decisions, in every process
 """
 
@@ -33,7 +34,14 @@ from embedlog.replication.state import State
 def decide(state: State, event: Event) -> Decision:
     """The records to append for an event, or its refusal."""
     match event:
-        case AlterIsr() | Elect() | RaiseEpoch() | Reassign() | CancelReassignment() | FinishReassignment():
+        case (
+            AlterIsr()
+            | Elect()
+            | RaiseEpoch()
+            | Reassign()
+            | CancelReassignment()
+            | FinishReassignment()
+        ):
             return _of_partition(state, event)
         case CreateTopic():
             return topics.create_topic(state, event)
@@ -56,7 +64,8 @@ def decide(state: State, event: Event) -> Decision:
 
 
 def _of_partition(
-    state: State, event: AlterIsr | Elect | RaiseEpoch | Reassign | CancelReassignment | FinishReassignment
+    state: State,
+    event: AlterIsr | Elect | RaiseEpoch | Reassign | CancelReassignment | FinishReassignment,
 ) -> Decision:
     match event:
         case AlterIsr():

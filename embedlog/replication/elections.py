@@ -3,19 +3,22 @@
 ELECT-1  every election raises the leader epoch; every decision raises the partition epoch by one
 ELECT-2  a decision is refused if another one about the partition was made since its event
 ELECT-3  only a complete member of the ISR is elected, or of the ELR if the ISR has none
-ELECT-4  of several candidates, the one with the largest last epoch leads, then the longest log, then the first in the assignment
-ELECT-5  the new ISR has the complete members of the old one; the ELR gets the others if the ISR is now too small
-ELECT-6  if no member is complete, the best crashed log leads after all members of ISR and ELR are present. If every record was
-    synced before its acknowledgement, a crashed member of the ISR suffices. Only a topic that was created so shows that (STATE-6)
-ELECT-7  an unclean election is a request, or allowed by the settings after no eligible replica answered. Its leader is the whole
-    ISR, and there is no ELR
-ELECT-8  an ELR exists only while the ISR is smaller than the topic requires: as long as nothing is committed, its members have
-    every committed record
+ELECT-4  of several candidates, the one with the largest last epoch leads, then the longest log,
+    then the first in the assignment
+ELECT-5  the new ISR has the complete members of the old one; the ELR gets the others if the ISR is
+    now too small
+ELECT-6  if no member is complete, the best crashed log leads after all members of ISR and ELR are
+    present. If every record was synced before its acknowledgement, a crashed member of the ISR
+    suffices. Only a topic that was created so shows that (STATE-6)
+ELECT-7  an unclean election is a request, or allowed by the settings after no eligible replica
+    answered. Its leader is the whole ISR, and there is no ELR
+ELECT-8  an ELR exists only while the ISR is smaller than the topic requires: as long as nothing is
+    committed, its members have every committed record
 ELECT-9  a new member of the ISR has the registered incarnation and does not leave the set
-ELECT-10  a foreign replica leads only if all replicas of the partition were found foreign. Then nothing is left to compare with,
-    and after all of them are present, the best log leads
-ELECT-11  no replica has a later epoch than the leader. One that was written without the set can have it; then the leader epoch
-    is raised above that
+ELECT-10  a foreign replica leads only if all replicas of the partition were found foreign. Then
+    nothing is left to compare with, and after all of them are present, the best log leads
+ELECT-11  no replica has a later epoch than the leader. One that was written without the set can
+    have it; then the leader epoch is raised above that
 """
 
 from __future__ import annotations
@@ -25,7 +28,16 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from embedlog.replication.events import AlterIsr, Elect, Election, Found, Observed, Place, RaiseEpoch, Refusal
+from embedlog.replication.events import (
+    AlterIsr,
+    Elect,
+    Election,
+    Found,
+    Observed,
+    Place,
+    RaiseEpoch,
+    Refusal,
+)
 from embedlog.replication.records import NO_LEADER, Partition, Record
 from embedlog.replication.state import State, found, serves
 
@@ -57,12 +69,14 @@ def changed(
     recovering: bool = False,
     foreign: Iterable[int] = (),
 ) -> Partition:
-    """The partition after one more decision; an election if there is a `leader`. `eligible` become the ELR if it is needed.
+    """The partition after one more decision; an election if there is a `leader`. `eligible` become
+    the ELR if it is needed.
 
     `foreign` are found foreign now. They are noted until they join the ISR.
     """
     assigned = tuple(old.replicas if replicas is None else replicas)
-    members, others = set(isr), set(eligible)
+    members = set(isr)
+    others = set(eligible)
     unused = {*old.foreign, *foreign} - members
     new = replace(
         old,
@@ -79,7 +93,9 @@ def changed(
     if leader is None:
         return new
     incarnation = None if leader == NO_LEADER else state.nodes[leader].incarnation
-    return replace(new, leader=leader, leader_epoch=old.leader_epoch + 1, leader_incarnation=incarnation)
+    return replace(
+        new, leader=leader, leader_epoch=old.leader_epoch + 1, leader_incarnation=incarnation
+    )
 
 
 def elected(state: State, old: Partition, leader: int, seen: Observed) -> Partition:
@@ -89,7 +105,9 @@ def elected(state: State, old: Partition, leader: int, seen: Observed) -> Partit
 
 
 def left_over(state: State, old: Partition, seen: Observed) -> set[int]:
-    """The members of ISR and ELR that may have all committed records: all that were not found incomplete."""
+    """The members of ISR and ELR that may have all committed records: all that were not found
+    incomplete.
+    """
     return {node for node in (*old.isr, *old.elr) if found(state, seen, node) not in NOT_COMPLETE}
 
 
@@ -110,14 +128,18 @@ def complete(state: State, among: Iterable[int], seen: Observed) -> list[int]:
 
 def _directories(state: State, old: Partition, assigned: Sequence[int]) -> tuple[UUID, ...]:
     known = dict(zip(old.replicas, old.directories, strict=True))
-    return tuple(state.nodes[node].directory if node in state.nodes else known[node] for node in assigned)
+    return tuple(
+        state.nodes[node].directory if node in state.nodes else known[node] for node in assigned
+    )
 
 
 # ---- the ISR -------------------------------------------------------------------------------------
 
 
 def alter_isr(state: State, event: AlterIsr) -> Decision:
-    """Another ISR, proposed by the leader (ELECT-8, ELECT-9). Nothing if it is the present one, unless it is to be renewed."""
+    """Another ISR, proposed by the leader (ELECT-8, ELECT-9). Nothing if it is the present one,
+    unless it is to be renewed.
+    """
     present = state.partitions.get(event.place)
     if present is not None and event.leader_epoch != present.leader_epoch:
         return Refusal.FENCED_LEADER_EPOCH
@@ -127,7 +149,9 @@ def alter_isr(state: State, event: AlterIsr) -> Decision:
     isr = set(event.isr)
     if len(isr) != len(event.isr) or not isr.issubset(old.replicas) or old.leader not in isr:
         return Refusal.INVALID_REQUEST
-    if not all(_is_eligible(state, node, event.incarnations.get(node)) for node in isr.difference(old.isr)):
+    if not all(
+        _is_eligible(state, node, event.incarnations.get(node)) for node in isr.difference(old.isr)
+    ):
         return Refusal.INELIGIBLE_REPLICA
     eligible = {*old.elr, *old.isr} - event.lost
     new = changed(state, old, isr=isr, eligible=eligible)
@@ -139,7 +163,9 @@ def alter_isr(state: State, event: AlterIsr) -> Decision:
 def _is_eligible(state: State, node: int, incarnation: UUID | None) -> bool:
     """Whether a replica with this incarnation may join the ISR (ELECT-9)."""
     registered = state.nodes.get(node)
-    return registered is not None and not registered.leaving and registered.incarnation == incarnation
+    return (
+        registered is not None and not registered.leaving and registered.incarnation == incarnation
+    )
 
 
 # ---- elections -----------------------------------------------------------------------------------
@@ -173,7 +199,11 @@ def raise_epoch(state: State, event: RaiseEpoch) -> Decision:
 
 def _offline(state: State, old: Partition, seen: Observed, *, allowed: bool = False) -> Decision:
     decision = _eligible(state, old, seen)
-    if not allowed or decision is Refusal.ELECTION_NOT_NEEDED or (not isinstance(decision, Refusal) and _leads(decision)):
+    if (
+        not allowed
+        or decision is Refusal.ELECTION_NOT_NEEDED
+        or (not isinstance(decision, Refusal) and _leads(decision))
+    ):
         return decision
     chosen = _unclean(state, old, seen, None)
     return decision if isinstance(chosen, Refusal) else chosen
@@ -191,13 +221,23 @@ def _eligible(state: State, old: Partition, seen: Observed) -> Decision:
         return crashed
     if crashed:
         leader = best(old, crashed, seen)
-        return (changed(state, old, isr=(leader,), eligible=left_over(state, old, seen), leader=leader),)
-    if all(node in old.foreign and found(state, seen, node) is not Found.AWAY for node in old.replicas):
+        return (
+            changed(state, old, isr=(leader,), eligible=left_over(state, old, seen), leader=leader),
+        )
+    if all(
+        node in old.foreign and found(state, seen, node) is not Found.AWAY for node in old.replicas
+    ):
         leader = best(old, old.replicas, seen)
-        return (changed(state, old, isr=(leader,), leader=leader, recovering=len(old.replicas) > 1),)
+        return (
+            changed(state, old, isr=(leader,), leader=leader, recovering=len(old.replicas) > 1),
+        )
     if old.leader == NO_LEADER:
         return Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    return (changed(state, old, isr=old.isr, eligible=old.elr, leader=NO_LEADER, recovering=old.recovering),)
+    return (
+        changed(
+            state, old, isr=old.isr, eligible=old.elr, leader=NO_LEADER, recovering=old.recovering
+        ),
+    )
 
 
 def _candidates(state: State, old: Partition, seen: Observed) -> list[int]:
@@ -228,7 +268,9 @@ def _preferred(state: State, old: Partition, seen: Observed) -> Decision:
 def _unclean(state: State, old: Partition, seen: Observed, node: int | None) -> Decision:
     if node is None:
         decision = _offline(state, old, seen)
-        if decision is Refusal.ELECTION_NOT_NEEDED or (not isinstance(decision, Refusal) and _leads(decision)):
+        if decision is Refusal.ELECTION_NOT_NEEDED or (
+            not isinstance(decision, Refusal) and _leads(decision)
+        ):
             return decision
     elif old.leader == node and old.isr == (node,) and serves(state, old, seen):
         return Refusal.ELECTION_NOT_NEEDED
@@ -236,7 +278,11 @@ def _unclean(state: State, old: Partition, seen: Observed, node: int | None) -> 
     candidates = [each for each in present if node in {None, each}]
     if not candidates:
         return Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    trusted = [each for each in candidates if found(state, seen, each) is not Found.FOREIGN and each not in old.foreign]
+    trusted = [
+        each
+        for each in candidates
+        if found(state, seen, each) is not Found.FOREIGN and each not in old.foreign
+    ]
     leader = best(old, trusted or candidates, seen)
     return (changed(state, old, isr=(leader,), leader=leader, recovering=True),)
 

@@ -1,8 +1,9 @@
 """Defines the events of the decision log, the observations that come with them, and the refusals.
 
-EVENT-1  an event has all that a decision needs beside the state: observations of directories, drawn ids, offsets
-EVENT-2  a node that is absent from the observations is away. So is one that was observed in another incarnation than the
-    registered one: it crashed since then, or has not yet registered
+EVENT-1  an event has all that a decision needs beside the state: observations of directories, drawn
+    ids, offsets
+EVENT-2  a node that is absent from the observations is away. So is one that was observed in another
+    incarnation than the registered one: it crashed since then, or has not yet registered
 EVENT-3  `change` is the partition epoch from which the event was derived
 """
 
@@ -26,23 +27,46 @@ class Refusal(Enum):
     FENCED_LEADER_EPOCH = "The leader epoch is not the present one."
     INVALID_UPDATE_VERSION = "Another decision about the partition was made since the event."
     INVALID_REQUEST = "The request contradicts itself, or the state of the partition."
-    INELIGIBLE_REPLICA = "A new member of the ISR is away, leaves the set, or has another incarnation."
+    INELIGIBLE_REPLICA = (
+        "A new member of the ISR is away, leaves the set, or has another incarnation."
+    )
     ELECTION_NOT_NEEDED = "The wanted leader leads already."
-    PREFERRED_LEADER_NOT_AVAILABLE = "The first replica of the assignment is not complete, or not in the ISR."
+    PREFERRED_LEADER_NOT_AVAILABLE = (
+        "The first replica of the assignment is not complete, or not in the ISR."
+    )
     ELIGIBLE_LEADERS_NOT_AVAILABLE = "No replica is available that may lead."
-    WAIT_FOR_REPLICAS = "After a crash, all members of ISR and ELR must be present before the longest log can be selected."
-    TOPIC_ALREADY_EXISTS = "A topic with this name or id exists, or with a name that differs only in '.' and '_'."
+    WAIT_FOR_REPLICAS = (
+        "After a crash, all members of ISR and ELR must be present before the longest log can be "
+        "selected."
+    )
+    TOPIC_ALREADY_EXISTS = (
+        "A topic with this name or id exists, or with a name that differs only in '.' and '_'."
+    )
     INVALID_PARTITIONS = "The number of partitions is not positive, or not above the present one."
-    INVALID_REPLICATION_FACTOR = "The replication factor is not positive, or above the number of usable directories."
-    INVALID_REPLICA_ASSIGNMENT = "The assignment is empty, uneven, or names a directory twice or one that cannot take replicas."
-    LEADER_NOT_AVAILABLE = "A partition has an ELR that the setting would end, and no complete leader."
+    INVALID_REPLICATION_FACTOR = (
+        "The replication factor is not positive, or above the number of usable directories."
+    )
+    INVALID_REPLICA_ASSIGNMENT = (
+        "The assignment is empty, uneven, or names a directory twice or one that cannot take "
+        "replicas."
+    )
+    LEADER_NOT_AVAILABLE = (
+        "A partition has an ELR that the setting would end, and no complete leader."
+    )
     INVALID_CONFIG = "A setting is unknown, or its value is not allowed."
     NO_REASSIGNMENT_IN_PROGRESS = "No reassignment of the partition is in progress."
-    REASSIGNMENT_IN_PROGRESS = "A reassignment is in progress: replicas of its target are not in sync, or a directory is in use."
+    REASSIGNMENT_IN_PROGRESS = (
+        "A reassignment is in progress: replicas of its target are not in sync, or a directory is "
+        "in use."
+    )
     INCONSISTENT_CLUSTER_ID = "The directory belongs to another cluster."
     STALE_CLUSTER_GENERATION = "The directory belongs to another generation of the set."
-    INVALID_REGISTRATION = "Number, directory id, path or incarnation differ from the registered ones."
-    DUPLICATE_BROKER_REGISTRATION = "The node is alive with another incarnation, or its number was used before."
+    INVALID_REGISTRATION = (
+        "Number, directory id, path or incarnation differ from the registered ones."
+    )
+    DUPLICATE_BROKER_REGISTRATION = (
+        "The node is alive with another incarnation, or its number was used before."
+    )
     BROKER_ID_NOT_REGISTERED = "No directory is registered with this number."
     TOO_MANY_DIRECTORIES = "The set has as many directories as it can have."
     VOTERS_CHANGING = "An earlier change of the voters is not yet settled."
@@ -50,7 +74,9 @@ class Refusal(Enum):
 
 
 class Found(Enum):
-    """The state in which a replica was found. Complete: its directory has its registered incarnation, its page was not lost."""
+    """The state in which a replica was found. Complete: its directory has its registered
+    incarnation, its page was not lost.
+    """
 
     AWAY = "away"
     COMPLETE = "complete"
@@ -60,7 +86,9 @@ class Found(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Observation of a replica: its state, the incarnation of its directory, and the end of its log."""
+    """Observation of a replica: its state, the incarnation of its directory, and the end of its
+    log.
+    """
 
     found: Found
     incarnation: UUID
@@ -84,9 +112,11 @@ class Election(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AlterIsr:
-    """The leader has a new ISR. `incarnations`: of the new members. `lost`: leaving members that are not complete.
+    """The leader has a new ISR. `incarnations`: of the new members. `lost`: leaving members that
+    are not complete.
 
-    `renewed`: decide also if the ISR stays as it is. A member that was never decided is removed so (REPLICA-6).
+    `renewed`: decide also if the ISR stays as it is. A member that was never decided is removed so
+    (REPLICA-6).
     """
 
     place: Place
@@ -102,7 +132,8 @@ class AlterIsr:
 class Elect:
     """A leader is needed. `node` selects the leader of an unclean election.
 
-    `allowed`: the settings allow an unclean election, and no eligible replica has answered for some time.
+    `allowed`: the settings allow an unclean election, and no eligible replica has answered for some
+    time.
     """
 
     place: Place
@@ -115,7 +146,9 @@ class Elect:
 
 @dataclass(frozen=True, slots=True)
 class RaiseEpoch:
-    """A replica has a page that was made from files, in this epoch: no decision of the set has begun it."""
+    """A replica has a page that was made from files, in this epoch: no decision of the set has
+    begun it.
+    """
 
     place: Place
     epoch: int
@@ -123,7 +156,9 @@ class RaiseEpoch:
 
 @dataclass(frozen=True, slots=True)
 class Reassign:
-    """The partition shall have other replicas. `throttle`: bytes per second of the copies; None: without a limit."""
+    """The partition shall have other replicas. `throttle`: bytes per second of the copies; None:
+    without a limit.
+    """
 
     place: Place
     change: int
@@ -154,7 +189,8 @@ class FinishReassignment:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
-    """A new topic. Without an assignment its partitions are placed on `live`, the nodes that answer.
+    """A new topic. Without an assignment its partitions are placed on `live`, the nodes that
+    answer.
 
     If these are too few for the replication factor, others take replicas too.
     """
@@ -189,7 +225,8 @@ class DeleteTopic:
 
 @dataclass(frozen=True, slots=True)
 class SetConfig:
-    """Settings change; None returns one to its default. The resource "" of kind NODE is the default of all topics.
+    """Settings change; None returns one to its default. The resource "" of kind NODE is the default
+    of all topics.
 
     `seen` has the replicas of each partition with an ELR.
     """
@@ -207,8 +244,8 @@ class SetConfig:
 class Identity:
     """A directory as its own files describe it.
 
-    `openings`: the ids of its openings since the one whose registration it has recorded, which is the first; the last one is the
-    present one. Empty in a directory of an earlier version.
+    `openings`: the ids of its openings since the one whose registration it has recorded, which is
+    the first; the last one is the present one. Empty in a directory of an earlier version.
     """
 
     node: int
@@ -229,11 +266,12 @@ class Identity:
 class Register:
     """A registered directory was opened. `found`: complete after an orderly close.
 
-    `alive`: its registered incarnation answers, too. `fresh`: no process had it open, so it gets a new broker epoch. So does one
-    whose present opening is not registered.
+    `alive`: its registered incarnation answers, too. `fresh`: no process had it open, so it gets a
+    new broker epoch. So does one whose present opening is not registered.
 
-    `offset` is that of the first record of this decision. `seen` has all replicas of each partition with this node. If it has a
-    complete one of this node, the partition is not changed: the replica joined after an earlier registration of it.
+    `offset` is that of the first record of this decision. `seen` has all replicas of each partition
+    with this node. If it has a complete one of this node, the partition is not changed: the replica
+    joined after an earlier registration of it.
     """
 
     identity: Identity
@@ -246,7 +284,9 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class HeldTopic:
-    """A topic that the first directory of a set has. `epochs`: the leader epoch of each partition."""
+    """A topic that the first directory of a set has. `epochs`: the leader epoch of each
+    partition.
+    """
 
     name: str
     topic_id: UUID
@@ -256,7 +296,9 @@ class HeldTopic:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """A new directory. `settled`: a majority has the previous change of the voters. `held`: the topics of the first directory."""
+    """A new directory. `settled`: a majority has the previous change of the voters. `held`: the
+    topics of the first directory.
+    """
 
     identity: Identity
     offset: int
@@ -276,7 +318,9 @@ class Retire:
 
 @dataclass(frozen=True, slots=True)
 class ForceRetire:
-    """A directory shall leave the set at once, with all its replicas; another generation of the set begins."""
+    """A directory shall leave the set at once, with all its replicas; another generation of the set
+    begins.
+    """
 
     node: int
     seen: Mapping[Place, Observed] = field(default_factory=dict)
@@ -292,7 +336,19 @@ class SetVoter:
 
 
 Event: TypeAlias = (
-    AlterIsr | Elect | RaiseEpoch | Reassign | CancelReassignment | FinishReassignment
-    | CreateTopic | CreatePartitions | DeleteTopic | SetConfig
-    | Register | Add | Retire | ForceRetire | SetVoter
-)  # fmt: skip
+    AlterIsr
+    | Elect
+    | RaiseEpoch
+    | Reassign
+    | CancelReassignment
+    | FinishReassignment
+    | CreateTopic
+    | CreatePartitions
+    | DeleteTopic
+    | SetConfig
+    | Register
+    | Add
+    | Retire
+    | ForceRetire
+    | SetVoter
+)

@@ -1,9 +1,11 @@
-"""This module computes when a follower last had everything that its leader had, as Kafka's lastCaughtUpTimeMs.
+"""This module computes when a follower last had everything that its leader had, as Kafka's
+lastCaughtUpTimeMs.
 
-LAG-1  a look compares the log ends. A follower with the leader's end has caught up now. One with the end that the leader had at
-    the look before had caught up then. Otherwise the time does not change, however much is copied
-LAG-2  a follower is late if it lacks records and has not caught up for longer than `replica.lag.time.max.ms`. The number of
-    records does not count
+LAG-1  a look compares the log ends. A follower with the leader's end has caught up now. One with
+    the end that the leader had at the look before had caught up then. Otherwise the time does not
+    change, however much is copied
+LAG-2  a follower is late if it lacks records and has not caught up for longer than
+    `replica.lag.time.max.ms`. The number of records does not count
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ class CaughtUp(NamedTuple):
 
 
 def begun(leader_end: int, now: int) -> CaughtUp:
-    """A follower about which nothing is known: its time begins now, as for a new leader in Kafka."""
+    """A follower about which nothing is known: its time begins now, as for a new leader in
+    Kafka.
+    """
     return CaughtUp(now, now, leader_end)
 
 

@@ -1,12 +1,17 @@
 """Computes the nodes of new partitions, with Kafka's formulas.
 
-PLACE-1  the leader of partition p is at position (p + start) modulo the number of nodes in the order of PLACE-2
-PLACE-2  without racks the order is ascending; with racks it takes one node of each rack in turn, racks and nodes ascending
-PLACE-3  the shift from leader to followers grows by one after every round of partitions over the nodes, so that the followers of
-    one leader differ
-PLACE-4  with racks, a rack is used a second time only after all racks are used; a node never has two replicas of a partition
-PLACE-5  new partitions of an existing topic continue its numbers; the first replica of its partition 0 gives start and shift
-PLACE-6  topics that are placed together continue each other's rotation, so that all nodes lead equally many partitions, plus one
+PLACE-1  the leader of partition p is at position (p + start) modulo the number of nodes in the
+    order of PLACE-2
+PLACE-2  without racks the order is ascending; with racks it takes one node of each rack in turn,
+    racks and nodes ascending
+PLACE-3  the shift from leader to followers grows by one after every round of partitions over the
+    nodes, so that the followers of one leader differ
+PLACE-4  with racks, a rack is used a second time only after all racks are used; a node never has
+    two replicas of a partition
+PLACE-5  new partitions of an existing topic continue its numbers; the first replica of its
+    partition 0 gives start and shift
+PLACE-6  topics that are placed together continue each other's rotation, so that all nodes lead
+    equally many partitions, plus one
 """
 
 from __future__ import annotations
@@ -15,10 +20,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from embedlog.errors import InvalidPartitionsError, InvalidReplicaAssignmentError, InvalidReplicationFactorError
+from embedlog.errors import (
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+)
 
 Racks: TypeAlias = Mapping[int, str | None]  # rack of each node; None for all of them, or for none
-Assignment: TypeAlias = tuple[tuple[int, ...], ...]  # nodes of each partition, the preferred leader first
+# nodes of each partition, the preferred leader first
+Assignment: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +40,8 @@ class Shape:
 
 
 def place(racks: Racks, shape: Shape, *, start: int, shift: int, first: int = 0) -> Assignment:
-    """Nodes of the partitions `first`, `first` + 1, … of a topic. `start` and `shift` are random in Kafka.
+    """Nodes of the partitions `first`, `first` + 1, … of a topic. `start` and `shift` are random in
+    Kafka.
 
     Raises InvalidPartitionsError, InvalidReplicationFactorError, InvalidReplicaAssignmentError.
     """
@@ -46,19 +57,24 @@ def place(racks: Racks, shape: Shape, *, start: int, shift: int, first: int = 0)
 
 
 def extend(racks: Racks, existing: Sequence[Sequence[int]], total: int) -> Assignment:
-    """Nodes of the partitions that a topic with the assignment `existing` needs to have `total` (PLACE-5).
+    """Nodes of the partitions that a topic with the assignment `existing` needs to have `total`
+    (PLACE-5).
 
     Raises InvalidPartitionsError if it has as many, and the errors of `place`.
     """
     if total <= len(existing):
-        raise InvalidPartitionsError("partitions can only be added", expected=f"above {len(existing)}", found=total)
+        raise InvalidPartitionsError(
+            "partitions can only be added", expected=f"above {len(existing)}", found=total
+        )
     preferred = existing[0][0]
     start = next((position for position, node in enumerate(sorted(racks)) if node >= preferred), 0)
     shape = Shape(total - len(existing), len(existing[0]))
     return place(racks, shape, start=start, shift=start, first=len(existing))
 
 
-def place_topics(racks: Racks, shapes: Iterable[Shape], *, start: int, shift: int) -> tuple[Assignment, ...]:
+def place_topics(
+    racks: Racks, shapes: Iterable[Shape], *, start: int, shift: int
+) -> tuple[Assignment, ...]:
     """Assignments of several new topics in their order (PLACE-6)."""
     found = []
     for shape in shapes:
@@ -78,7 +94,9 @@ def alternate(racks: Mapping[int, str]) -> tuple[int, ...]:
 
 
 class _Ring:
-    """The nodes in their order, with a rack for each of them; without racks, each node is a rack of its own."""
+    """The nodes in their order, with a rack for each of them; without racks, each node is a rack of
+    its own.
+    """
 
     def __init__(self, racks: Racks) -> None:
         known = {node: rack for node, rack in racks.items() if rack is not None}
@@ -96,7 +114,9 @@ class _Ring:
         while len(found) < factor:
             node = self.order[(lead + 1 + (shift * self._stride + step) % (count - 1)) % count]
             step += 1
-            if (self._rack[node] not in used or len(used) == self._rack_count) and node not in found:
+            if (
+                self._rack[node] not in used or len(used) == self._rack_count
+            ) and node not in found:
                 found.append(node)
                 used.add(self._rack[node])
         return tuple(found)
@@ -104,13 +124,19 @@ class _Ring:
 
 def _check(racks: Racks, shape: Shape) -> None:
     if shape.partitions < 1:
-        raise InvalidPartitionsError("number of partitions", expected="at least 1", found=shape.partitions)
+        raise InvalidPartitionsError(
+            "number of partitions", expected="at least 1", found=shape.partitions
+        )
     if not 1 <= shape.factor <= len(racks):
         allowed = f"1 to {len(racks)}, the number of directories for replicas"
-        raise InvalidReplicationFactorError("replication factor", expected=allowed, found=shape.factor)
+        raise InvalidReplicationFactorError(
+            "replication factor", expected=allowed, found=shape.factor
+        )
     bare = sorted(node for node, rack in racks.items() if rack is None)
     if 0 < len(bare) < len(racks):
-        raise InvalidReplicaAssignmentError("some nodes have a rack and some have none", expected="a rack for all", found=bare)
+        raise InvalidReplicaAssignmentError(
+            "some nodes have a rack and some have none", expected="a rack for all", found=bare
+        )
 
 
 def _utf16(rack: str) -> bytes:

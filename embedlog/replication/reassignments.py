@@ -1,11 +1,14 @@
 """Decides about other replicas of one partition: start, cancellation and end of a reassignment.
 
-REASSIGN-1  during a reassignment the assignment is the target, followed by the replicas that are removed at its end
-REASSIGN-2  a new target replaces the present one; a cancellation returns to the assignment before the first one. A replica that
-    was added for a replaced target is both added and removed: the end removes it, and so does the cancellation
-REASSIGN-3  the end needs every replica of the target in the ISR. One decision makes the target assignment and ISR, with a leader
-    from it, in a new leader epoch
-REASSIGN-4  the throttle of a reassignment is in the Partition record until the end, so that every process obeys it
+REASSIGN-1  during a reassignment the assignment is the target, followed by the replicas that are
+    removed at its end
+REASSIGN-2  a new target replaces the present one; a cancellation returns to the assignment before
+    the first one. A replica that was added for a replaced target is both added and removed: the end
+    removes it, and so does the cancellation
+REASSIGN-3  the end needs every replica of the target in the ISR. One decision makes the target
+    assignment and ISR, with a leader from it, in a new leader epoch
+REASSIGN-4  the throttle of a reassignment is in the Partition record until the end, so that every
+    process obeys it
 """
 
 from __future__ import annotations
@@ -14,7 +17,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from embedlog.replication.elections import Decision, at_change, best, changed, complete, left_over
-from embedlog.replication.events import CancelReassignment, FinishReassignment, Observed, Reassign, Refusal
+from embedlog.replication.events import (
+    CancelReassignment,
+    FinishReassignment,
+    Observed,
+    Reassign,
+    Refusal,
+)
 from embedlog.replication.records import Partition
 from embedlog.replication.state import State, throttle_of, throttled
 
@@ -24,17 +33,34 @@ def reassign(state: State, event: Reassign) -> Decision:
     old = at_change(state, event.place, event.change)
     if isinstance(old, Refusal):
         return old
-    target, usable = event.target, state.usable()
-    if not target or len(set(target)) != len(target) or not all(node in usable or node in old.replicas for node in target):
+    target = event.target
+    usable = state.usable()
+    if (
+        not target
+        or len(set(target)) != len(target)
+        or not all(node in usable or node in old.replicas for node in target)
+    ):
         return Refusal.INVALID_REPLICA_ASSIGNMENT
     original = set(old.replicas).difference(old.adding)
     removing = tuple(node for node in old.replicas if node not in target)
     replicas = target + removing
     adding = tuple(node for node in replicas if node not in original)
-    if (replicas, removing, adding, event.throttle) == (old.replicas, old.removing, old.adding, throttle_of(old)):
+    if (replicas, removing, adding, event.throttle) == (
+        old.replicas,
+        old.removing,
+        old.adding,
+        throttle_of(old),
+    ):
         return ()
-    new = changed(state, old, isr=old.isr, eligible=old.elr, replicas=replicas, recovering=old.recovering)
-    return (throttled(replace(new, removing=removing, adding=adding), event.throttle if removing or adding else None),)
+    new = changed(
+        state, old, isr=old.isr, eligible=old.elr, replicas=replicas, recovering=old.recovering
+    )
+    return (
+        throttled(
+            replace(new, removing=removing, adding=adding),
+            event.throttle if removing or adding else None,
+        ),
+    )
 
 
 def cancel(state: State, event: CancelReassignment) -> Decision:
@@ -69,5 +95,12 @@ def _settled(state: State, old: Partition, replicas: Sequence[int], seen: Observ
     if not candidates:
         return Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
     leader = old.leader if old.leader in candidates else best(old, candidates, seen)
-    new = changed(state, old, isr=old.isr, eligible=left_over(state, old, seen), replicas=replicas, leader=leader)
+    new = changed(
+        state,
+        old,
+        isr=old.isr,
+        eligible=left_over(state, old, seen),
+        replicas=replicas,
+        leader=leader,
+    )
     return (throttled(replace(new, removing=(), adding=()), None),)

@@ -1,10 +1,16 @@
-"""Encodes and decodes the records of the decision log (`__replica_state`), as Kafka's KRaft metadata records.
+"""Encodes and decodes the records of the decision log (`__replica_state`), as Kafka's KRaft
+metadata records.
 
-DECISION-1  a value is a frame version, a record type, a version and a body, as Kafka's controller writes it; its tools print it
-DECISION-2  a key is the type and the subject of a record, so that compaction keeps the newest record of every subject
-DECISION-3  fields of embedlog are tagged fields from 10000 up; unknown tagged fields are kept, byte for byte
-DECISION-4  a Partition record is complete and consistent: the decoder refuses one that no decision can have produced
-DECISION-5  damaged bytes raise CorruptRecordError, unknown types and versions UnsupportedFormatError; lengths are checked first
+DECISION-1  a value is a frame version, a record type, a version and a body, as Kafka's controller
+    writes it; its tools print it
+DECISION-2  a key is the type and the subject of a record, so that compaction keeps the newest
+    record of every subject
+DECISION-3  fields of embedlog are tagged fields from 10000 up; unknown tagged fields are kept, byte
+    for byte
+DECISION-4  a Partition record is complete and consistent: the decoder refuses one that no decision
+    can have produced
+DECISION-5  damaged bytes raise CorruptRecordError, unknown types and versions
+    UnsupportedFormatError; lengths are checked first
 """
 
 from __future__ import annotations
@@ -29,11 +35,21 @@ Tags: TypeAlias = tuple[tuple[int, bytes], ...]
 Value = TypeVar("Value")
 
 _BYTE: Final = struct.Struct(">b")
-_DIRECTORIES, _CORDONED = 0, 1  # tags of RegisterBroker
-_VOTER, _GENERATION, _PATH, _SLOT, _OPENING = 10000, 10001, 10002, 10003, 10004
-_RECOVERING, _ELR, _LAST_KNOWN = 0, 1, 2  # tags of Partition
+# tags of RegisterBroker
+_DIRECTORIES = 0
+_CORDONED = 1
+_VOTER = 10000
+_GENERATION = 10001
+_PATH = 10002
+_SLOT = 10003
+_OPENING = 10004
+# tags of Partition
+_RECOVERING = 0
+_ELR = 1
+_LAST_KNOWN = 2
 _LEADER_INCARNATION = 10000
-ORIGINAL: Final = (10000, b"")  # tagged field of a Config record: its topic was created with this value
+# tagged field of a Config record: its topic was created with this value
+ORIGINAL: Final = (10000, b"")
 _CORDONED_VERSION = 4
 
 
@@ -41,11 +57,12 @@ _CORDONED_VERSION = 4
 class RegisterBroker:
     """A directory of the set. `incarnation` changes when it was not closed in order.
 
-    `broker_epoch` is the offset of that registration. `opening` is the id that the first process in the directory drew when it
-    opened it; None in a log of an earlier version.
+    `broker_epoch` is the offset of that registration. `opening` is the id that the first process in
+    the directory drew when it opened it; None in a log of an earlier version.
 
-    `replicas` is false for a witness, which votes but takes no partitions; a `leaving` directory takes no further ones.
-    `slot` is the bit of the directory in the ISR of control pages, 0 to 63. It is unique among the present directories.
+    `replicas` is false for a witness, which votes but takes no partitions; a `leaving` directory
+    takes no further ones. `slot` is the bit of the directory in the ISR of control pages, 0 to 63.
+    It is unique among the present directories.
     """
 
     TYPE: ClassVar[int] = 0
@@ -89,10 +106,12 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition after a decision. `replicas` begins with the preferred leader; `directories` are in its order.
+    """One partition after a decision. `replicas` begins with the preferred leader; `directories`
+    are in its order.
 
-    `elr`: eligible leaders outside the ISR. `leader_incarnation`: incarnation of the leader's directory at its election.
-    `foreign`: replicas that were found foreign, until they join the ISR (in the field of Kafka's last known ELR).
+    `elr`: eligible leaders outside the ISR. `leader_incarnation`: incarnation of the leader's
+    directory at its election. `foreign`: replicas that were found foreign, until they join the ISR
+    (in the field of Kafka's last known ELR).
     """
 
     TYPE: ClassVar[int] = 3
@@ -153,7 +172,9 @@ class Tombstone:
     key: bytes
 
 
-Change: TypeAlias = RegisterBroker | UnregisterBroker | Topic | Partition | Config | RemoveTopic | NoOp
+Change: TypeAlias = (
+    RegisterBroker | UnregisterBroker | Topic | Partition | Config | RemoveTopic | NoOp
+)
 Record: TypeAlias = Change | Tombstone
 
 
@@ -197,12 +218,19 @@ Encoded: TypeAlias = tuple[int, bytes, list[tuple[int, bytes]]]  # version, body
 
 
 def _encode_register(record: RegisterBroker) -> Encoded:
-    body = NUMBER.pack(record.node) + b"\0" + record.incarnation.bytes + LONG.pack(record.broker_epoch)
-    body += b"\1\1" + _nullable(record.rack) + b"\0" + bytes((record.leaving,))  # no endpoints, no features, not fenced
+    body = (
+        NUMBER.pack(record.node) + b"\0" + record.incarnation.bytes + LONG.pack(record.broker_epoch)
+    )
+    # no endpoints, no features, not fenced
+    body += b"\1\1" + _nullable(record.rack) + b"\0" + bytes((record.leaving,))
     tags = [(_DIRECTORIES, _uuids([record.directory]))]
     if not record.replicas:
         tags.append((_CORDONED, _uuids([record.directory])))
-    tags += [(_VOTER, bytes((record.voter,))), (_GENERATION, NUMBER.pack(record.generation)), (_PATH, _string(record.path))]
+    tags += [
+        (_VOTER, bytes((record.voter,))),
+        (_GENERATION, NUMBER.pack(record.generation)),
+        (_PATH, _string(record.path)),
+    ]
     if record.slot:
         tags.append((_SLOT, bytes((record.slot,))))
     if record.opening is not None:
@@ -213,7 +241,9 @@ def _encode_register(record: RegisterBroker) -> Encoded:
 def _encode_partition(record: Partition) -> Encoded:
     lists = (record.replicas, record.isr, record.removing, record.adding)
     body = NUMBER.pack(record.number) + record.topic_id.bytes + b"".join(map(_numbers, lists))
-    body += struct.pack(">iii", record.leader, record.leader_epoch, record.partition_epoch) + _uuids(record.directories)
+    body += struct.pack(
+        ">iii", record.leader, record.leader_epoch, record.partition_epoch
+    ) + _uuids(record.directories)
     tags = []
     if record.recovering:
         tags.append((_RECOVERING, b"\1"))
@@ -227,13 +257,22 @@ def _encode_partition(record: Partition) -> Encoded:
 
 
 def _encode_config(record: Config) -> Encoded:
-    text = _BYTE.pack(record.kind) + _string(record.resource) + _string(record.name) + _nullable(record.value)
+    text = (
+        _BYTE.pack(record.kind)
+        + _string(record.resource)
+        + _string(record.name)
+        + _nullable(record.value)
+    )
     return 0, text, []
 
 
 _ENCODERS: Final[dict[int, Callable[..., Encoded]]] = {
     RegisterBroker.TYPE: _encode_register,
-    UnregisterBroker.TYPE: lambda record: (0, NUMBER.pack(record.node) + LONG.pack(record.broker_epoch), []),
+    UnregisterBroker.TYPE: lambda record: (
+        0,
+        NUMBER.pack(record.node) + LONG.pack(record.broker_epoch),
+        [],
+    ),
     Topic.TYPE: lambda record: (0, _string(record.name) + record.topic_id.bytes, []),
     Partition.TYPE: _encode_partition,
     Config.TYPE: _encode_config,
@@ -262,37 +301,57 @@ def _uuids(ids: Iterable[UUID]) -> bytes:
 
 def _tagged(fields: Iterable[tuple[int, bytes]]) -> bytes:
     ordered = sorted(fields)
-    return uvarint(len(ordered)) + b"".join(uvarint(tag) + uvarint(len(data)) + data for tag, data in ordered)
+    return uvarint(len(ordered)) + b"".join(
+        uvarint(tag) + uvarint(len(data)) + data for tag, data in ordered
+    )
 
 
 # ---- decoding ------------------------------------------------------------------------------------
 
 
 def decode(key: bytes, value: bytes | None) -> Record:
-    """The record of a key and a value. Raises CorruptRecordError and UnsupportedFormatError (DECISION-5)."""
+    """The record of a key and a value. Raises CorruptRecordError and UnsupportedFormatError
+    (DECISION-5).
+    """
     if value is None:
         if not key or key[0] not in _DECODERS:
-            raise UnsupportedFormatError("tombstone of the decision log: unknown type", found=key[:64].hex())
+            raise UnsupportedFormatError(
+                "tombstone of the decision log: unknown type", found=key[:64].hex()
+            )
         return Tombstone(key)
     try:
         record = _decode(Flexible(value, 0), len(value))
     except (struct.error, ValueError, IndexError) as problem:
-        raise CorruptRecordError(f"record of the decision log: {problem}", found=value[:64].hex()) from problem
+        raise CorruptRecordError(
+            f"record of the decision log: {problem}", found=value[:64].hex()
+        ) from problem
     if key != key_of(record):
-        raise CorruptRecordError("record of the decision log: its key", expected=key_of(record).hex(), found=key[:64].hex())
+        raise CorruptRecordError(
+            "record of the decision log: its key",
+            expected=key_of(record).hex(),
+            found=key[:64].hex(),
+        )
     return record
 
 
 def _decode(reader: Flexible, size: int) -> Change:
-    frame, kind, version = reader.uvarint(), reader.uvarint(), reader.uvarint()
+    frame = reader.uvarint()
+    kind = reader.uvarint()
+    version = reader.uvarint()
     if frame != FRAME_VERSION:
-        raise UnsupportedFormatError("frame of a record of the decision log", expected=FRAME_VERSION, found=frame)
+        raise UnsupportedFormatError(
+            "frame of a record of the decision log", expected=FRAME_VERSION, found=frame
+        )
     known = _DECODERS.get(kind)
     if known is None:
-        raise UnsupportedFormatError("type of a record of the decision log", expected=sorted(_DECODERS), found=kind)
+        raise UnsupportedFormatError(
+            "type of a record of the decision log", expected=sorted(_DECODERS), found=kind
+        )
     versions, body = known
     if version not in versions:
-        raise UnsupportedFormatError(f"version of type {kind} in the decision log", expected=list(versions), found=version)
+        raise UnsupportedFormatError(
+            f"version of type {kind} in the decision log", expected=list(versions), found=version
+        )
     record = body(reader)
     if reader.at != size:
         raise ValueError(f"{size - reader.at} bytes follow its end")
@@ -328,40 +387,70 @@ class _Fields:
 def _register(reader: Flexible) -> RegisterBroker:
     node = _node(reader)
     _unused(reader, 1, "a migration")
-    incarnation, broker_epoch = _uuid(reader), reader.take(LONG)[0]
+    incarnation = _uuid(reader)
+    broker_epoch = reader.take(LONG)[0]
     _unused(reader, 2, "end points or features", b"\1\1")
     rack = reader.nullable()
     _unused(reader, 1, "a fence")
-    leaving, fields = _flag(reader), _Fields(reader)
-    directories, cordoned = fields.take(_DIRECTORIES, _read_uuids) or (), fields.take(_CORDONED, _read_uuids) or ()
+    leaving = _flag(reader)
+    fields = _Fields(reader)
+    directories = fields.take(_DIRECTORIES, _read_uuids) or ()
+    cordoned = fields.take(_CORDONED, _read_uuids) or ()
     if len(directories) != 1 or cordoned not in ((), directories):
-        raise ValueError(f"{len(directories)} log directories, {len(cordoned)} cordoned, for one node")
-    voter, generation = fields.take(_VOTER, _flag), fields.take(_GENERATION, _number)
-    path, slot = fields.take(_PATH, Flexible.string), fields.take(_SLOT, _slot) or 0
+        raise ValueError(
+            f"{len(directories)} log directories, {len(cordoned)} cordoned, for one node"
+        )
+    voter = fields.take(_VOTER, _flag)
+    generation = fields.take(_GENERATION, _number)
+    path = fields.take(_PATH, Flexible.string)
+    slot = fields.take(_SLOT, _slot) or 0
     opening = fields.take(_OPENING, _uuid)
     others = fields.others()
     if generation is None or path is None or voter is None or generation < 0:
         raise ValueError("voter, generation or path is missing")
     return RegisterBroker(
-        node, incarnation, broker_epoch, directories[0], path, rack, voter, not cordoned, leaving, generation, slot,
-        opening, others,
-    )  # fmt: skip
+        node,
+        incarnation,
+        broker_epoch,
+        directories[0],
+        path,
+        rack,
+        voter,
+        not cordoned,
+        leaving,
+        generation,
+        slot,
+        opening,
+        others,
+    )
 
 
 def _partition(reader: Flexible) -> Partition:
-    number, topic_id = _number(reader), _uuid(reader)
+    number = _number(reader)
+    topic_id = _uuid(reader)
     replicas, isr, removing, adding = (reader.numbers() for _ in range(4))
-    leader, leader_epoch, partition_epoch = _number(reader), _number(reader), _number(reader)
-    directories, fields = _read_uuids(reader), _Fields(reader)
+    leader = _number(reader)
+    leader_epoch = _number(reader)
+    partition_epoch = _number(reader)
+    directories = _read_uuids(reader)
+    fields = _Fields(reader)
     record = Partition(
-        topic_id, number, replicas, isr, leader, leader_epoch, partition_epoch, directories,
+        topic_id,
+        number,
+        replicas,
+        isr,
+        leader,
+        leader_epoch,
+        partition_epoch,
+        directories,
         elr=fields.take(_ELR, Flexible.numbers) or (),
-        removing=removing, adding=adding,
+        removing=removing,
+        adding=adding,
         recovering=fields.take(_RECOVERING, _flag) or False,
         leader_incarnation=fields.take(_LEADER_INCARNATION, _uuid),
         foreign=fields.take(_LAST_KNOWN, Flexible.numbers) or (),
         others=fields.others(),
-    )  # fmt: skip
+    )
     problem = inconsistency(record)
     if problem:
         raise ValueError(problem)
@@ -369,13 +458,20 @@ def _partition(reader: Flexible) -> Partition:
 
 
 def inconsistency(record: Partition) -> str:
-    """The first reason for which no decision can have produced this record (DECISION-4); empty if there is none."""
+    """The first reason for which no decision can have produced this record (DECISION-4); empty if
+    there is none.
+    """
     assigned = set(record.replicas)
     if min(record.number, record.leader_epoch, record.partition_epoch, *record.replicas, 0) < 0:
         return "a negative number, epoch or node"
     if not assigned or len(record.directories) != len(record.replicas):
         return f"{len(record.directories)} directories for {len(record.replicas)} replicas"
-    lists = {"replicas": record.replicas, "ISR": record.isr, "ELR": record.elr, "foreign": record.foreign}
+    lists = {
+        "replicas": record.replicas,
+        "ISR": record.isr,
+        "ELR": record.elr,
+        "foreign": record.foreign,
+    }
     lists |= {"removing": record.removing, "adding": record.adding}
     for name, nodes in lists.items():
         if len(set(nodes)) != len(nodes) or not assigned.issuperset(nodes):
@@ -398,7 +494,9 @@ def _unregister(reader: Flexible) -> UnregisterBroker:
 
 
 def _config(reader: Flexible) -> Config:
-    kind, resource, name = reader.take(_BYTE)[0], reader.string(), reader.string()
+    kind = reader.take(_BYTE)[0]
+    resource = reader.string()
+    name = reader.string()
     return Config(kind, resource, name, reader.nullable(), _Fields(reader).others())
 
 

@@ -1,4 +1,5 @@
-"""Serializers with schemas, and their registry in a topic of the log, in the formats of Confluent's Schema Registry.
+"""Serializers with schemas, and their registry in a topic of the log, in the formats of Confluent's
+Schema Registry.
 
     from embedlog.schemas import AvroDeserializer, AvroSerializer, SchemaRegistry
 
@@ -6,7 +7,8 @@
     producer = log.producer(value_serializer=AvroSerializer(registry, schema))
     consumer = log.consumer("orders", value_deserializer=AvroDeserializer(registry))
 
-Everything public is named in `__all__`. The libraries of the formats are extras, imported when a serializer is made.
+Everything public is named in `__all__`. The libraries of the formats are extras, imported when a
+serializer is made.
 """
 
 from __future__ import annotations

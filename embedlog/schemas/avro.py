@@ -1,6 +1,7 @@
 """Contains the serializer and the deserializer of Avro, by fastavro.
 
-AVRO-1  data is read by the schema that wrote it, and resolved to the reader's schema if there is one
+AVRO-1  data is read by the schema that wrote it, and resolved to the reader's schema if there is
+    one
 AVRO-2  a parsed schema is kept for each id: an id never gets another schema (REGISTRY-3)
 """
 
@@ -19,7 +20,8 @@ from embedlog.schemas.schema_records import Schema
 from embedlog.schemas.subjects import Field, SubjectName, topic_name
 
 T = TypeVar("T")
-Given: TypeAlias = Schema | str | Mapping[str, Any] | list[Any]  # a schema, or its JSON as a text or an object
+# a schema, or its JSON as a text or an object
+Given: TypeAlias = Schema | str | Mapping[str, Any] | list[Any]
 
 
 def _fastavro() -> Any:
@@ -51,11 +53,12 @@ def _add_references(registry: SchemaRegistry, schema: Schema, named: dict[str, A
 
 
 class AvroSerializer(Generic[T]):
-    """Serializes values by one Avro schema; the schema is registered with the first value of each subject.
+    """Serializes values by one Avro schema; the schema is registered with the first value of each
+    subject.
 
-    `schema` is its JSON as a text or as an object, or a `Schema`. `to_dict` makes the datum of fastavro of a value, which else is
-    the datum itself. Without `auto_register` only registered schemas are used (UnknownSchemaError).
-    Raises MissingExtraError without fastavro. Threads: any.
+    `schema` is its JSON as a text or as an object, or a `Schema`. `to_dict` makes the datum of
+    fastavro of a value, which else is the datum itself. Without `auto_register` only registered
+    schemas are used (UnknownSchemaError). Raises MissingExtraError without fastavro. Threads: any.
     """
 
     @overload
@@ -95,7 +98,9 @@ class AvroSerializer(Generic[T]):
         self._parsed = _parsed(registry, found)
         self._to_dict = to_dict
         name = self._parsed.get("name", "") if isinstance(self._parsed, dict) else ""
-        self._ids = RegisteredIds(registry, found, field, subject, name or _primitive(self._parsed), auto_register)
+        self._ids = RegisteredIds(
+            registry, found, field, subject, name or _primitive(self._parsed), auto_register
+        )
 
     def serialize(self, topic: str, headers: Any, data: T) -> bytes | None:
         """The framed datum; None stays None."""
@@ -113,8 +118,9 @@ def _primitive(parsed: Any) -> str:
 class AvroDeserializer(Generic[T]):
     """Deserializes framed Avro data, also of writers with other versions of the schema.
 
-    `schema` is the reader's schema: fields that a writer did not know have its defaults, and fields that it does not have are
-    left out. `from_dict` makes a value of the datum. Raises MissingExtraError without fastavro. Threads: any.
+    `schema` is the reader's schema: fields that a writer did not know have its defaults, and fields
+    that it does not have are left out. `from_dict` makes a value of the datum. Raises
+    MissingExtraError without fastavro. Threads: any.
     """
 
     @overload
@@ -125,7 +131,9 @@ class AvroDeserializer(Generic[T]):
         from_dict: None = None,
     ) -> None: ...
     @overload
-    def __init__(self, registry: SchemaRegistry, schema: Given | None, from_dict: Callable[[Any], T]) -> None: ...
+    def __init__(
+        self, registry: SchemaRegistry, schema: Given | None, from_dict: Callable[[Any], T]
+    ) -> None: ...
     def __init__(
         self,
         registry: SchemaRegistry,
@@ -139,7 +147,9 @@ class AvroDeserializer(Generic[T]):
         self._writers: dict[int, Any] = {}
 
     def deserialize(self, topic: str, headers: Any, data: bytes) -> T:
-        """The value. Raises UnknownSchemaError, and ValueError for bytes that are not framed Avro."""
+        """The value. Raises UnknownSchemaError, and ValueError for bytes that are not framed
+        Avro.
+        """
         schema_id, payload = unframed(data)
         writer = self._writers.get(schema_id)
         if writer is None:
@@ -147,7 +157,9 @@ class AvroDeserializer(Generic[T]):
         source = BytesIO(payload)
         datum = self._read(source, writer, self._reader)
         if source.tell() != len(payload):
-            raise ValueError(f"{len(payload) - source.tell()} bytes after the datum of schema {schema_id}")
+            raise ValueError(
+                f"{len(payload) - source.tell()} bytes after the datum of schema {schema_id}"
+            )
         value: T = datum if self._from_dict is None else self._from_dict(datum)
         return value
 

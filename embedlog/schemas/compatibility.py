@@ -1,9 +1,10 @@
 """Decides whether a schema may follow the earlier versions of its subject.
 
-COMPATIBILITY-1  the levels are Confluent's. BACKWARD: the new schema reads data of the last version. FORWARD: the last version
-    reads new data. FULL: both. TRANSITIVE: all versions instead of the last one
-COMPATIBILITY-2  Avro is checked by Avro's own rules of resolution (the library `avro`). JSON Schema and Protobuf are not checked,
-    only that the kind stays the same
+COMPATIBILITY-1  the levels are Confluent's. BACKWARD: the new schema reads data of the last
+    version. FORWARD: the last version reads new data. FULL: both. TRANSITIVE: all versions instead
+    of the last one
+COMPATIBILITY-2  Avro is checked by Avro's own rules of resolution (the library `avro`). JSON Schema
+    and Protobuf are not checked, only that the kind stays the same
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from embedlog import ConfigError, IncompatibleSchemaError, MissingExtraError
 from embedlog.schemas.schema_records import RegisteredSchema, Schema
 
 DEFAULT: Final = "BACKWARD"
-LEVELS: Final = ("NONE", "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE")
+LEVELS: Final = (
+    "NONE",
+    "BACKWARD",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD",
+    "FORWARD_TRANSITIVE",
+    "FULL",
+    "FULL_TRANSITIVE",
+)
 
 
 def check_level(level: str) -> str:
@@ -25,14 +34,17 @@ def check_level(level: str) -> str:
 
 
 def check(subject: str, schema: Schema, versions: Sequence[RegisteredSchema], level: str) -> None:
-    """Raises IncompatibleSchemaError with the version and the reasons. `versions` are in order, without deleted ones."""
+    """Raises IncompatibleSchemaError with the version and the reasons. `versions` are in order,
+    without deleted ones.
+    """
     if level == "NONE":
         return
     for earlier in versions if level.endswith("_TRANSITIVE") else versions[-1:]:
         reasons = _reasons(schema, earlier.schema, level)
         if reasons:
             raise IncompatibleSchemaError(
-                f"the schema is not {level} compatible with version {earlier.version} of {subject}: {'; '.join(reasons)}",
+                f"the schema is not {level} compatible with version {earlier.version} of "
+                f"{subject}: {'; '.join(reasons)}",
                 subject=subject,
                 version=earlier.version,
             )
@@ -57,8 +69,12 @@ def _unreadable(reader: str, writer: str) -> list[str]:
         import avro.schema
         from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
     except ImportError as missing:
-        raise MissingExtraError("the comparison of Avro schemas needs avro", extra="avro") from missing
-    found = ReaderWriterCompatibilityChecker().get_compatibility(avro.schema.parse(reader), avro.schema.parse(writer))
+        raise MissingExtraError(
+            "the comparison of Avro schemas needs avro", extra="avro"
+        ) from missing
+    found = ReaderWriterCompatibilityChecker().get_compatibility(
+        avro.schema.parse(reader), avro.schema.parse(writer)
+    )
     if found.compatibility is SchemaCompatibilityType.compatible:
         return []
     return sorted(found.messages) or ["Avro's rules of resolution"]

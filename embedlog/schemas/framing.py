@@ -1,7 +1,8 @@
-"""Contains the frame that Confluent's serializers put before each datum: a zero, and the id of its schema in four bytes.
+"""Contains the frame that Confluent's serializers put before each datum: a zero, and the id of its
+schema in four bytes.
 
-FRAMING-1  a frame of Protobuf also has the path of the message in its schema: zigzag varints, their number first. The path of the
-    first message is one zero
+FRAMING-1  a frame of Protobuf also has the path of the message in its schema: zigzag varints, their
+    number first. The path of the first message is one zero
 FRAMING-2  bytes without such a frame are refused, never guessed
 """
 
@@ -22,12 +23,17 @@ def framed(schema_id: int, payload: bytes) -> bytes:
 def unframed(data: bytes) -> tuple[int, memoryview]:
     """The id of the schema, and the bytes after the frame. Raises ValueError."""
     if len(data) < HEAD.size or data[0] != MAGIC:
-        raise ValueError(f"not in the frame of a schema registry: the bytes begin with {bytes(data[:5]).hex() or 'nothing'}")
+        raise ValueError(
+            "not in the frame of a schema registry: the bytes begin with "
+            f"{bytes(data[:5]).hex() or 'nothing'}"
+        )
     return HEAD.unpack_from(data)[1], memoryview(data)[HEAD.size :]
 
 
 def message_path(path: Sequence[int]) -> bytes:
-    """The place of a message in its file: its number, or the numbers of the messages around it and its own."""
+    """The place of a message in its file: its number, or the numbers of the messages around it and
+    its own.
+    """
     if list(path) == [0]:
         return b"\0"
     return b"".join(_varint(number) for number in (len(path), *path))
@@ -48,7 +54,9 @@ def after_message_path(data: memoryview) -> tuple[list[int], memoryview]:
 
 
 def _varint(number: int) -> bytes:
-    left, made = number << 1, bytearray()  # zigzag of a number that is not negative
+    # zigzag of a number that is not negative
+    left = number << 1
+    made = bytearray()
     while left > 0x7F:
         made.append(left & 0x7F | 0x80)
         left >>= 7
@@ -61,7 +69,8 @@ def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
     while at < len(data) and shift < 35:
         byte = data[at]
         value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
+        at = at + 1
+        shift = shift + 7
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), at
     raise ValueError("a message path that does not end")

@@ -1,6 +1,7 @@
 """Contains the serializer and the deserializer of JSON with a JSON Schema.
 
-JSONSCHEMA-1  values are validated on both sides, by the schema of the serializer, and by the reader's schema if there is one
+JSONSCHEMA-1  values are validated on both sides, by the schema of the serializer, and by the
+    reader's schema if there is one
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def _validator(schema: Schema) -> Any:
 
 
 class JsonSchemaSerializer:
-    """Serializes values as JSON that a schema allows. Raises MissingExtraError without jsonschema. Threads: any."""
+    """Serializes values as JSON that a schema allows. Raises MissingExtraError without jsonschema.
+    Threads: any.
+    """
 
     def __init__(
         self,
@@ -56,18 +59,25 @@ class JsonSchemaSerializer:
         if data is None:
             return None
         self._validator.validate(data)
-        return framed(self._ids.of_topic(topic), json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode())
+        return framed(
+            self._ids.of_topic(topic),
+            json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode(),
+        )
 
 
 class JsonSchemaDeserializer:
     """Deserializes framed JSON; `schema` validates the values. Threads: any."""
 
-    def __init__(self, registry: SchemaRegistry, schema: Schema | str | Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, registry: SchemaRegistry, schema: Schema | str | Mapping[str, Any] | None = None
+    ) -> None:
         self._registry = registry
         self._validator = None if schema is None else _validator(_schema(schema))
 
     def deserialize(self, topic: str, headers: Any, data: bytes) -> Any:
-        """The value. Raises UnknownSchemaError, jsonschema's ValidationError, and ValueError for other bytes."""
+        """The value. Raises UnknownSchemaError, jsonschema's ValidationError, and ValueError for
+        other bytes.
+        """
         schema_id, payload = unframed(data)
         kind = self._registry.schema(schema_id).kind
         if kind != "JSON":

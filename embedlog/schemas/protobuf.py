@@ -1,8 +1,10 @@
 """Contains the serializer and the deserializer of Protobuf messages.
 
-PROTOBUF-1  the schema of a message type is the descriptor of its file. Files that it imports are registered first, under their
-    own names as subjects; those of google/protobuf are known to every reader
-PROTOBUF-2  the reader's message type decides: Protobuf keeps unknown fields, and absent ones have defaults
+PROTOBUF-1  the schema of a message type is the descriptor of its file. Files that it imports are
+    registered first, under their own names as subjects; those of google/protobuf are known to every
+    reader
+PROTOBUF-2  the reader's message type decides: Protobuf keeps unknown fields, and absent ones have
+    defaults
 """
 
 from __future__ import annotations
@@ -46,9 +48,12 @@ class ProtobufSerializer(Generic[M]):
         auto_register: bool = True,
     ) -> None:
         _descriptors()
-        self._registry, self._type, self._auto_register = registry, message_type, auto_register
+        self._registry = registry
+        self._type = message_type
+        self._auto_register = auto_register
         self._path = message_path(_path(message_type.DESCRIPTOR))
-        self._field, self._subject = field, subject
+        self._field = field
+        self._subject = subject
         self._made: RegisteredIds | None = None
 
     def serialize(self, topic: str, headers: Any, data: M) -> bytes | None:
@@ -65,19 +70,31 @@ class ProtobufSerializer(Generic[M]):
     def _ids(self) -> RegisteredIds:
         descriptor = self._type.DESCRIPTOR
         schema = _schema(self._registry, descriptor.file, self._auto_register)
-        return RegisteredIds(self._registry, schema, self._field, self._subject, descriptor.full_name, self._auto_register)
+        return RegisteredIds(
+            self._registry,
+            schema,
+            self._field,
+            self._subject,
+            descriptor.full_name,
+            self._auto_register,
+        )
 
 
 class ProtobufDeserializer(Generic[M]):
-    """Deserializes framed messages as one type. Raises MissingExtraError without protobuf. Threads: any."""
+    """Deserializes framed messages as one type. Raises MissingExtraError without protobuf. Threads:
+    any.
+    """
 
     def __init__(self, registry: SchemaRegistry, message_type: type[M]) -> None:
-        self._registry, self._type = registry, message_type
+        self._registry = registry
+        self._type = message_type
         self._names: dict[tuple[int, tuple[int, ...]], str] = {}
         self._descriptor_pb2 = _descriptors()
 
     def deserialize(self, topic: str, headers: Any, data: bytes) -> M:
-        """The message. Raises UnknownSchemaError, Protobuf's DecodeError, and ValueError for other bytes or another type."""
+        """The message. Raises UnknownSchemaError, Protobuf's DecodeError, and ValueError for other
+        bytes or another type.
+        """
         schema_id, rest = unframed(data)
         path, payload = after_message_path(rest)
         place = schema_id, tuple(path)
@@ -89,15 +106,20 @@ class ProtobufDeserializer(Generic[M]):
         return self._type.FromString(bytes(payload))
 
     def _name(self, schema_id: int, path: tuple[int, ...]) -> str:
-        """The full name of a message of a registered file; the reader's name if the schema is the text of a .proto file."""
+        """The full name of a message of a registered file; the reader's name if the schema is the
+        text of a .proto file.
+        """
         schema = self._registry.schema(schema_id)
         if schema.kind != "PROTOBUF":
             raise ValueError(f"schema {schema_id} is {schema.kind}, not PROTOBUF")
         try:
-            file = self._descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(schema.text, validate=True))
+            file = self._descriptor_pb2.FileDescriptorProto.FromString(
+                base64.b64decode(schema.text, validate=True)
+            )
         except ValueError:
             return str(self._type.DESCRIPTOR.full_name)
-        names, messages = [file.package] if file.package else [], file.message_type
+        names = [file.package] if file.package else []
+        messages = file.message_type
         for number in path:
             if not 0 <= number < len(messages):
                 raise ValueError(f"schema {schema_id} has no message at {list(path)}")
@@ -117,7 +139,9 @@ def _descriptors() -> Any:
 def _path(descriptor: Any) -> list[int]:
     """The numbers of the messages around a message, from the outermost one, and its own."""
     around = descriptor.containing_type
-    beside = descriptor.file.message_types_by_name.values() if around is None else around.nested_types
+    beside = (
+        descriptor.file.message_types_by_name.values() if around is None else around.nested_types
+    )
     number = [each.name for each in beside].index(descriptor.name)
     return [number] if around is None else [*_path(around), number]
 

@@ -1,6 +1,7 @@
 """Contains the ids under which a serializer has registered its schema, by topic.
 
-REGISTEREDID-1  a schema is registered with the first value of each subject, not when the serializer is made
+REGISTEREDID-1  a schema is registered with the first value of each subject, not when the serializer
+    is made
 """
 
 from __future__ import annotations
@@ -14,14 +15,26 @@ class RegisteredIds:
     """The ids of one schema. Threads: any."""
 
     def __init__(
-        self, registry: SchemaRegistry, schema: Schema, field: Field, subject: SubjectName, record: str, auto_register: bool
+        self,
+        registry: SchemaRegistry,
+        schema: Schema,
+        field: Field,
+        subject: SubjectName,
+        record: str,
+        auto_register: bool,
     ) -> None:
-        self._registry, self._schema, self._field, self._subject = registry, schema, field, subject
-        self._record, self._auto_register = record, auto_register
+        self._registry = registry
+        self._schema = schema
+        self._field = field
+        self._subject = subject
+        self._record = record
+        self._auto_register = auto_register
         self._by_topic: dict[str, int] = {}
 
     def of_topic(self, topic: str) -> int:
-        """The id in the subject of a topic. Raises as `SchemaRegistry.register`, or `lookup` without `auto_register`."""
+        """The id in the subject of a topic. Raises as `SchemaRegistry.register`, or `lookup`
+        without `auto_register`.
+        """
         found = self._by_topic.get(topic)
         if found is None:
             subject = self._subject(topic, self._field, self._record)

@@ -1,8 +1,9 @@
 """Contains the registry of schemas in a compacted topic of the log.
 
-REGISTRY-1  all state is in the topic; each process has a view of it, which it reads on before it reports that a schema is missing
-REGISTRY-2  each change is appended with the expected offset of the view it was decided on. So two processes that register at once
-    get different ids, or the same id for the same schema
+REGISTRY-1  all state is in the topic; each process has a view of it, which it reads on before it
+    reports that a schema is missing
+REGISTRY-2  each change is appended with the expected offset of the view it was decided on. So two
+    processes that register at once get different ids, or the same id for the same schema
 REGISTRY-3  a schema never changes under its id: what was read by an id needs no read again
 """
 
@@ -75,7 +76,9 @@ class SchemaRegistry:
             return sorted(subject for subject in view.subjects if view.versions(subject))
 
     def versions(self, subject: str) -> list[RegisteredSchema]:
-        """The versions of a subject that are not deleted, by rising number; none for an unknown subject."""
+        """The versions of a subject that are not deleted, by rising number; none for an unknown
+        subject.
+        """
         with self._lock:
             return self._read().versions(subject)
 
@@ -92,7 +95,11 @@ class SchemaRegistry:
     def lookup(self, subject: str, schema: Schema) -> RegisteredSchema:
         """The version of a subject that has this schema. Raises UnknownSchemaError."""
         normal = schema.normal
-        return _last([each for each in self.versions(subject) if each.schema == normal], subject, "this schema")
+        return _last(
+            [each for each in self.versions(subject) if each.schema == normal],
+            subject,
+            "this schema",
+        )
 
     def compatibility(self, subject: str | None = None) -> str:
         """The level of a subject, or of all subjects without one; BACKWARD if none was set."""
@@ -107,10 +114,11 @@ class SchemaRegistry:
     # ---- changing --------------------------------------------------------------------------------
 
     def register(self, subject: str, schema: Schema) -> int:
-        """The id of a schema, which becomes the newest version of the subject unless it is a version already.
+        """The id of a schema, which becomes the newest version of the subject unless it is a
+        version already.
 
-        The same schema has the same id in all subjects. Raises IncompatibleSchemaError, ValueError for a text that is no JSON,
-        DeadlineError.
+        The same schema has the same id in all subjects. Raises IncompatibleSchemaError, ValueError
+        for a text that is no JSON, DeadlineError.
         """
         normal = schema.normal
 
@@ -119,7 +127,9 @@ class SchemaRegistry:
                 if each.schema == normal:
                     return each.id, None
             self._check(view, subject, normal)
-            made = RegisteredSchema(subject, view.next_version(subject), view.id_for(normal), normal)
+            made = RegisteredSchema(
+                subject, view.next_version(subject), view.id_for(normal), normal
+            )
             return made.id, (schema_key(subject, made.version), schema_value(made))
 
         with self._lock:
@@ -129,17 +139,26 @@ class SchemaRegistry:
     def set_compatibility(self, level: str, subject: str | None = None) -> None:
         """Set the level of a subject, or of all subjects without one. Raises ConfigError."""
         change = level_record(subject or ANY_SUBJECT, compatibility.check_level(level))
-        self._decided(lambda view: (None, change if view.levels.get(subject or ANY_SUBJECT) != level else None))
+        self._decided(
+            lambda view: (
+                None,
+                change if view.levels.get(subject or ANY_SUBJECT) != level else None,
+            )
+        )
 
     def delete(self, subject: str, version: int | None = None) -> list[int]:
-        """Delete a version, or all; the numbers. Data with their ids stays readable. Raises UnknownSchemaError."""
+        """Delete a version, or all; the numbers. Data with their ids stays readable. Raises
+        UnknownSchemaError.
+        """
 
         def decide(view: SchemaView) -> tuple[list[int], Change | None]:
             present = view.versions(subject)
             if version is None:
                 last = _last(present, subject, "a version")
                 return [each.version for each in present], deletion(subject, last.version)
-            one = _last([each for each in present if each.version == version], subject, f"version {version}")
+            one = _last(
+                [each for each in present if each.version == version], subject, f"version {version}"
+            )
             gone = RegisteredSchema(subject, version, one.id, one.schema, deleted=True)
             return [version], (schema_key(subject, version), schema_value(gone))
 
@@ -150,7 +169,9 @@ class SchemaRegistry:
         compatibility.check(subject, normal, view.versions(subject), level)
 
     def _decided(self, decide: Callable[[SchemaView], tuple[T, Change | None]]) -> T:
-        """Decide on the newest view and append the change; decide again if another one came first (REGISTRY-2)."""
+        """Decide on the newest view and append the change; decide again if another one came first
+        (REGISTRY-2).
+        """
         self._log.create_topic(self._topic, partitions=1, cleanup_policy="compact", exist_ok=True)
         deadline = time.monotonic() + self._timeout
         with self._log.producer() as producer:
@@ -163,7 +184,9 @@ class SchemaRegistry:
                     return answer
                 key, value = change
                 try:
-                    producer.send(self._topic, value, key, partition=0, expected_offset=end).result()
+                    producer.send(
+                        self._topic, value, key, partition=0, expected_offset=end
+                    ).result()
                 except OffsetMismatchError as conflict:
                     self._await(conflict.actual, deadline)
                 else:
@@ -181,9 +204,13 @@ class SchemaRegistry:
             except UnknownTopicOrPartitionError:
                 return view
             except ValueError:
-                raise ConfigError(f"{self._topic} is no topic of schemas", expected="one partition") from None
+                raise ConfigError(
+                    f"{self._topic} is no topic of schemas", expected="one partition"
+                ) from None
             if partition.high_watermark > view.end:
-                for record in self._log.scan(self._topic, start_offset=view.end, end_offset=partition.high_watermark).records():
+                for record in self._log.scan(
+                    self._topic, start_offset=view.end, end_offset=partition.high_watermark
+                ).records():
                     self._apply(view, record)
                 view.end = partition.high_watermark
             return view
@@ -193,12 +220,17 @@ class SchemaRegistry:
             view.apply(record.key, record.value)
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise SerializationError(
-                f"not a record of a schema registry: {problem!r}", topic=self._topic, partition=0, offset=record.offset
+                f"not a record of a schema registry: {problem!r}",
+                topic=self._topic,
+                partition=0,
+                offset=record.offset,
             ) from problem
         view.end = record.offset + 1
 
     def _await(self, end: int, deadline: float) -> None:
-        """Wait until the records below `end` are visible: in a set they may not be committed yet."""
+        """Wait until the records below `end` are visible: in a set they may not be committed
+        yet.
+        """
         place = TopicPartition(self._topic, 0)
         with self._log.consumer() as consumer:
             consumer.assign([place])
@@ -207,7 +239,8 @@ class SchemaRegistry:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise DeadlineError(
-                        "a change of schemas conflicted with others until the deadline", expected=f"{self._timeout} s"
+                        "a change of schemas conflicted with others until the deadline",
+                        expected=f"{self._timeout} s",
                     )
                 consumer.poll(timeout=min(left, 1.0))
 

@@ -1,8 +1,10 @@
-"""Contains the records of the topic of schemas, in the JSON of Confluent's Schema Registry, and the view that they add up to.
+"""Contains the records of the topic of schemas, in the JSON of Confluent's Schema Registry, and the
+view that they add up to.
 
-SCHEMARECORD-1  the key names the subject and the version, so compaction keeps each version. The order of its fields is
-    Confluent's: equal keys are equal bytes
-SCHEMARECORD-2  a deleted version stays readable by its id, and its number and id are never used again
+SCHEMARECORD-1  the key names the subject and the version, so compaction keeps each version. The
+    order of its fields is Confluent's: equal keys are equal bytes
+SCHEMARECORD-2  a deleted version stays readable by its id, and its number and id are never used
+    again
 SCHEMARECORD-3  keys of other types are passed over: a Schema Registry writes NOOP and MODE
 """
 
@@ -27,7 +29,8 @@ class SchemaReference(NamedTuple):
 class Schema(NamedTuple):
     """A schema: its text, the kind of the text, and the schemas that it refers to.
 
-    The text of Protobuf is the base64 of a FileDescriptorProto, which a Schema Registry accepts as well as a .proto file.
+    The text of Protobuf is the base64 of a FileDescriptorProto, which a Schema Registry accepts as
+    well as a .proto file.
     """
 
     text: str
@@ -36,10 +39,14 @@ class Schema(NamedTuple):
 
     @property
     def normal(self) -> Schema:
-        """The same schema in the form that is stored and compared: JSON without white space. Raises ValueError."""
+        """The same schema in the form that is stored and compared: JSON without white space. Raises
+        ValueError.
+        """
         if self.kind == "PROTOBUF":
             return self
-        return self._replace(text=json.dumps(json.loads(self.text), separators=(",", ":"), ensure_ascii=False))
+        return self._replace(
+            text=json.dumps(json.loads(self.text), separators=(",", ":"), ensure_ascii=False)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,11 @@ def schema_key(subject: str, version: int) -> bytes:
 
 def schema_value(registered: RegisteredSchema) -> bytes:
     schema = registered.schema
-    content: dict[str, Any] = {"subject": registered.subject, "version": registered.version, "id": registered.id}
+    content: dict[str, Any] = {
+        "subject": registered.subject,
+        "version": registered.version,
+        "id": registered.id,
+    }
     if schema.kind != "AVRO":
         content["schemaType"] = schema.kind
     if schema.references:
@@ -101,7 +112,9 @@ class SchemaView:
     end: int = 0  # the offset after the last applied record
 
     def apply(self, key: bytes | None, value: bytes | None) -> None:
-        """Apply one record. Raises ValueError, KeyError or TypeError for content that is no record of a registry."""
+        """Apply one record. Raises ValueError, KeyError or TypeError for content that is no record
+        of a registry.
+        """
         name = json.loads(key) if key is not None else {}
         content = None if value is None else json.loads(value)
         kind = name.get("keytype")
@@ -125,9 +138,14 @@ class SchemaView:
             versions.pop(version, None)
             return
         given = content.get("references") or ()
-        references = tuple(SchemaReference(str(each["name"]), str(each["subject"]), int(each["version"])) for each in given)
+        references = tuple(
+            SchemaReference(str(each["name"]), str(each["subject"]), int(each["version"]))
+            for each in given
+        )
         schema = Schema(str(content["schema"]), content.get("schemaType") or "AVRO", references)
-        found = RegisteredSchema(subject, version, int(content["id"]), schema, bool(content.get("deleted", False)))
+        found = RegisteredSchema(
+            subject, version, int(content["id"]), schema, bool(content.get("deleted", False))
+        )
         versions[version] = found
         self.by_id[found.id] = schema
         self.ids.setdefault(schema, found.id)

@@ -1,6 +1,8 @@
-"""Contains serializers for `key_serializer` and `value_serializer`, and the deserializers of consumers.
+"""Contains serializers for `key_serializer` and `value_serializer`, and the deserializers of
+consumers.
 
-Each is a plain function. None stays None, because a null is not a text. Serializers with schemas are in `embedlog.schemas`.
+Each is a plain function. None stays None, because a null is not a text. Serializers with schemas
+are in `embedlog.schemas`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,16 @@ from typing import Any, overload
 
 from embedlog.errors import MissingExtraError
 
-__all__ = ["arrow", "from_arrow", "from_json", "from_msgpack", "from_string", "json", "msgpack", "string"]
+__all__ = [
+    "arrow",
+    "from_arrow",
+    "from_json",
+    "from_msgpack",
+    "from_string",
+    "json",
+    "msgpack",
+    "string",
+]
 
 
 def string(text: str | None) -> bytes | None:
@@ -52,17 +63,24 @@ def msgpack(value: Any) -> bytes | None:
 
 
 def from_msgpack(data: bytes | None) -> Any:
-    """The value of MessagePack bytes: a `value_deserializer`. Raises MissingExtraError without `msgpack`."""
+    """The value of MessagePack bytes: a `value_deserializer`. Raises MissingExtraError without
+    `msgpack`.
+    """
     return None if data is None else _msgpack().unpackb(data)
 
 
 def arrow(batch: Any) -> bytes | None:
-    """One pyarrow RecordBatch or Table as an IPC stream with its schema. Raises MissingExtraError without pyarrow."""
+    """One pyarrow RecordBatch or Table as an IPC stream with its schema. Raises MissingExtraError
+    without pyarrow.
+    """
     if batch is None:
         return None
     pyarrow = _pyarrow()
     if not isinstance(batch, (pyarrow.RecordBatch, pyarrow.Table)):
-        raise TypeError(f"the arrow serializer takes a RecordBatch or a Table of pyarrow, not {type(batch).__name__}")
+        raise TypeError(
+            "the arrow serializer takes a RecordBatch or a Table of pyarrow, not "
+            f"{type(batch).__name__}"
+        )
     sink = pyarrow.BufferOutputStream()
     with pyarrow.ipc.new_stream(sink, batch.schema) as writer:
         writer.write(batch)

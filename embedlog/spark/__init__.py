@@ -3,11 +3,13 @@
     spark.read.format("embedlog").option("subscribe", "events").load(directory)
     embedlog.spark.scan(spark, directory, "events", columns=["key", "value"])
 
-Spark finds the format wherever embedlog is installed (`pyspark_embedlog`); `register` adds it to a session that was started
-before. Options, guarantees and pitfalls: docs/spark.md. The package uses public names of embedlog only.
+Spark finds the format wherever embedlog is installed (`pyspark_embedlog`); `register` adds it to a
+session that was started before. Options, guarantees and pitfalls: docs/spark.md. The package uses
+public names of embedlog only.
 
 SPARK-1  this import loads neither pyspark nor pyarrow
-SPARK-2  `scan` returns the same rows as the format by a shorter path: rows reach Spark as Arrow data, without a data source
+SPARK-2  `scan` returns the same rows as the format by a shorter path: rows reach Spark as Arrow
+    data, without a data source
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ ArrowFunction = Callable[[Iterator[Any]], Iterator[Any]]
 
 
 def register(spark: Any) -> None:
-    """Register `format("embedlog")` with this session. Raises MissingExtraError without pyspark, or with one that is too old."""
+    """Register `format("embedlog")` with this session. Raises MissingExtraError without pyspark, or
+    with one that is too old.
+    """
     require_pyspark("the Spark source needs")
     from pyspark_embedlog import DefaultSource
 
@@ -52,13 +56,14 @@ def scan(
     max_bytes_per_partition: int = SPLIT_BYTES,
     min_partitions: int = 0,
 ) -> Any:
-    """A DataFrame of the present records of `topic` between bounds, as in `log.scan`: times filter record by record.
+    """A DataFrame of the present records of `topic` between bounds, as in `log.scan`: times filter
+    record by record.
 
     `directory`: the log directory, or all directories of a set.
 
-    Columns have the names and types of Spark's Kafka source; the default is all except `headers`. The DataFrame has one
-    additional method: `.map_arrow(fn, schema)` is `.mapInArrow(fn, schema)` inside the reading tasks, so that rows reach the
-    function without passing through the JVM.
+    Columns have the names and types of Spark's Kafka source; the default is all except `headers`.
+    The DataFrame has one additional method: `.map_arrow(fn, schema)` is `.mapInArrow(fn, schema)`
+    inside the reading tasks, so that rows reach the function without passing through the JVM.
 
     Raises MissingExtraError, UnknownTopicOrPartitionError, ConfigError, StorageError.
     """
@@ -81,7 +86,10 @@ def scan(
             end_time=end_time,
             isolation_level=isolation_level,
         )
-        pieces = [read_plan.Piece(topic, pinned.topic_id, number, *bounds) for number, bounds in pinned.bounds.items()]
+        pieces = [
+            read_plan.Piece(topic, pinned.topic_id, number, *bounds)
+            for number, bounds in pinned.bounds.items()
+        ]
         tasks = read_plan.tasks_of(log, asked, pieces, _parallel(spark))
     start_ms, end_ms = pinned.times
     tasks = [replace(task, start_ms=start_ms, end_ms=end_ms) for task in tasks]
@@ -89,7 +97,9 @@ def scan(
 
 
 def _frame(spark: Any, tasks: list[read_plan.Task], names: tuple[str, ...]) -> Any:
-    """A frame with one number per task, and the function that replaces the number by the task's rows."""
+    """A frame with one number per task, and the function that replaces the number by the task's
+    rows.
+    """
     from embedlog.spark.columns import arrow_schema, struct_of
 
     struct = struct_of(names)

@@ -1,8 +1,11 @@
 """Converts record batches of a scan to the exact types that Spark requires, in limited sizes.
 
-SPARKCOLUMNS-1  the columns have the types and nullability of the target schema: Spark compares schemas for equality
-SPARKCOLUMNS-2  bytes are never copied: keys and values are the scan's own buffers; only small columns are created
-SPARKCOLUMNS-3  a batch has at most about `BATCH_BYTES`, so a task's memory does not depend on the records
+SPARKCOLUMNS-1  the columns have the types and nullability of the target schema: Spark compares
+    schemas for equality
+SPARKCOLUMNS-2  bytes are never copied: keys and values are the scan's own buffers; only small
+    columns are created
+SPARKCOLUMNS-3  a batch has at most about `BATCH_BYTES`, so a task's memory does not depend on the
+    records
 SPARKCOLUMNS-4  as in Spark's Kafka source, headers are null for a record without headers
 """
 
@@ -21,7 +24,9 @@ SOURCES = {"timestampType": "timestamp_type"}  # Spark's names that differ from 
 
 
 def source_columns(names: Sequence[str]) -> list[str]:
-    """The scan's columns for these. Partition and offset are always read: they are cheap, and show the progress of a task."""
+    """The scan's columns for these. Partition and offset are always read: they are cheap, and show
+    the progress of a task.
+    """
     wanted = [SOURCES.get(name, name) for name in names if name != "topic"]
     return list(dict.fromkeys([*wanted, "partition", "offset"]))
 
@@ -30,7 +35,8 @@ class Shaper:
     """Creates batches of one topic."""
 
     def __init__(self, topic: str, schema: Any) -> None:
-        self._topic, self._schema = topic, schema
+        self._topic = topic
+        self._schema = schema
         self._topics: Any = None
         special: dict[str, Callable[[Any], Any]] = {"topic": self._named, "headers": self._headers}
         self._makers = [(field, special.get(field.name)) for field in schema]
@@ -53,18 +59,26 @@ class Shaper:
         import pyarrow
 
         if self._topics is None or len(self._topics) < batch.num_rows:
-            self._topics = pyarrow.repeat(pyarrow.scalar(self._topic, pyarrow.string()), max(batch.num_rows, 4096))
+            self._topics = pyarrow.repeat(
+                pyarrow.scalar(self._topic, pyarrow.string()), max(batch.num_rows, 4096)
+            )
         return self._topics[: batch.num_rows]
 
     def _cast(self, column: Any, field: Any) -> Any:
-        """Raises InvalidTimestampError, which names the option that leaves the column out: Spark asks for unused columns, too."""
+        """Raises InvalidTimestampError, which names the option that leaves the column out: Spark
+        asks for unused columns, too.
+        """
         import pyarrow
 
         try:
             return column.cast(field.type)
         except pyarrow.ArrowInvalid as problem:
             others = ",".join(name for name in self._schema.names if name != field.name)
-            hint = f"; a query that does not use it needs the option columns={others}" if others else ""
+            hint = (
+                f"; a query that does not use it needs the option columns={others}"
+                if others
+                else ""
+            )
             raise embedlog.InvalidTimestampError(
                 f"Spark's column {field.name} cannot represent a value{hint}: {problem}"
             ) from None
@@ -74,15 +88,20 @@ class Shaper:
 
         lists = batch.column("headers")
         kind = self._schema.field("headers").type
-        pairs = pyarrow.StructArray.from_arrays(lists.values.flatten(), fields=list(kind.value_type))
+        pairs = pyarrow.StructArray.from_arrays(
+            lists.values.flatten(), fields=list(kind.value_type)
+        )
         counts = lists.value_lengths()
         none = pyarrow.compute.equal(counts, 0)
         return pyarrow.ListArray.from_arrays(lists.offsets, pairs, type=kind, mask=none)
 
 
 def capped(batch: Any) -> Iterator[Any]:
-    """Slices of at most `BATCH_ROWS` rows and, unless a single row is larger, about `BATCH_BYTES`."""
-    rows, size = batch.num_rows, batch.nbytes
+    """Slices of at most `BATCH_ROWS` rows and, unless a single row is larger, about
+    `BATCH_BYTES`.
+    """
+    rows = batch.num_rows
+    size = batch.nbytes
     if rows <= 1 or (rows <= BATCH_ROWS and size <= BATCH_BYTES):
         yield batch
         return
@@ -95,7 +114,12 @@ def struct_of(names: Sequence[str]) -> Any:
     """These columns as Spark's types; `COLUMNS` has their SQL names."""
     from pyspark.sql import types
 
-    header = types.StructType([types.StructField("key", types.StringType()), types.StructField("value", types.BinaryType())])
+    header = types.StructType(
+        [
+            types.StructField("key", types.StringType()),
+            types.StructField("value", types.BinaryType()),
+        ]
+    )
     kinds = {
         "BINARY": types.BinaryType(),
         "STRING": types.StringType(),
@@ -108,14 +132,17 @@ def struct_of(names: Sequence[str]) -> Any:
 
 
 def arrow_schema(struct: Any) -> Any:
-    """The Arrow schema that Spark requires for these columns of the source. Raises MissingExtraError without pyarrow.
+    """The Arrow schema that Spark requires for these columns of the source. Raises
+    MissingExtraError without pyarrow.
 
     pyspark's own function for this is not public, and its arguments differ from version to version.
     """
     try:
         import pyarrow
     except ImportError as missing:
-        raise embedlog.MissingExtraError("the Spark source needs pyarrow, on the executors too", extra="spark") from missing
+        raise embedlog.MissingExtraError(
+            "the Spark source needs pyarrow, on the executors too", extra="spark"
+        ) from missing
     header = pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])
     kinds = {
         "BINARY": pyarrow.binary(),
@@ -123,6 +150,13 @@ def arrow_schema(struct: Any) -> Any:
         "INT": pyarrow.int32(),
         "BIGINT": pyarrow.int64(),
         "TIMESTAMP": pyarrow.timestamp("us", tz="UTC"),
-        "ARRAY<STRUCT<key: STRING, value: BINARY>>": pyarrow.list_(pyarrow.field("element", header)),
+        "ARRAY<STRUCT<key: STRING, value: BINARY>>": pyarrow.list_(
+            pyarrow.field("element", header)
+        ),
     }
-    return pyarrow.schema([pyarrow.field(field.name, kinds[COLUMNS[field.name]], nullable=field.nullable) for field in struct])
+    return pyarrow.schema(
+        [
+            pyarrow.field(field.name, kinds[COLUMNS[field.name]], nullable=field.nullable)
+            for field in struct
+        ]
+    )

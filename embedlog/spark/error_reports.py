@@ -1,6 +1,7 @@
 """Shortens errors for users of Spark: they see the last line of a Java stack trace.
 
-SPARKERROR-1  an error of embedlog is raised without the frames below the function that Spark called: they do not help the user
+SPARKERROR-1  an error of embedlog is raised without the frames below the function that Spark
+    called: they do not help the user
 SPARKERROR-2  any other exception keeps its frames: it is a defect, and they show where
 """
 

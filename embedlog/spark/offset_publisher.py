@@ -1,10 +1,15 @@
-"""Publishes the progress of a stream to a consumer group, so that its lag is visible like that of a consumer.
+"""Publishes the progress of a stream to a consumer group, so that its lag is visible like that of a
+consumer.
 
-SPARKPUBLISH-1  only committed progress is published: the start of the next requested batch, and the offsets that Spark commits
-SPARKPUBLISH-2  a group never moves back, unless its offset is after the end of the partition. A query that reads from the start
-    again leaves the group unchanged until it has passed it. A repeated batch moves nothing
-SPARKPUBLISH-3  a query refuses to start with a group that has members. A later failure to commit is only a warning
-SPARKPUBLISH-4  offsets are committed again every hour, so that the group of an idle stream does not expire
+SPARKPUBLISH-1  only committed progress is published: the start of the next requested batch, and the
+    offsets that Spark commits
+SPARKPUBLISH-2  a group never moves back, unless its offset is after the end of the partition. A
+    query that reads from the start again leaves the group unchanged until it has passed it. A
+    repeated batch moves nothing
+SPARKPUBLISH-3  a query refuses to start with a group that has members. A later failure to commit is
+    only a warning
+SPARKPUBLISH-4  offsets are committed again every hour, so that the group of an idle stream does not
+    expire
 """
 
 from __future__ import annotations
@@ -18,20 +23,27 @@ from embedlog.spark.read_options import Directory
 
 logger = logging.getLogger("embedlog.spark")
 
-AGAIN_S, RETRY_S, API_TIMEOUT_MS = 3600.0, 5.0, 2000
+AGAIN_S = 3600.0
+RETRY_S = 5.0
+API_TIMEOUT_MS = 2000
 Place = tuple[str, int]
 
 
 class OffsetPublisher:
-    """Commits offsets of one group through its own open log: the source itself opens the log read-only.
+    """Commits offsets of one group through its own open log: the source itself opens the log
+    read-only.
 
-    Raises GroupNotEmptyError, InvalidGroupIdError, and the errors of opening the log for writing, with the option's name added.
+    Raises GroupNotEmptyError, InvalidGroupIdError, and the errors of opening the log for writing,
+    with the option's name added.
 
     **Threads:** one.
     """
 
-    def __init__(self, directory: Directory, group_id: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._group_id, self._clock = group_id, clock
+    def __init__(
+        self, directory: Directory, group_id: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._group_id = group_id
+        self._clock = clock
         self._reported: dict[Place, int] = {}
         self._due_s = 0.0
         self._warned: set[str] = set()
@@ -42,7 +54,8 @@ class OffsetPublisher:
             problem.message = f"group.id={group_id}: {words}: {problem.message}"
             raise
         try:
-            self._log.reset_group_offsets(group_id, [], to="earliest", dry_run=True)  # raises if the group has live members
+            # raises if the group has live members
+            self._log.reset_group_offsets(group_id, [], to="earliest", dry_run=True)
             self._consumer = self._log.consumer(
                 group_id=group_id, enable_auto_commit=False, default_api_timeout_ms=API_TIMEOUT_MS
             )
@@ -64,7 +77,9 @@ class OffsetPublisher:
         return self._clock() >= self._due_s
 
     def publish(self, reached: Mapping[Place, int], ends: Mapping[Place, int]) -> None:
-        """Publish that all records before these offsets were read; `ends` are the present ends of the partitions."""
+        """Publish that all records before these offsets were read; `ends` are the present ends of
+        the partitions.
+        """
         if reached == self._reported and self._clock() < self._due_s:
             return
         wait_s = AGAIN_S
@@ -78,7 +93,9 @@ class OffsetPublisher:
             self._warn("failed", f"offsets were not published, the query continues: {problem}")
         self._reported, self._due_s = dict(reached), self._clock() + wait_s
 
-    def _forward(self, reached: Mapping[Place, int], ends: Mapping[Place, int]) -> dict[embedlog.TopicPartition, int]:
+    def _forward(
+        self, reached: Mapping[Place, int], ends: Mapping[Place, int]
+    ) -> dict[embedlog.TopicPartition, int]:
         """The offsets that do not move the group back (SPARKPUBLISH-2)."""
         committed = self._log.group_offsets(self._group_id)
         found = {}
@@ -88,7 +105,9 @@ class OffsetPublisher:
             if before is None or not offset < before.offset <= ends.get(place, -1):
                 found[partition] = offset
             else:
-                words = f"committed up to {before.offset}, this query is at {offset}: left unchanged"
+                words = (
+                    f"committed up to {before.offset}, this query is at {offset}: left unchanged"
+                )
                 self._warn("ahead", f"{place[0]}-{place[1]}: {words}")
         return found
 

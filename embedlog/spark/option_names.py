@@ -1,9 +1,11 @@
-"""Selects the options that are meant for this direction among all that Spark passes, and refuses unknown names.
+"""Selects the options that are meant for this direction among all that Spark passes, and refuses
+unknown names.
 
-Names are case-insensitive, and Spark passes them in lower case: a message has the documented spelling. One error names all
-options that are refused, so that a ported program is repaired in one step. Options of the other direction are ignored, because
-one table or view serves both. So is what Spark adds for a table of its catalog: properties such as `provider` and `owner`, and
-each option a second time after `option.`.
+Names are case-insensitive, and Spark passes them in lower case: a message has the documented
+spelling. One error names all options that are refused, so that a ported program is repaired in one
+step. Options of the other direction are ignored, because one table or view serves both. So is what
+Spark adds for a table of its catalog: properties such as `provider` and `owner`, and each option a
+second time after `option.`.
 """
 
 from __future__ import annotations
@@ -15,18 +17,38 @@ from typing import Any
 import embedlog
 
 SINK_ONLY = (  # options of the sink that the source does not have
-    "topic", "transactionalId", "batchId", "timestamp", "partitioner", "compression.type", "kafka.compression.type", "shared",
-    "stagingDirectory", "checkpointLocation", "queryName",
-)  # fmt: skip
+    "topic",
+    "transactionalId",
+    "batchId",
+    "timestamp",
+    "partitioner",
+    "compression.type",
+    "kafka.compression.type",
+    "shared",
+    "stagingDirectory",
+    "checkpointLocation",
+    "queryName",
+)
 RENAMED = {  # names of other calls and options, in lower case
-    "topic": "subscribe", "topics": "subscribe", "topicspattern": "subscribePattern", "pattern": "subscribePattern",
-    "partitions": "assign", "directory": "path",
-    "startoffset": "startingOffsets", "endoffset": "endingOffsets", "auto.offset.reset": "startingOffsets",
-    "kafka.auto.offset.reset": "startingOffsets", "starttime": "startingTimestamp", "endtime": "endingTimestamp",
-}  # fmt: skip
+    "topic": "subscribe",
+    "topics": "subscribe",
+    "topicspattern": "subscribePattern",
+    "pattern": "subscribePattern",
+    "partitions": "assign",
+    "directory": "path",
+    "startoffset": "startingOffsets",
+    "endoffset": "endingOffsets",
+    "auto.offset.reset": "startingOffsets",
+    "kafka.auto.offset.reset": "startingOffsets",
+    "starttime": "startingTimestamp",
+    "endtime": "endingTimestamp",
+}
 ELSEWHERE = (  # of Spark's Kafka source, without a meaning here
-    "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "groupIdPrefix",
-)  # fmt: skip
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "groupIdPrefix",
+)
 _ELSEWHERE = {name.lower(): name for name in ELSEWHERE}
 
 
@@ -37,10 +59,12 @@ def named(
     owner: str,
     read: Callable[[str, str], Any],
 ) -> dict[str, Any]:
-    """The values of the options by their documented names. Raises ConfigError that names every refused option.
+    """The values of the options by their documented names. Raises ConfigError that names every
+    refused option.
 
-    `known` maps lower-case names to documented ones; `others` are the lower-case names of the other direction; `owner` is
-    "source" or "sink"; `read` makes the value of a documented name and its text, or raises ConfigError.
+    `known` maps lower-case names to documented ones; `others` are the lower-case names of the other
+    direction; `owner` is "source" or "sink"; `read` makes the value of a documented name and its
+    text, or raises ConfigError.
     """
     texts: dict[str, str] = {}
     clients: list[str] = []
@@ -58,7 +82,11 @@ def named(
         else:
             unknown.append(f"{name}: unknown option of the embedlog {owner}{_hint(lower, known)}")
     if clients:
-        unknown.insert(0, f"{', '.join(clients)}: the {owner} has no broker and no client to configure: remove the option")
+        unknown.insert(
+            0,
+            f"{', '.join(clients)}: the {owner} has no broker and no client to configure: remove "
+            "the option",
+        )
     values: dict[str, Any] = {}
     refused: list[embedlog.ConfigError] = []
     for name, text in texts.items():
@@ -79,11 +107,17 @@ def is_table(given: Mapping[str, str]) -> bool:
 
 
 def _without_properties(given: Mapping[str, str]) -> dict[str, str]:
-    """The options without the properties of a table. Spark repeats a table's options with a prefix, and not its properties."""
+    """The options without the properties of a table. Spark repeats a table's options with a prefix,
+    and not its properties.
+    """
     if not is_table(given):
         return dict(given)
     lower = {name.lower() for name in given}
-    return {name: text for name, text in given.items() if name.lower() == "path" or f"option.{name.lower()}" in lower}
+    return {
+        name: text
+        for name, text in given.items()
+        if name.lower() == "path" or f"option.{name.lower()}" in lower
+    }
 
 
 def _is_of_a_client(lower: str, known: Mapping[str, str]) -> bool:
@@ -94,5 +128,7 @@ def _is_of_a_client(lower: str, known: Mapping[str, str]) -> bool:
 
 def _hint(lower: str, known: Mapping[str, str]) -> str:
     meant = RENAMED.get(lower, "").lower()
-    near: Iterable[str] = [meant] if meant in known else difflib.get_close_matches(lower, known, n=1, cutoff=0.6)
+    near: Iterable[str] = (
+        [meant] if meant in known else difflib.get_close_matches(lower, known, n=1, cutoff=0.6)
+    )
     return "".join(f"; did you mean {known[name]}?" for name in near)

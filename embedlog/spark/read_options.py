@@ -1,8 +1,10 @@
-"""Defines and checks the options of the Spark source: those of Spark's Kafka source, and a few more.
+"""Defines and checks the options of the Spark source: those of Spark's Kafka source, and a few
+more.
 
 SPARKREADOPTION-1  option names and values are case-insensitive (`option_names`)
 SPARKREADOPTION-2  all checks run when the options are parsed, before Spark starts a task
-SPARKREADOPTION-3  of several start options the most specific one applies, as in Spark's Kafka source
+SPARKREADOPTION-3  of several start options the most specific one applies, as in Spark's Kafka
+    source
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from embedlog.spark.option_names import SINK_ONLY, is_table, named
 
 logger = logging.getLogger("embedlog.spark")
 
-EARLIEST, LATEST = "earliest", "latest"
+EARLIEST = "earliest"
+LATEST = "latest"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(/.*)", re.DOTALL)
 Directory = str | tuple[str, ...]  # several: the directories of a set
@@ -52,13 +55,14 @@ class Option(NamedTuple):
     doc: str
 
 
-# ---- parsers of values -----------------------------------------------------------------------------------------------
+# ---- parsers of values ---------------------------------------------------------------------------
 
 
 def missing_path(call: str, query: str) -> embedlog.ConfigError:
     """The error of a load or save without a directory; `query` is the same in SQL."""
     return embedlog.ConfigError(
-        f"path: the log directory is missing: {call}; Spark passes the options of a table in its catalog to no query,"
+        f"path: the log directory is missing: {call}; Spark passes the options of a table in its "
+        "catalog to no query,"
         f" so a query names them: {query}, or the table is a temporary view"
     )
 
@@ -104,7 +108,9 @@ def _duration_ms(name: str, text: str) -> int:
     """A time: 15m, 90s, 500ms."""
     word = text.strip().lower()
     digits = len(word) - len(word.lstrip("0123456789"))
-    scale = {"ms": 1, "s": 1000, "": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}.get(word[digits:].strip())
+    scale = {"ms": 1, "s": 1000, "": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}.get(
+        word[digits:].strip()
+    )
     if scale is None or not digits:
         raise refuse(name, "a time, such as 500ms, 90s or 15m", text)
     return int(word[:digits]) * scale
@@ -135,12 +141,14 @@ def checked_columns(names: tuple[str, ...], option: str = "columns") -> tuple[st
     return found
 
 
-# ---- bounds ----------------------------------------------------------------------------------------------------------
+# ---- bounds --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Start or end of a read: the default, and the values of single topics (partition None) or partitions."""
+    """Start or end of a read: the default, and the values of single topics (partition None) or
+    partitions.
+    """
 
     every: Offset = EARLIEST
     each: Mapping[tuple[str, int | None], Offset] = field(default_factory=dict)
@@ -182,11 +190,17 @@ def _time(name: str, given: Any) -> Offset:
         if moment is not None and moment.tzinfo is not None:
             return (moment - _EPOCH) // timedelta(milliseconds=1)
     if type(given) is not int or given < 0:
-        raise refuse(name, "milliseconds since 1970, or a time with its zone such as 2026-01-31T12:00:00Z", given)
+        raise refuse(
+            name,
+            "milliseconds since 1970, or a time with its zone such as 2026-01-31T12:00:00Z",
+            given,
+        )
     return given
 
 
-def _places(name: str, text: str, read: Callable[[str, Any], Offset], words: str) -> tuple[Offset | None, dict[Any, Offset]]:
+def _places(
+    name: str, text: str, read: Callable[[str, Any], Offset], words: str
+) -> tuple[Offset | None, dict[Any, Offset]]:
     """The common value, and the values of single topics and partitions."""
     if not text.strip().startswith("{"):
         bare = text.strip()
@@ -201,7 +215,9 @@ def _places(name: str, text: str, read: Callable[[str, Any], Offset], words: str
 
 
 def _offsets(name: str, text: str) -> Bound:
-    every, each = _places(name, text, _offset, 'earliest, latest, or JSON: {"topic": {"0": 23, "1": -2}}')
+    every, each = _places(
+        name, text, _offset, 'earliest, latest, or JSON: {"topic": {"0": 23, "1": -2}}'
+    )
     default = EARLIEST if name.startswith("starting") else LATEST
     return Bound(default if every is None else every, each, option=name)
 
@@ -215,57 +231,123 @@ def _times(name: str, text: str) -> Bound:
 def _assign(name: str, text: str) -> dict[str, tuple[int, ...]]:
     words = 'JSON: {"topic": [0, 1]}'
     given = _json(name, text, words)
-    if not isinstance(given, dict) or not given or not all(isinstance(numbers, list) for numbers in given.values()):
+    if (
+        not isinstance(given, dict)
+        or not given
+        or not all(isinstance(numbers, list) for numbers in given.values())
+    ):
         raise refuse(name, words, text)
     if any(type(number) is not int for numbers in given.values() for number in numbers):
         raise refuse(name, words, text)
     return {topic: tuple(dict.fromkeys(numbers)) for topic, numbers in given.items()}
 
 
-# ---- the table -------------------------------------------------------------------------------------------------------
+# ---- the table -----------------------------------------------------------------------------------
 
 OPTIONS: dict[str, Option] = {
     "path": Option(
-        plain, True, True, "", "The log directory; the argument of `load(…)`. For a set: all directories, as a list or in JSON."
+        plain,
+        True,
+        True,
+        "",
+        "The log directory; the argument of `load(…)`. For a set: all directories, as a list or "
+        "in JSON.",
     ),
-    "subscribe": Option(_names, True, True, "", "Topics, separated by commas. One of this and the next two is required."),
-    "subscribePattern": Option(plain, True, True, "", "A Python regular expression that matches the whole name of a topic."),
+    "subscribe": Option(
+        _names,
+        True,
+        True,
+        "",
+        "Topics, separated by commas. One of this and the next two is required.",
+    ),
+    "subscribePattern": Option(
+        plain, True, True, "", "A Python regular expression that matches the whole name of a topic."
+    ),
     "assign": Option(_assign, True, True, "", 'Single partitions: `{"topic": [0, 2]}`.'),
     "startingOffsets": Option(
-        _offsets, True, True, "earliest; latest in a stream",
-        '`earliest`, `latest` (streams only), a number for all, or `{"topic": {"0": 23, "1": -2}}`; -2 is earliest, -1 latest.'
+        _offsets,
+        True,
+        True,
+        "earliest; latest in a stream",
+        '`earliest`, `latest` (streams only), a number for all, or `{"topic": {"0": 23, "1": '
+        "-2}}`; -2 is earliest, -1 latest."
         " Partitions that are not named begin at the start.",
     ),
-    "endingOffsets": Option(_offsets, True, False, "latest", "The same, exclusive. Other partitions end at the end."),
-    "startingTimestamp": Option(
-        _times, True, True, "", "From the first record of each partition at or after this time; ms, or ISO 8601 with a time zone."
+    "endingOffsets": Option(
+        _offsets, True, False, "latest", "The same, exclusive. Other partitions end at the end."
     ),
-    "endingTimestamp": Option(_times, True, False, "", "Up to the first record of each partition at or after this time."),
-    "startingOffsetsByTimestamp": Option(_times, True, True, "", 'By topic and partition: `{"topic": {"0": 1700000000000}}`.'),
+    "startingTimestamp": Option(
+        _times,
+        True,
+        True,
+        "",
+        "From the first record of each partition at or after this time; ms, or ISO 8601 with a "
+        "time zone.",
+    ),
+    "endingTimestamp": Option(
+        _times, True, False, "", "Up to the first record of each partition at or after this time."
+    ),
+    "startingOffsetsByTimestamp": Option(
+        _times, True, True, "", 'By topic and partition: `{"topic": {"0": 1700000000000}}`.'
+    ),
     "endingOffsetsByTimestamp": Option(_times, True, False, "", "The same, exclusive."),
     "startingOffsetsByTimestampStrategy": Option(
-        one_of("error", "latest"), True, True, "latest", "For partitions without a record that new: read nothing, or an error."
+        one_of("error", "latest"),
+        True,
+        True,
+        "latest",
+        "For partitions without a record that new: read nothing, or an error.",
     ),
-    "includeHeaders": Option(boolean, True, True, "false", "Add the column `headers`, null for a record without headers."),
-    "columns": Option(_columns, True, True, "all but headers", "Only these columns, in this order; others are not decoded."),
-    "minPartitions": Option(_count, True, True, "", "Minimum number of tasks, as far as there are records."),
-    "maxRecordsPerPartition": Option(_count, True, True, "", "Maximum number of offsets in one task."),
-    "maxBytesPerPartition": Option(_bytes, True, True, "64m", "Approximate size of one task, cut between batches."),
+    "includeHeaders": Option(
+        boolean, True, True, "false", "Add the column `headers`, null for a record without headers."
+    ),
+    "columns": Option(
+        _columns,
+        True,
+        True,
+        "all but headers",
+        "Only these columns, in this order; others are not decoded.",
+    ),
+    "minPartitions": Option(
+        _count, True, True, "", "Minimum number of tasks, as far as there are records."
+    ),
+    "maxRecordsPerPartition": Option(
+        _count, True, True, "", "Maximum number of offsets in one task."
+    ),
+    "maxBytesPerPartition": Option(
+        _bytes, True, True, "64m", "Approximate size of one task, cut between batches."
+    ),
     "failOnDataLoss": Option(
-        boolean, True, True, "true", "Whether requested records that no longer exist fail the query; else a warning is logged."
+        boolean,
+        True,
+        True,
+        "true",
+        "Whether requested records that no longer exist fail the query; else a warning is logged.",
     ),
     "isolation.level": Option(
-        one_of("read_uncommitted", "read_committed"), True, True, "read_uncommitted",
-        "`read_committed` omits records of aborted and open transactions; also as `kafka.isolation.level`.",
+        one_of("read_uncommitted", "read_committed"),
+        True,
+        True,
+        "read_uncommitted",
+        "`read_committed` omits records of aborted and open transactions; also as "
+        "`kafka.isolation.level`.",
     ),
     "group.id": Option(
-        plain, False, True, "",
-        "A consumer group to which progress is committed, so that its lag is visible; also as `kafka.group.id`.",
+        plain,
+        False,
+        True,
+        "",
+        "A consumer group to which progress is committed, so that its lag is visible; also as "
+        "`kafka.group.id`.",
     ),
-    "maxOffsetsPerTrigger": Option(_count, False, True, "", "Maximum number of offsets in one micro-batch, divided by lag."),
-    "minOffsetsPerTrigger": Option(_count, False, True, "", "A micro-batch waits until this many are available…"),
+    "maxOffsetsPerTrigger": Option(
+        _count, False, True, "", "Maximum number of offsets in one micro-batch, divided by lag."
+    ),
+    "minOffsetsPerTrigger": Option(
+        _count, False, True, "", "A micro-batch waits until this many are available…"
+    ),
     "maxTriggerDelay": Option(_duration_ms, False, True, "15m", "…but not longer than this."),
-}  # fmt: skip
+}
 _BY_LOWER = {name.lower(): name for name in OPTIONS}
 _BY_LOWER |= {f"kafka.{name}": name for name in ("isolation.level", "group.id")}
 _SINK = {name.lower() for name in SINK_ONLY}
@@ -295,7 +377,9 @@ class Settings:
 
 
 def schema_columns(given: Mapping[str, str]) -> tuple[str, ...]:
-    """The columns of a `load()`, or of a table that is created: its queries name path and topics again. Raises ConfigError."""
+    """The columns of a `load()`, or of a table that is created: its queries name path and topics
+    again. Raises ConfigError.
+    """
     if not is_table(given):
         return parse(given, stream=None).columns
     return _chosen_columns(named(given, _BY_LOWER, _SINK, "source", _value))
@@ -312,7 +396,9 @@ def _chosen_columns(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def parse(given: Mapping[str, str], *, stream: bool | None) -> Settings:
-    """Checked settings from Spark's options; `stream` is None if the kind of query is not known yet. Raises ConfigError."""
+    """Checked settings from Spark's options; `stream` is None if the kind of query is not known
+    yet. Raises ConfigError.
+    """
     values = named(given, _BY_LOWER, _SINK, "source", _value)
     ends = [name for name in values if not OPTIONS[name].stream]
     if stream and ends:
@@ -321,24 +407,35 @@ def parse(given: Mapping[str, str], *, stream: bool | None) -> Settings:
     if stream is False and limits:
         logger.warning("%s: no effect in a batch", ", ".join(limits))
     if not values.get("path", "").strip():
-        raise missing_path(".load(directory)", "SELECT … FROM name WITH (path = '…', subscribe = '…')")
+        raise missing_path(
+            ".load(directory)", "SELECT … FROM name WITH (path = '…', subscribe = '…')"
+        )
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
     if len(chosen) != 1:
         found = " and ".join(chosen) or "none of them"
         if not chosen and any(name.lower() == "topic" for name in given):
             found += "; topic is an option of the sink: did you mean subscribe?"
         raise embedlog.ConfigError(
-            "the topics are missing or ambiguous", expected="exactly one of subscribe, subscribePattern, assign", found=found
+            "the topics are missing or ambiguous",
+            expected="exactly one of subscribe, subscribePattern, assign",
+            found=found,
         )
     start = _first(values, "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
     if stream is False and start is not None and LATEST in (start.every, *start.each.values()):
-        raise embedlog.ConfigError(f"{start.option}: a batch cannot begin at its end", found="latest (-1)")
+        raise embedlog.ConfigError(
+            f"{start.option}: a batch cannot begin at its end", found="latest (-1)"
+        )
     end = _first(values, "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
     if end is not None and EARLIEST in (end.every, *end.each.values()):
-        raise embedlog.ConfigError(f"{end.option}: a batch cannot end at its beginning", found="earliest (-2)")
-    most, least = values.get("maxOffsetsPerTrigger", 0), values.get("minOffsetsPerTrigger", 0)
+        raise embedlog.ConfigError(
+            f"{end.option}: a batch cannot end at its beginning", found="earliest (-2)"
+        )
+    most = values.get("maxOffsetsPerTrigger", 0)
+    least = values.get("minOffsetsPerTrigger", 0)
     if most and least > most:
-        raise embedlog.ConfigError("minOffsetsPerTrigger", expected=f"at most maxOffsetsPerTrigger ({most})", found=least)
+        raise embedlog.ConfigError(
+            "minOffsetsPerTrigger", expected=f"at most maxOffsetsPerTrigger ({most})", found=least
+        )
     return Settings(
         directory=directory_of(values["path"]),
         subscribe=tuple(dict.fromkeys(values.get("subscribe", ()))),
@@ -365,7 +462,8 @@ def _first(values: Mapping[str, Any], *names: str) -> Bound | None:
 
 
 def directory_of(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Directory:
-    """The absolute form of a path or a `file:` URL; of several, given as a sequence or as a list in JSON, all of them.
+    """The absolute form of a path or a `file:` URL; of several, given as a sequence or as a list in
+    JSON, all of them.
 
     Raises ConfigError for a list of other values.
     """
@@ -392,11 +490,15 @@ def first_of(directory: Directory) -> str:
 
 
 def _absolute(path: str) -> str:
-    """The absolute form of a path, or of a `file:` URL with its escapes. Raises ConfigError for another URL."""
+    """The absolute form of a path, or of a `file:` URL with its escapes. Raises ConfigError for
+    another URL.
+    """
     url = _URL.match(path)
     if url is None:
         return os.path.abspath(path)
     scheme, host, below = url.groups(default="")
     if scheme.lower() != "file" or host not in ("", "localhost"):
-        raise embedlog.ConfigError("path: not a local path", expected="a path, or a file: URL of this machine", found=path)
+        raise embedlog.ConfigError(
+            "path: not a local path", expected="a path, or a file: URL of this machine", found=path
+        )
     return os.path.abspath(unquote(below))

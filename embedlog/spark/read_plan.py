@@ -1,13 +1,17 @@
 """Plans a read: resolves topics and bounds now, and cuts them into tasks of about equal size.
 
 SPARKPLAN-1  bounds are pinned here: later appends are not in the plan, however late its tasks run
-SPARKPLAN-2  a task contains offsets and the topic's id, never file positions: it reads the indexes on its own machine
-SPARKPLAN-3  a piece has at most about `max_bytes`, and enough to make a task's fixed cost negligible; small pieces share a task
-SPARKPLAN-4  requested topics, partitions or offsets that do not exist are an error, unless `failOnDataLoss` is false. A follower
-    may know the end of a partition late: that an offset is above it counts after a wait for the end (LEDPARTITION-6)
+SPARKPLAN-2  a task contains offsets and the topic's id, never file positions: it reads the indexes
+    on its own machine
+SPARKPLAN-3  a piece has at most about `max_bytes`, and enough to make a task's fixed cost
+    negligible; small pieces share a task
+SPARKPLAN-4  requested topics, partitions or offsets that do not exist are an error, unless
+    `failOnDataLoss` is false. A follower may know the end of a partition late: that an offset is
+    above it counts after a wait for the end (LEDPARTITION-6)
 
-With `failOnDataLoss=false` each loss is a warning, at every step: at a new query, at a batch that was planned earlier, and in
-its tasks. The query goes on from a position that exists. Without any of its topics a new query is an error: the name is wrong.
+With `failOnDataLoss=false` each loss is a warning, at every step: at a new query, at a batch that
+was planned earlier, and in its tasks. The query goes on from a position that exists. Without any of
+its topics a new query is an error: the name is wrong.
 """
 
 from __future__ import annotations
@@ -52,35 +56,43 @@ class Task:
 
 
 def plan(settings: Settings, parallel: int = 0) -> list[Task]:
-    """The tasks of a batch. Raises ConfigError, UnknownTopicOrPartitionError, OffsetOutOfRangeError, StorageError."""
+    """The tasks of a batch. Raises ConfigError, UnknownTopicOrPartitionError,
+    OffsetOutOfRangeError, StorageError.
+    """
     with embedlog.open(settings.directory, read_only=True) as log:
         topics = Topics.of_a_new_query(log, settings)
         return tasks_of(log, settings, topics.bounded(settings.start, settings.end), parallel)
 
 
-# ---- partitions and bounds -------------------------------------------------------------------------------------------
+# ---- partitions and bounds -----------------------------------------------------------------------
 
 
 class Topics:
     """The present state of the partitions that the options name.
 
-    With `failOnDataLoss=false` those that do not exist are in `missing`. Raises UnknownTopicOrPartitionError otherwise.
+    With `failOnDataLoss=false` those that do not exist are in `missing`. Raises
+    UnknownTopicOrPartitionError otherwise.
     """
 
     def __init__(self, log: embedlog.Log, settings: Settings) -> None:
-        self._log, self._settings = log, settings
+        self._log = log
+        self._settings = settings
         self.missing: list[str] = []
         self.descriptions = {name: log.describe_topic(name) for name in self._names()}
         self.partitions = list(self._partitions())
 
     @classmethod
     def of_a_new_query(cls, log: embedlog.Log, settings: Settings) -> Topics:
-        """As the constructor, with a warning for what is missing. Raises UnknownTopicOrPartitionError if no topic exists."""
+        """As the constructor, with a warning for what is missing. Raises
+        UnknownTopicOrPartitionError if no topic exists.
+        """
         topics = cls(log, settings)
         if topics.missing and not topics.partitions:
             raise topics._unknown(topics.missing)
         if topics.missing:
-            logger.warning("failOnDataLoss=false: %s does not exist and is not read", ", ".join(topics.missing))
+            logger.warning(
+                "failOnDataLoss=false: %s does not exist and is not read", ", ".join(topics.missing)
+            )
         return topics
 
     def _names(self) -> list[str]:
@@ -89,7 +101,9 @@ class Topics:
             try:
                 pattern = re.compile(settings.pattern)
             except re.error as problem:
-                raise embedlog.ConfigError("subscribePattern", expected="a regular expression", found=str(problem)) from None
+                raise embedlog.ConfigError(
+                    "subscribePattern", expected="a regular expression", found=str(problem)
+                ) from None
             return [name for name in self._log.topics() if pattern.fullmatch(name)]
         names = list(settings.subscribe or settings.assign)
         there = self._log.topics(include_internal=True)
@@ -102,7 +116,9 @@ class Topics:
     def _unknown(self, names: Iterable[str]) -> embedlog.UnknownTopicOrPartitionError:
         known = ", ".join(self._log.topics()) or "no topic"
         return embedlog.UnknownTopicOrPartitionError(
-            f"no such topic: {', '.join(names)}", path=first_of(self._settings.directory), expected=f"one of: {known}"
+            f"no such topic: {', '.join(names)}",
+            path=first_of(self._settings.directory),
+            expected=f"one of: {known}",
         )
 
     def _partitions(self) -> Iterator[tuple[str, embedlog.PartitionDescription]]:
@@ -114,7 +130,9 @@ class Topics:
                     continue
                 if number not in known:
                     raise embedlog.UnknownTopicOrPartitionError(
-                        f"assign: topic {name} has no partition {number}", path=first_of(self._settings.directory), found=number
+                        f"assign: topic {name} has no partition {number}",
+                        path=first_of(self._settings.directory),
+                        found=number,
                     )
                 yield name, known[number]
 
@@ -130,11 +148,14 @@ class Topics:
         offset: int,
         isolation: embedlog.IsolationLevel | None = None,
     ) -> int:
-        """As `end_of`, after a wait for a replica with the records below `offset`. Raises LeaderNotAvailableError."""
+        """As `end_of`, after a wait for a replica with the records below `offset`. Raises
+        LeaderNotAvailableError.
+        """
         end = self.end_of(partition)
         if offset <= end:
             return end
-        number, level = partition.partition, isolation or self._settings.isolation
+        number = partition.partition
+        level = isolation or self._settings.isolation
         scan = self._log.scan(topic, partitions=number, isolation_level=level)
         return scan._present(number, offset)[1]
 
@@ -142,13 +163,22 @@ class Topics:
         """Each partition between its bounds, including empty pieces."""
         self._check_named(start)
         self._check_named(end)
-        starts, ends = self._by_time(start), self._by_time(end)
+        starts = self._by_time(start)
+        ends = self._by_time(end)
         made = []
         for name, partition in self.partitions:
             _check_order(start, end, name, partition.partition)
             first = self.offset(name, partition, start, starts)
             last = self.offset(name, partition, end, ends)
-            made.append(Piece(name, self.descriptions[name].topic_id, partition.partition, first, max(first, last)))
+            made.append(
+                Piece(
+                    name,
+                    self.descriptions[name].topic_id,
+                    partition.partition,
+                    first,
+                    max(first, last),
+                )
+            )
         return made
 
     def offset(
@@ -158,31 +188,50 @@ class Topics:
         bound: Bound,
         times: Mapping[embedlog.TopicPartition, embedlog.OffsetAndTimestamp | None],
     ) -> int:
-        """One bound of one partition as an existing offset. Raises OffsetOutOfRangeError, LeaderNotAvailableError."""
-        wanted, begin, end = bound.of(topic, partition.partition), partition.log_start_offset, self.end_of(partition)
+        """One bound of one partition as an existing offset. Raises OffsetOutOfRangeError,
+        LeaderNotAvailableError.
+        """
+        wanted = bound.of(topic, partition.partition)
+        begin = partition.log_start_offset
+        end = self.end_of(partition)
         if wanted == EARLIEST:
             return begin
         if wanted == LATEST:
             return end
         if bound.by_time:
             found = times[embedlog.TopicPartition(topic, partition.partition)]
-            if found is None and self._settings.late_is_error and bound.option.startswith("starting"):
+            if (
+                found is None
+                and self._settings.late_is_error
+                and bound.option.startswith("starting")
+            ):
                 raise embedlog.OffsetOutOfRangeError(
-                    f"{bound.option}: topic {topic}, partition {partition.partition} has no record at or after {wanted} ms",
-                    topic=topic, partition=partition.partition, path=partition.path,
-                )  # fmt: skip
+                    f"{bound.option}: topic {topic}, partition {partition.partition} has no "
+                    f"record at or after {wanted} ms",
+                    topic=topic,
+                    partition=partition.partition,
+                    path=partition.path,
+                )
             return end if found is None else min(found.offset, end)
         number = int(wanted)
         end = self.awaited_end(topic, partition, number)
         if not begin <= number <= end:
             lost(
-                f"{bound.option} names an offset that topic {topic}, partition {partition.partition} does not contain",
+                f"{bound.option} names an offset that topic {topic}, partition "
+                f"{partition.partition} does not contain",
                 self._settings.fail_on_data_loss,
-                topic=topic, partition=partition.partition, offset=number, path=partition.path, begin=begin, end=end,
-            )  # fmt: skip
+                topic=topic,
+                partition=partition.partition,
+                offset=number,
+                path=partition.path,
+                begin=begin,
+                end=end,
+            )
         return min(max(number, begin), end)
 
-    def _by_time(self, bound: Bound) -> dict[embedlog.TopicPartition, embedlog.OffsetAndTimestamp | None]:
+    def _by_time(
+        self, bound: Bound
+    ) -> dict[embedlog.TopicPartition, embedlog.OffsetAndTimestamp | None]:
         if not bound.by_time:
             return {}
         wanted = {}
@@ -200,30 +249,59 @@ class Topics:
         for topic, number in bound.each:
             place = topic if number is None else f"{topic}, partition {number}"
             if (topic, number) not in read and not {topic, place} & set(self.missing):
-                raise embedlog.ConfigError(f"{bound.option} names a partition that is not read: {place}")
+                raise embedlog.ConfigError(
+                    f"{bound.option} names a partition that is not read: {place}"
+                )
 
 
 def _check_order(start: Bound, end: Bound, topic: str, number: int) -> None:
     """Raises ConfigError for a start after its end."""
-    first, last = start.of(topic, number), end.of(topic, number)
-    if start.by_time == end.by_time and isinstance(first, int) and isinstance(last, int) and first > last:
+    first = start.of(topic, number)
+    last = end.of(topic, number)
+    if (
+        start.by_time == end.by_time
+        and isinstance(first, int)
+        and isinstance(last, int)
+        and first > last
+    ):
         place = f"topic {topic}, partition {number}"
-        raise embedlog.ConfigError(f"{start.option} of {place}", expected=f"at most {end.option}, {last}", found=first)
+        raise embedlog.ConfigError(
+            f"{start.option} of {place}", expected=f"at most {end.option}, {last}", found=first
+        )
 
 
-def lost(message: str, fatal: bool, *, topic: str, partition: int, offset: int, path: str, begin: int, end: int) -> None:
-    """Report records that are missing: raise OffsetOutOfRangeError if that is fatal, else log a warning."""
+def lost(
+    message: str,
+    fatal: bool,
+    *,
+    topic: str,
+    partition: int,
+    offset: int,
+    path: str,
+    begin: int,
+    end: int,
+) -> None:
+    """Report records that are missing: raise OffsetOutOfRangeError if that is fatal, else log a
+    warning.
+    """
     problem = embedlog.OffsetOutOfRangeError(
         f"{message} (failOnDataLoss=false reads the remaining records)" if fatal else message,
-        topic=topic, partition=partition, offset=offset, path=path, expected=f"{begin} to {end}", found=offset,
-    )  # fmt: skip
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        path=path,
+        expected=f"{begin} to {end}",
+        found=offset,
+    )
     if fatal:
         raise problem
     logger.warning("topic %s, partition %d: %s", topic, partition, problem)
 
 
 def is_present(log: embedlog.Log, settings: Settings | Task, topic: str, topic_id: str) -> bool:
-    """Whether the topic of this id exists; a warning if it does not. Raises UnknownTopicOrPartitionError if that is fatal."""
+    """Whether the topic of this id exists; a warning if it does not. Raises
+    UnknownTopicOrPartitionError if that is fatal.
+    """
     try:
         found = log.scan(topic, partitions=[]).topic_id  # opens no partition
     except embedlog.UnknownTopicOrPartitionError:
@@ -231,21 +309,29 @@ def is_present(log: embedlog.Log, settings: Settings | Task, topic: str, topic_i
     if found == topic_id:
         return True
     fatal = settings.fail_on_data_loss
-    what = "the topic is not the planned one: it was created again, or this machine has another directory here"
+    what = (
+        "the topic is not the planned one: it was created again, or this machine has another "
+        "directory here"
+    )
     problem = embedlog.UnknownTopicOrPartitionError(
-        (what if found else f"no such topic: {topic}") + (" (failOnDataLoss=false passes over it)" if fatal else ""),
-        path=first_of(settings.directory), expected=f"topic id {topic_id}", found=found or None,
-    )  # fmt: skip
+        (what if found else f"no such topic: {topic}")
+        + (" (failOnDataLoss=false passes over it)" if fatal else ""),
+        path=first_of(settings.directory),
+        expected=f"topic id {topic_id}",
+        found=found or None,
+    )
     if fatal:
         raise problem
     logger.warning("topic %s is passed over: %s", topic, problem)
     return False
 
 
-# ---- tasks -----------------------------------------------------------------------------------------------------------
+# ---- tasks ---------------------------------------------------------------------------------------
 
 
-def tasks_of(log: embedlog.Log, settings: Settings, pieces: Iterable[Piece], parallel: int = 0) -> list[Task]:
+def tasks_of(
+    log: embedlog.Log, settings: Settings, pieces: Iterable[Piece], parallel: int = 0
+) -> list[Task]:
     """Tasks of about equal size: large pieces are cut, small ones joined."""
     whole = [piece for piece in pieces if piece.start < piece.end]
     if not whole:
@@ -259,17 +345,26 @@ def tasks_of(log: embedlog.Log, settings: Settings, pieces: Iterable[Piece], par
         target = min(target, max(PIECE_BYTES_MIN, total // (parallel or os.cpu_count() or 1)))
     made = measured if total <= target else cut(log, whole, target, settings.isolation)
     made = list(by_count(made, settings.max_records))
-    while len(made) < settings.min_partitions and any(piece.end - piece.start > 1 for piece in made):
+    while len(made) < settings.min_partitions and any(
+        piece.end - piece.start > 1 for piece in made
+    ):
         largest = max(range(len(made)), key=lambda at: made[at].end - made[at].start)
         made[largest : largest + 1] = halves(made[largest])
     groups = joined(made, target, settings.max_records)
     if len(groups) < settings.min_partitions:
         groups = [[piece] for piece in made]
-    return [Task(settings.directory, tuple(group), settings.isolation, settings.fail_on_data_loss) for group in groups]
+    return [
+        Task(settings.directory, tuple(group), settings.isolation, settings.fail_on_data_loss)
+        for group in groups
+    ]
 
 
-def cut(log: embedlog.Log, pieces: list[Piece], max_bytes: int, isolation: embedlog.IsolationLevel) -> list[Piece]:
-    """Pieces of at most about `max_bytes` and of about the same size, cut between batches, in the order of topics."""
+def cut(
+    log: embedlog.Log, pieces: list[Piece], max_bytes: int, isolation: embedlog.IsolationLevel
+) -> list[Piece]:
+    """Pieces of at most about `max_bytes` and of about the same size, cut between batches, in the
+    order of topics.
+    """
     made = []
     for topic in dict.fromkeys(piece.topic for piece in pieces):
         own = {piece.partition: piece for piece in pieces if piece.topic == topic}
@@ -280,8 +375,13 @@ def cut(log: embedlog.Log, pieces: list[Piece], max_bytes: int, isolation: embed
             end_offset={number: piece.end for number, piece in own.items()},
             isolation_level=isolation,
         )
-        whole = [number for number, bounds in scan.bounds.items() if bounds == (own[number].start, own[number].end)]
-        made += [piece for number, piece in own.items() if number not in whole]  # incomplete: the task that reads it reports that
+        whole = [
+            number
+            for number, bounds in scan.bounds.items()
+            if bounds == (own[number].start, own[number].end)
+        ]
+        # incomplete: the task that reads it reports that
+        made += [piece for number, piece in own.items() if number not in whole]
         for number in whole:
             parts = max(1, -(-own[number].size_bytes // max_bytes))
             even = own[number].size_bytes // parts or max_bytes  # if the size is known already
@@ -301,8 +401,11 @@ def by_count(pieces: Iterable[Piece], records: int) -> Iterator[Piece]:
 
 
 def halves(piece: Piece) -> tuple[Piece, Piece]:
-    middle, size = (piece.start + piece.end) // 2, piece.size_bytes // 2
-    return replace(piece, end=middle, size_bytes=size), replace(piece, start=middle, size_bytes=size)
+    middle = (piece.start + piece.end) // 2
+    size = piece.size_bytes // 2
+    return replace(piece, end=middle, size_bytes=size), replace(
+        piece, start=middle, size_bytes=size
+    )
 
 
 def joined(pieces: Iterable[Piece], max_bytes: int, max_records: int) -> list[list[Piece]]:
@@ -311,13 +414,25 @@ def joined(pieces: Iterable[Piece], max_bytes: int, max_records: int) -> list[li
     size = count = 0
     for piece in pieces:
         records = piece.end - piece.start
-        if not groups or size + piece.size_bytes > max_bytes or (max_records and count + records > max_records):
+        if (
+            not groups
+            or size + piece.size_bytes > max_bytes
+            or (max_records and count + records > max_records)
+        ):
             groups.append([])
             size = count = 0
-        size, count, group = size + piece.size_bytes, count + records, groups[-1]
+        size = size + piece.size_bytes
+        count = count + records
+        group = groups[-1]
         before = group[-1] if group else None
-        if before is not None and (before.topic, before.partition, before.end) == (piece.topic, piece.partition, piece.start):
-            group[-1] = replace(before, end=piece.end, size_bytes=before.size_bytes + piece.size_bytes)
+        if before is not None and (before.topic, before.partition, before.end) == (
+            piece.topic,
+            piece.partition,
+            piece.start,
+        ):
+            group[-1] = replace(
+                before, end=piece.end, size_bytes=before.size_bytes + piece.size_bytes
+            )
         else:
             group.append(piece)
     return groups

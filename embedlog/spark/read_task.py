@@ -1,10 +1,13 @@
 """Reads the pieces of a task as record batches, on any machine: opens the directory read-only.
 
-SPARKREADTASK-1  a task returns exactly the planned rows or raises. Reasons are another topic of the same name, offsets deleted by
-    retention (with `failOnDataLoss=false` both are warnings), and a directory that is not visible here. So is a set whose
-    replicas do not show all planned rows before `lock.timeout.ms`: a follower that does not is no loss
-SPARKREADTASK-2  an error names topic, partition and the offset up to which rows were returned, and the file if one is the cause
-SPARKREADTASK-3  no state is kept between two tasks, except that the interpreter's objects are frozen for the garbage collector
+SPARKREADTASK-1  a task returns exactly the planned rows or raises. Reasons are another topic of the
+    same name, offsets deleted by retention (with `failOnDataLoss=false` both are warnings), and a
+    directory that is not visible here. So is a set whose replicas do not show all planned rows
+    before `lock.timeout.ms`: a follower that does not is no loss
+SPARKREADTASK-2  an error names topic, partition and the offset up to which rows were returned, and
+    the file if one is the cause
+SPARKREADTASK-3  no state is kept between two tasks, except that the interpreter's objects are
+    frozen for the garbage collector
 """
 
 from __future__ import annotations
@@ -45,8 +48,8 @@ def read_all(tasks: Sequence[Task], numbers: Iterator[Any], schema: Any) -> Iter
 def _freeze() -> None:
     """Exclude the objects of imported modules from garbage collection.
 
-    Spark's worker runs a collection after every task, which would cost more than a small task. The freeze is repeated if
-    modules were imported since, by the first task or by the user's function.
+    Spark's worker runs a collection after every task, which would cost more than a small task. The
+    freeze is repeated if modules were imported since, by the first task or by the user's function.
     """
     global _frozen
     if len(sys.modules) != _frozen:
@@ -60,7 +63,8 @@ def _opened(directory: Directory) -> embedlog.Log:
         return embedlog.open(directory, read_only=True)
     except (embedlog.StorageError, embedlog.ForeignDirectoryError) as problem:
         problem.message = (
-            f"an executor on {socket.gethostname()} does not see the same log directory as the driver:"
+            f"an executor on {socket.gethostname()} does not see the same log directory as the "
+            "driver:"
             f" every machine needs it at the same path ({problem.message})"
         )
         raise
@@ -69,8 +73,13 @@ def _opened(directory: Directory) -> embedlog.Log:
 class _Reading:
     """The pieces of one topic, one partition after the other."""
 
-    def __init__(self, log: embedlog.Log, task: Task, topic: str, pieces: tuple[Piece, ...], schema: Any) -> None:
-        self._log, self._task, self._topic, self._schema = log, task, topic, schema
+    def __init__(
+        self, log: embedlog.Log, task: Task, topic: str, pieces: tuple[Piece, ...], schema: Any
+    ) -> None:
+        self._log = log
+        self._task = task
+        self._topic = topic
+        self._schema = schema
         self._topic_id = pieces[0].topic_id
         self._left = {piece.partition: piece.start for piece in pieces}  # the next offset to return
         self._ends = {piece.partition: piece.end for piece in pieces}
@@ -82,7 +91,8 @@ class _Reading:
                 try:
                     yield from self._of(self._scan())
                     return
-                except embedlog.OffsetOutOfRangeError:  # retention deleted records after the plan was made
+                except embedlog.OffsetOutOfRangeError:
+                    # retention deleted records after the plan was made
                     if not self._skip_lost():
                         raise
                 except embedlog.UnknownTopicOrPartitionError:
@@ -92,13 +102,19 @@ class _Reading:
         except embedlog.EmbedlogError as problem:
             number = getattr(problem, "partition", None)
             number = min(self._left, default=0) if number is None else number
-            place = f"topic {self._topic}, partition {number}, at or after offset {self._left.get(number, 0)}"
+            place = (
+                f"topic {self._topic}, partition {number}, at or after offset "
+                f"{self._left.get(number, 0)}"
+            )
             problem.message = f"{place}: {problem.message}"
             raise
 
     def _scan(self) -> embedlog.Scan:
-        """A scan of the remaining offsets. Raises OffsetOutOfRangeError if some are missing, LeaderNotAvailableError."""
-        task, left = self._task, self._left
+        """A scan of the remaining offsets. Raises OffsetOutOfRangeError if some are missing,
+        LeaderNotAvailableError.
+        """
+        task = self._task
+        left = self._left
         while True:
             whole = self._log.scan(
                 self._topic,
@@ -108,16 +124,24 @@ class _Reading:
                 isolation_level=task.isolation,
                 columns=source_columns([field.name for field in self._schema]),
             )
-            wrong = [number for number, bounds in whole.bounds.items() if bounds != (left[number], self._ends[number])]
+            wrong = [
+                number
+                for number, bounds in whole.bounds.items()
+                if bounds != (left[number], self._ends[number])
+            ]
             if not wrong:
                 return whole.narrowed(start_time=task.start_ms, end_time=task.end_ms)
             for number in wrong:
                 begin, end = whole._present(number, self._ends[number])
                 if begin > left[number] or end < self._ends[number]:
                     raise embedlog.OffsetOutOfRangeError(
-                        "planned offsets are missing", topic=self._topic, partition=number, offset=left[number],
-                        expected=f"{left[number]} to {self._ends[number]}", found=f"{begin} to {end}",
-                    )  # fmt: skip
+                        "planned offsets are missing",
+                        topic=self._topic,
+                        partition=number,
+                        offset=left[number],
+                        expected=f"{left[number]} to {self._ends[number]}",
+                        found=f"{begin} to {end}",
+                    )
 
     def _of(self, scan: embedlog.Scan) -> Iterator[Any]:
         shaper = Shaper(self._topic, self._schema)
@@ -125,12 +149,18 @@ class _Reading:
             yield from shaper.shaped(batch)
             last = batch.num_rows - 1
             number = batch.column("partition")[last].as_py()
-            self._left = {each: start for each, start in self._left.items() if each >= number}  # partitions come in order
+            # partitions come in order
+            self._left = {each: start for each, start in self._left.items() if each >= number}
             self._left[number] = batch.column("offset")[last].as_py() + 1
 
     def _skip_lost(self) -> bool:
-        """Continue at the present start of each partition; False if nothing is missing. Raises OffsetOutOfRangeError if fatal."""
-        found, scan = False, self._log.scan(self._topic, partitions=list(self._left), isolation_level=self._task.isolation)
+        """Continue at the present start of each partition; False if nothing is missing. Raises
+        OffsetOutOfRangeError if fatal.
+        """
+        found = False
+        scan = self._log.scan(
+            self._topic, partitions=list(self._left), isolation_level=self._task.isolation
+        )
         for here in self._log.describe_topic(self._topic).partitions:
             number = here.partition
             start = self._left.get(number)
@@ -143,8 +173,13 @@ class _Reading:
             lost(
                 "planned records were deleted",
                 self._task.fail_on_data_loss,
-                topic=self._topic, partition=number, offset=start, path=here.path, begin=begin, end=end,
-            )  # fmt: skip
+                topic=self._topic,
+                partition=number,
+                offset=start,
+                path=here.path,
+                begin=begin,
+                end=end,
+            )
             self._ends[number] = min(self._ends[number], end)
             self._left[number] = max(start, begin)
             if self._left[number] >= self._ends[number]:

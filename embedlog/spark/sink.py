@@ -1,9 +1,14 @@
-"""The sink of `format("embedlog")`: implements Spark's writer interfaces by calls to the other modules of this package.
+"""The sink of `format("embedlog")`: implements Spark's writer interfaces by calls to the other
+modules of this package.
 
-SPARKSINK-1  tasks stage files and do not open the log; the driver writes them in `commit`, after all tasks have succeeded
-SPARKSINK-2  Spark calls `abort` after a `commit` that raised, whatever it wrote: written rows stay, staged files are removed
-SPARKSINK-3  the writer that commits a stream's batch is not the instance of its tasks: the tasks' messages carry all it needs
-SPARKSINK-4  what fails after the commit is a warning: Spark repeats a job that raises, and its rows would be there twice
+SPARKSINK-1  tasks stage files and do not open the log; the driver writes them in `commit`, after
+    all tasks have succeeded
+SPARKSINK-2  Spark calls `abort` after a `commit` that raised, whatever it wrote: written rows stay,
+    staged files are removed
+SPARKSINK-3  the writer that commits a stream's batch is not the instance of its tasks: the tasks'
+    messages carry all it needs
+SPARKSINK-4  what fails after the commit is a warning: Spark repeats a job that raises, and its rows
+    would be there twice
 """
 
 from __future__ import annotations
@@ -56,27 +61,40 @@ class BatchWriter(DataSourceArrowWriter):
     """One job. Spark pickles it for its tasks and for the process that commits."""
 
     def __init__(self, settings: WriteSettings, struct: Any, overwrite: bool) -> None:
-        self._settings, self._overwrite = settings, overwrite
+        self._settings = settings
+        self._overwrite = overwrite
         self._places = _places(settings, struct)
         self._area = staging.make_area(settings.staging_places(), f"job-{secrets.token_hex(8)}")
 
     @without_internal_frames
     def write(self, iterator: Iterator[Any]) -> Message:
-        name, batch = self._settings.transactional_id, self._settings.batch_id
-        task = Task(self._area, self._places, self._settings.topic, task=_task(), batch=batch, transactional_id=name)
+        name = self._settings.transactional_id
+        batch = self._settings.batch_id
+        task = Task(
+            self._area,
+            self._places,
+            self._settings.topic,
+            task=_task(),
+            batch=batch,
+            transactional_id=name,
+        )
         return Message(task.stage(iterator))
 
     @without_internal_frames
     def commit(self, messages: list[Message | None]) -> None:
         write_id = WriteId(self._settings.transactional_id, self._settings.batch_id)
-        transactional_write.commit(self._settings, write_id, _staged(messages), self._area, overwrite=self._overwrite)
+        transactional_write.commit(
+            self._settings, write_id, _staged(messages), self._area, overwrite=self._overwrite
+        )
 
     def abort(self, messages: list[Message | None]) -> None:
         transactional_write.clear([self._area.path])
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """One micro-batch, or its commit. Output mode `complete` appends, as with Spark's Kafka sink."""
+    """One micro-batch, or its commit. Output mode `complete` appends, as with Spark's Kafka
+    sink.
+    """
 
     def __init__(self, settings: WriteSettings, struct: Any) -> None:
         self._settings = settings
@@ -89,7 +107,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         context = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = int(context.getLocalProperty("streaming.sql.batchId"))
-        task = Task(self._area, self._places, self._settings.topic, task=_task(), query=query, batch=batch)
+        task = Task(
+            self._area, self._places, self._settings.topic, task=_task(), query=query, batch=batch
+        )
         return Message(task.stage(iterator))
 
     @without_internal_frames
@@ -101,7 +121,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
             self.abort(messages, batchId)  # nothing to write, and no number to record
             return
         query = found[0].query
-        write_id = WriteId(self._settings.transactional_id or f"embedlog-spark-{query}", batchId, query)
+        write_id = WriteId(
+            self._settings.transactional_id or f"embedlog-spark-{query}", batchId, query
+        )
         transactional_write.commit(self._settings, write_id, found, self._area)
 
     def abort(self, messages: list[Message | None], batchId: int) -> None:  # noqa: N803
@@ -109,12 +131,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _places(settings: WriteSettings, struct: Any) -> dict[str, int]:
-    return sink_columns(struct, topic=settings.topic, headers=settings.headers, timestamp=bool(settings.timestamp))
+    return sink_columns(
+        struct, topic=settings.topic, headers=settings.headers, timestamp=bool(settings.timestamp)
+    )
 
 
 def _drops_times(settings: WriteSettings, struct: Any) -> bool:
     """Whether there are times, and nothing says whether they are to be written."""
-    return settings.timestamp is None and any(field.name.lower() == "timestamp" for field in struct.fields)
+    return settings.timestamp is None and any(
+        field.name.lower() == "timestamp" for field in struct.fields
+    )
 
 
 def _task() -> int:
@@ -144,7 +170,8 @@ def _check_place(settings: WriteSettings, overwrite: bool) -> None:
     """Check the target before tasks start: they may take hours."""
     if not settings.members():
         raise embedlog.StorageError(
-            "there is no log directory: create one with embedlog.open() and create_topic()", path=first_of(settings.directory)
+            "there is no log directory: create one with embedlog.open() and create_topic()",
+            path=first_of(settings.directory),
         )
     if settings.topic:
         with embedlog.open(settings.directory, read_only=True) as log:

@@ -1,7 +1,10 @@
-"""The batch source of `format("embedlog")`: implements Spark's interface by calls to the other modules of this package.
+"""The batch source of `format("embedlog")`: implements Spark's interface by calls to the other
+modules of this package.
 
-SPARKSOURCE-1  instances run in Spark's planner processes and in its tasks: they can be pickled and hold no open log
-SPARKSOURCE-2  filters are not pushed down: Spark 4.3 shares pushed filters among all uses of one `load()` and returns wrong rows
+SPARKSOURCE-1  instances run in Spark's planner processes and in its tasks: they can be pickled and
+    hold no open log
+SPARKSOURCE-2  filters are not pushed down: Spark 4.3 shares pushed filters among all uses of one
+    `load()` and returns wrong rows
 """
 
 from __future__ import annotations
@@ -29,16 +32,21 @@ def schema_of(options: Mapping[str, str]) -> StructType:
 
 
 def check_schema(given: StructType) -> None:
-    """Check that a user's schema contains columns of the source with their types. Raises ConfigError."""
+    """Check that a user's schema contains columns of the source with their types. Raises
+    ConfigError.
+    """
     known = {field.name: field.dataType for field in struct_of(tuple(COLUMNS))}
     for field in given:
         if field.name not in known:
             near = {name.lower(): name for name in known}.get(field.name.lower())
             hint = f"; did you mean {near}?" if near else ""
-            raise embedlog.ConfigError(f"schema: no column {field.name}{hint}", expected=", ".join(known), found=field.name)
+            raise embedlog.ConfigError(
+                f"schema: no column {field.name}{hint}", expected=", ".join(known), found=field.name
+            )
         if field.dataType != known[field.name]:
             raise embedlog.ConfigError(
-                f"schema: the type of {field.name}; convert it in the query, such as CAST(value AS STRING)",
+                f"schema: the type of {field.name}; convert it in the query, such as CAST(value "
+                "AS STRING)",
                 expected=known[field.name].simpleString(),
                 found=field.dataType.simpleString(),
             )
@@ -48,7 +56,8 @@ class Reader(DataSourceReader):
     """One batch query: its plan and its tasks."""
 
     def __init__(self, settings: Settings, struct: StructType) -> None:
-        self.settings, self.struct = settings, struct
+        self.settings = settings
+        self.struct = struct
 
     @without_internal_frames
     def partitions(self) -> list[InputPartition]:

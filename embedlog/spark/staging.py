@@ -1,18 +1,23 @@
-"""Manages the files in which tasks stage their rows until the job commits, outside of the log directory.
+"""Manages the files in which tasks stage their rows until the job commits, outside of the log
+directory.
 
     <staging>/driver-<machine>-<boot>-<processes>-<pid>-<started>/<writer>/[<owner>-]b<batch>-t<task>-<chance>.arrow
 
-SPARKSTAGING-1  each attempt writes one file with a unique name and renames it to its final name when it is complete
-SPARKSTAGING-2  files below a driver's name serve that driver only. After its death no process refers to them, and any process
-    that detects the death may remove them. Nobody can judge a driver on another machine or in another container: its files go
-    when a later driver commits their batch, or `AGE_S` after the last change
-SPARKSTAGING-3  the owner is the stream, or the transactional id of a job. Its files up to the committed batch are obsolete,
-    whichever driver they belong to. The files of a job are obsolete when it has ended
+SPARKSTAGING-1  each attempt writes one file with a unique name and renames it to its final name
+    when it is complete
+SPARKSTAGING-2  files below a driver's name serve that driver only. After its death no process
+    refers to them, and any process that detects the death may remove them. Nobody can judge a
+    driver on another machine or in another container: its files go when a later driver commits
+    their batch, or `AGE_S` after the last change
+SPARKSTAGING-3  the owner is the stream, or the transactional id of a job. Its files up to the
+    committed batch are obsolete, whichever driver they belong to. The files of a job are obsolete
+    when it has ended
 SPARKSTAGING-4  a file is not synced: after a power loss no driver is left that would read it
-SPARKSTAGING-5  the driver makes the directories, for one job or one batch of a stream, so that it can remove files of tasks that
-    run as another user. The directories above have group and mode of the log directory: who may write the log may stage. Anybody
-    can make a file in the directory of a writer, as its tasks may be anybody; without the right to write the log nobody can list
-    it, so that the names, which are random, are known to the writer only
+SPARKSTAGING-5  the driver makes the directories, for one job or one batch of a stream, so that it
+    can remove files of tasks that run as another user. The directories above have group and mode of
+    the log directory: who may write the log may stage. Anybody can make a file in the directory of
+    a writer, as its tasks may be anybody; without the right to write the log nobody can list it, so
+    that the names, which are random, are known to the writer only
 SPARKSTAGING-6  removing reports problems and raises none
 """
 
@@ -37,11 +42,14 @@ from urllib.parse import quote
 
 import embedlog
 
-SUFFIX, UNFINISHED = ".arrow", ".tmp"
-READABLE_BYTES = 100  # of a name that is used as directory name; a longer one is replaced by its digest
+SUFFIX = ".arrow"
+UNFINISHED = ".tmp"
+# of a name that is used as directory name; a longer one is replaced by its digest
+READABLE_BYTES = 100
 UNKNOWN = 0
 AGE_S = 7 * 86_400  # as long as the log remembers an unused transactional id
-INITIAL_PROCESSES = "4026531836"  # the id of the first pid namespace of every Linux: its processes see all others
+# the id of the first pid namespace of every Linux: its processes see all others
+INITIAL_PROCESSES = "4026531836"
 _DRIVER = re.compile(r"driver-([0-9a-f]+)-([0-9a-f]+)-(\d+)-(\d+)-(\d+)(?:\.[0-9a-f]+)?")
 _FILE = re.compile(r"(?:(.+)-)?b(\d+)-t\d+-[0-9a-f]+\.(?:arrow|tmp)")
 
@@ -104,17 +112,22 @@ class StagingArea:
     def file(self, batch: int, task: int, owner: str = "") -> Iterator[tuple[Any, str]]:
         """A new open file and the name that it has after the block. Raises StorageError."""
         whose = f"{_file_name(owner)}-" if owner else ""
-        final = os.path.join(self.path, f"{whose}b{max(batch, 0)}-t{task}-{secrets.token_hex(8)}{SUFFIX}")
+        final = os.path.join(
+            self.path, f"{whose}b{max(batch, 0)}-t{task}-{secrets.token_hex(8)}{SUFFIX}"
+        )
         unfinished = final.removesuffix(SUFFIX) + UNFINISHED
         try:
             with _created(unfinished) as opened:
                 if os.stat(self.path).st_uid != os.geteuid():
-                    os.fchmod(opened.fileno(), 0o644)  # the driver reads it, whatever the umask of the task is
+                    # the driver reads it, whatever the umask of the task is
+                    os.fchmod(opened.fileno(), 0o644)
                 yield opened, final
             os.rename(unfinished, final)
         except OSError as problem:
             _remove(unfinished)
-            raise embedlog.StorageError(f"rows cannot be staged: {problem}", path=unfinished) from problem
+            raise embedlog.StorageError(
+                f"rows cannot be staged: {problem}", path=unfinished
+            ) from problem
         except BaseException:
             _remove(unfinished)
             raise
@@ -125,7 +138,9 @@ class StagingArea:
 
 
 def make_area(places: Iterable[Place], writer: str) -> StagingArea:
-    """The new directory of a writer, in the first place that can be written. Called by the driver. Raises StorageError."""
+    """The new directory of a writer, in the first place that can be written. Called by the driver.
+    Raises StorageError.
+    """
     problems = []
     for place in places:
         area = StagingArea(place.staging, driver_name(), _file_name(writer))
@@ -136,13 +151,16 @@ def make_area(places: Iterable[Place], writer: str) -> StagingArea:
         else:
             return area
     raise embedlog.StorageError(
-        f"rows cannot be staged: {'; '.join(map(str, problems)) or 'no log directory is available'}",
+        "rows cannot be staged: "
+        f"{'; '.join(map(str, problems)) or 'no log directory is available'}",
         path=None if not problems else problems[0].filename,
     ) from (problems[0] if problems else None)
 
 
 def discard(areas: Iterable[str]) -> list[OSError]:
-    """Remove these directories of writers, and those above that are empty then; what could not be removed."""
+    """Remove these directories of writers, and those above that are empty then; what could not be
+    removed.
+    """
     problems = []
     for area in dict.fromkeys(areas):
         try:
@@ -159,16 +177,20 @@ def discard(areas: Iterable[str]) -> list[OSError]:
 
 
 def remove_written(staging: str, owner: str, batch: int) -> None:
-    """Remove the files of this owner up to this batch, of all drivers; those that cannot be removed stay.
+    """Remove the files of this owner up to this batch, of all drivers; those that cannot be removed
+    stay.
 
-    A directory serves one batch. Without a file it may be that of a batch of another owner, which begins now.
+    A directory serves one batch. Without a file it may be that of a batch of another owner, which
+    begins now.
     """
     name_of_owner = _file_name(owner)
     for driver in _names(staging):
         for writer in _names(os.path.join(staging, driver)):
             area = os.path.join(staging, driver, writer)
             files = [match for match in map(_FILE.fullmatch, _names(area)) if match is not None]
-            written = [match[0] for match in files if match[1] == name_of_owner and int(match[2]) <= batch]
+            written = [
+                match[0] for match in files if match[1] == name_of_owner and int(match[2]) <= batch
+            ]
             for name in written:
                 _remove(os.path.join(area, name))
             if written:
@@ -184,7 +206,9 @@ def _file_name(text: str) -> str:
 
 
 def _created(path: str) -> Any:
-    """A new file. The directory exists, unless its job has ended: then it belongs to what a dead driver leaves."""
+    """A new file. The directory exists, unless its job has ended: then it belongs to what a dead
+    driver leaves.
+    """
     try:
         return open(path, "xb")
     except FileNotFoundError:
@@ -207,7 +231,9 @@ def _make_area(area: StagingArea, log: str) -> None:
 
 
 def _of_a_writer(shared: int) -> int:
-    """A mode with which everybody can make files, and only those can list them who may write in the directory above."""
+    """A mode with which everybody can make files, and only those can list them who may write in the
+    directory above.
+    """
     mode = shared | 0o033
     for read, write in ((stat.S_IRGRP, stat.S_IWGRP), (stat.S_IROTH, stat.S_IWOTH)):
         if not shared & write:
@@ -230,7 +256,8 @@ def _make_directory(path: str, mode: int, group: int) -> None:
         os.rename(made, path)
     except OSError as problem:
         os.rmdir(made)
-        if problem.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # else another process was faster, and may have removed it since
+        # else another process was faster, and may have removed it since
+        if problem.errno not in (errno.EEXIST, errno.ENOTEMPTY):
             raise
 
 
@@ -254,7 +281,9 @@ def _remove(path: str) -> OSError | None:
 
 
 def _leave(path: str) -> None:
-    """Remove an area, its driver's directory and the staging directory, as far as they are empty."""
+    """Remove an area, its driver's directory and the staging directory, as far as they are
+    empty.
+    """
     for each in (path, os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
         try:
             os.rmdir(each)
@@ -266,8 +295,15 @@ def _leave(path: str) -> None:
 
 
 def driver_name() -> str:
-    """The name of this process's driver, identified by its JVM; without a JVM it is never considered dead."""
-    return name_of(next((pid for pid in _ancestors(os.getpid()) if _read(f"/proc/{pid}/comm") == "java"), UNKNOWN))
+    """The name of this process's driver, identified by its JVM; without a JVM it is never
+    considered dead.
+    """
+    return name_of(
+        next(
+            (pid for pid in _ancestors(os.getpid()) if _read(f"/proc/{pid}/comm") == "java"),
+            UNKNOWN,
+        )
+    )
 
 
 def name_of(pid: int) -> str:
@@ -276,7 +312,8 @@ def name_of(pid: int) -> str:
 
 
 def remove_dead(staging: str) -> list[str]:
-    """Remove the files of drivers that have ended, and old ones of drivers that cannot be judged; the names of the former.
+    """Remove the files of drivers that have ended, and old ones of drivers that cannot be judged;
+    the names of the former.
 
     Files that cannot be removed stay.
     """
@@ -324,11 +361,17 @@ def _is_alive(driver: str) -> bool | None:
         return True if _started(int(pid)) == started else _unless_hidden()
     if _processes() != INITIAL_PROCESSES:
         return None
-    return True if any(map(partial(_is_in_a_container, pid, started), _names("/proc"))) else _unless_hidden()
+    return (
+        True
+        if any(map(partial(_is_in_a_container, pid, started), _names("/proc")))
+        else _unless_hidden()
+    )
 
 
 def _unless_hidden() -> bool | None:
-    """Of a process that was not found: not alive, unless those of other users are hidden (the option hidepid of proc)."""
+    """Of a process that was not found: not alive, unless those of other users are hidden (the
+    option hidepid of proc).
+    """
     return False if _read("/proc/1/stat") else None
 
 
@@ -348,14 +391,20 @@ def _ancestors(pid: int) -> Iterator[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of a process after its name, which may contain any character; empty if there is no such process."""
+    """The fields of a process after its name, which may contain any character; empty if there is no
+    such process.
+    """
     return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
 def _started(pid: int) -> str:
     """Start time of a process in ticks since the boot; empty if there is none or it is a zombie."""
     fields = _stat(pid)
-    return "" if not fields or (fields[0] in "ZX" and len(_names(f"/proc/{pid}/task")) <= 1) else fields[19]
+    return (
+        ""
+        if not fields or (fields[0] in "ZX" and len(_names(f"/proc/{pid}/task")) <= 1)
+        else fields[19]
+    )
 
 
 @cache

@@ -1,16 +1,21 @@
-"""Offsets of a stream: where a query begins, where the next micro-batch ends, and what it reads. Does not import Spark.
+"""Offsets of a stream: where a query begins, where the next micro-batch ends, and what it reads.
+Does not import Spark.
 
-SPARKOFFSETS-1  the end offset alone defines a batch, however often it is planned, because Spark keeps ends and drops the first
-    start. So it also contains the first offsets of partitions that its start lacks: all in the first batch, new ones later
-SPARKOFFSETS-2  an offset contains topic ids: a topic that was deleted and created again is recognized. It contains the leader
-    epoch of the record before each position: so is a log that was cut or restored, and has grown since. Offsets of earlier
-    versions have no epochs, and are read
-SPARKOFFSETS-3  an end is never before its start, unless records were lost; without new records it is the start itself. With
-    `failOnDataLoss=false` a position that does not exist any more is replaced by one that does, and the next end contains it,
-    also if the batch has no records. So a loss is logged once
-SPARKOFFSETS-4  a check for new records that finds none costs one call over the partitions' control pages, and describes nothing:
-    Spark checks every few milliseconds
-SPARKOFFSETS-5  a position above the end of a partition is a loss after a wait for a replica that shows it (SPARKPLAN-4)
+SPARKOFFSETS-1  the end offset alone defines a batch, however often it is planned, because Spark
+    keeps ends and drops the first start. So it also contains the first offsets of partitions that
+    its start lacks: all in the first batch, new ones later
+SPARKOFFSETS-2  an offset contains topic ids: a topic that was deleted and created again is
+    recognized. It contains the leader epoch of the record before each position: so is a log that
+    was cut or restored, and has grown since. Offsets of earlier versions have no epochs, and are
+    read
+SPARKOFFSETS-3  an end is never before its start, unless records were lost; without new records it
+    is the start itself. With `failOnDataLoss=false` a position that does not exist any more is
+    replaced by one that does, and the next end contains it, also if the batch has no records. So a
+    loss is logged once
+SPARKOFFSETS-4  a check for new records that finds none costs one call over the partitions' control
+    pages, and describes nothing: Spark checks every few milliseconds
+SPARKOFFSETS-5  a position above the end of a partition is a loss after a wait for a replica that
+    shows it (SPARKPLAN-4)
 """
 
 from __future__ import annotations
@@ -32,7 +37,8 @@ VERSION = 1
 
 Place = tuple[str, int]
 Places = dict[Place, int]
-# As Spark stores it: {"v": 1, "o": {topic: {partition: offset}}, "id": {topic: id}, "e": {topic: {partition: epoch}}, "first": …}
+# As Spark stores it: {"v": 1, "o": {topic: {partition: offset}}, "id": {topic: id}, "e": {topic:
+# {partition: epoch}}, "first": …}
 Offset = dict[str, Any]
 
 
@@ -45,7 +51,11 @@ def written(places: Mapping[Place, int]) -> dict[str, dict[str, int]]:
 
 
 def places(given: Mapping[str, Mapping[str, int]]) -> Places:
-    return {(topic, int(number)): offset for topic, numbers in given.items() for number, offset in numbers.items()}
+    return {
+        (topic, int(number)): offset
+        for topic, numbers in given.items()
+        for number, offset in numbers.items()
+    }
 
 
 class _Begun(NamedTuple):
@@ -63,17 +73,20 @@ class StreamOffsets:
     """
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
-        self._settings, self._clock = settings, clock
+        self._settings = settings
+        self._clock = clock
         self._log = embedlog.open(settings.directory, read_only=True)
         self._publisher: OffsetPublisher | None = None
         self._initial: Offset | None = None
         self._targets: Places | None = None
         self._moved_s = -float("inf")
-        self._compared: dict[Place, tuple[int, int, int]] = {}  # position, its epoch, and the partition's epoch then
+        # position, its epoch, and the partition's epoch then
+        self._compared: dict[Place, tuple[int, int, int]] = {}
         self._watch = self._log._watch_topics()
         self._topics: Topics | None = None  # of the last look
         self._planned: Offset | None = None  # the last end that this object has planned
-        self._read: Offset | None = None  # an offset with all records that were there at the last look, without a loss
+        # an offset with all records that were there at the last look, without a loss
+        self._read: Offset | None = None
         try:
             if settings.group_id:
                 self._publisher = OffsetPublisher(settings.directory, settings.group_id, clock)
@@ -103,20 +116,29 @@ class StreamOffsets:
         return self._offset(self._ends(topics), topics, {})
 
     def pin(self) -> None:
-        """Make the present end the last one: for a query that reads the present records and ends."""
+        """Make the present end the last one: for a query that reads the present records and
+        ends.
+        """
         self._targets = self._ends(self._now())
 
     def _ends(self, topics: Topics) -> Places:
-        return {(topic, partition.partition): topics.end_of(partition) for topic, partition in topics.partitions}
+        return {
+            (topic, partition.partition): topics.end_of(partition)
+            for topic, partition in topics.partitions
+        }
 
     @staticmethod
     def _offset(ends: Mapping[Place, int], topics: Topics, epochs: Mapping[Place, int]) -> Offset:
         known = {topic for topic, _ in ends}
         ids = {name: each.topic_id for name, each in topics.descriptions.items() if name in known}
-        return {"v": VERSION, "o": written(ends), "id": ids} | ({"e": written(epochs)} if epochs else {})
+        return {"v": VERSION, "o": written(ends), "id": ids} | (
+            {"e": written(epochs)} if epochs else {}
+        )
 
     def _epochs(self, ends: Mapping[Place, int], known: Mapping[Place, int]) -> Places:
-        """The leader epochs before these ends, as far as there are some; `known` are those of ends that have not moved."""
+        """The leader epochs before these ends, as far as there are some; `known` are those of ends
+        that have not moved.
+        """
         found: Places = {}
         scans: dict[str, embedlog.Scan] = {}
         for place, end in ends.items():
@@ -134,7 +156,9 @@ class StreamOffsets:
     # ---- the end of a batch ----
 
     def _now(self) -> Topics:
-        """The present topics. They are described again only if something has changed (SPARKOFFSETS-4)."""
+        """The present topics. They are described again only if something has changed
+        (SPARKOFFSETS-4).
+        """
         if self._topics is None or not self._watch.is_unchanged():
             self._topics = self._read = None
             self._watch.begin()
@@ -144,7 +168,8 @@ class StreamOffsets:
         return self._topics
 
     def next(self, start: Offset, row_count: int | None) -> Offset:
-        """The end of the next batch, at most about `row_count` offsets after `start`; `start` itself if there are no new records.
+        """The end of the next batch, at most about `row_count` offsets after `start`; `start`
+        itself if there are no new records.
 
         Raises EmbedlogError, among others for a data loss that is fatal.
         """
@@ -154,7 +179,10 @@ class StreamOffsets:
         begun = self._begins(start, topics)
         ends = self._ends(topics)
         if self._publisher is not None:
-            self._publisher.publish({place: begin for place, begin in begun.places.items() if place not in begun.first}, ends)
+            self._publisher.publish(
+                {place: begin for place, begin in begun.places.items() if place not in begun.first},
+                ends,
+            )
         if self._targets is not None:
             ends = {place: min(end, self._targets.get(place, 0)) for place, end in ends.items()}
         spans = {place: max(0, ends[place] - begin) for place, begin in begun.places.items()}
@@ -167,16 +195,24 @@ class StreamOffsets:
             spans = {place: share(span, row_count, total) for place, span in spans.items()}
         moved = {place: begin + spans[place] for place, begin in begun.places.items()}
         before = places(start["o"])
-        epochs = {place: epoch for place, epoch in places(start.get("e", {})).items() if before.get(place) == moved.get(place)}
+        epochs = {
+            place: epoch
+            for place, epoch in places(start.get("e", {})).items()
+            if before.get(place) == moved.get(place)
+        }
         first = places(start["o"]) | begun.first if start.get("init") else begun.first
-        end = self._offset(moved, topics, self._epochs(moved, epochs)) | ({"first": written(first)} if first else {})
+        end = self._offset(moved, topics, self._epochs(moved, epochs)) | (
+            {"first": written(first)} if first else {}
+        )
         if self._publisher is None and moved == ends:
             self._read = end
         self._planned = end
         return end
 
     def _is_read(self, start: Offset) -> bool:
-        """Whether nothing has changed since no record was found after this offset, and nothing is to be published."""
+        """Whether nothing has changed since no record was found after this offset, and nothing is
+        to be published.
+        """
         if self._read is None or (self._publisher is not None and self._publisher.is_due()):
             return False
         if start is self._read:
@@ -187,15 +223,21 @@ class StreamOffsets:
         return True
 
     def _waits(self, total: int) -> bool:
-        """Whether `minOffsetsPerTrigger` is not reached and time is left; never for a query with a pinned end."""
+        """Whether `minOffsetsPerTrigger` is not reached and time is left; never for a query with a
+        pinned end.
+        """
         if self._targets is not None or total >= self._settings.min_offsets:
             return False
         return (self._clock() - self._moved_s) * 1000 < self._settings.max_delay_ms
 
     def _begins(self, start: Offset, topics: Topics) -> _Begun:
-        """Where the next batch begins in each existing partition. Raises EmbedlogError for a loss that is fatal."""
+        """Where the next batch begins in each existing partition. Raises EmbedlogError for a loss
+        that is fatal.
+        """
         check_version(start)
-        known, ids, epochs = places(start["o"]), start["id"], places(start.get("e", {}))
+        known = places(start["o"])
+        ids = start["id"]
+        epochs = places(start.get("e", {}))
         lost_topics = self._lost_topics(ids, topics)
         begun = _Begun({}, {}, bool(lost_topics))
         for topic, partition in topics.partitions:
@@ -203,45 +245,79 @@ class StreamOffsets:
             if place not in known or topic in lost_topics:
                 begun.places[place] = begun.first[place] = partition.log_start_offset
                 continue
-            begun.places[place] = self._begin(topics, place, partition, known[place], epochs.get(place, -1))
+            begun.places[place] = self._begin(
+                topics, place, partition, known[place], epochs.get(place, -1)
+            )
             if begun.places[place] != known[place]:
                 begun.first[place] = begun.places[place]
                 begun = begun._replace(has_lost=True)
         return begun
 
-    def _begin(self, topics: Topics, place: Place, partition: embedlog.PartitionDescription, position: int, epoch: int) -> int:
-        """The position of a partition, or the one that replaces it if the log does not contain it any more."""
+    def _begin(
+        self,
+        topics: Topics,
+        place: Place,
+        partition: embedlog.PartitionDescription,
+        position: int,
+        epoch: int,
+    ) -> int:
+        """The position of a partition, or the one that replaces it if the log does not contain it
+        any more.
+        """
         topic, number = place
         lost_from, words = self._cut(place, partition, position, epoch)
         end = topics.awaited_end(topic, partition, position)
         if not words and position <= end:
             return position
-        if not words and position <= topics.awaited_end(topic, partition, position, "read_uncommitted"):
+        if not words and position <= topics.awaited_end(
+            topic, partition, position, "read_uncommitted"
+        ):
             if self._settings.fail_on_data_loss:
                 raise embedlog.OffsetOutOfRangeError(
-                    f"this query has read records after the last stable offset {end}, and isolation.level is read_committed now:"
-                    " an open transaction hides them; restart with the earlier level or after the end of the transaction"
+                    f"this query has read records after the last stable offset {end}, and "
+                    "isolation.level is read_committed now:"
+                    " an open transaction hides them; restart with the earlier level or after the "
+                    "end of the transaction"
                     " (failOnDataLoss=false waits for it)",
-                    topic=topic, partition=number, offset=position, path=partition.path,
-                    expected=f"at most {end}", found=position,
-                )  # fmt: skip
+                    topic=topic,
+                    partition=number,
+                    offset=position,
+                    path=partition.path,
+                    expected=f"at most {end}",
+                    found=position,
+                )
             return position
         if not words:
-            lost_from, words = end, "the log ends before the position of this query"
+            lost_from = end
+            words = "the log ends before the position of this query"
         lost(
-            words, self._settings.fail_on_data_loss, topic=topic, partition=number, offset=position, path=partition.path,
-            begin=partition.log_start_offset, end=end,
-        )  # fmt: skip
+            words,
+            self._settings.fail_on_data_loss,
+            topic=topic,
+            partition=number,
+            offset=position,
+            path=partition.path,
+            begin=partition.log_start_offset,
+            end=end,
+        )
         return max(partition.log_start_offset, min(lost_from, end))
 
-    def _cut(self, place: Place, partition: embedlog.PartitionDescription, position: int, epoch: int) -> tuple[int, str]:
-        """The offset below `position` from which on the log has other records, and what happened; no words if it has the same.
+    def _cut(
+        self, place: Place, partition: embedlog.PartitionDescription, position: int, epoch: int
+    ) -> tuple[int, str]:
+        """The offset below `position` from which on the log has other records, and what happened;
+        no words if it has the same.
 
-        As a consumer does: the epoch of the record before the position must reach up to it. Records that retention removed are
-        none of this. A position that was compared is compared again when the partition is in another epoch.
+        As a consumer does: the epoch of the record before the position must reach up to it. Records
+        that retention removed are none of this. A position that was compared is compared again when
+        the partition is in another epoch.
         """
         compared = (position, epoch, partition.leader_epoch)
-        if epoch < 0 or position <= partition.log_start_offset or self._compared.get(place) == compared:
+        if (
+            epoch < 0
+            or position <= partition.log_start_offset
+            or self._compared.get(place) == compared
+        ):
             return position, ""
         same_until, words = self._same_until(place, position, epoch, "the position of this query")
         if not words:
@@ -249,7 +325,9 @@ class StreamOffsets:
         return max(same_until, partition.log_start_offset), words
 
     def _same_until(self, place: Place, position: int, epoch: int, what: str) -> tuple[int, str]:
-        """The offset up to `position` below which the log has the records of this epoch, and what happened if it is another."""
+        """The offset up to `position` below which the log has the records of this epoch, and what
+        happened if it is another.
+        """
         topic, number = place
         known, end = self._log.scan(topic, partitions=[])._epoch_end(number, epoch)
         if known >= 0 and position <= end:
@@ -260,11 +338,14 @@ class StreamOffsets:
         return end, words + f"ends at {end} now, and records from there on are others"
 
     def _lost_topics(self, ids: Mapping[str, str], topics: Topics) -> set[str]:
-        """The topics of the query that are gone, or others now. Raises UnknownTopicOrPartitionError if that is fatal."""
+        """The topics of the query that are gone, or others now. Raises UnknownTopicOrPartitionError
+        if that is fatal.
+        """
         changed = {
-            name: identity for name, identity in ids.items()
+            name: identity
+            for name, identity in ids.items()
             if name not in topics.descriptions or topics.descriptions[name].topic_id != identity
-        }  # fmt: skip
+        }
         if not changed:
             return set()
         there = self._log.topics(include_internal=True)
@@ -276,10 +357,12 @@ class StreamOffsets:
                 what = "is no longer subscribed" if name in there else "is deleted"
             fatal = self._settings.fail_on_data_loss
             problem = embedlog.UnknownTopicOrPartitionError(
-                f"topic {name}, which this query reads, {what}" + (" (failOnDataLoss=false ignores it)" if fatal else ""),
+                f"topic {name}, which this query reads, {what}"
+                + (" (failOnDataLoss=false ignores it)" if fatal else ""),
                 path=first_of(self._settings.directory),
-                expected=f"topic id {identity}", found=None if found is None else found.topic_id,
-            )  # fmt: skip
+                expected=f"topic id {identity}",
+                found=None if found is None else found.topic_id,
+            )
             if fatal:
                 raise problem
             logger.warning("%s", problem)
@@ -290,7 +373,11 @@ class StreamOffsets:
         if self._publisher is None:
             return
         topics = self._now()
-        ids = {name for name, each in topics.descriptions.items() if end["id"].get(name) == each.topic_id}
+        ids = {
+            name
+            for name, each in topics.descriptions.items()
+            if end["id"].get(name) == each.topic_id
+        }
         reached = {place: offset for place, offset in places(end["o"]).items() if place[0] in ids}
         self._publisher.publish(reached, self._ends(topics))
 
@@ -306,27 +393,41 @@ class StreamOffsets:
             if begins.get((topic, number), last) < last
         ]
         ids = {piece.topic: piece.topic_id for piece in pieces}
-        here = {topic for topic, identity in ids.items() if is_present(self._log, self._settings, topic, identity)}
+        here = {
+            topic
+            for topic, identity in ids.items()
+            if is_present(self._log, self._settings, topic, identity)
+        }
         pieces = [piece for piece in pieces if piece.topic in here]
         if end != self._planned:  # by an earlier process: the log may have been restored since
             pieces = self._still_there(pieces, places(end.get("e", {})))
         return tasks_of(self._log, self._settings, pieces)
 
     def _still_there(self, pieces: list[Piece], epochs: Places) -> list[Piece]:
-        """The pieces without records that the log has replaced by others. Raises OffsetOutOfRangeError if that is fatal."""
+        """The pieces without records that the log has replaced by others. Raises
+        OffsetOutOfRangeError if that is fatal.
+        """
         found = []
         for piece in pieces:
             place = (piece.topic, piece.partition)
             words = ""
             if place in epochs:
-                end, words = self._same_until(place, piece.end, epochs[place], "the end of a planned batch")
+                end, words = self._same_until(
+                    place, piece.end, epochs[place], "the end of a planned batch"
+                )
             if not words:
                 found.append(piece)
                 continue
             lost(
-                words, self._settings.fail_on_data_loss, topic=piece.topic, partition=piece.partition, offset=piece.end,
-                path=first_of(self._settings.directory), begin=piece.start, end=end,
-            )  # fmt: skip
+                words,
+                self._settings.fail_on_data_loss,
+                topic=piece.topic,
+                partition=piece.partition,
+                offset=piece.end,
+                path=first_of(self._settings.directory),
+                begin=piece.start,
+                end=end,
+            )
             if piece.start < end:
                 found.append(replace(piece, end=end))
         return found

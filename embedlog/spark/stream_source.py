@@ -1,7 +1,10 @@
-"""The stream source of `format("embedlog")`: implements Spark's micro-batch interface with `stream_offsets`.
+"""The stream source of `format("embedlog")`: implements Spark's micro-batch interface with
+`stream_offsets`.
 
-SPARKSTREAM-1  one instance in a driver process serves the whole query; tasks run on other instances and know only their task
-SPARKSTREAM-2  Spark passes the limits of a batch: with `once` triggers it passes none, whatever the options are
+SPARKSTREAM-1  one instance in a driver process serves the whole query; tasks run on other instances
+    and know only their task
+SPARKSTREAM-2  Spark passes the limits of a batch: with `once` triggers it passes none, whatever the
+    options are
 """
 
 from __future__ import annotations
@@ -20,7 +23,11 @@ from embedlog.spark.stream_offsets import StreamOffsets
 from embedlog.spark.versions import OLDEST_FOR_STREAMS, require_pyspark
 
 require_pyspark("streams from a log need", OLDEST_FOR_STREAMS)
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow  # noqa: E402
+from pyspark.sql.streaming.datasource import (  # noqa: E402
+    ReadAllAvailable,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 EVERYTHING = 2**62  # rows; distinguishes options without a limit from a trigger without limits
 
@@ -29,7 +36,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One streaming query."""
 
     def __init__(self, settings: Settings, struct: Any) -> None:
-        self.settings, self.struct = settings, struct
+        self.settings = settings
+        self.struct = struct
         self._follower: StreamOffsets | None = None
 
     @property
@@ -69,7 +77,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @without_internal_frames
     def commit(self, end: dict[str, Any]) -> None:
-        """Publish the offsets to the group, if one is configured: Spark's checkpoint contains them."""
+        """Publish the offsets to the group, if one is configured: Spark's checkpoint contains
+        them.
+        """
         self.follower.done(end)
 
     def stop(self) -> None:

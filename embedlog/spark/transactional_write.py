@@ -1,16 +1,23 @@
-"""Writes the staged rows of a batch into the log, in the driver, after all tasks of the batch have finished.
+"""Writes the staged rows of a batch into the log, in the driver, after all tasks of the batch have
+finished.
 
-SPARKCOMMIT-1  all rows of a batch and its number are one transaction: `read_committed` readers see all of it or nothing
-SPARKCOMMIT-2  the number is an offset of the group named as the transactional id. It is the batch number plus one, for the
-    partition of `__consumer_offsets` that contains this group, which is never deleted. It never expires. It is read only after
-    the transactional id was taken over: earlier producers of this id can no longer write, and their transactions are decided
+SPARKCOMMIT-1  all rows of a batch and its number are one transaction: `read_committed` readers see
+    all of it or nothing
+SPARKCOMMIT-2  the number is an offset of the group named as the transactional id. It is the batch
+    number plus one, for the partition of `__consumer_offsets` that contains this group, which is
+    never deleted. It never expires. It is read only after the transactional id was taken over:
+    earlier producers of this id can no longer write, and their transactions are decided
 SPARKCOMMIT-3  every check runs before the first byte of the batch goes to the log
-SPARKCOMMIT-4  a write without a transactional id leaves only its rows: no group, and a random id that housekeeping removes
-SPARKCOMMIT-5  rows are read from the mapped staged files and sent piece by piece: memory does not grow with the batch
-SPARKCOMMIT-6  `overwrite` has two steps, both recorded in the log. First the new rows are written with the offsets where they
-    begin, then all records before those offsets are deleted. A repeated job continues with the second step
-SPARKCOMMIT-7  after the commit nothing raises but the second step of `overwrite`, which a repetition makes, too. Closing the log,
-    housekeeping and removing files are not worth rows that are written twice, as Spark repeats a job that raises: they warn
+SPARKCOMMIT-4  a write without a transactional id leaves only its rows: no group, and a random id
+    that housekeeping removes
+SPARKCOMMIT-5  rows are read from the mapped staged files and sent piece by piece: memory does not
+    grow with the batch
+SPARKCOMMIT-6  `overwrite` has two steps, both recorded in the log. First the new rows are written
+    with the offsets where they begin, then all records before those offsets are deleted. A repeated
+    job continues with the second step
+SPARKCOMMIT-7  after the commit nothing raises but the second step of `overwrite`, which a
+    repetition makes, too. Closing the log, housekeeping and removing files are not worth rows that
+    are written twice, as Spark repeats a job that raises: they warn
 """
 
 from __future__ import annotations
@@ -45,7 +52,9 @@ INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 
 @dataclass(frozen=True)
 class WriteId:
-    """The identity of a write: transactional id and batch; an empty `name` is a write that is never repeated."""
+    """The identity of a write: transactional id and batch; an empty `name` is a write that is never
+    repeated.
+    """
 
     name: str = ""
     batch: int = 0
@@ -56,9 +65,16 @@ class WriteId:
 
 
 def commit(
-    settings: WriteSettings, write_id: WriteId, staged: Sequence[Staged], area: StagingArea, *, overwrite: bool = False
+    settings: WriteSettings,
+    write_id: WriteId,
+    staged: Sequence[Staged],
+    area: StagingArea,
+    *,
+    overwrite: bool = False,
 ) -> bool:
-    """Write a batch and remove its staged files and those of drivers that have ended. Returns and raises as `write`."""
+    """Write a batch and remove its staged files and those of drivers that have ended. Returns and
+    raises as `write`.
+    """
     for place in settings.staging_places():
         remove_dead(place.staging)
     written = write(settings, write_id, staged, overwrite=overwrite)
@@ -74,7 +90,9 @@ def clear(areas: Iterable[str]) -> None:
     """Remove these directories of writers. What cannot be removed is a warning."""
     problems = discard(filter(None, areas))
     if problems:
-        logger.warning("staged files cannot be removed, and stay (%d of them): %s", len(problems), problems[0])
+        logger.warning(
+            "staged files cannot be removed, and stay (%d of them): %s", len(problems), problems[0]
+        )
 
 
 def _warn_of_failure(write_id: WriteId, what: str, call: Callable[[], object]) -> None:
@@ -85,13 +103,16 @@ def _warn_of_failure(write_id: WriteId, what: str, call: Callable[[], object]) -
         logger.warning("%s is written; %s failed after it: %s", write_id, what, problem)
 
 
-def write(settings: WriteSettings, write_id: WriteId, staged: Sequence[Staged], *, overwrite: bool = False) -> bool:
+def write(
+    settings: WriteSettings, write_id: WriteId, staged: Sequence[Staged], *, overwrite: bool = False
+) -> bool:
     """Write the staged rows as one transaction; False if this batch was written before.
 
-    Raises UnknownTopicOrPartitionError, InvalidTopicError, RecordTooLargeError, InvalidRecordError, PolicyViolationError and
-    ConfigError for rows that cannot be written, StorageError if a staged file is missing; then nothing is written. Raises
-    FencedError if a later producer has the same transactional id, and the errors of an append. Then nothing is visible, unless
-    the commit itself was in progress. A repetition finds out.
+    Raises UnknownTopicOrPartitionError, InvalidTopicError, RecordTooLargeError, InvalidRecordError,
+    PolicyViolationError and ConfigError for rows that cannot be written, StorageError if a staged
+    file is missing; then nothing is written. Raises FencedError if a later producer has the same
+    transactional id, and the errors of an append. Then nothing is visible, unless the commit itself
+    was in progress. A repetition finds out.
     """
     files = [each for each in sorted(staged, key=lambda each: each.task) if each.rows]
     timeout_ms = _timeout_ms(files)
@@ -101,9 +122,12 @@ def write(settings: WriteSettings, write_id: WriteId, staged: Sequence[Staged], 
         topics = _check(log, settings.topic, files, overwrite)
         if not (files or write_id.name or overwrite):
             return False
-        written = _Write(log, settings, write_id, files).run(topics if overwrite else [], timeout_ms)
+        written = _Write(log, settings, write_id, files).run(
+            topics if overwrite else [], timeout_ms
+        )
         opened.pop_all()
-    _warn_of_failure(write_id, "housekeeping", partial(log.housekeep, due_only=True))  # Spark may be the only writer of this log
+    # Spark may be the only writer of this log
+    _warn_of_failure(write_id, "housekeeping", partial(log.housekeep, due_only=True))
     _warn_of_failure(write_id, "closing the log", log.close)
     return written
 
@@ -111,13 +135,20 @@ def write(settings: WriteSettings, write_id: WriteId, staged: Sequence[Staged], 
 class _Write:
     """The write of one batch."""
 
-    def __init__(self, log: embedlog.Log, settings: WriteSettings, write_id: WriteId, files: Sequence[Staged]) -> None:
-        self._log, self._settings, self._write_id, self._files = log, settings, write_id, files
+    def __init__(
+        self, log: embedlog.Log, settings: WriteSettings, write_id: WriteId, files: Sequence[Staged]
+    ) -> None:
+        self._log = log
+        self._settings = settings
+        self._write_id = write_id
+        self._files = files
         self._first: dict[TopicPartition, int] = {}  # offset of the first new record
         self._id = write_id.name or f"embedlog-spark-{secrets.token_hex(16)}"
 
     def run(self, overwritten: Sequence[str], timeout_ms: int) -> bool:
-        """False if it was written before; `overwritten`: topics whose present records are deleted."""
+        """False if it was written before; `overwritten`: topics whose present records are
+        deleted.
+        """
         if self._write_id.name:
             self._log.keep_group(self._write_id.name)
         with contextlib.ExitStack() as opened:
@@ -129,7 +160,8 @@ class _Write:
                 starts = _starts(marks) if overwritten else {}
                 written = False
             else:
-                _check_files(self._files)  # not before: the files of a written batch may be removed already
+                # not before: the files of a written batch may be removed already
+                _check_files(self._files)
                 starts = self._ends(overwritten)
                 with producer.transaction():
                     self._send(producer)
@@ -144,7 +176,9 @@ class _Write:
         return written
 
     def _producer(self, timeout_ms: int) -> embedlog.Producer:
-        largest = max((facts.largest for each in self._files for facts in each.topics.values()), default=0)
+        largest = max(
+            (facts.largest for each in self._files for facts in each.topics.values()), default=0
+        )
         return self._log.producer(
             {"compression.type": self._settings.compression},
             transactional_id=self._id,
@@ -157,31 +191,45 @@ class _Write:
             partitioner=self._settings.made_partitioner(),
         )
 
-    # ---- the number of the last batch -----------------------------------------------------------------
+    # ---- the number of the last batch ------------------------------------------------------------
 
     def _is_written(self, marks: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
-        mark = max((offset for place, offset in marks.items() if place.topic == OFFSETS_TOPIC), default=None)
+        mark = max(
+            (offset for place, offset in marks.items() if place.topic == OFFSETS_TOPIC),
+            default=None,
+        )
         if mark is None:
             return False
         if mark.metadata != self._write_id.query:
             name = self._write_id.name
             raise embedlog.ConfigError(
-                f"transactionalId {name!r} belongs to another stream or job, whose last batch was {mark.offset - 1}: a"
-                " new checkpoint begins a new stream with other batches. Choose another transactionalId, or release the old one:"
+                f"transactionalId {name!r} belongs to another stream or job, whose last batch was "
+                f"{mark.offset - 1}: a"
+                " new checkpoint begins a new stream with other batches. Choose another "
+                "transactionalId, or release the old one:"
                 f" log.delete_group({name!r})",
-                expected=f"query {mark.metadata or 'none: a job'}", found=f"query {self._write_id.query or 'none: a job'}",
-            )  # fmt: skip
+                expected=f"query {mark.metadata or 'none: a job'}",
+                found=f"query {self._write_id.query or 'none: a job'}",
+            )
         if mark.offset <= self._write_id.batch:
             return False
         if not self._write_id.query and self._write_id.batch + 1 < mark.offset:
-            logger.warning("%s is not written: batch %d was written before, and batchId must increase from job to job",
-                           self._write_id, mark.offset - 1)  # fmt: skip
+            logger.warning(
+                "%s is not written: batch %d was written before, and batchId must increase from "
+                "job to job",
+                self._write_id,
+                mark.offset - 1,
+            )
         return True
 
     def _mark(self, producer: embedlog.Producer, starts: Mapping[TopicPartition, int]) -> None:
         offsets = {place: OffsetAndMetadata(start) for place, start in starts.items()}
-        number = group_partition(self._write_id.name, len(self._log.describe_topic(OFFSETS_TOPIC).partitions))
-        offsets[TopicPartition(OFFSETS_TOPIC, number)] = OffsetAndMetadata(self._write_id.batch + 1, self._write_id.query)
+        number = group_partition(
+            self._write_id.name, len(self._log.describe_topic(OFFSETS_TOPIC).partitions)
+        )
+        offsets[TopicPartition(OFFSETS_TOPIC, number)] = OffsetAndMetadata(
+            self._write_id.batch + 1, self._write_id.query
+        )
         producer.send_offsets_to_transaction(offsets, GroupMetadata(self._write_id.name))
 
     # ---- rows ------------------------------------------------------------------------------------
@@ -210,7 +258,9 @@ class _Write:
     # ---- overwriting -----------------------------------------------------------------------------
 
     def _ends(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
-        """The present end of each partition of these topics: the limit of the deletion for partitions without a new record."""
+        """The present end of each partition of these topics: the limit of the deletion for
+        partitions without a new record.
+        """
         return {
             TopicPartition(topic, here.partition): here.log_end_offset
             for topic in topics
@@ -223,7 +273,9 @@ class _Write:
 
 
 def group_partition(group_id: str, count: int) -> int:
-    """The partition of `__consumer_offsets` that holds a group: Kafka's `abs(groupId.hashCode()) % count`."""
+    """The partition of `__consumer_offsets` that holds a group: Kafka's
+    `abs(groupId.hashCode()) % count`.
+    """
     code = 0
     for unit in array("H", group_id.encode("utf-16-le", "surrogatepass")):
         code = (31 * code + unit) & 0xFFFFFFFF
@@ -235,14 +287,16 @@ def _starts(marks: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPart
     return {place: offset.offset for place, offset in marks.items() if place.topic != OFFSETS_TOPIC}
 
 
-# ---- checks before the write -----------------------------------------------------------------------------------------
+# ---- checks before the write ---------------------------------------------------------------------
 
 
 def _check(log: embedlog.Log, topic: str, files: Sequence[Staged], overwrite: bool) -> list[str]:
     """Check the rows against the settings of their topics; return the topics. Raises as `write`."""
     asked = [(name, facts, each.task) for each in files for name, facts in each.topics.items()]
     topics = list(dict.fromkeys([*([topic] if topic else []), *(name for name, _, _ in asked)]))
-    rows = {name: f"row {facts.largest_row} of task {task}" for name, facts, task in reversed(asked)}
+    rows = {
+        name: f"row {facts.largest_row} of task {task}" for name, facts, task in reversed(asked)
+    }
     for name in topics:
         check_topic(log, name, rows.get(name, "no row at all"), overwrite)
     for name, facts, task in asked:
@@ -251,35 +305,53 @@ def _check(log: embedlog.Log, topic: str, files: Sequence[Staged], overwrite: bo
 
 
 def check_topic(log: embedlog.Log, name: str, row: str, overwrite: bool) -> None:
-    """Raises UnknownTopicOrPartitionError, InvalidTopicError, PolicyViolationError. `row`: the source of the topic's name."""
+    """Raises UnknownTopicOrPartitionError, InvalidTopicError, PolicyViolationError. `row`: the
+    source of the topic's name.
+    """
     if name in INTERNAL_TOPICS:
-        raise embedlog.InvalidTopicError(f"topic {name} is one of the log's own topics and cannot be written (named by {row})")
+        raise embedlog.InvalidTopicError(
+            f"topic {name} is one of the log's own topics and cannot be written (named by {row})"
+        )
     if name not in log.topics():
         with contextlib.suppress(embedlog.UnknownTopicOrPartitionError):
             log.describe_topic(name)  # raises InvalidTopicError for a name that no topic can have
         raise embedlog.UnknownTopicOrPartitionError(
             f"no such topic: {name} (named by {row}); create it with create_topic()",
-            path=log.path, expected=f"one of: {', '.join(log.topics()) or 'no topic'}", found=name,
-        )  # fmt: skip
-    if overwrite and "delete" not in (policy := log.config.topic_config(log.describe_topic(name).config).cleanup_policy):
+            path=log.path,
+            expected=f"one of: {', '.join(log.topics()) or 'no topic'}",
+            found=name,
+        )
+    if overwrite and "delete" not in (
+        policy := log.config.topic_config(log.describe_topic(name).config).cleanup_policy
+    ):
         raise embedlog.PolicyViolationError(
-            f"topic {name} cannot be overwritten: it is compacted, and its records are never deleted",
-            expected="cleanup.policy with delete", found=",".join(policy),
-        )  # fmt: skip
+            f"topic {name} cannot be overwritten: it is compacted, and its records are never "
+            "deleted",
+            expected="cleanup.policy with delete",
+            found=",".join(policy),
+        )
 
 
 def _check_facts(log: embedlog.Log, name: str, facts: Facts, task: int) -> None:
     topic = log.describe_topic(name)
-    config, count = log.config.topic_config(topic.config), topic.partition_count
+    config = log.config.topic_config(topic.config)
+    count = topic.partition_count
     if facts.partition >= count:
         raise embedlog.UnknownTopicOrPartitionError(
-            f"row {facts.partition_row} of task {task}: topic {name} has no partition {facts.partition}",
-            path=log.path, expected=f"0 to {count - 1}", found=facts.partition,
-        )  # fmt: skip
-    config.check_batch(facts.largest, f"row {facts.largest_row} of task {task} for topic {name}, before compression,")
+            f"row {facts.partition_row} of task {task}: topic {name} has no partition "
+            f"{facts.partition}",
+            path=log.path,
+            expected=f"0 to {count - 1}",
+            found=facts.partition,
+        )
+    config.check_batch(
+        facts.largest,
+        f"row {facts.largest_row} of task {task} for topic {name}, before compression,",
+    )
     if config.compacted and facts.keyless_row >= 0:
         raise embedlog.InvalidRecordError(
-            f"row {facts.keyless_row} of task {task} has no key, and topic {name} is compacted: every record needs one"
+            f"row {facts.keyless_row} of task {task} has no key, and topic {name} is compacted: "
+            "every record needs one"
         )
 
 
@@ -290,14 +362,18 @@ def _check_files(files: Sequence[Staged]) -> None:
             found = os.stat(staged.path).st_size
         except OSError as problem:
             raise embedlog.StorageError(
-                f"the driver cannot see the file that task {staged.task} staged on {staged.host}: stagingDirectory must be"
-                f" visible to every machine ({problem.strerror})", path=staged.path,
-            ) from problem  # fmt: skip
+                f"the driver cannot see the file that task {staged.task} staged on {staged.host}: "
+                "stagingDirectory must be"
+                f" visible to every machine ({problem.strerror})",
+                path=staged.path,
+            ) from problem
         if found != staged.size:
             raise embedlog.StorageError(
-                f"the file that task {staged.task} staged on {staged.host} is incomplete", path=staged.path,
-                expected=f"{staged.size} bytes", found=found,
-            )  # fmt: skip
+                f"the file that task {staged.task} staged on {staged.host} is incomplete",
+                path=staged.path,
+                expected=f"{staged.size} bytes",
+                found=found,
+            )
 
 
 def _pieces(staged: Staged) -> Iterator[tuple[str, Any]]:
@@ -316,5 +392,7 @@ def _pieces(staged: Staged) -> Iterator[tuple[str, Any]]:
 
 
 def _timeout_ms(files: Sequence[Staged]) -> int:
-    """The timeout of a transaction whose process hangs (an ended one is detected at once): enough for the slowest disk."""
+    """The timeout of a transaction whose process hangs (an ended one is detected at once): enough
+    for the slowest disk.
+    """
     return min(TIMEOUT_MOST_MS, OPEN_MS + sum(each.size for each in files) // BYTES_PER_MS)

@@ -1,7 +1,8 @@
 """Defines and checks the options of the Spark sink, in the same way as those of the source.
 
 SPARKWRITEOPTION-1  all checks that need only the options run before Spark starts a task
-SPARKWRITEOPTION-2  staged files are never inside a log directory: a broker refuses to start with unknown files
+SPARKWRITEOPTION-2  staged files are never inside a log directory: a broker refuses to start with
+    unknown files
 SPARKWRITEOPTION-3  only a write with a transactional id can be repeated and still be written once
 """
 
@@ -62,39 +63,85 @@ def _name(name: str, given: str) -> str:
 
 
 WRITE_OPTIONS: dict[str, Option] = {
-    "path": Option(plain, True, True, "", "The log directory, the argument of `save(…)` or `start(…)`. A set: a list in JSON."),
-    "topic": Option(plain, True, True, "", "The topic of all rows; without it the column `topic` of each row is used."),
+    "path": Option(
+        plain,
+        True,
+        True,
+        "",
+        "The log directory, the argument of `save(…)` or `start(…)`. A set: a list in JSON.",
+    ),
+    "topic": Option(
+        plain,
+        True,
+        True,
+        "",
+        "The topic of all rows; without it the column `topic` of each row is used.",
+    ),
     "transactionalId": Option(
-        _name, True, True, "none; in a stream `embedlog-spark-<query id>`",
-        "The identity of the writer. The log records what was written under this name, so that a repetition writes nothing.",
+        _name,
+        True,
+        True,
+        "none; in a stream `embedlog-spark-<query id>`",
+        "The identity of the writer. The log records what was written under this name, so that a "
+        "repetition writes nothing.",
     ),
     "batchId": Option(
-        _whole, True, False, "0", "The number of the job of this `transactionalId`; it must increase from job to job. A number"
+        _whole,
+        True,
+        False,
+        "0",
+        "The number of the job of this `transactionalId`; it must increase from job to job. A "
+        "number"
         " not above the last one is a repetition and writes nothing.",
     ),
-    "includeHeaders": Option(boolean, True, True, "true", "Whether the column `headers` is written if it exists."),
+    "includeHeaders": Option(
+        boolean, True, True, "true", "Whether the column `headers` is written if it exists."
+    ),
     "timestamp": Option(
-        boolean, True, True, "false, with a warning if there is the column",
-        "Whether the column `timestamp` gives the records their time, as in a copy of a topic; null is the time of the write.",
+        boolean,
+        True,
+        True,
+        "false, with a warning if there is the column",
+        "Whether the column `timestamp` gives the records their time, as in a copy of a topic; "
+        "null is the time of the write.",
     ),
     "partitioner": Option(
-        _partitioner, True, True, "murmur2", "Chooses partitions of rows without a number in the column: `murmur2` of the key"
-        " as Kafka's clients do, `roundrobin`, `random`, or `module:callable` of (key, all partitions, available partitions).",
+        _partitioner,
+        True,
+        True,
+        "murmur2",
+        "Chooses partitions of rows without a number in the column: `murmur2` of the key"
+        " as Kafka's clients do, `roundrobin`, `random`, or `module:callable` of (key, all "
+        "partitions, available partitions).",
     ),
     "compression.type": Option(
-        one_of("none", "gzip", "snappy", "lz4", "zstd"), True, True, "none", "Codec; also as `kafka.compression.type`."
+        one_of("none", "gzip", "snappy", "lz4", "zstd"),
+        True,
+        True,
+        "none",
+        "Codec; also as `kafka.compression.type`.",
     ),
     "shared": Option(
-        one_of("no", "locks"), True, True, "no", "`locks`: the directory is on a network file system (as in `embedlog.open`)."
+        one_of("no", "locks"),
+        True,
+        True,
+        "no",
+        "`locks`: the directory is on a network file system (as in `embedlog.open`).",
     ),
     "stagingDirectory": Option(
-        plain, True, True, "the log directory's name with `.staging`; of a set, the first one that is available",
-        "Directory for rows until the job commits; visible to driver and executors, outside of any log directory.",
+        plain,
+        True,
+        True,
+        "the log directory's name with `.staging`; of a set, the first one that is available",
+        "Directory for rows until the job commits; visible to driver and executors, outside of "
+        "any log directory.",
     ),
-}  # fmt: skip
+}
 _SOURCE = {name.lower() for name in OPTIONS} | {"kafka.isolation.level", "kafka.group.id"}
 SPARKS_OWN = ("checkpointLocation", "queryName")  # options that Spark passes on to the sink
-_BY_LOWER = {name.lower(): name for name in (*WRITE_OPTIONS, *SPARKS_OWN)} | {"kafka.compression.type": "compression.type"}
+_BY_LOWER = {name.lower(): name for name in (*WRITE_OPTIONS, *SPARKS_OWN)} | {
+    "kafka.compression.type": "compression.type"
+}
 
 
 @dataclass(frozen=True)
@@ -113,14 +160,18 @@ class WriteSettings:
     shared: str = "no"
 
     def members(self) -> list[str]:
-        """The log directories that are available. Where a disk of a set is not mounted, there may be an empty directory."""
+        """The log directories that are available. Where a disk of a set is not mounted, there may
+        be an empty directory.
+        """
         directories = all_of(self.directory)
         if len(directories) == 1:
             return list(filter(os.path.isdir, directories))
         return [each for each in directories if os.path.isfile(os.path.join(each, META_PROPERTIES))]
 
     def staging_places(self) -> list[Place]:
-        """Where rows can be staged, in the order of preference: beside each log directory that is available."""
+        """Where rows can be staged, in the order of preference: beside each log directory that is
+        available.
+        """
         members = self.members()
         if self.staging:
             return [Place(self.staging, each) for each in members[:1]]
@@ -149,7 +200,10 @@ def parse_write(given: Mapping[str, str], *, stream: bool) -> WriteSettings:
     if stream and numbers:
         raise embedlog.ConfigError(f"{', '.join(numbers)}: Spark numbers the batches of a stream")
     if not values.get("path", "").strip():
-        raise missing_path(".save(directory) or .start(directory)", "INSERT INTO name WITH (path = '…', topic = '…') …")
+        raise missing_path(
+            ".save(directory) or .start(directory)",
+            "INSERT INTO name WITH (path = '…', topic = '…') …",
+        )
     if "batchId" in values and "transactionalId" not in values:
         raise embedlog.ConfigError("batchId needs a transactionalId")
     directory = directory_of(values["path"])
@@ -173,7 +227,9 @@ def beside(log: str) -> str:
 
 
 def _staging(given: str, directory: Directory) -> str:
-    """The staging directory of the option; empty if there is none. Raises ConfigError if one is inside of a log directory."""
+    """The staging directory of the option; empty if there is none. Raises ConfigError if one is
+    inside of a log directory.
+    """
     if given:
         return _outside(first_of(directory_of(given)), directory)
     for each in all_of(directory):
@@ -183,11 +239,14 @@ def _staging(given: str, directory: Directory) -> str:
 
 def _outside(staging: str, directory: Directory) -> str:
     """The staging directory, if it is outside of all log directories. Raises ConfigError."""
-    real, logs = os.path.realpath(staging), {os.path.realpath(each) for each in all_of(directory)}
+    real = os.path.realpath(staging)
+    logs = {os.path.realpath(each) for each in all_of(directory)}
     place = real
     while True:
         if place in logs or os.path.exists(os.path.join(place, META_PROPERTIES)):
-            raise refuse("stagingDirectory", f"a directory outside of the log directory {place}", staging)
+            raise refuse(
+                "stagingDirectory", f"a directory outside of the log directory {place}", staging
+            )
         above = os.path.dirname(place)
         if above == place:
             return staging

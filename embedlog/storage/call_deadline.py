@@ -1,11 +1,13 @@
-"""This module bounds all waits of a public call by the deadline of that call, and those of a thread with other work.
+"""This module bounds all waits of a public call by the deadline of that call, and those of a thread
+with other work.
 
-CALLDEADLINE-1  a call of a client on a set stores its deadline for its thread. Waits for leaders and locks below it end then,
-    although their own limit is `lock.timeout.ms`
-CALLDEADLINE-2  a lock that is not waited for until its own limit shows nothing about its directory: it fails none
-CALLDEADLINE-3  a thread that has other work waits for no change of a set: a leader, a majority, a larger ISR. Without other work
-    it waits for a slice, and so long it also copies. Then its call ends as at the deadline. Locks are waited for until the
-    deadline, because of CALLDEADLINE-2
+CALLDEADLINE-1  a call of a client on a set stores its deadline for its thread. Waits for leaders
+    and locks below it end then, although their own limit is `lock.timeout.ms`
+CALLDEADLINE-2  a lock that is not waited for until its own limit shows nothing about its directory:
+    it fails none
+CALLDEADLINE-3  a thread that has other work waits for no change of a set: a leader, a majority, a
+    larger ISR. Without other work it waits for a slice, and so long it also copies. Then its call
+    ends as at the deadline. Locks are waited for until the deadline, because of CALLDEADLINE-2
 """
 
 from __future__ import annotations
@@ -29,17 +31,23 @@ _calls = _Calls()
 
 
 def bounded(deadline_ns: int) -> int:
-    """The earlier one of a deadline (boot clock, ns) and of that of the present call of this thread."""
+    """The earlier one of a deadline (boot clock, ns) and of that of the present call of this
+    thread.
+    """
     return min(deadline_ns, _calls.deadline_ns)
 
 
 def is_over() -> bool:
-    """Whether the present call of this thread has reached its deadline: its locks are not waited for any more."""
+    """Whether the present call of this thread has reached its deadline: its locks are not waited
+    for any more.
+    """
     return system.boot_ns() >= _calls.deadline_ns
 
 
 def wait_end(deadline_ns: int) -> int:
-    """The end of a wait of this thread for a change of a set: the deadline, or earlier, 0 if it is over (CALLDEADLINE-3)."""
+    """The end of a wait of this thread for a change of a set: the deadline, or earlier, 0 if it is
+    over (CALLDEADLINE-3).
+    """
     part = _calls.part
     return deadline_ns if part is None else part.end_of_wait(deadline_ns)
 
@@ -51,15 +59,19 @@ def work_end(deadline_ns: int) -> int:
 
 
 class Slice:
-    """This thread may have other work between `begin` and its end. `busy` shows whether it has some now.
+    """This thread may have other work between `begin` and its end. `busy` shows whether it has some
+    now.
 
-    `ended`: a call inside ended early for that, so its error says nothing; it may be made again. `awaits`: a change of the set.
+    `ended`: a call inside ended early for that, so its error says nothing; it may be made again.
+    `awaits`: a change of the set.
     """
 
     __slots__ = ("_busy", "_slice_ns", "_until_ns", "awaits", "ended")
 
     def __init__(self, busy: Callable[[], bool], slice_ns: int) -> None:
-        self._busy, self._slice_ns, self._until_ns = busy, slice_ns, NEVER_NS
+        self._busy = busy
+        self._slice_ns = slice_ns
+        self._until_ns = NEVER_NS
         self.ended = self.awaits = False
 
     def begin(self) -> Setting[Slice]:
@@ -88,8 +100,10 @@ class Slice:
 
 
 def bounded_waits(deadline_ns: int, *, public: bool = False) -> Setting[int]:
-    """A context: waits of this thread end at a time (boot clock, ns). The earlier one of nested contexts counts.
+    """A context: waits of this thread end at a time (boot clock, ns). The earlier one of nested
+    contexts counts.
 
-    `public`: a call of the user begins, perhaps inside a callback. The contexts around it do not count.
+    `public`: a call of the user begins, perhaps inside a callback. The contexts around it do not
+    count.
     """
     return Setting(_calls, "deadline_ns", deadline_ns if public else bounded(deadline_ns))

@@ -1,13 +1,16 @@
-"""Reads and writes Kafka's checkpoints: offsets of a log directory and leader epochs of a partition.
+"""Reads and writes Kafka's checkpoints: offsets of a log directory and leader epochs of a
+partition.
 
 A checkpoint contains a version, a count, and one entry per line.
 
-CHECKPOINT-1  a broker must be able to read what this module writes: every line is checked first, because one malformed line takes
-    a whole directory offline
-CHECKPOINT-2  the reader accepts exactly what Kafka's reader accepts and could write again; an error names file and line
-CHECKPOINT-3  a file changes by `files.write_atomically`; the writer holds a lock that covers it (`docs/protocol.md`)
-CHECKPOINT-4  a damaged file that only saves work (`file_names.CACHES`) counts as absent, with a warning; the next writer replaces
-    it
+CHECKPOINT-1  a broker must be able to read what this module writes: every line is checked first,
+    because one malformed line takes a whole directory offline
+CHECKPOINT-2  the reader accepts exactly what Kafka's reader accepts and could write again; an error
+    names file and line
+CHECKPOINT-3  a file changes by `files.write_atomically`; the writer holds a lock that covers it
+    (`docs/protocol.md`)
+CHECKPOINT-4  a damaged file that only saves work (`file_names.CACHES`) counts as absent, with a
+    warning; the next writer replaces it
 """
 
 from __future__ import annotations
@@ -49,8 +52,8 @@ Offsets = dict[tuple[str, int], int]
 def read_offsets(path: str | os.PathLike[str]) -> Offsets:
     """{(topic, partition): offset}; empty if the file is absent, or damaged and only a cache.
 
-    Raises ForeignDirectoryError if any other file is malformed, CorruptRecordError if it is too large, UnsupportedFormatError for
-    another version of it.
+    Raises ForeignDirectoryError if any other file is malformed, CorruptRecordError if it is too
+    large, UnsupportedFormatError for another version of it.
     """
     return _read_offsets(path) or {}
 
@@ -61,7 +64,9 @@ def read_exactly(path: str | os.PathLike[str]) -> Offsets:
     for number, parts in _read_entries(path, 3):
         if not _is_name(parts[0]):
             raise malformed(path, number, "the name of a topic", repr(parts[0][:300]))
-        found[parts[0], number_of(path, number, parts[1], INT_MAX)] = number_of(path, number, parts[2], LONG_MAX)
+        found[parts[0], number_of(path, number, parts[1], INT_MAX)] = number_of(
+            path, number, parts[2], LONG_MAX
+        )
     return found
 
 
@@ -69,7 +74,8 @@ def _read_offsets(path: str | os.PathLike[str]) -> Offsets | None:
     """As `read_offsets`, but None for a damaged cache."""
     try:
         return read_exactly(path)
-    except (ForeignDirectoryError, CorruptRecordError) as problem:  # another version is of a newer program, and no damage
+    except (ForeignDirectoryError, CorruptRecordError) as problem:
+        # another version is of a newer program, and no damage
         if os.path.basename(os.fspath(path)) not in file_names.CACHES:
             raise
         logger.warning("damaged checkpoint ignored; it is a cache and will be rebuilt: %s", problem)
@@ -80,8 +86,12 @@ def _is_name(topic: str) -> bool:
     return len(topic) <= NAME_LENGTH_MAX and _NAME.fullmatch(topic) is not None
 
 
-def write_offsets(path: str | os.PathLike[str], offsets: Mapping[tuple[str, int], int], mode: int = 0o666) -> None:
-    """Replace the checkpoint. Raises ValueError, before anything is written, for an entry that a broker could not read."""
+def write_offsets(
+    path: str | os.PathLike[str], offsets: Mapping[tuple[str, int], int], mode: int = 0o666
+) -> None:
+    """Replace the checkpoint. Raises ValueError, before anything is written, for an entry that a
+    broker could not read.
+    """
     lines = []
     for (topic, partition), offset in sorted(offsets.items()):
         if not _is_name(topic) or not 0 <= partition <= INT_MAX or not 0 <= offset <= LONG_MAX:
@@ -90,15 +100,19 @@ def write_offsets(path: str | os.PathLike[str], offsets: Mapping[tuple[str, int]
     files.write_atomically(path, _encode(lines), mode)
 
 
-def update(path: str | os.PathLike[str], changes: Mapping[tuple[str, int], int | None], mode: int = 0o666) -> None:
+def update(
+    path: str | os.PathLike[str], changes: Mapping[tuple[str, int], int | None], mode: int = 0o666
+) -> None:
     """Read, change (None removes an entry), write; nothing is written if nothing changes.
 
-    Raises ForeignDirectoryError if the present file is malformed: overwriting it would lose the entries of other partitions.
-    A damaged cache is rebuilt.
-    **Threads and processes**: the caller holds the directory lock.
+    Raises ForeignDirectoryError if the present file is malformed: overwriting it would lose the
+    entries of other partitions. A damaged cache is rebuilt. **Threads and processes**: the caller
+    holds the directory lock.
     """
     before = _read_offsets(path)
-    after = {key: offset for key, offset in {**(before or {}), **changes}.items() if offset is not None}
+    after = {
+        key: offset for key, offset in {**(before or {}), **changes}.items() if offset is not None
+    }
     if after != before:
         write_offsets(path, after, mode)
 
@@ -107,8 +121,11 @@ def _encode(lines: list[str]) -> bytes:
     return "".join(f"{line}\n" for line in ("0", str(len(lines)), *lines)).encode()
 
 
-def _read_entries(path: str | os.PathLike[str], width: int, *, whole: bool = False) -> list[tuple[int, list[str]]]:
-    """(line number, fields) of every entry. As in Kafka, an absent or empty file or a bare version has no entries.
+def _read_entries(
+    path: str | os.PathLike[str], width: int, *, whole: bool = False
+) -> list[tuple[int, list[str]]]:
+    """(line number, fields) of every entry. As in Kafka, an absent or empty file or a bare version
+    has no entries.
 
     `whole`: the last line must have its end.
     """
@@ -120,14 +137,17 @@ def _read_entries(path: str | os.PathLike[str], width: int, *, whole: bool = Fal
         raise malformed(path, len(lines), "the end of a line", "the end of the file")
     version = number_of(path, 1, lines[0], INT_MAX)
     if version != 0:
-        raise UnsupportedFormatError("version of the checkpoint", path=path, expected=0, found=version)
+        raise UnsupportedFormatError(
+            "version of the checkpoint", path=path, expected=0, found=version
+        )
     if len(lines) == 1:
         return []
     declared = number_of(path, 2, lines[1], INT_MAX)
     entries = []
     for number, line in enumerate(lines[2:], 3):
         parts = _BLANKS.split(line)
-        if parts[-1] == "" and len(parts) > 1:  # Java drops empty fields at the end, not at the beginning
+        # Java drops empty fields at the end, not at the beginning
+        if parts[-1] == "" and len(parts) > 1:
             parts.pop()
         if len(parts) != width:
             raise malformed(path, number, f"{width} fields", repr(line))
@@ -138,7 +158,9 @@ def _read_entries(path: str | os.PathLike[str], width: int, *, whole: bool = Fal
 
 
 def lines_of(path: str | os.PathLike[str], data: bytes) -> list[str]:
-    """The lines of a small text file, split where Java splits. Raises ForeignDirectoryError if the data is not UTF-8."""
+    """The lines of a small text file, split where Java splits. Raises ForeignDirectoryError if the
+    data is not UTF-8.
+    """
     try:
         lines = _LINE_END.split(data.decode())
     except UnicodeDecodeError as problem:
@@ -154,9 +176,13 @@ def number_of(path: str | os.PathLike[str], line: int, text: str, largest: int) 
     return int(text)
 
 
-def malformed(path: str | os.PathLike[str], line: int, expected: object, found: object) -> ForeignDirectoryError:
+def malformed(
+    path: str | os.PathLike[str], line: int, expected: object, found: object
+) -> ForeignDirectoryError:
     """The error for a malformed line."""
-    return ForeignDirectoryError(f"malformed line {line}; {WAY_OUT}", path=path, expected=expected, found=found)
+    return ForeignDirectoryError(
+        f"malformed line {line}; {WAY_OUT}", path=path, expected=expected, found=found
+    )
 
 
 # ---- leader epochs of a partition ----------------------------------------------------------------
@@ -165,8 +191,8 @@ def malformed(path: str | os.PathLike[str], line: int, expected: object, found: 
 class EpochCache:
     """The start offset of each leader epoch: pairs (epoch, start offset), both strictly rising.
 
-    The class is pure: it knows no file and no lock. Each method that changes it returns whether it changed, so that the caller
-    writes the file.
+    The class is pure: it knows no file and no lock. Each method that changes it returns whether it
+    changed, so that the caller writes the file.
     """
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
@@ -192,7 +218,9 @@ class EpochCache:
         return self.entries[-1][0] if self.entries else -1
 
     def assign(self, epoch: int, start: int) -> bool:
-        """Start an epoch at `start` and remove entries that contradict it. No change if that epoch is already the latest."""
+        """Start an epoch at `start` and remove entries that contradict it. No change if that epoch
+        is already the latest.
+        """
         if epoch < 0 or start < 0:
             raise ValueError(f"not a leader epoch: {epoch} from {start}")
         if self.entries and self.entries[-1][0] == epoch and self.entries[-1][1] <= start:
@@ -214,18 +242,25 @@ class EpochCache:
         return self._replace([(dropped[-1][0], start), *kept] if dropped else kept)
 
     def epoch_for(self, offset: int) -> int:
-        """The epoch in which `offset` was (or will be) written; -1 if it is before the first known epoch."""
+        """The epoch in which `offset` was (or will be) written; -1 if it is before the first known
+        epoch.
+        """
         return next((epoch for epoch, start in reversed(self.entries) if start <= offset), -1)
 
-    def disagreement(self, bases: NDArray[np.int64], epochs: NDArray[np.int32]) -> tuple[int, int] | None:
-        """The first batch whose epoch differs from the epoch of its base offset, as (row, expected).
+    def disagreement(
+        self, bases: NDArray[np.int64], epochs: NDArray[np.int32]
+    ) -> tuple[int, int] | None:
+        """The first batch whose epoch differs from the epoch of its base offset, as (row,
+        expected).
 
         A batch without an epoch agrees with any: messages of magic 0 and 1 have no such field.
         """
         if not self.entries:
             return None
         latest, start = self.entries[-1]
-        if start <= bases[0] and (epochs[0] == latest if len(epochs) == 1 else (epochs == latest).all()):
+        if start <= bases[0] and (
+            epochs[0] == latest if len(epochs) == 1 else (epochs == latest).all()
+        ):
             return None  # the usual case: all batches have the newest epoch
         starts = np.array([start for _, start in self.entries], np.int64)
         known = np.array([epoch for epoch, _ in self.entries], np.int64)
@@ -237,8 +272,8 @@ class EpochCache:
     def end_offset(self, epoch: int, log_end: int) -> tuple[int, int]:
         """(largest known epoch <= `epoch`, the offset at which it ended); (-1, -1) if unknown.
 
-        The end is the start of the next higher epoch, or `log_end` for the latest one. A reader whose position is after the end
-        has read records that were truncated.
+        The end is the start of the next higher epoch, or `log_end` for the latest one. A reader
+        whose position is after the end has read records that were truncated.
         """
         if epoch < 0 or not self.entries or epoch > self.latest_epoch:
             return -1, -1
@@ -255,9 +290,11 @@ class EpochCache:
 
 
 def read_epochs(path: str | os.PathLike[str]) -> EpochCache:
-    """The epochs in a leader-epoch-checkpoint; none if the file is absent. Raises ForeignDirectoryError for a malformed one.
+    """The epochs in a leader-epoch-checkpoint; none if the file is absent. Raises
+    ForeignDirectoryError for a malformed one.
 
-    A last line without its end is malformed, unlike in Kafka: the rest of a start offset would be another offset.
+    A last line without its end is malformed, unlike in Kafka: the rest of a start offset would be
+    another offset.
     """
     return EpochCache(
         (number_of(path, line, epoch, INT_MAX), number_of(path, line, start, LONG_MAX))
@@ -272,7 +309,9 @@ class StagedEpochs(NamedTuple):
     temporary: str
 
 
-def stage_epochs(path: str | os.PathLike[str], epochs: EpochCache, mode: int = 0o666) -> tuple[StagedEpochs, int]:
+def stage_epochs(
+    path: str | os.PathLike[str], epochs: EpochCache, mode: int = 0o666
+) -> tuple[StagedEpochs, int]:
     """Write a leader-epoch-checkpoint as a temporary of `files.stage`; with its descriptor."""
     temporary, fd = files.stage(path, _encode_epochs(epochs), mode)
     return StagedEpochs(list(epochs.entries), temporary), fd

@@ -1,13 +1,15 @@
-"""A partition's control page and its durable record, which states how much of the log is on stable storage.
+"""A partition's control page and its durable record, which states how much of the log is on stable
+storage.
 
-CONTROLPAGE-1  page and lock file are never unlinked and never renamed over; link(2) of a finished temporary creates a page, and
-    a rebuild happens in place. Both need the append lock
-CONTROLPAGE-2  a page counts only in the incarnation of the directory that it names, and only as the inode that it names. A
-    writer rebuilds a page with a damaged tuple from the log, also while others have it mapped
-CONTROLPAGE-3  a page of an earlier incarnation is only a lower bound: the offsets it published were written, unless the page
-    cache was lost
-CONTROLPAGE-4  the durable record is stored after the sync that it describes, so it is never too high but may be low. The slot on
-    disk does not change until the other slot is on disk
+CONTROLPAGE-1  page and lock file are never unlinked and never renamed over; link(2) of a finished
+    temporary creates a page, and a rebuild happens in place. Both need the append lock
+CONTROLPAGE-2  a page counts only in the incarnation of the directory that it names, and only as the
+    inode that it names. A writer rebuilds a page with a damaged tuple from the log, also while
+    others have it mapped
+CONTROLPAGE-3  a page of an earlier incarnation is only a lower bound: the offsets it published were
+    written, unless the page cache was lost
+CONTROLPAGE-4  the durable record is stored after the sync that it describes, so it is never too
+    high but may be low. The slot on disk does not change until the other slot is on disk
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 @cache
 def boot_number() -> int:
-    """A number for this boot of the machine: no process and no monotonic clock outlives it. 0 if the boot is unknown."""
+    """A number for this boot of the machine: no process and no monotonic clock outlives it. 0 if
+    the boot is unknown.
+    """
     try:
         text = _BOOT_ID.read_text(encoding="ascii")
     except OSError:
@@ -39,18 +43,21 @@ def boot_number() -> int:
 def cache_number(path: Path) -> int:
     """A number for the page cache of a directory: this boot and this mount. 0 if either is unknown.
 
-    A file system that is unmounted, detached or shut down loses unsynced data even if the machine keeps running. Two mounts of
-    one file system (bind mounts, containers) have two numbers: that costs a recovery as after a reboot, never a record. Before
-    Linux 6.8 mounts have no unique id, so the number identifies the boot only.
+    A file system that is unmounted, detached or shut down loses unsynced data even if the machine
+    keeps running. Two mounts of one file system (bind mounts, containers) have two numbers: that
+    costs a recovery as after a reboot, never a record. Before Linux 6.8 mounts have no unique id,
+    so the number identifies the boot only.
     """
-    boot, mount = boot_number(), system.mount_id(os.fspath(path))
+    boot = boot_number()
+    mount = system.mount_id(os.fspath(path))
     if not boot or mount < 0:
         return 0
     return _hashed(b"%d %d" % (boot, mount)) if mount else boot
 
 
 def _hashed(text: bytes) -> int:
-    return codec.xxh3_64(text, 0) >> 8  # a word of a page is signed. hashlib loads OpenSSL, which each program would pay
+    # a word of a page is signed. hashlib loads OpenSSL, which each program would pay
+    return codec.xxh3_64(text, 0) >> 8
 
 
 class PageFile:
@@ -64,7 +71,9 @@ class PageFile:
 
     @property
     def identity_device(self) -> int:
-        """The device number in the page; 0 on a network file system, where each host has its own number."""
+        """The device number in the page; 0 on a network file system, where each host has its own
+        number.
+        """
         return 0 if self.page.locked else self.device
 
     def close(self) -> None:
@@ -83,10 +92,13 @@ def map_page(path: Path, writable: bool, locked: bool = False) -> PageFile | Non
 
 
 def make_page(path: Path, mode: int, locked: bool = False) -> PageFile:
-    """Map the page; create it if it is absent. REQUIRES the append lock; the caller writes the content."""
+    """Map the page; create it if it is absent. REQUIRES the append lock; the caller writes the
+    content.
+    """
     found = files.facts_of(path)
     if found is not None and found.size < system.PAGE_BYTES:
-        with files.opened(path, files.WRITE) as fd:  # a foreign process truncated it: keep the inode, rebuild the content
+        # a foreign process truncated it: keep the inode, rebuild the content
+        with files.opened(path, files.WRITE) as fd:
             files.allocate(fd, system.PAGE_BYTES, path)
     elif found is None:
         temporary = path.with_name(path.name + "-new")
@@ -102,7 +114,9 @@ def make_page(path: Path, mode: int, locked: bool = False) -> PageFile:
 
 
 def check(mapped: PageFile, expected: Any) -> bool:
-    """Whether this page is valid now. Raises UnsupportedFormatError if another version of embedlog wrote it."""
+    """Whether this page is valid now. Raises UnsupportedFormatError if another version of embedlog
+    wrote it.
+    """
     state = mapped.page.check(expected)
     if state == system.NEWER:
         raise UnsupportedFormatError(
@@ -122,7 +136,9 @@ def check(mapped: PageFile, expected: Any) -> bool:
 
 
 def floor_of(mapped: PageFile, topic_id: bytes, partition: int) -> Published | None:
-    """The state that a page of an earlier incarnation published into the present page cache; None if it proves nothing."""
+    """The state that a page of an earlier incarnation published into the present page cache; None
+    if it proves nothing.
+    """
     page = mapped.page
     cache = cache_number(mapped.path)
     if not cache or page.word(system.WORD_CACHE) != cache:
@@ -133,8 +149,12 @@ def floor_of(mapped: PageFile, topic_id: bytes, partition: int) -> Published | N
 
 
 def in_place(mapped: PageFile, topic_id: bytes, partition: int) -> bool:
-    """Whether the page was written at its present place, in any incarnation; False for a copied page."""
-    own = system.identity(mapped.page.incarnation(), topic_id, partition, mapped.identity_device, mapped.inode)
+    """Whether the page was written at its present place, in any incarnation; False for a copied
+    page.
+    """
+    own = system.identity(
+        mapped.page.incarnation(), topic_id, partition, mapped.identity_device, mapped.inode
+    )
     return bool(mapped.page.check(own) == system.VALID)
 
 
@@ -146,13 +166,17 @@ class Durable(NamedTuple):
     sequence: int
 
 
-_SLOT = struct.Struct(">8sQ16sqqI")  # magic, sequence, topic id, offset, segment base, CRC-32C of the preceding fields
+# magic, sequence, topic id, offset, segment base, CRC-32C of the preceding fields
+_SLOT = struct.Struct(">8sQ16sqqI")
 _DURABLE_MAGIC: Final = b"ELOGDUR1"
-RECORD_AGE_NS: Final = 100_000_000  # the record on disk may be this much older than the acknowledged offset
+# the record on disk may be this much older than the acknowledged offset
+RECORD_AGE_NS: Final = 100_000_000
 
 
 class DurableRecord:
-    """`embedlog.durable`: two slots; the parity of the sequence selects the slot. Threads: under the sync lock."""
+    """`embedlog.durable`: two slots; the parity of the sequence selects the slot. Threads: under
+    the sync lock.
+    """
 
     def __init__(self, directory: Path, topic_id: bytes) -> None:
         self.path = directory / file_names.DURABLE
@@ -169,19 +193,28 @@ class DurableRecord:
         return [at for at, part in parts.items() if part.strip(b"\0") and self._slot(part) is None]
 
     def _newest(self, raw: bytes) -> Durable | None:
-        found = [each for at in (0, _SLOT.size) if (each := self._slot(raw[at : at + _SLOT.size])) is not None]
+        found = [
+            each
+            for at in (0, _SLOT.size)
+            if (each := self._slot(raw[at : at + _SLOT.size])) is not None
+        ]
         return max(found, key=lambda each: each.sequence, default=None)
 
     def _slot(self, raw: bytes) -> Durable | None:
         if len(raw) < _SLOT.size:
             return None
         magic, sequence, topic_id, offset, base, check_sum = _SLOT.unpack(raw)
-        if magic != _DURABLE_MAGIC or topic_id != self._topic_id or check_sum != codec.crc32c(raw[: _SLOT.size - 4]):
+        if (
+            magic != _DURABLE_MAGIC
+            or topic_id != self._topic_id
+            or check_sum != codec.crc32c(raw[: _SLOT.size - 4])
+        ):
             return None
         return Durable(offset, base, sequence)
 
     def store(self, offset: int, segment_base: int, mode: int) -> None:
-        """Store a new value; every RECORD_AGE_NS, sync the previous value and continue in the other slot.
+        """Store a new value; every RECORD_AGE_NS, sync the previous value and continue in the other
+        slot.
 
         A sync of the record for each sync of the log would make every durable append wait twice.
         """
@@ -192,18 +225,28 @@ class DurableRecord:
                 files.datasync(fd, self.path)
                 self._synced_ns = system.boot_ns()
                 sequence = before.sequence + 1
-            files.write_all(fd, self._raw(sequence, offset, segment_base), _SLOT.size * (sequence & 1), self.path)
+            files.write_all(
+                fd,
+                self._raw(sequence, offset, segment_base),
+                _SLOT.size * (sequence & 1),
+                self.path,
+            )
 
     def lower(self, offset: int, segment_base: int, mode: int) -> None:
-        """Store a lower value in both slots, on disk when this returns: the log is about to be cut there. No effect on a record
-        that is not above it. REQUIRES the sync lock.
+        """Store a lower value in both slots, on disk when this returns: the log is about to be cut
+        there. No effect on a record that is not above it. REQUIRES the sync lock.
         """
         found = self.read()
         if found is None or found.offset <= offset:
             return
         with files.opened(self.path, files.WRITE) as fd:
             for sequence in (found.sequence + 1, found.sequence + 2):
-                files.write_all(fd, self._raw(sequence, offset, segment_base), _SLOT.size * (sequence & 1), self.path)
+                files.write_all(
+                    fd,
+                    self._raw(sequence, offset, segment_base),
+                    _SLOT.size * (sequence & 1),
+                    self.path,
+                )
                 files.datasync(fd, self.path)
 
     def _raw(self, sequence: int, offset: int, segment_base: int) -> bytes:

@@ -1,12 +1,16 @@
 """A bounded cache of read descriptors, shared by all partitions of an open log.
 
 DESCRIPTOR-1  a descriptor is closed only if it has no user and the cache is full
-DESCRIPTOR-2  after `forget` the names of a directory are opened again; a present user keeps its descriptor. A file whose open
-    began before is not kept: its directory may have been replaced since
-DESCRIPTOR-3  after `close` nothing is kept: a file that a late reader opens is closed when it releases it
-DESCRIPTOR-4  a frequent reader of one file may keep its descriptor; kept descriptors use at most 1 / KEPT_DIVISOR of the limit
-DESCRIPTOR-5  the space of a deleted file is freed: a descriptor without a user is closed by the next `close_deleted`.
-    The thread of the housekeeper calls it, and so does an opening of another file; it acts at most once in CLOSE_DELETED_S
+DESCRIPTOR-2  after `forget` the names of a directory are opened again; a present user keeps its
+    descriptor. A file whose open began before is not kept: its directory may have been replaced
+    since
+DESCRIPTOR-3  after `close` nothing is kept: a file that a late reader opens is closed when it
+    releases it
+DESCRIPTOR-4  a frequent reader of one file may keep its descriptor; kept descriptors use at most 1
+    / KEPT_DIVISOR of the limit
+DESCRIPTOR-5  the space of a deleted file is freed: a descriptor without a user is closed by the
+    next `close_deleted`. The thread of the housekeeper calls it, and so does an opening of another
+    file; it acts at most once in CLOSE_DELETED_S
 """
 
 from __future__ import annotations
@@ -34,7 +38,8 @@ class Handle:
         self.key = key
         self.fd = fd
         self.users = 1
-        self.forgotten = False  # no new user: it is closed, or closes when its last user releases it
+        # no new user: it is closed, or closes when its last user releases it
+        self.forgotten = False
 
     def __enter__(self) -> int:
         return self.fd
@@ -48,10 +53,13 @@ class Handles:
 
     def __init__(self, limit: int, fresh: bool = False) -> None:
         self._limit = max(1, limit)
-        self._fresh = fresh  # open for each use: only an open revalidates what a network file system has cached
+        # open for each use: only an open revalidates what a network file system has cached
+        self._fresh = fresh
         self._mutex = (
             threading.RLock()
-        )  # the collector can release the file of a lost reader inside of a section of its own thread
+            # the collector can release the file of a lost reader inside of a section of its own
+            # thread
+        )
         self._open: OrderedDict[Key, Handle] = OrderedDict()
         self._kept_count = 0
         self._forget_count = 0
@@ -59,7 +67,9 @@ class Handles:
         self._closed = False
 
     def acquire_kept(self, directory: str, base: int, suffix: str) -> Handle | None:
-        """As `acquire`, until `release_kept`; None if the limit of kept descriptors is reached. Raises StorageError."""
+        """As `acquire`, until `release_kept`; None if the limit of kept descriptors is reached.
+        Raises StorageError.
+        """
         with self._mutex:
             if self._kept_count >= self._limit // KEPT_DIVISOR:
                 return None
@@ -77,10 +87,16 @@ class Handles:
         self.release(handle)
 
     def acquire(self, directory: str, base: int, suffix: str) -> Handle:
-        """An open file of a segment for reading, valid until the `with` block ends. Raises StorageError."""
+        """An open file of a segment for reading, valid until the `with` block ends. Raises
+        StorageError.
+        """
         key = (directory, base, suffix)
         if self._fresh:
-            made = Handle(self, key, files.open_file(file_names.segment_name(directory, base, suffix), files.READ))
+            made = Handle(
+                self,
+                key,
+                files.open_file(file_names.segment_name(directory, base, suffix), files.READ),
+            )
             made.forgotten = True  # closed when it is released
             return made
         with self._mutex:
@@ -105,8 +121,11 @@ class Handles:
                 self._evict()
             return handle
 
-    def acquire_together(self, directory: str, base: int, suffixes: Sequence[str], known: list[Handle]) -> list[Handle]:
-        """The open files of a segment, until `release_together`. `known`: what an earlier call returned, to find them sooner.
+    def acquire_together(
+        self, directory: str, base: int, suffixes: Sequence[str], known: list[Handle]
+    ) -> list[Handle]:
+        """The open files of a segment, until `release_together`. `known`: what an earlier call
+        returned, to find them sooner.
 
         Raises StorageError.
         """
@@ -145,7 +164,9 @@ class Handles:
             self._drop(key)
 
     def close_deleted(self, *, at_once: bool = False) -> None:
-        """Close the files that were deleted and have no user (DESCRIPTOR-5). `at_once`: also shortly after another call."""
+        """Close the files that were deleted and have no user (DESCRIPTOR-5). `at_once`: also
+        shortly after another call.
+        """
         if not at_once and time.monotonic() < self._close_due_s:
             return
         with self._mutex:
@@ -172,7 +193,9 @@ class Handles:
         self.forget()
 
     def forget(self, directory: str | None = None) -> None:
-        """Close the files of this directory (None: all files); a file in use closes when its last user releases it."""
+        """Close the files of this directory (None: all files); a file in use closes when its last
+        user releases it.
+        """
         with self._mutex:
             self._forget_count += 1
             for key in [key for key in self._open if directory is None or key[0] == directory]:

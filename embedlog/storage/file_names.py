@@ -1,8 +1,11 @@
-"""Names of files in a partition directory: Kafka's and embedlog's (format.md 2.1; `docs/layout.md`).
+"""Names of files in a partition directory: Kafka's and embedlog's (format.md 2.1;
+`docs/layout.md`).
 
 FILENAME-1  a segment's base offset has twenty digits; its files differ only in the suffix
-FILENAME-2  embedlog's own names neither start with a digit nor end in a suffix of Kafka's, so a broker ignores them
-FILENAME-3  the names are listed completely: another name shows a foreign directory, and a file of that name is never removed
+FILENAME-2  embedlog's own names neither start with a digit nor end in a suffix of Kafka's, so a
+    broker ignores them
+FILENAME-3  the names are listed completely: another name shows a foreign directory, and a file of
+    that name is never removed
 """
 
 from __future__ import annotations
@@ -59,17 +62,34 @@ CACHES: Final = (RECOVERY_POINTS, HIGH_WATERMARKS, CLEANER)
 
 _OF_PARTITION: Final = frozenset(
     (LOCK, PAGE, SYNC_LOCK, DURABLE, MANIFEST, DIRTY, PROMISE, EPOCHS, PARTITION_METADATA)
-)  # fmt: skip
-_OF_DIRECTORY: Final = frozenset((
-    TOPICS, OPEN_LOCK, DIRECTORY_LOCK, HOUSEKEEPER, CONTROL, SLOTS, REPLICAS, VISIT, UNFINISHED, SERVER_PROPERTIES,
-    META_PROPERTIES, CLEAN_MARK, RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER,
-))  # fmt: skip
+)
+_OF_DIRECTORY: Final = frozenset(
+    (
+        TOPICS,
+        OPEN_LOCK,
+        DIRECTORY_LOCK,
+        HOUSEKEEPER,
+        CONTROL,
+        SLOTS,
+        REPLICAS,
+        VISIT,
+        UNFINISHED,
+        SERVER_PROPERTIES,
+        META_PROPERTIES,
+        CLEAN_MARK,
+        RECOVERY_POINTS,
+        LOG_STARTS,
+        HIGH_WATERMARKS,
+        CLEANER,
+    )
+)
 _ASIDE: Final = (DELETED, CLEANED, SWAP)
 
 _KEPT_FILE = re.compile(r"embedlog\.(?:(?:digests|poison)-[0-9]{1,20}|cut-[0-9]{1,20}-[0-9]{1,20})")
 _SEGMENT_FILE = re.compile(r"([0-9]{20})(\.[a-z.]+)")
 _NUMBER = re.compile(r"[0-9]{1,20}")
-_TEMPORARY = re.compile(r"(.+?)(?:\.[0-9a-f]{16})?\.tmp")  # temporaries of Kafka and of older embedlog versions have no number
+# temporaries of Kafka and of older embedlog versions have no number
+_TEMPORARY = re.compile(r"(.+?)(?:\.[0-9a-f]{16})?\.tmp")
 _OFFSET_MAX = 2**63 - 1
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9][0-9]{0,9})")
 
@@ -88,7 +108,9 @@ def digests_base(name: str) -> int | None:
 
 
 def base_after(prefix: str, name: str) -> int | None:
-    """The offset in a name of this prefix, None for any other name: a directory may contain foreign names."""
+    """The offset in a name of this prefix, None for any other name: a directory may contain foreign
+    names.
+    """
     number = name.removeprefix(prefix)
     if number == name or not _NUMBER.fullmatch(number) or int(number) > _OFFSET_MAX:
         return None
@@ -111,7 +133,9 @@ def parse(name: str) -> tuple[int, str] | None:
 
 
 def temporary_of(name: str) -> str | None:
-    """The name that a temporary would have replaced (`files.write_atomically`), None for any other name."""
+    """The name that a temporary would have replaced (`files.write_atomically`), None for any other
+    name.
+    """
     match = _TEMPORARY.fullmatch(name)
     if match is None:
         return None
@@ -120,7 +144,9 @@ def temporary_of(name: str) -> str | None:
 
 
 def is_of_partition(name: str) -> bool:
-    """Whether a file of this name belongs to a partition, also a temporary and one that is set aside (FILENAME-3)."""
+    """Whether a file of this name belongs to a partition, also a temporary and one that is set
+    aside (FILENAME-3).
+    """
     return _is_of_partition(temporary_of(name) or name)
 
 
@@ -135,7 +161,9 @@ def _is_of_partition(name: str) -> bool:
 
 
 def is_of_directory(name: str) -> bool:
-    """Whether only a log directory has a file of this name, or its temporary (FILENAME-3). Other programs have `.lock` too."""
+    """Whether only a log directory has a file of this name, or its temporary (FILENAME-3). Other
+    programs have `.lock` too.
+    """
     return (temporary_of(name) or name) in _OF_DIRECTORY
 
 
@@ -151,7 +179,9 @@ def partition_name(topic: str, number: int) -> str:
 
 
 def parse_partition_name(name: str) -> tuple[str, int] | None:
-    """(topic, partition) of a live partition's directory, split at the last "-"; None for every other name."""
+    """(topic, partition) of a live partition's directory, split at the last "-"; None for every
+    other name.
+    """
     match = _PARTITION.fullmatch(name)
     if match is None or match[1] in (".", "..") or len(match[1]) > NAME_LENGTH_MAX:
         return None

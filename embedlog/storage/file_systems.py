@@ -1,6 +1,7 @@
 """Contains the check of the file system of a log directory.
 
-FILESYSTEM-1  a file system without known locks and shared mappings is refused, unless `shared="locks"` accepts that
+FILESYSTEM-1  a file system without known locks and shared mappings is refused, unless
+    `shared="locks"` accepts that
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Final
 from embedlog._native import system
 from embedlog.errors import StorageError, UnsupportedFilesystemError
 
-# f_type of statfs for file systems whose locks and shared mappings hold between processes of one host.
+# f_type of statfs for file systems whose locks and shared mappings hold between processes of one
+# host.
 LOCAL_FILESYSTEMS: Final = {
     0xEF53: "ext4",
     0x58465342: "xfs",
@@ -38,16 +40,22 @@ REMOTE_FILESYSTEMS: Final = {
 
 
 def check_filesystem(path: Path, shared: str) -> None:
-    """Refuse a file system with unreliable locks or mappings, unless `shared="locks"` accepts that."""
+    """Refuse a file system with unreliable locks or mappings, unless `shared="locks"` accepts
+    that.
+    """
     kind = system.filesystem(os.fspath(path))
     if kind < 0:
-        raise StorageError("cannot read the type of the file system", errno=system.errno_of(kind), path=path)
+        raise StorageError(
+            "cannot read the type of the file system", errno=system.errno_of(kind), path=path
+        )
     if kind in LOCAL_FILESYSTEMS or shared == "locks":
         return
     name = REMOTE_FILESYSTEMS.get(kind, f"type 0x{kind:x}")
     raise UnsupportedFilesystemError(
-        f'file system {name} is not known to keep locks and mapped pages between processes; shared="locks" opens it without any'
-        " mapping, by locks alone: that is slower, and a lock that the file system loses can corrupt the log",
+        f"file system {name} is not known to keep locks and mapped pages between processes; "
+        'shared="locks" opens it without any'
+        " mapping, by locks alone: that is slower, and a lock that the file system loses can "
+        "corrupt the log",
         path=path,
         expected="one of " + ", ".join(sorted(LOCAL_FILESYSTEMS.values())),
         found=name,

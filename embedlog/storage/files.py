@@ -1,12 +1,15 @@
-"""Opens, reads, writes, syncs and renames files; each call goes through the C table with its fault hooks.
+"""Opens, reads, writes, syncs and renames files; each call goes through the C table with its fault
+hooks.
 
-FILES-1  every failure is a `StorageError` with errno and path. No other module calls Python's own functions on files
-    (`tests/project/test_raw_calls.py`). A failed sync is never retried here
-FILES-2  a small file changes by temporary, fsync, rename, fsync of the directory: after a crash it is the old or the new one
+FILES-1  every failure is a `StorageError` with errno and path. No other module calls Python's own
+    functions on files (`tests/project/test_raw_calls.py`). A failed sync is never retried here
+FILES-2  a small file changes by temporary, fsync, rename, fsync of the directory: after a crash it
+    is the old or the new one
 FILES-3  this module does not know what the bytes mean
 FILES-4  a descriptor is owned by exactly one object
-FILES-5  a log directory is untrusted input (`docs/layout.md`, security). Only a regular file that is not a link is opened, and
-    the name of a temporary cannot be predicted. No file is read whole that is larger than its kind can be
+FILES-5  a log directory is untrusted input (`docs/layout.md`, security). Only a regular file that
+    is not a link is opened, and the name of a temporary cannot be predicted. No file is read whole
+    that is larger than its kind can be
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ TEMPORARY: Final = ".tmp"
 SYNCS_MAX: Final = 64  # as in api/system.h
 INTERRUPTS_MAX: Final = 1000  # of one call in a row; then the file system is considered broken
 DAMAGED: Final = ".damaged"  # the end of the name of a file that is set aside
-WHOLE_BYTES_MAX: Final = 64 << 20  # limit for a file that is read whole: checkpoints of 100,000 partitions use a third of it
+# limit for a file that is read whole: checkpoints of 100,000 partitions use a third of it
+WHOLE_BYTES_MAX: Final = 64 << 20
 
 
 def checked(code: int, path: str | os.PathLike[str], verb: str) -> int:
@@ -49,16 +53,24 @@ def checked(code: int, path: str | os.PathLike[str], verb: str) -> int:
 
 
 def open_file(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
-    """A descriptor of a regular file, or with O_DIRECTORY of a directory; closed on exec. Raises StorageError."""
+    """A descriptor of a regular file, or with O_DIRECTORY of a directory; closed on exec. Raises
+    StorageError.
+    """
     name = os.fspath(path)
     code = system.open_file(name, flags, mode)
     if code < 0:
-        code = _unless_interrupted(system.open_file, name, flags, mode) if system.errno_of(code) == errno.EINTR else code
+        code = (
+            _unless_interrupted(system.open_file, name, flags, mode)
+            if system.errno_of(code) == errno.EINTR
+            else code
+        )
     return code if code >= 0 else _not_opened(code, path)
 
 
 def _unless_interrupted(call: Callable[..., int], *arguments: object) -> int:
-    """Repeat a call that a signal interrupted. The signal handler has run by then; its exception ends this call."""
+    """Repeat a call that a signal interrupted. The signal handler has run by then; its exception
+    ends this call.
+    """
     for _ in range(INTERRUPTS_MAX):
         if (code := call(*arguments)) >= 0 or system.errno_of(code) != errno.EINTR:
             break
@@ -75,12 +87,21 @@ def _not_opened(code: int, path: str | os.PathLike[str]) -> int:
 
 def _check_regular(found: system.Facts, number: int, path: str | os.PathLike[str]) -> None:
     if not stat.S_ISREG(found.mode):
-        what = next((name for is_one, name in _KINDS.items() if is_one(found.mode)), "something else")
+        what = next(
+            (name for is_one, name in _KINDS.items() if is_one(found.mode)), "something else"
+        )
         raise StorageError("cannot open", errno=number, path=path, expected=_EXPECTED, found=what)
 
 
 _EXPECTED: Final = "a regular file: put it back, or remove this name if it is not of your log"
-_NOT_REGULAR: Final = (errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.ENXIO, errno.ENODEV, errno.EEXIST)
+_NOT_REGULAR: Final = (
+    errno.ELOOP,
+    errno.EISDIR,
+    errno.EINVAL,
+    errno.ENXIO,
+    errno.ENODEV,
+    errno.EEXIST,
+)
 _KINDS: Final[dict[Callable[[int], bool], str]] = {
     stat.S_ISLNK: "a symbolic link",
     stat.S_ISDIR: "a directory",
@@ -91,8 +112,9 @@ _KINDS: Final[dict[Callable[[int], bool], str]] = {
 }
 
 
-# Close a descriptor, if it is one. Errors are ignored: an earlier sync reported them, or the data is lost anyway (close(2)). One
-# call of C: who takes a descriptor out of its field, and closes it then, is not interrupted between both.
+# Close a descriptor, if it is one. Errors are ignored: an earlier sync reported them, or the data
+# is lost anyway (close(2)). One call of C: who takes a descriptor out of its field, and closes it
+# then, is not interrupted between both.
 close: Callable[[int], int] = system.close_at_once
 
 
@@ -119,8 +141,11 @@ def write_all(fd: int, data: Buffer, position: int, path: str | os.PathLike[str]
     checked(system.pwrite(fd, data, position), path, "write")
 
 
-def data_ranges(fd: int, start: int, end: int, path: str | os.PathLike[str] = "") -> Iterator[tuple[int, int]]:
-    """Written ranges between `start` and `end`, as (first byte, end of the range); the gaps are holes.
+def data_ranges(
+    fd: int, start: int, end: int, path: str | os.PathLike[str] = ""
+) -> Iterator[tuple[int, int]]:
+    """Written ranges between `start` and `end`, as (first byte, end of the range); the gaps are
+    holes.
 
     If the file system cannot report holes, everything counts as written. Raises StorageError.
     """
@@ -132,8 +157,11 @@ def data_ranges(fd: int, start: int, end: int, path: str | os.PathLike[str] = ""
             if problem.errno == errno.ENXIO:
                 return  # only a hole up to the end of the file
             if problem.errno != errno.EINVAL:
-                raise StorageError("cannot search for holes", errno=problem.errno, path=path) from problem
-            first, range_end = start, end
+                raise StorageError(
+                    "cannot search for holes", errno=problem.errno, path=path
+                ) from problem
+            first = start
+            range_end = end
         if first >= end:
             return
         yield first, min(range_end, end)
@@ -162,16 +190,24 @@ def truncate(fd: int, size: int, path: str | os.PathLike[str] = "") -> None:
 
 
 def allocate(fd: int, size: int, path: str | os.PathLike[str] = "") -> None:
-    """Reserve blocks, so that a store into a mapping of the file cannot fail because the disk is full."""
+    """Reserve blocks, so that a store into a mapping of the file cannot fail because the disk is
+    full.
+    """
     checked(_unless_interrupted(system.allocate, fd, size), path, "allocate")
 
 
 def rename(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    checked(system.rename(os.fspath(source), os.fspath(target)), source, f"rename to {os.path.basename(os.fspath(target))}")
+    checked(
+        system.rename(os.fspath(source), os.fspath(target)),
+        source,
+        f"rename to {os.path.basename(os.fspath(target))}",
+    )
 
 
 def set_damaged_aside(path: str | os.PathLike[str]) -> str:
-    """Rename a file that cannot be read, so that it counts as absent; its name now. The caller syncs the directory."""
+    """Rename a file that cannot be read, so that it counts as absent; its name now. The caller
+    syncs the directory.
+    """
     kept = os.fspath(path) + DAMAGED
     rename(path, kept)
     return os.path.basename(kept)
@@ -191,7 +227,9 @@ def unlink(path: str | os.PathLike[str], missing_ok: bool = False) -> bool:
 
 
 def directory_mode(file_mode: int) -> int:
-    """Permissions of a directory whose files have `file_mode`: a read permission includes the permission to enter."""
+    """Permissions of a directory whose files have `file_mode`: a read permission includes the
+    permission to enter.
+    """
     return file_mode | (file_mode & 0o444) >> 2
 
 
@@ -214,7 +252,9 @@ def facts(fd: int, path: str | os.PathLike[str] = "") -> system.Facts:
 
 
 def created_ns(fd: int, path: str | os.PathLike[str] = "") -> int | None:
-    """The birth time of an open file, comparable for equality only; None if the file system has none. A copy has a later one."""
+    """The birth time of an open file, comparable for equality only; None if the file system has
+    none. A copy has a later one.
+    """
     return checked(system.created_ns(fd), path, "stat") or None
 
 
@@ -224,7 +264,9 @@ def _never(code: int, path: str | os.PathLike[str]) -> system.Facts:
 
 
 def facts_of(path: str | os.PathLike[str]) -> system.Facts | None:
-    """Facts of a file by its name; None if it is absent. Raises StorageError for a name that `open_file` would refuse."""
+    """Facts of a file by its name; None if it is absent. Raises StorageError for a name that
+    `open_file` would refuse.
+    """
     found = lstat(path)
     if found is not None:
         _check_regular(found, errno.EINVAL, path)
@@ -272,7 +314,9 @@ def _typed(path: str | os.PathLike[str], verb: str) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        raise StorageError(f"cannot {verb}", errno=problem.errno or errno.EIO, path=path) from problem
+        raise StorageError(
+            f"cannot {verb}", errno=problem.errno or errno.EIO, path=path
+        ) from problem
 
 
 def listing(path: str | os.PathLike[str]) -> list[str]:
@@ -283,7 +327,9 @@ def listing(path: str | os.PathLike[str]) -> list[str]:
 
 
 def directories(path: str | os.PathLike[str]) -> list[str]:
-    """Names of the directories in a directory, sorted; links to directories are included. Raises StorageError."""
+    """Names of the directories in a directory, sorted; links to directories are included. Raises
+    StorageError.
+    """
     checked(system.list_hook(os.fspath(path)), path, "list")
     with _typed(path, "list"), os.scandir(path) as entries:
         return sorted(entry.name for entry in entries if entry.is_dir())
@@ -315,14 +361,23 @@ def real_path(path: str | os.PathLike[str]) -> str:
 
 
 def check_size(size: int, most: int, path: str | os.PathLike[str]) -> int:
-    """Check a size before memory is allocated; a sparse file may be larger than its disk. Raises CorruptRecordError."""
+    """Check a size before memory is allocated; a sparse file may be larger than its disk. Raises
+    CorruptRecordError.
+    """
     if size > most:
-        raise CorruptRecordError("the file is too large for its kind", path=path, expected=f"at most {most} bytes", found=size)
+        raise CorruptRecordError(
+            "the file is too large for its kind",
+            path=path,
+            expected=f"at most {most} bytes",
+            found=size,
+        )
     return size
 
 
 def read_bytes(path: str | os.PathLike[str], most: int = WHOLE_BYTES_MAX) -> bytes | None:
-    """The whole of a small file; None if it is absent. Raises CorruptRecordError if it has more than `most` bytes."""
+    """The whole of a small file; None if it is absent. Raises CorruptRecordError if it has more
+    than `most` bytes.
+    """
     try:
         with opened(path) as fd:
             return pread(fd, check_size(facts(fd, path).size, most, path), 0, path)
@@ -344,10 +399,12 @@ def write_atomically(
     beside: Sequence[str | os.PathLike[str]] = (),
     named: bool = True,
 ) -> None:
-    """Replace a small file: temporary, fsync, rename, fsync of the directory (Kafka's CheckpointFile does the same).
+    """Replace a small file: temporary, fsync, rename, fsync of the directory (Kafka's
+    CheckpointFile does the same).
 
-    The directories `beside` are on disk before the rename: they are synced at the same time as the temporary. With `named` false
-    the caller syncs the directory. One writer at a time: the caller holds a lock that covers the file.
+    The directories `beside` are on disk before the rename: they are synced at the same time as the
+    temporary. With `named` false the caller syncs the directory. One writer at a time: the caller
+    holds a lock that covers the file.
     """
     target = os.fspath(path)
     temporary = _temporary_of(target)
@@ -370,13 +427,16 @@ def _sync_together(fd: int, path: str, directories: Sequence[str | os.PathLike[s
         sync(fd, path)
         return
     with contextlib.ExitStack() as kept:
-        others = [kept.enter_context(opened(each, os.O_RDONLY | os.O_DIRECTORY)) for each in directories]
+        others = [
+            kept.enter_context(opened(each, os.O_RDONLY | os.O_DIRECTORY)) for each in directories
+        ]
         for code, synced in zip(_sync_codes([fd, *others]), (path, *directories), strict=True):
             checked(code, synced, "fsync")
 
 
 def stage(path: str | os.PathLike[str], data: bytes, mode: int = 0o666) -> tuple[str, int]:
-    """The first part of `write_atomically`: a temporary beside the file, and its descriptor, which the caller syncs and closes.
+    """The first part of `write_atomically`: a temporary beside the file, and its descriptor, which
+    the caller syncs and closes.
 
     A temporary that is not needed must be removed. `put_in_place` is the other part.
     """
@@ -392,7 +452,8 @@ def stage(path: str | os.PathLike[str], data: bytes, mode: int = 0o666) -> tuple
 
 
 def put_in_place(temporary: str, path: str) -> bool:
-    """Replace a file by a temporary of `stage` that was synced; the name is on disk when this returns.
+    """Replace a file by a temporary of `stage` that was synced; the name is on disk when this
+    returns.
 
     False if the temporary is not there any more: nothing was replaced then.
     """
@@ -412,11 +473,17 @@ def sync_all(fds: Sequence[int]) -> list[bool]:
 
 
 def _sync_codes(fds: Sequence[int]) -> list[int]:
-    return [code for at in range(0, len(fds), SYNCS_MAX) for code in system.sync_all(list(fds[at : at + SYNCS_MAX]))]
+    return [
+        code
+        for at in range(0, len(fds), SYNCS_MAX)
+        for code in system.sync_all(list(fds[at : at + SYNCS_MAX]))
+    ]
 
 
 def remove_temporaries(directory: Path, names: Iterable[str]) -> None:
-    """Remove the unfinished files of `write_atomically`. REQUIRES: no other process writes files in this directory."""
+    """Remove the unfinished files of `write_atomically`. REQUIRES: no other process writes files in
+    this directory.
+    """
     for name in names:
         if file_names.temporary_of(name) is not None and not is_directory(directory / name):
             unlink(directory / name, missing_ok=True)

@@ -1,10 +1,15 @@
-"""Identity of topics and log directories: partition.metadata, meta.properties, and the clean-shutdown mark.
+"""Identity of topics and log directories: partition.metadata, meta.properties, and the
+clean-shutdown mark.
 
-IDENTITY-1  an identity is a UUID of 16 bytes, written as 22 characters; topic ids and directory ids are never generated twice
-IDENTITY-2  properties that another version or a broker wrote beside the known ones are kept when a file is rewritten
-IDENTITY-3  the clean mark is written in place, as Kafka does: only its existence counts, its content is optional
-IDENTITY-4  embedlog's mark is signed. A broker deletes the mark at its start, and never signs its own. So a signed mark, also in
-    a copy, proves that embedlog closed the directory and that no broker has used it since
+IDENTITY-1  an identity is a UUID of 16 bytes, written as 22 characters; topic ids and directory ids
+    are never generated twice
+IDENTITY-2  properties that another version or a broker wrote beside the known ones are kept when a
+    file is rewritten
+IDENTITY-3  the clean mark is written in place, as Kafka does: only its existence counts, its
+    content is optional
+IDENTITY-4  embedlog's mark is signed. A broker deletes the mark at its start, and never signs its
+    own. So a signed mark, also in a copy, proves that embedlog closed the directory and that no
+    broker has used it since
 """
 
 from __future__ import annotations
@@ -24,7 +29,13 @@ from embedlog._native import codec
 from embedlog.errors import ForeignDirectoryError, UnsupportedFormatError
 from embedlog.storage import files
 from embedlog.storage.checkpoints import WAY_OUT, lines_of, malformed, number_of
-from embedlog.storage.file_names import CLEAN_MARK, INT_MAX, META_PROPERTIES, PARTITION_METADATA, VISIT
+from embedlog.storage.file_names import (
+    CLEAN_MARK,
+    INT_MAX,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    VISIT,
+)
 
 logger = logging.getLogger("embedlog")
 
@@ -33,7 +44,9 @@ _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}")
 _SIGNATURE = "embedlog"
 _VISIT = re.compile(rb"[0-9a-f]{8} [0-9a-f]{8}\n")
 _VISIT_BYTES = 64
-BEFORE_VISITS: Final = 2  # the visit that a manifest names before its partition was loaded; visits have odd numbers, none has 0
+# the visit that a manifest names before its partition was loaded; visits have odd numbers, none has
+# 0
+BEFORE_VISITS: Final = 2
 
 
 def new_id(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
@@ -48,7 +61,9 @@ def new_id(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
 
 
 def id_of_name(name: str) -> str:
-    """An identity derived from the name, always the same: for callers that may not write an id for a topic that has none."""
+    """An identity derived from the name, always the same: for callers that may not write an id for
+    a topic that has none.
+    """
     from hashlib import sha256  # loads OpenSSL
 
     tries = (sha256(f"{number} {name}".encode()).digest() for number in itertools.count())
@@ -61,7 +76,9 @@ def id_text(raw: bytes) -> str:
 
 
 def id_bytes(text: str) -> bytes:
-    """The 16 bytes of an identity. Raises ValueError for any other text, and for the all-zero UUID, which Kafka refuses."""
+    """The 16 bytes of an identity. Raises ValueError for any other text, and for the all-zero UUID,
+    which Kafka refuses.
+    """
     if not _UUID_TEXT.fullmatch(text):
         raise ValueError(f"not the 22 characters of a UUID: {text!r}")
     raw = base64.urlsafe_b64decode(text + "==")
@@ -71,7 +88,9 @@ def id_bytes(text: str) -> bytes:
 
 
 class UnsupportedTopicIdError(UnsupportedFormatError, ForeignDirectoryError):
-    """A partition.metadata of an unsupported version: for a set it is as unreadable as a malformed one (PARTITIONDIRECTORY-3)."""
+    """A partition.metadata of an unsupported version: for a set it is as unreadable as a malformed
+    one (PARTITIONDIRECTORY-3).
+    """
 
 
 def read_topic_id(directory: str | os.PathLike[str]) -> str | None:
@@ -84,14 +103,18 @@ def read_topic_id(directory: str | os.PathLike[str]) -> str | None:
     if data is None:
         return None
     fields = {}
-    for number, (line, name) in enumerate(zip((lines_of(path, data) + ["", ""])[:2], ("version", "topic_id"), strict=True), 1):
+    for number, (line, name) in enumerate(
+        zip((lines_of(path, data) + ["", ""])[:2], ("version", "topic_id"), strict=True), 1
+    ):
         key, colon, value = line.partition(":")
         if key.strip() != name or not colon:
             raise malformed(path, number, f"{name}: …", repr(line))
         fields[name] = value.strip()
     version = number_of(path, 1, fields["version"], INT_MAX)
     if version != 0:
-        raise UnsupportedTopicIdError("version of partition.metadata", path=path, expected=0, found=version)
+        raise UnsupportedTopicIdError(
+            "version of partition.metadata", path=path, expected=0, found=version
+        )
     try:
         id_bytes(fields["topic_id"])
     except ValueError as problem:
@@ -99,15 +122,20 @@ def read_topic_id(directory: str | os.PathLike[str]) -> str | None:
     return fields["topic_id"]
 
 
-def write_topic_id(directory: str | os.PathLike[str], topic_id: str, mode: int = 0o666, *, named: bool = True) -> None:
-    """Write partition.metadata: 43 bytes, no newline at the end. With `named` false the caller syncs the directory."""
+def write_topic_id(
+    directory: str | os.PathLike[str], topic_id: str, mode: int = 0o666, *, named: bool = True
+) -> None:
+    """Write partition.metadata: 43 bytes, no newline at the end. With `named` false the caller
+    syncs the directory.
+    """
     id_bytes(topic_id)
     data = f"version: 0\ntopic_id: {topic_id}".encode()
     files.write_atomically(Path(directory, PARTITION_METADATA), data, mode, named=named)
 
 
 class MetaProperties(NamedTuple):
-    """Content of meta.properties: the identity of a log directory. `others` keeps the unknown properties.
+    """Content of meta.properties: the identity of a log directory. `others` keeps the unknown
+    properties.
 
     `cluster_id` is empty in a file of version 0 without it: brokers before 0.10.1 knew none.
     """
@@ -120,7 +148,9 @@ class MetaProperties(NamedTuple):
 
 
 def read_meta(directory: str | os.PathLike[str]) -> MetaProperties | None:
-    """The identity of a log directory; None if it has no meta.properties yet. Version 0 has broker.id for node.id."""
+    """The identity of a log directory; None if it has no meta.properties yet. Version 0 has
+    broker.id for node.id.
+    """
     path = Path(directory, META_PROPERTIES)
     data = files.read_bytes(path)
     if data is None:
@@ -128,7 +158,9 @@ def read_meta(directory: str | os.PathLike[str]) -> MetaProperties | None:
     found = _parse_properties(lines_of(path, data))
     version = _propertynumber(path, found, "version", "0")
     if version > 1:
-        raise UnsupportedFormatError("version of meta.properties", path=path, expected="0 or 1", found=version)
+        raise UnsupportedFormatError(
+            "version of meta.properties", path=path, expected="0 or 1", found=version
+        )
     node = _propertynumber(path, found, "node.id" if version == 1 else "broker.id", None)
     cluster = found.pop("cluster.id", "")
     if not cluster and version > 0:
@@ -140,13 +172,16 @@ def read_meta(directory: str | os.PathLike[str]) -> MetaProperties | None:
 
 
 def ensure_meta(directory: str | os.PathLike[str], mode: int = 0o666) -> MetaProperties:
-    """The identity of a log directory; missing parts (the file, cluster.id, directory.id) are written, as a newer broker does.
+    """The identity of a log directory; missing parts (the file, cluster.id, directory.id) are
+    written, as a newer broker does.
 
     **Threads and processes**: the caller uses the directory exclusively, or holds its lock.
     """
     meta = read_meta(directory) or MetaProperties(1, new_id(), 1)
     if not meta.cluster_id or meta.directory_id is None:
-        meta = meta._replace(cluster_id=meta.cluster_id or new_id(), directory_id=meta.directory_id or new_id())
+        meta = meta._replace(
+            cluster_id=meta.cluster_id or new_id(), directory_id=meta.directory_id or new_id()
+        )
         write_meta(directory, meta, mode)
     return meta
 
@@ -168,20 +203,28 @@ def _check_directory_id(path: Path, text: str) -> None:
         raw = id_bytes(text)
     except ValueError as problem:
         message = f"directory.id; {WAY_OUT}"
-        raise ForeignDirectoryError(message, path=path, expected="a UUID in base64", found=str(problem)) from None
+        raise ForeignDirectoryError(
+            message, path=path, expected="a UUID in base64", found=str(problem)
+        ) from None
     if raw[:8] == bytes(8) and int.from_bytes(raw[8:]) < 100:
-        raise ForeignDirectoryError(f"directory.id is one that Kafka reserves; {WAY_OUT}", path=path, found=text)
+        raise ForeignDirectoryError(
+            f"directory.id is one that Kafka reserves; {WAY_OUT}", path=path, found=text
+        )
 
 
 def _propertynumber(path: Path, found: dict[str, str], key: str, default: str | None) -> int:
     text = found.pop(key, default)
     if text is None or not _NUMBER.fullmatch(text) or not 0 <= int(text) <= INT_MAX:
-        raise ForeignDirectoryError(f"{key}; {WAY_OUT}", path=path, expected="an integer from 0", found=repr(text))
+        raise ForeignDirectoryError(
+            f"{key}; {WAY_OUT}", path=path, expected="an integer from 0", found=repr(text)
+        )
     return int(text)
 
 
 def _parse_properties(lines: list[str]) -> dict[str, str]:
-    """Parse a Java properties file without line continuations, which a node's identity never has."""
+    """Parse a Java properties file without line continuations, which a node's identity never
+    has.
+    """
     found = {}
     for line in lines:
         line = line.lstrip(" \t\f")
@@ -198,7 +241,11 @@ def _escaped(text: str) -> str:
 
 
 def _unescaped(text: str) -> str:
-    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", lambda each: chr(int(each[1][1:], 16)) if len(each[1]) == 5 else each[1], text)
+    return re.sub(
+        r"\\(u[0-9a-fA-F]{4}|.)",
+        lambda each: chr(int(each[1][1:], 16)) if len(each[1]) == 5 else each[1],
+        text,
+    )
 
 
 # ---- the clean mark ------------------------------------------------------------------------------
@@ -214,21 +261,28 @@ def read_clean_mark(directory: str | os.PathLike[str]) -> int | None:
         return None
     try:
         epoch = json.loads(data)["brokerEpoch"]
-    except (ValueError, KeyError, TypeError, RecursionError):  # older brokers leave an empty file: existence alone counts
+    except (ValueError, KeyError, TypeError, RecursionError):
+        # older brokers leave an empty file: existence alone counts
         return -1
     return epoch if type(epoch) is int else -1
 
 
 def mark_owner(directory: str | os.PathLike[str]) -> bytes | None:
-    """The incarnation that wrote the mark; None without a mark, and for an unsigned mark (a broker's or an old embedlog's)."""
+    """The incarnation that wrote the mark; None without a mark, and for an unsigned mark (a
+    broker's or an old embedlog's).
+    """
     try:
-        return bytes.fromhex(json.loads(files.read_bytes(Path(directory, CLEAN_MARK)) or b"")[_SIGNATURE])
+        return bytes.fromhex(
+            json.loads(files.read_bytes(Path(directory, CLEAN_MARK)) or b"")[_SIGNATURE]
+        )
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
 def read_visit(directory: str | os.PathLike[str]) -> int:
-    """The number of the last visit of a broker to the directory; 0: no visit was detected, -1: the file is damaged."""
+    """The number of the last visit of a broker to the directory; 0: no visit was detected, -1: the
+    file is damaged.
+    """
     path = Path(directory, VISIT)
     data = files.read_bytes(path, _VISIT_BYTES)
     if data is None:
@@ -245,20 +299,29 @@ def note_visit(directory: str | os.PathLike[str], mode: int = 0o666) -> int:
     Older manifests describe the time before it.
     """
     number = b"%08x" % (int.from_bytes(os.urandom(4)) | 1)
-    files.write_atomically(Path(directory, VISIT), b"%s %08x\n" % (number, codec.crc32c(number)), mode)
+    files.write_atomically(
+        Path(directory, VISIT), b"%s %08x\n" % (number, codec.crc32c(number)), mode
+    )
     return int(number, 16)
 
 
 def write_clean_mark(
-    directory: str | os.PathLike[str], broker_epoch: int = -1, mode: int = 0o666, *, incarnation: bytes | None = None
+    directory: str | os.PathLike[str],
+    broker_epoch: int = -1,
+    mode: int = 0o666,
+    *,
+    incarnation: bytes | None = None,
 ) -> None:
     """Write the mark of a clean shutdown; everything else must be on disk before.
 
     `incarnation` signs it (IDENTITY-4).
     """
     path = Path(directory, CLEAN_MARK)
-    content = {"version": 0, "brokerEpoch": broker_epoch} | ({_SIGNATURE: incarnation.hex()} if incarnation else {})
-    files.write_atomically(path, json.dumps(content, separators=(",", ":")).encode(), mode)  # a mark by half is not signed
+    content = {"version": 0, "brokerEpoch": broker_epoch} | (
+        {_SIGNATURE: incarnation.hex()} if incarnation else {}
+    )
+    # a mark by half is not signed
+    files.write_atomically(path, json.dumps(content, separators=(",", ":")).encode(), mode)
 
 
 def remove_clean_mark(directory: str | os.PathLike[str]) -> bool:

@@ -1,11 +1,16 @@
-"""Digests by index interval: a file of embedlog beside each segment, with a record for each entry of its offset index.
+"""Digests by index interval: a file of embedlog beside each segment, with a record for each entry
+of its offset index.
 
-DIGEST-1  Kafka's CRC omits the first 21 bytes of a batch, and cannot distinguish a valid batch from another valid one in its
-    place. The chain digest can. A record contains its value before the batch that an index entry points to
-DIGEST-2  records are made while appending, in step with the index, and whenever a segment is read from its start. Records are
-    compared before they are replaced, so that a new digest never hides an earlier mismatch
-DIGEST-3  a missing, torn or damaged record is skipped: its loss costs time, never data, and hides no damage
-DIGEST-4  records count only if the segment's digest was carried forward from its first byte (DIGESTED)
+DIGEST-1  Kafka's CRC omits the first 21 bytes of a batch, and cannot distinguish a valid batch from
+    another valid one in its place. The chain digest can. A record contains its value before the
+    batch that an index entry points to
+DIGEST-2  records are made while appending, in step with the index, and whenever a segment is read
+    from its start. Records are compared before they are replaced, so that a new digest never hides
+    an earlier mismatch
+DIGEST-3  a missing, torn or damaged record is skipped: its loss costs time, never data, and hides
+    no damage
+DIGEST-4  records count only if the segment's digest was carried forward from its first byte
+    (DIGESTED)
 """
 
 from __future__ import annotations
@@ -31,8 +36,8 @@ OTHERS: Final = "the batch headers of this segment differ from those that were w
 
 
 class State(NamedTuple):
-    """Progress of a comparison: the next record's number, its position, the chain digest there, and the last position that
-    agreed.
+    """Progress of a comparison: the next record's number, its position, the chain digest there, and
+    the last position that agreed.
     """
 
     number: int = 0
@@ -48,18 +53,23 @@ class Records:
         self._file = codec.Digests(fd, base, count)
 
     def seed(self, number: int, position: int) -> State | None:
-        """The state at the batch of an index entry, with the chain digest of all earlier batches; None if its record is not
-        valid.
+        """The state at the batch of an index entry, with the chain digest of all earlier batches;
+        None if its record is not valid.
         """
         found, digest = self._file.at(number, position)
         return State(number + 1, position, digest, position) if _checked(found) else None
 
     def reach(self, state: State, limit: int, end: int) -> int:
-        """The best end of a read from `state`, so that all of it can be compared; 0 if no record helps."""
+        """The best end of a read from `state`, so that all of it can be compared; 0 if no record
+        helps.
+        """
         return _checked(self._file.reach(state.number, state.position, limit, end))
 
-    def compare(self, state: State, data: memoryview, batches: Batches) -> tuple[State, Problem | None]:
-        """Continue the chain over adjacent batches in `data`, and compare it at every record that it passes.
+    def compare(
+        self, state: State, data: memoryview, batches: Batches
+    ) -> tuple[State, Problem | None]:
+        """Continue the chain over adjacent batches in `data`, and compare it at every record that
+        it passes.
 
         With a problem, the state's `agreed` is the end of the bytes that are as written.
         """
@@ -68,7 +78,9 @@ class Records:
         )
         if bad is not None:
             found = f"{bad[2]:016x}" if bad[2] else "no batch starts here"
-            return state._replace(agreed=agreed), Problem(bad[0], OTHERS, f"digest {bad[1]:016x}", found)
+            return state._replace(agreed=agreed), Problem(
+                bad[0], OTHERS, f"digest {bad[1]:016x}", found
+            )
         return State(_checked(number), position, digest, agreed), None
 
 
@@ -80,11 +92,15 @@ def opened(directory: Path, base: int, *, usable: bool = True) -> Iterator[Recor
         yield None
         return
     with files.opened(path) as fd:
-        yield Records(fd, base, min(files.facts(fd, path).size // RECORD_BYTES, _records_max(directory, base)))
+        yield Records(
+            fd, base, min(files.facts(fd, path).size // RECORD_BYTES, _records_max(directory, base))
+        )
 
 
 def _records_max(directory: Path, base: int) -> int:
-    """The most records that a segment can have: one for each batch. The file itself may be of any size, without any blocks."""
+    """The most records that a segment can have: one for each batch. The file itself may be of any
+    size, without any blocks.
+    """
     log = files.facts_of(file_names.segment_path(directory, base, file_names.LOG))
     return min(log.size if log is not None else 0, LOG_BYTES_MAX) // HEADER_SIZE + 1
 
@@ -101,11 +117,13 @@ def record(base: int, number: int, position: int, digest: int) -> bytes:
 
 
 def write(directory: Path, base: int, raw: bytes | bytearray, count: int, mode: int) -> None:
-    """Write records after the first `count` and truncate the rest: on disk before other records are written there.
+    """Write records after the first `count` and truncate the rest: on disk before other records are
+    written there.
 
     REQUIRES the append lock.
     """
-    path, end = file_names.segment_path(directory, base, file_names.DIGESTS), count * RECORD_BYTES + len(raw)
+    path = file_names.segment_path(directory, base, file_names.DIGESTS)
+    end = count * RECORD_BYTES + len(raw)
     with files.opened(path, files.CREATE, mode) as fd:
         shorter = files.facts(fd, path).size > end
         files.write_all(fd, raw, count * RECORD_BYTES, path)

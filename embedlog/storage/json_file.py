@@ -1,6 +1,7 @@
 """Small files of JSON that are replaced as a whole, with a version, a generation and a checksum.
 
-JSONFILE-1  the checksum covers the canonical form of the content: whitespace and the order of keys are irrelevant
+JSONFILE-1  the checksum covers the canonical form of the content: whitespace and the order of keys
+    are irrelevant
 JSONFILE-2  the version is compared before the checksum: a newer one may be computed in another way
 JSONFILE-3  the checksum protects the bytes, not their meaning: the caller checks every value
 """
@@ -18,7 +19,9 @@ from embedlog.errors import ForeignDirectoryError, UnsupportedFormatError
 
 
 class Encoded(NamedTuple):
-    """A value in two forms: canonical for the checksum, and as in the file. Large values keep the forms of their parts."""
+    """A value in two forms: canonical for the checksum, and as in the file. Large values keep the
+    forms of their parts.
+    """
 
     canonical: str
     indented: str
@@ -33,7 +36,9 @@ class Encoded(NamedTuple):
 
 
 class Entries:
-    """An object of a file with many values, sorted by name. A change encodes only its own values. Threads: one at a time."""
+    """An object of a file with many values, sorted by name. A change encodes only its own values.
+    Threads: one at a time.
+    """
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -42,7 +47,8 @@ class Entries:
 
     def put(self, name: str, value: object) -> None:
         """Add or replace a value."""
-        text, encoded = json.dumps(name), Encoded.of(value).nested().nested()
+        text = json.dumps(name)
+        encoded = Encoded.of(value).nested().nested()
         at, there = self._place(name)
         if not there:
             self._names.insert(at, name)
@@ -63,19 +69,27 @@ class Entries:
         """The object as a field of a file."""
         if not self._names:
             return Encoded.of({})
-        return Encoded("{" + ",".join(self._canonical) + "}", "{\n" + ",\n".join(self._indented) + "\n }")
+        return Encoded(
+            "{" + ",".join(self._canonical) + "}", "{\n" + ",\n".join(self._indented) + "\n }"
+        )
 
 
 class JsonFile(NamedTuple):
-    """A kind of such files. `purpose` is the note in the file, `remedy` ends the message of an error."""
+    """A kind of such files. `purpose` is the note in the file, `remedy` ends the message of an
+    error.
+    """
 
     kind: str
     purpose: str
     version: int
     remedy: str
 
-    def encode(self, generation: int, content: Mapping[str, Any], others: Mapping[str, Any]) -> bytes:
-        """The bytes of a file. `others` are fields of a newer version, which are kept. A value may be `Encoded`."""
+    def encode(
+        self, generation: int, content: Mapping[str, Any], others: Mapping[str, Any]
+    ) -> bytes:
+        """The bytes of a file. `others` are fields of a newer version, which are kept. A value may
+        be `Encoded`.
+        """
         document: dict[str, Any] = {
             **others,
             "what": self.purpose,
@@ -84,14 +98,25 @@ class JsonFile(NamedTuple):
             **content,
         }
         canonical = {
-            name: value.canonical if isinstance(value, Encoded) else _canonical(value) for name, value in document.items()
+            name: value.canonical if isinstance(value, Encoded) else _canonical(value)
+            for name, value in document.items()
         }
-        document["checksum"] = _sum("{" + ",".join(f"{json.dumps(name)}:{canonical[name]}" for name in sorted(canonical)) + "}")
+        document["checksum"] = _sum(
+            "{"
+            + ",".join(f"{json.dumps(name)}:{canonical[name]}" for name in sorted(canonical))
+            + "}"
+        )
         lines = (
-            f" {json.dumps(name)}: " + (value.indented if isinstance(value, Encoded) else _indented(value).replace("\n", "\n "))
+            f" {json.dumps(name)}: "
+            + (
+                value.indented
+                if isinstance(value, Encoded)
+                else _indented(value).replace("\n", "\n ")
+            )
             for name, value in document.items()
         )
-        return ("{\n" + ",\n".join(lines) + "\n}\n").encode()  # in ASCII: a name may not be valid UTF-8
+        # in ASCII: a name may not be valid UTF-8
+        return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
     def decode(self, path: Path, data: bytes) -> tuple[int, dict[str, Any]]:
         """Generation and other fields. Raises ForeignDirectoryError, UnsupportedFormatError."""
@@ -100,20 +125,32 @@ class JsonFile(NamedTuple):
             version = document["version"]
             stored = document.pop("checksum")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
-            raise ForeignDirectoryError(f"not a file of {self.kind} ({problem}); {self.remedy}", path=path) from None
+            raise ForeignDirectoryError(
+                f"not a file of {self.kind} ({problem}); {self.remedy}", path=path
+            ) from None
         if version != self.version:
             raise UnsupportedFormatError(
-                "written by a newer embedlog: version", path=path, expected=self.version, found=f"{version!s:.40}"
+                "written by a newer embedlog: version",
+                path=path,
+                expected=self.version,
+                found=f"{version!s:.40}",
             )
         computed = checksum(document)
         if computed != stored:
             raise ForeignDirectoryError(
-                f"damaged, or edited by hand; {self.remedy}", path=path, expected=f"checksum {computed}", found=f"{stored!s:.40}"
+                f"damaged, or edited by hand; {self.remedy}",
+                path=path,
+                expected=f"checksum {computed}",
+                found=f"{stored!s:.40}",
             )
         generation = document.pop("generation", None)
         if type(generation) is not int or generation < 0:
-            raise ForeignDirectoryError(f"{self.kind} without a generation; {self.remedy}", path=path)
-        return generation, {key: value for key, value in document.items() if key not in ("what", "version")}
+            raise ForeignDirectoryError(
+                f"{self.kind} without a generation; {self.remedy}", path=path
+            )
+        return generation, {
+            key: value for key, value in document.items() if key not in ("what", "version")
+        }
 
 
 def checksum(document: Mapping[str, Any]) -> str:

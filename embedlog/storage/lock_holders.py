@@ -1,8 +1,10 @@
-"""Finds the processes that hold a lock, from the kernel's information, for messages only: no decision depends on it.
+"""Finds the processes that hold a lock, from the kernel's information, for messages only: no
+decision depends on it.
 
-LOCKHOLDER-1  an OFD lock names no process, but /proc/PID/fdinfo lists the locks of each descriptor (Linux 4.1)
-LOCKHOLDER-2  processes of another user are not visible without privileges, and a process may end during the search: both give
-    "unknown"
+LOCKHOLDER-1  an OFD lock names no process, but /proc/PID/fdinfo lists the locks of each descriptor
+    (Linux 4.1)
+LOCKHOLDER-2  processes of another user are not visible without privileges, and a process may end
+    during the search: both give "unknown"
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ _LOCK = r"^lock:.*\bOFDLCK\b.*:([0-9]+) [0-9]+ (?:[0-9]+|EOF)$"  # of a text wit
 def held_by(path: str | os.PathLike[str], *, own: int = 0) -> str:
     """The processes that hold an OFD lock on the file, as text for a message; "" if unknown.
 
-    `own`: the locks of the caller itself. This process is named if it holds more, by another opening.
+    `own`: the locks of the caller itself. This process is named if it holds more, by another
+    opening.
     """
     try:
         inode = os.stat(path).st_ino
@@ -36,14 +39,20 @@ def held_by(path: str | os.PathLike[str], *, own: int = 0) -> str:
 
 
 def in_use(message: str, path: Path, *, own: int = 0) -> DirectoryInUseError:
-    """The error of a directory whose lock file is held, with the processes that hold it; `own` as in `held_by`."""
-    return DirectoryInUseError(message, path=path, found=held_by(path, own=own) or "a process that is not visible")
+    """The error of a directory whose lock file is held, with the processes that hold it; `own` as
+    in `held_by`.
+    """
+    return DirectoryInUseError(
+        message, path=path, found=held_by(path, own=own) or "a process that is not visible"
+    )
 
 
 def _counts(name: str, inode: int) -> Iterator[tuple[int, int]]:
     """Each process that holds a lock, with the number of its descriptors that do."""
     for pid in filter(str.isdecimal, _listing("/proc")):
-        count = sum(_holds(pid, fd, inode) for fd in _listing(f"/proc/{pid}/fd") if _leads_to(pid, fd, name))
+        count = sum(
+            _holds(pid, fd, inode) for fd in _listing(f"/proc/{pid}/fd") if _leads_to(pid, fd, name)
+        )
         if count:
             yield int(pid), count
 
@@ -65,6 +74,8 @@ def _leads_to(pid: str, fd: str, name: str) -> bool:
 def _holds(pid: str, fd: str, inode: int) -> bool:
     try:
         with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii", errors="replace") as file:
-            return any(int(found) == inode for found in re.findall(_LOCK, file.read(), re.MULTILINE))
+            return any(
+                int(found) == inode for found in re.findall(_LOCK, file.read(), re.MULTILINE)
+            )
     except OSError:
         return False

@@ -1,8 +1,10 @@
-"""Checks the order of locks while debugging: with EMBEDLOG_DEBUG_LOCKS=1 every thread records the locks that it holds.
+"""Checks the order of locks while debugging: with EMBEDLOG_DEBUG_LOCKS=1 every thread records the
+locks that it holds.
 
-LOCKORDER-1  the order is: open lock, directory, housekeeper, partitions (those of `__transaction_state`, then of
-    `__consumer_offsets`, then of data, in the order of their paths), sync. A thread that takes a lock out of order can deadlock
-    with another process, and OFD locks report no deadlock
+LOCKORDER-1  the order is: open lock, directory, housekeeper, partitions (those of
+    `__transaction_state`, then of `__consumer_offsets`, then of data, in the order of their paths),
+    sync. A thread that takes a lock out of order can deadlock with another process, and OFD locks
+    report no deadlock
 LOCKORDER-2  while disabled, the check costs one comparison per lock
 """
 
@@ -12,8 +14,15 @@ import os
 import threading
 from typing import Final
 
-RANKS: Final = {"embedlog.door": 0, "embedlog.directory": 1, "embedlog.housekeeper": 2, "embedlog.lock": 5, "embedlog.sync": 6}
-INTERNAL: Final = {"__transaction_state": -2, "__consumer_offsets": -1}  # these come before other partitions
+RANKS: Final = {
+    "embedlog.door": 0,
+    "embedlog.directory": 1,
+    "embedlog.housekeeper": 2,
+    "embedlog.lock": 5,
+    "embedlog.sync": 6,
+}
+# these come before other partitions
+INTERNAL: Final = {"__transaction_state": -2, "__consumer_offsets": -1}
 
 enabled: bool = os.environ.get("EMBEDLOG_DEBUG_LOCKS") == "1"
 _thread = threading.local()

@@ -1,8 +1,10 @@
-"""Locks between processes, each with a mutex between threads. A wait has a deadline; its error names the holder.
+"""Locks between processes, each with a mutex between threads. A wait has a deadline; its error
+names the holder.
 
-LOCKFILE-1  an OFD lock ends with its descriptor: a forked child closes inherited ones, so that locks end with the parent
-LOCKFILE-2  a lock file is never unlinked and never renamed over; only users with write permission in its directory can open it
-    (`docs/layout.md`)
+LOCKFILE-1  an OFD lock ends with its descriptor: a forked child closes inherited ones, so that
+    locks end with the parent
+LOCKFILE-2  a lock file is never unlinked and never renamed over; only users with write permission
+    in its directory can open it (`docs/layout.md`)
 """
 
 from __future__ import annotations
@@ -22,26 +24,36 @@ _fork_closes: weakref.WeakSet[LockFile] = weakref.WeakSet()
 
 
 class LoadPendingError(LockTimeoutError):
-    """Another thread of this process loads the files of a partition until the deadline: no failure of the directory."""
+    """Another thread of this process loads the files of a partition until the deadline: no failure
+    of the directory.
+    """
 
 
 def owned(mutex: threading.RLock) -> bool:
-    """Whether this thread holds the mutex. The mutex itself is tested: an interrupt could prevent the update of a variable."""
+    """Whether this thread holds the mutex. The mutex itself is tested: an interrupt could prevent
+    the update of a variable.
+    """
     return bool(mutex._is_owned())  # type: ignore[attr-defined]
 
 
 @scope
 def holding(
-    mutex: threading.RLock, deadline_ns: int, path: str | os.PathLike[str], late: type[LockTimeoutError] = LockTimeoutError
+    mutex: threading.RLock,
+    deadline_ns: int,
+    path: str | os.PathLike[str],
+    late: type[LockTimeoutError] = LockTimeoutError,
 ) -> Iterator[None]:
-    """Hold a mutex, taken before a deadline, never twice by one thread; an interrupt at any point leaves it free.
+    """Hold a mutex, taken before a deadline, never twice by one thread; an interrupt at any point
+    leaves it free.
 
     Raises `late`, and StateError if this thread holds it already.
     """
     if owned(mutex):
         raise StateError("this thread holds the lock already", path=path)
     left_s = max(0.0, (deadline_ns - system.boot_ns()) / 1e9)
-    with Guard(mutex.release, functools.partial(mutex.acquire, timeout=min(left_s, threading.TIMEOUT_MAX))) as taken:
+    with Guard(
+        mutex.release, functools.partial(mutex.acquire, timeout=min(left_s, threading.TIMEOUT_MAX))
+    ) as taken:
         if not taken:
             raise late("lock held by another thread of this process until the deadline", path=path)
         yield
@@ -49,7 +61,10 @@ def holding(
 
 @scope
 def entering(
-    mutex: threading.RLock, deadline_ns: int, path: str | os.PathLike[str], late: type[LockTimeoutError]
+    mutex: threading.RLock,
+    deadline_ns: int,
+    path: str | os.PathLike[str],
+    late: type[LockTimeoutError],
 ) -> Iterator[None]:
     """As `holding`, also for a thread that holds the mutex already. Raises `late`."""
     if owned(mutex):
@@ -62,8 +77,9 @@ def entering(
 def open_lock(path: str | os.PathLike[str], mode: int = 0o666) -> int:
     """A descriptor of a lock file; the file is created if it is absent. Raises StorageError.
 
-    A process that can open a file can lock it. So only users with write access to its directory may read it. The owner of the
-    file removes the permission of all others, also from a file of an older version.
+    A process that can open a file can lock it. So only users with write access to its directory may
+    read it. The owner of the file removes the permission of all others, also from a file of an
+    older version.
     """
     parent = files.lstat(f"{os.path.dirname(path) or os.curdir}/.")
     for users in (0o060, 0o006):
@@ -81,7 +97,8 @@ def open_lock(path: str | os.PathLike[str], mode: int = 0o666) -> int:
 
 
 class LockFile:
-    """An OFD lock on a file that is never unlinked and never renamed over (`docs/protocol.md`, locks).
+    """An OFD lock on a file that is never unlinked and never renamed over (`docs/protocol.md`,
+    locks).
 
     Threads: a mutex protects the descriptor; `hold` may be called from any thread, never nested.
     """
@@ -102,11 +119,15 @@ class LockFile:
         return True
 
     def lock(self, deadline_ns: int, exclusive: bool = True) -> None:
-        """Wait for the lock. Raises LockTimeoutError, which names the holder as far as it is known."""
+        """Wait for the lock. Raises LockTimeoutError, which names the holder as far as it is
+        known.
+        """
         lock_order.taken(self.path)
         code = system.lock_until(self.fd, exclusive, deadline_ns)
         if code == system.TIMED_OUT:
-            raise LockTimeoutError(f"lock not free before the deadline; held by {self.owner()}", path=self.path)
+            raise LockTimeoutError(
+                f"lock not free before the deadline; held by {self.owner()}", path=self.path
+            )
         files.checked(code, self.path, "lock")
 
     def unlock(self) -> None:
@@ -115,22 +136,29 @@ class LockFile:
         lock_order.left(self.path)
 
     def in_place(self) -> bool:
-        """Whether the path still names this file: a directory that was renamed takes its lock file with it."""
-        found, here = files.facts(self.fd, self.path), files.facts_of(self.path)
+        """Whether the path still names this file: a directory that was renamed takes its lock file
+        with it.
+        """
+        found = files.facts(self.fd, self.path)
+        here = files.facts_of(self.path)
         return here is not None and (here.device, here.inode) == (found.device, found.inode)
 
     @scope
     def hold(self, deadline_ns: int) -> Iterator[None]:
-        """Hold the mutex and the exclusive lock: threads that share a descriptor do not exclude each other by the lock alone."""
+        """Hold the mutex and the exclusive lock: threads that share a descriptor do not exclude
+        each other by the lock alone.
+        """
         with holding(self.mutex, deadline_ns, self.path), Guard(self.unlock):
             self.lock(deadline_ns)
             self.sign()
             yield
 
     @scope
-    def hold_while(self, needed: Callable[[], bool], sleep: Callable[[], None], deadline_ns: int) -> Iterator[bool]:
-        """As `hold`, but yields False, without the lock, once it is not `needed` any more; calls `sleep` while another process
-        holds it.
+    def hold_while(
+        self, needed: Callable[[], bool], sleep: Callable[[], None], deadline_ns: int
+    ) -> Iterator[bool]:
+        """As `hold`, but yields False, without the lock, once it is not `needed` any more; calls
+        `sleep` while another process holds it.
         """
         with holding(self.mutex, deadline_ns, self.path), Guard(self.unlock):
             while wanted := needed():
@@ -148,7 +176,9 @@ class LockFile:
         system.pwrite(self.fd, note, 0)
 
     def owner(self) -> str:
-        """The holder, as text for a message: from the kernel, else from the note of the last holder."""
+        """The holder, as text for a message: from the kernel, else from the note of the last
+        holder.
+        """
         if seen := lock_holders.held_by(self.path):
             return seen
         try:
@@ -161,14 +191,18 @@ class LockFile:
         """Close the file, which gives the lock back. Idempotent."""
         lock_order.left(self.path)
         if self.fd >= 0:
-            fd, self.fd = self.fd, -1
+            fd = self.fd
+            self.fd = -1
             files.close(fd)
 
 
 def _after_fork() -> None:
-    """Close the inherited descriptors in a child, or the parent's locks would outlive the parent."""
+    """Close the inherited descriptors in a child, or the parent's locks would outlive the
+    parent.
+    """
     for held in list(_fork_closes):
-        fd, held.fd = held.fd, -1
+        fd = held.fd
+        held.fd = -1
         files.close_inherited(fd)
 
 

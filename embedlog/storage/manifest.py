@@ -1,13 +1,17 @@
-"""The manifest: one record per sealed segment, so that an open reads one file instead of all, and the log start offset.
+"""The manifest: one record per sealed segment, so that an open reads one file instead of all, and
+the log start offset.
 
-MANIFEST-1  everything in it can be recomputed from the segments, except the digest. A digest of a damaged segment hides the
-    damage, so a known digest is compared before it is made again
-MANIFEST-2  it is appended to under the partition's append lock, one record with one write; a torn or damaged record ends it
-MANIFEST-3  the last record of a base offset counts; records of deleted segments remain until the file is rewritten
-MANIFEST-4  a CLOSED record describes the active segment at a clean close, on stable storage; if the file has grown since, it
-    describes the first bytes
-MANIFEST-5  a START record is on stable storage before the log start moves: the checkpoint that a broker reads has no checksum. A
-    manifest with a START record never describes bytes that were truncated or replaced since
+MANIFEST-1  everything in it can be recomputed from the segments, except the digest. A digest of a
+    damaged segment hides the damage, so a known digest is compared before it is made again
+MANIFEST-2  it is appended to under the partition's append lock, one record with one write; a torn
+    or damaged record ends it
+MANIFEST-3  the last record of a base offset counts; records of deleted segments remain until the
+    file is rewritten
+MANIFEST-4  a CLOSED record describes the active segment at a clean close, on stable storage; if the
+    file has grown since, it describes the first bytes
+MANIFEST-5  a START record is on stable storage before the log start moves: the checkpoint that a
+    broker reads has no checksum. A manifest with a START record never describes bytes that were
+    truncated or replaced since
 """
 
 from __future__ import annotations
@@ -25,12 +29,14 @@ from embedlog.storage import file_names, files
 
 MAGIC: Final = b"ELOGMNFT"
 VERSION: Final = 3
-_HEAD = struct.Struct(">8sII16s")  # magic, version, CRC-32C (a flipped bit must not become a newer version), topic id
+# magic, version, CRC-32C (a flipped bit must not become a newer version), topic id
+_HEAD = struct.Struct(">8sII16s")
 HEAD_BYTES: Final = _HEAD.size
-# kind, flags, base, size, next offset, largest timestamp, its offset, digest, entries of the three indexes, created, epoch,
-# digest of the transaction index, smallest timestamp, lateness in ms
+# kind, flags, base, size, next offset, largest timestamp, its offset, digest, entries of the three
+# indexes, created, epoch, digest of the transaction index, smallest timestamp, lateness in ms
 _ENTRY = struct.Struct(">HHqqqqqQIIIqiQqq")
-_ENTRY_2 = struct.Struct(">HHqqqqqQIIIqiQ")  # of version 2, which can be read: without smallest timestamp and lateness
+# of version 2, which can be read: without smallest timestamp and lateness
+_ENTRY_2 = struct.Struct(">HHqqqqqQIIIqiQ")
 _CHECK = struct.Struct(">I")
 ENTRY_BYTES: Final = _ENTRY.size + _CHECK.size
 
@@ -63,7 +69,9 @@ class SegmentInfo(NamedTuple):
     kind: int = SEALED
     transaction_digest: int = 0  # chain over the entries; 0: unknown, or no entries
     min_timestamp: int = -1  # lower bound of all timestamps; -1: unknown
-    lateness_ms: int = 0  # a record is at most this much older than records of earlier batches; valid if min_timestamp is known
+    # a record is at most this much older than records of earlier batches; valid if min_timestamp is
+    # known
+    lateness_ms: int = 0
 
     @property
     def gapless(self) -> bool:
@@ -75,18 +83,26 @@ class SegmentInfo(NamedTuple):
 
 
 def joined_times(infos: Iterable[SegmentInfo]) -> tuple[int, int]:
-    """Smallest timestamp and lateness of adjacent segments; the result also holds for any remaining part of them."""
-    newest, oldest, lateness_ms = -1, EMPTY_MS, 0
+    """Smallest timestamp and lateness of adjacent segments; the result also holds for any remaining
+    part of them.
+    """
+    newest = -1
+    oldest = EMPTY_MS
+    lateness_ms = 0
     for info in infos:
-        lateness_ms = max(lateness_ms, info.lateness_ms, newest - max(info.min_timestamp, 0))  # -1: the result is unknown
-        newest, oldest = max(newest, info.max_timestamp), min(oldest, info.min_timestamp)
+        # -1: the result is unknown
+        lateness_ms = max(lateness_ms, info.lateness_ms, newest - max(info.min_timestamp, 0))
+        newest = max(newest, info.max_timestamp)
+        oldest = min(oldest, info.min_timestamp)
     return oldest, lateness_ms
 
 
 class Start(NamedTuple):
-    """The log start offset, and the unsealed segment that may lack offsets because a broker wrote it (-1: none).
+    """The log start offset, and the unsealed segment that may lack offsets because a broker wrote
+    it (-1: none).
 
-    `visit` is the last visit of a broker to the directory that the manifest includes: after a later visit it proves nothing.
+    `visit` is the last visit of a broker to the directory that the manifest includes: after a later
+    visit it proves nothing.
     """
 
     offset: int
@@ -98,7 +114,9 @@ class Start(NamedTuple):
 
 
 def _first_record(start: Start) -> SegmentInfo:
-    """The start record with a random number: a reader of the previous file detects the replacement."""
+    """The start record with a random number: a reader of the previous file detects the
+    replacement.
+    """
     return start.record()._replace(transaction_digest=int.from_bytes(os.urandom(8)))
 
 
@@ -138,15 +156,19 @@ def _check_of_head(version: int, topic_id: bytes) -> int:
 
 
 class Manifest:
-    """The manifest file of one partition. Threads: any may refresh, while the holder of the append lock appends."""
+    """The manifest file of one partition. Threads: any may refresh, while the holder of the append
+    lock appends.
+    """
 
     def __init__(self, directory: Path, topic_id: bytes, mode: int = 0o666) -> None:
         self.path = directory / file_names.MANIFEST
-        self._topic_id, self._mode = topic_id, mode
+        self._topic_id = topic_id
+        self._mode = mode
         self._mutex = threading.RLock()
         self._read = 0  # bytes of the file that `segments` reflects
         self._inode = 0
-        self._first = b""  # first bytes of the file: a file system may reuse the inode of a removed file
+        # first bytes of the file: a file system may reuse the inode of a removed file
+        self._first = b""
         self._entry = _ENTRY  # record layout of the file's version
         self._size = 0  # of the file; more than `_read` if the rest is torn or damaged
         self.segments: dict[int, SegmentInfo] = {}
@@ -154,7 +176,9 @@ class Manifest:
         self.start: Start | None = None
 
     def refresh(self) -> None:
-        """Read records that others appended; start again if the file was rewritten or belongs to another topic."""
+        """Read records that others appended; start again if the file was rewritten or belongs to
+        another topic.
+        """
         with self._mutex:
             self._refresh()
 
@@ -165,7 +189,11 @@ class Manifest:
         with files.opened(self.path) as fd:
             found = files.facts(fd, self.path)
             same = found.inode == self._inode and found.size >= self._read
-            if not (same and self._read and files.pread(fd, len(self._first), 0, self.path) == self._first):
+            if not (
+                same
+                and self._read
+                and files.pread(fd, len(self._first), 0, self.path) == self._first
+            ):
                 self._forget(found.inode)
             self._size = found.size
             if found.size - self._read < self._entry.size + _CHECK.size and self._read:
@@ -177,7 +205,10 @@ class Manifest:
         self._take(raw)
 
     def _forget(self, inode: int) -> None:
-        self._read, self._inode, self._size, self._entry = 0, inode, 0, _ENTRY
+        self._read = 0
+        self._inode = inode
+        self._size = 0
+        self._entry = _ENTRY
         self.segments = {}
         self.closed = self.start = None
 
@@ -187,7 +218,8 @@ class Manifest:
             if not self._head_is_ours(raw):
                 return
             at = HEAD_BYTES
-        size, infos = self._entry.size + _CHECK.size, []
+        size = self._entry.size + _CHECK.size
+        infos = []
         while at + size <= len(raw):
             info = _unpack(raw[at : at + size], self._entry)
             if info is None:
@@ -205,10 +237,14 @@ class Manifest:
             return False
         if version > VERSION:
             raise UnsupportedFormatError(
-                "the manifest was written by a newer embedlog", path=self.path, expected=f"version {VERSION}", found=version
+                "the manifest was written by a newer embedlog",
+                path=self.path,
+                expected=f"version {VERSION}",
+                found=version,
             )
         self._entry = _ENTRY_2 if version == 2 else _ENTRY
-        return bool(topic_id == self._topic_id and version >= 2)  # an older version is rebuilt: it is a cache
+        # an older version is rebuilt: it is a cache
+        return bool(topic_id == self._topic_id and version >= 2)
 
     def _apply(self, infos: Iterable[SegmentInfo]) -> None:
         """Add records in a new dictionary: another thread may iterate over the present one."""
@@ -223,9 +259,18 @@ class Manifest:
         self.segments = segments
 
     def times_known(self, base: int, size: int, digest: int) -> SegmentInfo | None:
-        """A record of exactly these batches, for its timestamps: batch headers seldom contain the smallest one."""
-        known = (each for each in (self.segments.get(base), self.closed) if each is not None and each.digested)
-        return next((each for each in known if (each.base, each.size, each.digest) == (base, size, digest)), None)
+        """A record of exactly these batches, for its timestamps: batch headers seldom contain the
+        smallest one.
+        """
+        known = (
+            each
+            for each in (self.segments.get(base), self.closed)
+            if each is not None and each.digested
+        )
+        return next(
+            (each for each in known if (each.base, each.size, each.digest) == (base, size, digest)),
+            None,
+        )
 
     @property
     def whole(self) -> bool:
@@ -238,7 +283,8 @@ class Manifest:
         return self._read
 
     def begin(self, start: Start) -> None:
-        """Create the manifest of a new log with its first record; the first sync of the log also syncs it.
+        """Create the manifest of a new log with its first record; the first sync of the log also
+        syncs it.
 
         REQUIRES the append lock.
         """
@@ -250,7 +296,9 @@ class Manifest:
         """Append new records after the last good one. REQUIRES the append lock."""
         with self._mutex:
             self._refresh()
-            added = ([] if start == self.start else [start.record()]) + ([] if info is None else [info])
+            added = ([] if start == self.start else [start.record()]) + (
+                [] if info is None else [info]
+            )
             full = self._read > ENTRY_BYTES * (SPARE_RECORDS + 2 * len(self.segments))
             if added and (self._read == 0 or not self.whole or full or self._entry is not _ENTRY):
                 self.rewrite(self._live(start.offset, info), start)
@@ -271,9 +319,12 @@ class Manifest:
         there = [
             each
             for each in self.segments.values()
-            if each.next_offset > start or files.exists(file_names.segment_path(directory, each.base))
+            if each.next_offset > start
+            or files.exists(file_names.segment_path(directory, each.base))
         ]
-        return there + [each for each in ((self.closed if added is None else None), added) if each is not None]
+        return there + [
+            each for each in ((self.closed if added is None else None), added) if each is not None
+        ]
 
     def rewrite(self, infos: Iterable[SegmentInfo], start: Start | None) -> None:
         """Replace the whole file. REQUIRES the append lock."""
@@ -295,20 +346,28 @@ class Manifest:
 
 
 def changed_by_others(manifest: Manifest, visit: int) -> bool:
-    """Whether others may have changed a partition since its manifest was written. `visit`: the last one of the directory.
+    """Whether others may have changed a partition since its manifest was written. `visit`: the last
+    one of the directory.
 
-    Without a manifest they did if there are records, but no file that embedlog makes before or with its first record.
+    Without a manifest they did if there are records, but no file that embedlog makes before or with
+    its first record.
     """
-    start, directory = manifest.start, manifest.path.parent
+    start = manifest.start
+    directory = manifest.path.parent
     written = files.exists(manifest.path)
     if start is not None:
         return start.visit != visit
-    if not written and not any(files.exists(directory / name) for name in (file_names.DIRTY, file_names.DURABLE)):
+    if not written and not any(
+        files.exists(directory / name) for name in (file_names.DIRTY, file_names.DURABLE)
+    ):
         return holds_data(directory)
     return written and visit != 0
 
 
 def holds_data(directory: Path) -> bool:
     """Whether a segment has bytes."""
-    paths = (file_names.segment_path(directory, base) for base in file_names.bases(files.listing(directory)))
+    paths = (
+        file_names.segment_path(directory, base)
+        for base in file_names.bases(files.listing(directory))
+    )
     return any(found.size for path in paths if (found := files.facts_of(path)) is not None)

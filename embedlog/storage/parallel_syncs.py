@@ -1,9 +1,12 @@
 """Puts several partitions, or replicas of one partition, on stable storage at the same time.
 
-PARALLELSYNCS-1  each further one is synced by a thread of its own, so the slowest one determines the time
-PARALLELSYNCS-2  the caller waits until the deadline. One that is not synced then has failed, even if its sync ends later
+PARALLELSYNCS-1  each further one is synced by a thread of its own, so the slowest one determines
+    the time
+PARALLELSYNCS-2  the caller waits until the deadline. One that is not synced then has failed, even
+    if its sync ends later
 PARALLELSYNCS-3  an error belongs to one of them: the others are synced all the same
-PARALLELSYNCS-4  where syncs are fast, threads cost more than they save: partitions of one transaction are then synced one by one
+PARALLELSYNCS-4  where syncs are fast, threads cost more than they save: partitions of one
+    transaction are then synced one by one
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ class _Sync(threading.Thread):
 
     def __init__(self, partition: Syncable, end: int, deadline_ns: int) -> None:
         super().__init__(name="embedlog-sync", daemon=True)
-        self._partition, self._end, self._deadline_ns = partition, end, deadline_ns
+        self._partition = partition
+        self._end = end
+        self._deadline_ns = deadline_ns
         self.problem: BaseException | None = None
         self.spent_ns = 0
 
@@ -50,13 +55,21 @@ class _Sync(threading.Thread):
         """The error of a sync that has ended or is late, else None."""
         self.join(max(0.0, (self._deadline_ns - system.boot_ns()) / 1e9))
         if self.is_alive():
-            return LockTimeoutError("not durable before the deadline", path=self._partition.path, expected=self._end)
+            return LockTimeoutError(
+                "not durable before the deadline", path=self._partition.path, expected=self._end
+            )
         return self.problem
 
 
-def sync_together(due: Sequence[tuple[Syncable, int]], deadline_ns: int) -> list[BaseException | None]:
-    """Put the records below the given ends on stable storage, the first partition in this thread. Errors in the same order."""
-    return [sync.result() if at else sync.problem for at, sync in enumerate(_begun(due, deadline_ns))]
+def sync_together(
+    due: Sequence[tuple[Syncable, int]], deadline_ns: int
+) -> list[BaseException | None]:
+    """Put the records below the given ends on stable storage, the first partition in this thread.
+    Errors in the same order.
+    """
+    return [
+        sync.result() if at else sync.problem for at, sync in enumerate(_begun(due, deadline_ns))
+    ]
 
 
 def _begun(due: Sequence[tuple[Syncable, int]], deadline_ns: int) -> list[_Sync]:
@@ -70,13 +83,18 @@ def _begun(due: Sequence[tuple[Syncable, int]], deadline_ns: int) -> list[_Sync]
 
 
 class TransactionSyncs:
-    """Syncs the partitions of transactions: together where a sync takes long, else one by one. Threads: any."""
+    """Syncs the partitions of transactions: together where a sync takes long, else one by one.
+    Threads: any.
+    """
 
     def __init__(self) -> None:
-        self._shortest_ns = 0  # of the last syncs: a thread that waits for another one makes its own longer
+        # of the last syncs: a thread that waits for another one makes its own longer
+        self._shortest_ns = 0
 
     def sync(self, due: Sequence[tuple[Syncable, int]], deadline_ns: int) -> None:
-        """Put the records below the given ends on stable storage. Raises the first error, after all syncs."""
+        """Put the records below the given ends on stable storage. Raises the first error, after all
+        syncs.
+        """
         if self._shortest_ns < THREADS_FROM_NS or len(due) == 1:
             syncs = [_Sync(partition, end, deadline_ns) for partition, end in due]
             for sync in syncs:

@@ -1,10 +1,12 @@
-"""Lists the processes that have log directories open, with their locks and waits, from the kernel's information.
+"""Lists the processes that have log directories open, with their locks and waits, from the kernel's
+information.
 
 PROCESSLIST-1  nothing of a process is changed or stopped, and no file of the directory is opened
 PROCESSLIST-2  the list is a sample: a process may end, or take a lock, while it is made
-PROCESSLIST-3  files of other users' processes are readable for root only. A lock that no visible process holds is listed
-    without a process id
-PROCESSLIST-4  no process waits for a lock in the kernel (LOCK-2). A wait is seen by the futex on which a thread sleeps
+PROCESSLIST-3  files of other users' processes are readable for root only. A lock that no visible
+    process holds is listed without a process id
+PROCESSLIST-4  no process waits for a lock in the kernel (LOCK-2). A wait is seen by the futex on
+    which a thread sleeps
 """
 
 from __future__ import annotations
@@ -42,14 +44,19 @@ _WAITS = (0, 9)  # FUTEX_WAIT, FUTEX_WAIT_BITSET
 _OPERATION = 0x7F
 _WAITV = struct.Struct("=QQII")  # struct futex_waitv: value, address, flags, reserved
 _WAITV_MAX = 128
-_LOCK = re.compile(r"\b(?:OFDLCK|POSIX|FLOCK) +[A-Z]+ +(READ|WRITE) +-?[0-9]+ ([0-9a-f]+):([0-9a-f]+):([0-9]+) ([0-9]+) ")
+_LOCK = re.compile(
+    r"\b(?:OFDLCK|POSIX|FLOCK) +[A-Z]+ +(READ|WRITE) +-?[0-9]+ ([0-9a-f]+):([0-9a-f]+):([0-9]+) "
+    r"([0-9]+) "
+)
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+) \S+ [0-9]+ +(/.*)")
 _DELETED = " (deleted)"
 
 
 @dataclass(frozen=True)
 class LockDescription:
-    """One lock: its file, its purpose, "shared" or "exclusive", and the first locked byte (slots have one byte each)."""
+    """One lock: its file, its purpose, "shared" or "exclusive", and the first locked byte (slots
+    have one byte each).
+    """
 
     path: str
     purpose: str
@@ -59,7 +66,9 @@ class LockDescription:
 
 @dataclass(frozen=True)
 class WaitDescription:
-    """One wait: the control page of the word on which a thread sleeps, and the event that ends it."""
+    """One wait: the control page of the word on which a thread sleeps, and the event that ends
+    it.
+    """
 
     path: str
     purpose: str
@@ -69,8 +78,9 @@ class WaitDescription:
 class ProcessDescription:
     """One process that has a log directory open.
 
-    `pid`: None if the process is not visible; then only its locks are known. `mode`: "write", "read", or "broker", which holds
-    the directory alone. `waits`: None if the kernel does not permit to see them. `open_files`: descriptors and mappings.
+    `pid`: None if the process is not visible; then only its locks are known. `mode`: "write",
+    "read", or "broker", which holds the directory alone. `waits`: None if the kernel does not
+    permit to see them. `open_files`: descriptors and mappings.
     """
 
     pid: int | None
@@ -89,17 +99,25 @@ class _Mapping(NamedTuple):
     path: str
 
 
-def processes(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[ProcessDescription]:
-    """The processes of this machine that have a log directory open, or one of several directories of a set.
+def processes(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+) -> list[ProcessDescription]:
+    """The processes of this machine that have a log directory open, or one of several directories
+    of a set.
 
-    This process is listed, too. Processes in other containers are not. An absent directory of several has no processes.
-    Raises ForeignDirectoryError, and StorageError for a single directory that is absent.
+    This process is listed, too. Processes in other containers are not. An absent directory of
+    several has no processes. Raises ForeignDirectoryError, and StorageError for a single directory
+    that is absent.
     """
     given = path if isinstance(path, Sequence) and not isinstance(path, str | bytes) else [path]
     places = [place for each in given if (place := _place(each, required=len(given) == 1))]
     pids = sorted(int(name) for name in _names(PROC) if name.isdecimal())
     found = [each for each in (_process(pid, places) for pid in pids) if each is not None]
-    hidden = list((Counter(_all_locks(places)) - Counter(lock for each in found for lock in each.locks)).elements())
+    hidden = list(
+        (
+            Counter(_all_locks(places)) - Counter(lock for each in found for lock in each.locks)
+        ).elements()
+    )
     if hidden:
         found.append(ProcessDescription(None, None, "", _mode(hidden), tuple(hidden), None, 0))
     return found
@@ -120,7 +138,9 @@ def _place(path: str | os.PathLike[str], *, required: bool) -> str:
 def _process(pid: int, places: list[str]) -> ProcessDescription | None:
     """One process; None if it has no file of the directories open, or is not visible."""
     descriptors = [
-        (fd, target) for fd in _names(f"{PROC}/{pid}/fd") if (target := _within(_link(f"{PROC}/{pid}/fd/{fd}"), places))
+        (fd, target)
+        for fd in _names(f"{PROC}/{pid}/fd")
+        if (target := _within(_link(f"{PROC}/{pid}/fd/{fd}"), places))
     ]
     mappings = list(_mappings(pid, places))
     if not descriptors and not mappings:
@@ -132,7 +152,13 @@ def _process(pid: int, places: list[str]) -> ProcessDescription | None:
         for kind, _, _, _, start in _LOCK.findall(_text(f"{PROC}/{pid}/fdinfo/{fd}"))
     ]
     return ProcessDescription(
-        pid, _user(pid), _command(pid), _mode(locks), tuple(locks), _waits(pid, mappings), len(descriptors) + len(mappings)
+        pid,
+        _user(pid),
+        _command(pid),
+        _mode(locks),
+        tuple(locks),
+        _waits(pid, mappings),
+        len(descriptors) + len(mappings),
     )
 
 
@@ -223,7 +249,11 @@ def _all_locks(places: list[str]) -> list[LockDescription]:
     files: dict[tuple[int, int, int], str] = {}
     for place in places:
         parts = (name for name in _names(place) if file_names.parse_partition_name(name))
-        inner = (f"{place}/{part}/{name}" for part in parts for name in (file_names.LOCK, file_names.SYNC_LOCK))
+        inner = (
+            f"{place}/{part}/{name}"
+            for part in parts
+            for name in (file_names.LOCK, file_names.SYNC_LOCK)
+        )
         for path in (*(f"{place}/{name}" for name in PURPOSES), *inner):
             try:
                 status = os.stat(path)
@@ -234,7 +264,9 @@ def _all_locks(places: list[str]) -> list[LockDescription]:
     for kind, major, minor, inode, start in _LOCK.findall(_text(f"{PROC}/locks")):
         path = files.get((int(major, 16), int(minor, 16), int(inode)), "")
         if path:
-            found.append(LockDescription(path, PURPOSES[os.path.basename(path)], _KINDS[kind], int(start)))
+            found.append(
+                LockDescription(path, PURPOSES[os.path.basename(path)], _KINDS[kind], int(start))
+            )
     return found
 
 

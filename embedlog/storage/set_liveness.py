@@ -1,17 +1,23 @@
 """Process slots of a set of directories, any of which may fail.
 
-SETLIVENESS-1  a slot begins in the first directory that is usable then, and stays there. Another process may use another first
-    directory, so a slot is looked for in all of them; the nonce identifies it
-SETLIVENESS-2  a slot whose nonce no directory shows has ended, unless a directory is away: then it counts as held, without a
-    heartbeat. Session and transaction timeouts end such a holder
-SETLIVENESS-3  descriptors of a directory that was removed stay open: they still show the slots in it
-SETLIVENESS-4  the holder of a lease whose directory fails takes another one in a directory that is usable. The owner of a
-    transactional id does so with its next registration, and keeps the earlier slot, which records may still name
-SETLIVENESS-5  a directory counts as usable until a call has noticed its loss: a slot begins in the next one then
-SETLIVENESS-6  a slot can name a directory that has left the set. It counts as held, without a heartbeat, for a process that has
-    not opened that directory before. The node of a directory is not used again
-SETLIVENESS-7  a directory can be put back from a copy while it is open. Other processes open the present file, without the slots
-    of the earlier one. Slots begin in the present file, and the holder of an earlier slot takes another one (SETLIVENESS-4)
+SETLIVENESS-1  a slot begins in the first directory that is usable then, and stays there. Another
+    process may use another first directory, so a slot is looked for in all of them; the nonce
+    identifies it
+SETLIVENESS-2  a slot whose nonce no directory shows has ended, unless a directory is away: then it
+    counts as held, without a heartbeat. Session and transaction timeouts end such a holder
+SETLIVENESS-3  descriptors of a directory that was removed stay open: they still show the slots in
+    it
+SETLIVENESS-4  the holder of a lease whose directory fails takes another one in a directory that is
+    usable. The owner of a transactional id does so with its next registration, and keeps the
+    earlier slot, which records may still name
+SETLIVENESS-5  a directory counts as usable until a call has noticed its loss: a slot begins in the
+    next one then
+SETLIVENESS-6  a slot can name a directory that has left the set. It counts as held, without a
+    heartbeat, for a process that has not opened that directory before. The node of a directory is
+    not used again
+SETLIVENESS-7  a directory can be put back from a copy while it is open. Other processes open the
+    present file, without the slots of the earlier one. Slots begin in the present file, and the
+    holder of an earlier slot takes another one (SETLIVENESS-4)
 """
 
 from __future__ import annotations
@@ -37,23 +43,33 @@ class SetLiveness(Liveness):
     """The process slots of a set for one open log. Threads: any."""
 
     def __init__(
-        self, directories: Callable[[], tuple[Mapping[int, Path], bool]], home: Path, mode: int = 0o666, locked: bool = False
+        self,
+        directories: Callable[[], tuple[Mapping[int, Path], bool]],
+        home: Path,
+        mode: int = 0o666,
+        locked: bool = False,
     ) -> None:
         """`directories`: those that are usable now, by node, and whether others are away.
 
         `home` is the first one now, for messages.
         """
         super().__init__(home, mode, locked)
-        self._directories, self._locked = directories, locked
+        self._directories = directories
+        self._locked = locked
         self._each: dict[Path, Liveness] = {}
         self._earlier: list[Liveness] = []  # of files that were replaced (SETLIVENESS-7)
-        self._choosing = threading.RLock()  # a signal handler may end a slot inside of a section of its own thread
+        # a signal handler may end a slot inside of a section of its own thread
+        self._choosing = threading.RLock()
 
     def _in(self, directory: Path) -> Liveness:
         """The slots in the file that a directory has now. Raises StorageError."""
         with self._choosing:
-            known = [each for each in (self._each.get(directory), *self._earlier) if each is not None]
-        present = next((each for each in known if each.path.parent == directory and each.is_of_file()), None)
+            known = [
+                each for each in (self._each.get(directory), *self._earlier) if each is not None
+            ]
+        present = next(
+            (each for each in known if each.path.parent == directory and each.is_of_file()), None
+        )
         with self._choosing:
             before = self._each.get(directory)
             if present is None and (before is None or before in known):
@@ -71,9 +87,13 @@ class SetLiveness(Liveness):
             return [*self._each.values(), *self._earlier]
 
     def _in_first(self, call: Callable[[Liveness, int], T]) -> T:
-        """The result of a call in the first directory in which it succeeds. Raises StorageError (SETLIVENESS-5)."""
+        """The result of a call in the first directory in which it succeeds. Raises StorageError
+        (SETLIVENESS-5).
+        """
         usable, _ = self._directories()
-        problem = StorageError("no directory of the set is usable for a process slot", path=self.path)
+        problem = StorageError(
+            "no directory of the set is usable for a process slot", path=self.path
+        )
         for node, directory in usable.items():
             try:
                 slots = self._in(directory)
@@ -87,7 +107,9 @@ class SetLiveness(Liveness):
     def begin(self) -> ProcessSlot:
         return self._in_first(lambda each, node: each.begin()._replace(node=node))
 
-    def lease(self, *, session_timeout_ms: int, heartbeat_interval_ms: int, max_poll_interval_ms: int) -> Lease:
+    def lease(
+        self, *, session_timeout_ms: int, heartbeat_interval_ms: int, max_poll_interval_ms: int
+    ) -> Lease:
         return self._in_first(
             lambda each, _: each.lease(
                 session_timeout_ms=session_timeout_ms,
@@ -104,7 +126,9 @@ class SetLiveness(Liveness):
         with self._choosing:
             known = [self._each[path] for path in usable.values() if path in self._each]
         with suppress(StorageError):  # the directory that has the slot fails
-            return not usable or any(each.holds(process_slot) and each.is_of_file() for each in known)
+            return not usable or any(
+                each.holds(process_slot) and each.is_of_file() for each in known
+            )
         return False
 
     def end(self, process_slot: ProcessSlot) -> None:
@@ -118,7 +142,8 @@ class SetLiveness(Liveness):
 
     def abandon(self) -> None:
         super().abandon()
-        self._choosing = threading.RLock()  # another thread of the parent may have held it during the fork
+        # another thread of the parent may have held it during the fork
+        self._choosing = threading.RLock()
 
     def slot_state(self, process_slot: ProcessSlot) -> SlotState:
         usable, away = self._directories()
@@ -140,4 +165,5 @@ class SetLiveness(Liveness):
         if ended is not None:
             return ended
         node = process_slot.node
-        return _UNKNOWN if away or (node is not None and node not in usable) else SlotState(False)  # SETLIVENESS-6
+        # SETLIVENESS-6
+        return _UNKNOWN if away or (node is not None and node not in usable) else SlotState(False)

@@ -1,7 +1,10 @@
-"""Tests of applications: logs in memory, faults, a clock, assertions and fixtures for pytest (docs/testing.md).
+"""Tests of applications: logs in memory, faults, a clock, assertions and fixtures for pytest
+(docs/testing.md).
 
-TESTING-1  the import of this package and of its pytest plugin imports no module of the engine; names are imported on first use
-TESTING-2  nothing is replaced by a mock: a test log is a directory with Kafka's files, and every call is the one of production
+TESTING-1  the import of this package and of its pytest plugin imports no module of the engine;
+    names are imported on first use
+TESTING-2  nothing is replaced by a mock: a test log is a directory with Kafka's files, and every
+    call is the one of production
 TESTING-3  every wait has a deadline and is ended by an event, never by the end of a sleep
 """
 

@@ -1,7 +1,8 @@
 """A function that runs in a forked child, and the end of that child by SIGKILL.
 
 KILLED-1  no statement of the child runs after the kill: no `finally`, no destructor, no flush
-KILLED-2  a child that ends in another way fails the test, with its exception; it never returns into the code of the parent
+KILLED-2  a child that ends in another way fails the test, with its exception; it never returns into
+    the code of the parent
 KILLED-3  a child that does not end before the deadline is killed, and fails the test
 """
 
@@ -21,12 +22,15 @@ REPORT_BYTES_MAX: Final = 60_000  # less than a pipe takes without a reader
 
 
 def run_killed(work: Callable[[], object], timeout_s: float, title: str) -> None:
-    """Run `work` in a forked child until SIGKILL ends it. Raises AssertionError if it ends otherwise, or not in time."""
+    """Run `work` in a forked child until SIGKILL ends it. Raises AssertionError if it ends
+    otherwise, or not in time.
+    """
     __tracebackhide__ = True
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads: the child uses nothing of theirs
+        # of a fork beside threads: the child uses nothing of theirs
+        warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
         _run_child(work, writing)
@@ -39,7 +43,10 @@ def run_killed(work: Callable[[], object], timeout_s: float, title: str) -> None
     if not in_time:
         raise AssertionError(f"{title}: the function did not end within {timeout_s:g} s")
     if report or not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL):
-        raise AssertionError(f"{title}: the function ended without reaching this point: {report or f'wait status {status}'}")
+        raise AssertionError(
+            f"{title}: the function ended without reaching this point: "
+            f"{report or f'wait status {status}'}"
+        )
 
 
 def _run_child(work: Callable[[], object], writing: int) -> NoReturn:
@@ -55,8 +62,11 @@ def _run_child(work: Callable[[], object], writing: int) -> NoReturn:
 
 
 def _await_end(pid: int, timeout_s: float) -> tuple[bool, int]:
-    """Whether the child ended in time, and its status. Afterwards it has ended, also after an interrupt of the wait."""
-    in_time, ending = False, os.pidfd_open(pid)
+    """Whether the child ended in time, and its status. Afterwards it has ended, also after an
+    interrupt of the wait.
+    """
+    in_time = False
+    ending = os.pidfd_open(pid)
     try:
         in_time = bool(select.select([ending], [], [], timeout_s)[0])
     finally:
@@ -70,5 +80,6 @@ def _await_end(pid: int, timeout_s: float) -> tuple[bool, int]:
 def _read(reading: int) -> str:
     try:
         return os.read(reading, REPORT_BYTES_MAX).decode(errors="replace")
-    except BlockingIOError:  # a process that the child started has the pipe, and the child wrote nothing
+    except BlockingIOError:
+        # a process that the child started has the pipe, and the child wrote nothing
         return ""

@@ -1,10 +1,14 @@
-"""Faults on request: appends and commits that fail, wait or kill, lost rights of members and producers, rebalances.
+"""Faults on request: appends and commits that fail, wait or kill, lost rights of members and
+producers, rebalances.
 
-FAULTS-1  the error handling is that of production: a fault enters where the system call would fail (INTERPOSER-2). A member or
-    producer that loses its rights loses them in the log
-FAULTS-2  a fault exists inside its `with` block only. A block that ends without its fault fails the test: the test proved nothing
-FAULTS-3  nothing is decided by time: a held append waits for `release`, and `reached` waits for the append
-FAULTS-4  faults of appends and commits are those of this process; other processes that have the log open continue
+FAULTS-1  the error handling is that of production: a fault enters where the system call would fail
+    (INTERPOSER-2). A member or producer that loses its rights loses them in the log
+FAULTS-2  a fault exists inside its `with` block only. A block that ends without its fault fails the
+    test: the test proved nothing
+FAULTS-3  nothing is decided by time: a held append waits for `release`, and `reached` waits for the
+    append
+FAULTS-4  faults of appends and commits are those of this process; other processes that have the log
+    open continue
 """
 
 from __future__ import annotations
@@ -29,7 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Fault", "Faults", "Held", "faults"]
 
-APPEND, MARKER, COMMIT, AFTER = "append", "marker", "commit", "after "
+APPEND = "append"
+MARKER = "marker"
+COMMIT = "commit"
+AFTER = "after "
 KILLED_AT: Final = {
     "before append": APPEND,
     "after append": AFTER + APPEND,
@@ -47,11 +54,24 @@ Effect = Callable[[int], bool]  # given the deadline on the boot clock: whether 
 class Fault:
     """One fault, from the beginning of its block to its end. Threads: any."""
 
-    def __init__(self, title: str, step: str, name: str | None, partition: int | None, times: int | None, effect: Effect) -> None:
-        self._title, self._step, self._name, self._partition = title, step, name, partition
-        self._left, self._effect = times, effect
+    def __init__(
+        self,
+        title: str,
+        step: str,
+        name: str | None,
+        partition: int | None,
+        times: int | None,
+        effect: Effect,
+    ) -> None:
+        self._title = title
+        self._step = step
+        self._name = name
+        self._partition = partition
+        self._left = times
+        self._effect = effect
         self._changed = threading.Condition()
-        self._count, self._healed = 0, False
+        self._count = 0
+        self._healed = False
 
     @property
     def count(self) -> int:
@@ -59,11 +79,15 @@ class Fault:
         return self._count
 
     def reached(self, timeout: float = TIMEOUT_S) -> None:
-        """Wait until the fault has had its effect. `timeout` in seconds. Raises AssertionError after it."""
+        """Wait until the fault has had its effect. `timeout` in seconds. Raises AssertionError
+        after it.
+        """
         __tracebackhide__ = True
         with self._changed:
             if not self._changed.wait_for(lambda: self._count > 0, timeout):
-                raise AssertionError(f"{self._title}: no {self._step} reached it within {timeout:g} s")
+                raise AssertionError(
+                    f"{self._title}: no {self._step} reached it within {timeout:g} s"
+                )
 
     def heal(self) -> None:
         """End the fault before its block ends: a full disk has space again. Idempotent."""
@@ -74,7 +98,9 @@ class Fault:
     # ---- for `Faults` ----------------------------------------------------------------------------
 
     def _applies(self, step: str, name: str, number: int) -> bool:
-        """Whether a step is one of this fault; then it is counted. The log's own topics have faults that name them."""
+        """Whether a step is one of this fault; then it is counted. The log's own topics have faults
+        that name them.
+        """
         every = self._name == EVERY and step in (APPEND, MARKER)
         named = name == self._name or (self._name is None and not name.startswith("__"))
         if not every and (step != self._step or not named or self._partition not in (None, number)):
@@ -91,12 +117,16 @@ class Fault:
     def _check_reached(self, hint: str) -> None:
         __tracebackhide__ = True
         if not self._count:
-            raise AssertionError(f"{self._title}: no {self._step} was made inside the block; {hint}")
+            raise AssertionError(
+                f"{self._title}: no {self._step} was made inside the block; {hint}"
+            )
 
 
 @keywords.checked
 class Held(Fault):
-    """Appends that wait until `release`, as for another process that is stopped inside of an append. Threads: any."""
+    """Appends that wait until `release`, as for another process that is stopped inside of an
+    append. Threads: any.
+    """
 
     def release(self) -> None:
         """Let all waiting appends continue, and all later ones. Idempotent."""
@@ -163,28 +193,41 @@ class Faults:
     ) -> AbstractContextManager[Fault]:
         """The next appends fail: to this topic and partition, or to every topic of the program.
 
-        `error`: an OSError is the failure of the write, which the producer reports as StorageError; None is an I/O error (EIO).
-        Any other exception is raised as it is. `times`: so many attempts fail; None: all inside the block. A producer repeats
-        an attempt after a passing error until `delivery.timeout.ms`, so one failure is visible only in its metrics. In a set
+        `error`: an OSError is the failure of the write, which the producer reports as StorageError;
+        None is an I/O error (EIO). Any other exception is raised as it is. `times`: so many
+        attempts fail; None: all inside the block. A producer repeats an attempt after a passing
+        error until `delivery.timeout.ms`, so one failure is visible only in its metrics. In a set
         another directory takes over.
         """
         failure = _given(error)
         title = f"append_fails({'' if topic is None else repr(topic)})"
-        return self._during(Fault(title, APPEND, topic, partition, times, _raising(failure)), required)
+        return self._during(
+            Fault(title, APPEND, topic, partition, times, _raising(failure)), required
+        )
 
     def disk_full(self, *, required: bool = True) -> AbstractContextManager[Fault]:
-        """Every append fails as on a full disk (ENOSPC), also commits, until the end of the block or `heal()`."""
+        """Every append fails as on a full disk (ENOSPC), also commits, until the end of the block
+        or `heal()`.
+        """
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return self._during(Fault("disk_full()", APPEND, EVERY, None, None, _raising(full)), required)
+        return self._during(
+            Fault("disk_full()", APPEND, EVERY, None, None, _raising(full)), required
+        )
 
     @contextmanager
-    def append_held(self, topic: str | None = None, *, partition: int | None = None, required: bool = True) -> Iterator[Held]:
-        """Appends wait until `release()`, or until the end of the block: the disk, or a stopped process, takes long.
+    def append_held(
+        self, topic: str | None = None, *, partition: int | None = None, required: bool = True
+    ) -> Iterator[Held]:
+        """Appends wait until `release()`, or until the end of the block: the disk, or a stopped
+        process, takes long.
 
-        An append that waits for longer than its timeout fails as for a lock that another process holds, and is repeated.
+        An append that waits for longer than its timeout fails as for a lock that another process
+        holds, and is repeated.
         """
         title = f"append_held({'' if topic is None else repr(topic)})"
-        held = Held(title, APPEND, topic, partition, None, lambda deadline_ns: held._wait(deadline_ns))
+        held = Held(
+            title, APPEND, topic, partition, None, lambda deadline_ns: held._wait(deadline_ns)
+        )
         with self._during(held, required):
             try:
                 yield held
@@ -200,30 +243,46 @@ class Faults:
         times: int | None = None,
         required: bool = True,
     ) -> AbstractContextManager[Fault]:
-        """Each append takes so many seconds longer, in real time. `append_held` decides the same without time."""
-        return self._during(Fault(f"append_slow({seconds:g})", APPEND, topic, partition, times, _delaying(seconds)), required)
+        """Each append takes so many seconds longer, in real time. `append_held` decides the same
+        without time.
+        """
+        return self._during(
+            Fault(f"append_slow({seconds:g})", APPEND, topic, partition, times, _delaying(seconds)),
+            required,
+        )
 
     # ---- commits ---------------------------------------------------------------------------------
 
     def commit_fails(
-        self, name: str, error: Exception | None = None, *, times: int | None = 1, required: bool = True
+        self,
+        name: str,
+        error: Exception | None = None,
+        *,
+        times: int | None = 1,
+        required: bool = True,
     ) -> AbstractContextManager[Fault]:
-        """The next commits fail: of offsets of the group `name`, or of transactions of the transactional id `name`.
+        """The next commits fail: of offsets of the group `name`, or of transactions of the
+        transactional id `name`.
 
         `error` and `times` are as for `append_fails`. Nothing of the commit is written.
         """
         failure = _given(error)
-        return self._during(Fault(f"commit_fails({name!r})", COMMIT, name, None, times, _raising(failure)), required)
+        return self._during(
+            Fault(f"commit_fails({name!r})", COMMIT, name, None, times, _raising(failure)), required
+        )
 
     # ---- members and producers -------------------------------------------------------------------
 
     def fence(self, transactional_id: str) -> None:
-        """Another producer takes over the id: the previous one's next call raises FencedError, and its transaction is aborted."""
+        """Another producer takes over the id: the previous one's next call raises FencedError, and
+        its transaction is aborted.
+        """
         with self._log.producer(transactional_id=transactional_id) as other:
             other.init_transactions()
 
     def rebalance(self, group_id: str) -> None:
-        """Another member joins the group and leaves it: every member must join again, in its next poll.
+        """Another member joins the group and leaves it: every member must join again, in its next
+        poll.
 
         Raises StateError for a group without members that subscribe topics.
         """
@@ -236,7 +295,8 @@ class Faults:
 
     @contextmanager
     def other_member(self, group_id: str, *topics: str) -> Iterator[None]:
-        """Another member of the group polls in a thread of its own, and keeps its share of the partitions; it commits nothing.
+        """Another member of the group polls in a thread of its own, and keeps its share of the
+        partitions; it commits nothing.
 
         The members rebalance at the beginning of the block and at its end.
         """
@@ -259,19 +319,26 @@ class Faults:
                 thread.join()
 
     def expire(self, member: Consumer[Any, Any] | GroupMetadata) -> None:
-        """A consumer has not polled for `max.poll.interval.ms`: it loses its membership and its partitions, as in production.
+        """A consumer has not polled for `max.poll.interval.ms`: it loses its membership and its
+        partitions, as in production.
 
-        Its next commit raises CommitFailedError; its next poll calls `on_lost` and joins again. `member`: a consumer
-        of this process between two polls, or its `group_metadata()`. Raises StateError for one that is no member, or in a poll.
+        Its next commit raises CommitFailedError; its next poll calls `on_lost` and joins again.
+        `member`: a consumer of this process between two polls, or its `group_metadata()`. Raises
+        StateError for one that is no member, or in a poll.
         """
         metadata = member if isinstance(member, GroupMetadata) else member.group_metadata()
         groups = self._log._engine.groups
         found = groups.current(metadata.group_id)
         known = None if found is None else found.members.get(metadata.member_id)
         if known is None or known.process_slot is None:
-            raise StateError(f"the consumer is no member of group {metadata.group_id!r} now: poll until it has partitions")
+            raise StateError(
+                f"the consumer is no member of group {metadata.group_id!r} now: poll until it has "
+                "partitions"
+            )
         if not age_leases(POLL_NS, known.process_slot):
-            raise StateError("the consumer is in a poll, or in another process: it cannot expire here")
+            raise StateError(
+                "the consumer is in a poll, or in another process: it cannot expire here"
+            )
         groups.evict_ended()  # as another member would
 
     # ---- the end of the process ------------------------------------------------------------------
@@ -285,27 +352,35 @@ class Faults:
         nth: int = 1,
         timeout: float = 60.0,
     ) -> None:
-        """Run `work` in a forked child, which opens this log for itself, and end the child with SIGKILL at a point.
+        """Run `work` in a forked child, which opens this log for itself, and end the child with
+        SIGKILL at a point.
 
-        `at`: "after" is when the data is in the log, and the caller does not know it yet. `name`: the topic of the append; the
-        group, or the transactional id, of the commit; None: any of the program. Offsets of a transaction are a commit of their
-        group, which counts after the commit of the transactional id. `nth`: of the times that the point is reached.
-        `work` gets the child's log, and must use no client of this process. `timeout` is in seconds.
-        Raises AssertionError if `work` ends in another way, or not in time, and ConfigError for another point.
+        `at`: "after" is when the data is in the log, and the caller does not know it yet. `name`:
+        the topic of the append; the group, or the transactional id, of the commit; None: any of the
+        program. Offsets of a transaction are a commit of their group, which counts after the commit
+        of the transactional id. `nth`: of the times that the point is reached. `work` gets the
+        child's log, and must use no client of this process. `timeout` is in seconds. Raises
+        AssertionError if `work` ends in another way, or not in time, and ConfigError for another
+        point.
         """
         __tracebackhide__ = True
         step = KILLED_AT.get(at)
         if step is None:
             raise ConfigError("at", expected=" or ".join(map(repr, KILLED_AT)), found=repr(at))
-        config, paths = self._log.config, [each.path for each in self._log._engine.directories]
+        config = self._log.config
+        paths = [each.path for each in self._log._engine.directories]
         settings = {each: getattr(config, each) for each in config.given}
 
         def run() -> None:
             fault = Fault(f"killed at {at}", step, name, None, None, _killing(nth))
             place = paths if len(paths) > 1 else paths[0]
-            with embedlog.open(place, **settings) as log, Faults(log)._during(fault, required=False):
+            with (
+                embedlog.open(place, **settings) as log,
+                Faults(log)._during(fault, required=False),
+            ):
                 work(log)
-                log.close()  # inside the block: it writes what the producers of `work` have not written yet
+                # inside the block: it writes what the producers of `work` have not written yet
+                log.close()
 
         run_killed(run, timeout, f"killed({at!r}{'' if name is None else f', {name!r}'})")
 
@@ -326,7 +401,10 @@ class Faults:
         topics = [] if self._log._engine.closed else self._log.topics()
         if topics and fault._step == APPEND and fault._name not in (None, EVERY, *topics):
             return f"there is no topic {fault._name!r}, only {', '.join(map(repr, topics))}"
-        return "wait there for what the program does (future.result(), flush(), reached()), or give required=False"
+        return (
+            "wait there for what the program does (future.result(), flush(), reached()), or give "
+            "required=False"
+        )
 
 
 def _given(error: Exception | None) -> Exception:
@@ -334,7 +412,9 @@ def _given(error: Exception | None) -> Exception:
     if error is None:
         return OSError(errno.EIO, os.strerror(errno.EIO))
     if not isinstance(error, Exception):
-        raise TypeError(f"error is an exception, such as OSError(errno.ENOSPC, 'full'), not {error!r}")
+        raise TypeError(
+            f"error is an exception, such as OSError(errno.ENOSPC, 'full'), not {error!r}"
+        )
     return error
 
 
@@ -367,7 +447,8 @@ def _raising(error: Exception) -> Effect:
 
 @keywords.checked_call
 def faults(log: Log) -> Faults:
-    """The faults of an open log, for its appends and commits in this process. Several such objects of one log exclude each other.
+    """The faults of an open log, for its appends and commits in this process. Several such objects
+    of one log exclude each other.
 
         with embedlog.testing.open_log({"orders": 1}) as log, log.producer() as producer:
             with embedlog.testing.faults(log).disk_full() as disk:

@@ -1,10 +1,10 @@
 """Log directories in memory for the time of one test.
 
-MEMORY-1  the directory is in `/dev/shm` if that is writable and has `free_bytes_min` free bytes; otherwise in the default folder
-    for temporary files
+MEMORY-1  the directory is in `/dev/shm` if that is writable and has `free_bytes_min` free bytes;
+    otherwise in the default folder for temporary files
 MEMORY-2  the directory is removed at the end of the block, also after an exception
-MEMORY-3  the settings of `open_log` change sizes and threads only: internal topics have one partition, and no thread does
-    housekeeping
+MEMORY-3  the settings of `open_log` change sizes and threads only: internal topics have one
+    partition, and no thread does housekeeping
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["SETTINGS", "memory_directory", "open_log"]
 
 MEMORY: Final = "/dev/shm"  # the tmpfs of POSIX shared memory
-FREE_BYTES_MIN: Final = 64 << 20  # containers have 64 MiB by default; an empty log with one group needs less than 1 MiB
+# containers have 64 MiB by default; an empty log with one group needs less than 1 MiB
+FREE_BYTES_MIN: Final = 64 << 20
 
-# Kafka's names, of a log for one test. No thread of housekeeping: the work of a test is that of its own calls.
+# Kafka's names, of a log for one test. No thread of housekeeping: the work of a test is that of its
+# own calls.
 SETTINGS: Final[Mapping[str, Any]] = {
     "housekeeping": False,
     "offsets.topic.num.partitions": 1,
@@ -41,7 +43,9 @@ def memory_parent(free_bytes_min: int = FREE_BYTES_MIN, memory: str = MEMORY) ->
         found = os.statvfs(memory)
     except OSError:
         return None
-    usable = os.access(memory, os.W_OK | os.X_OK) and found.f_bavail * found.f_frsize >= free_bytes_min
+    usable = (
+        os.access(memory, os.W_OK | os.X_OK) and found.f_bavail * found.f_frsize >= free_bytes_min
+    )
     return memory if usable else None
 
 
@@ -50,8 +54,8 @@ def memory_parent(free_bytes_min: int = FREE_BYTES_MIN, memory: str = MEMORY) ->
 def memory_directory(free_bytes_min: int = FREE_BYTES_MIN) -> Iterator[Path]:
     """An empty directory, in memory if possible; it is removed at the end of the block.
 
-    `free_bytes_min`: bytes that must be free in `/dev/shm`; with less the directory is in the default temporary folder.
-    Raises OSError if neither can be written. **Threads:** any.
+    `free_bytes_min`: bytes that must be free in `/dev/shm`; with less the directory is in the
+    default temporary folder. Raises OSError if neither can be written. **Threads:** any.
     """
     path = Path(tempfile.mkdtemp(prefix="embedlog-test-", dir=memory_parent(free_bytes_min)))
     try:
@@ -70,16 +74,21 @@ def open_log(
 ) -> Iterator[Log]:
     """An open log for one test, in a directory in memory that is removed at the end of the block.
 
-    `topics`: names, or a mapping of names to numbers of partitions. `path`: a directory to use instead, which is kept. `config`
-    has Kafka's names and comes before the settings for tests (`SETTINGS`). Other processes may open `log.path` at the same time.
-    Raises the errors of `embedlog.open` and `create_topic`; at the end those of `Log.close`. **Threads:** any.
+    `topics`: names, or a mapping of names to numbers of partitions. `path`: a directory to use
+    instead, which is kept. `config` has Kafka's names and comes before the settings for tests
+    (`SETTINGS`). Other processes may open `log.path` at the same time. Raises the errors of
+    `embedlog.open` and `create_topic`; at the end those of `Log.close`. **Threads:** any.
 
         with embedlog.testing.open_log({"orders": 3}) as log:
             ...
     """
     import embedlog
 
-    counts = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys([topics] if isinstance(topics, str) else topics, 1)
+    counts = (
+        dict(topics)
+        if isinstance(topics, Mapping)
+        else dict.fromkeys([topics] if isinstance(topics, str) else topics, 1)
+    )
     directory = memory_directory() if path is None else nullcontext(path)
     with directory as place, embedlog.open(place, config={**SETTINGS, **(config or {})}) as log:
         for name, partition_count in counts.items():

@@ -1,8 +1,11 @@
-"""The pytest plugin: fixtures whose names begin with `embedlog_`, and the comparison of lists of records in `assert`.
+"""The pytest plugin: fixtures whose names begin with `embedlog_`, and the comparison of lists of
+records in `assert`.
 
-PYTESTPLUGIN-1  a run that uses no fixture of it imports only this module: neither the engine nor numpy
+PYTESTPLUGIN-1  a run that uses no fixture of it imports only this module: neither the engine nor
+    numpy
 PYTESTPLUGIN-2  every fixture belongs to one test; the log and all clients are closed at its end
-PYTESTPLUGIN-3  the names begin with `embedlog_`, because `log`, `producer` and `consumer` occur in other plugins
+PYTESTPLUGIN-3  the names begin with `embedlog_`, because `log`, `producer` and `consumer` occur in
+    other plugins
 """
 
 from __future__ import annotations
@@ -22,30 +25,42 @@ if TYPE_CHECKING:
 class ConsumerFactory(Protocol):
     """The type of the fixture `embedlog_consumer`."""
 
-    def __call__(self, *topics: str, group_id: str | None = None, **options: Any) -> Consumer[Any, Any]: ...
+    def __call__(
+        self, *topics: str, group_id: str | None = None, **options: Any
+    ) -> Consumer[Any, Any]: ...
 
 
 class RecordsOf(Protocol):
     """The type of the fixture `embedlog_records`."""
 
-    def __call__(self, topic: str, *, partition: int | None = None) -> list[Record[bytes, bytes]]: ...
+    def __call__(
+        self, topic: str, *, partition: int | None = None
+    ) -> list[Record[bytes, bytes]]: ...
 
 
 @pytest.fixture
 def embedlog_topics() -> Mapping[str, int] | Iterable[str]:
-    """Topics of `embedlog_log`, to be overridden: names, or a mapping of names to numbers of partitions."""
+    """Topics of `embedlog_log`, to be overridden: names, or a mapping of names to numbers of
+    partitions.
+    """
     return ()
 
 
 @pytest.fixture
 def embedlog_settings() -> Mapping[str, Any]:
-    """Settings of `embedlog_log`, to be overridden: Kafka's names, as for `embedlog.open(config=…)`."""
+    """Settings of `embedlog_log`, to be overridden: Kafka's names, as for
+    `embedlog.open(config=…)`.
+    """
     return {}
 
 
 @pytest.fixture
-def embedlog_log(embedlog_topics: Mapping[str, int] | Iterable[str], embedlog_settings: Mapping[str, Any]) -> Iterator[Log]:
-    """An open log in memory, with the topics of `embedlog_topics`; its directory, `embedlog_log.path`, is removed afterwards."""
+def embedlog_log(
+    embedlog_topics: Mapping[str, int] | Iterable[str], embedlog_settings: Mapping[str, Any]
+) -> Iterator[Log]:
+    """An open log in memory, with the topics of `embedlog_topics`; its directory,
+    `embedlog_log.path`, is removed afterwards.
+    """
     from embedlog.testing.memory import open_log
 
     with open_log(embedlog_topics, config=embedlog_settings) as log:
@@ -54,21 +69,29 @@ def embedlog_log(embedlog_topics: Mapping[str, int] | Iterable[str], embedlog_se
 
 @pytest.fixture
 def embedlog_producer(embedlog_log: Log) -> Iterator[Producer[bytes, bytes]]:
-    """A producer of `embedlog_log` with default settings; its buffered records are written at the end of the test."""
+    """A producer of `embedlog_log` with default settings; its buffered records are written at the
+    end of the test.
+    """
     with embedlog_log.producer() as producer:
         yield producer
 
 
 @pytest.fixture
 def embedlog_consumer(embedlog_log: Log) -> Iterator[ConsumerFactory]:
-    """A function that makes consumers of `embedlog_log`: `embedlog_consumer("orders", group_id="billing", **options)`.
+    """A function that makes consumers of `embedlog_log`:
+    `embedlog_consumer("orders", group_id="billing", **options)`.
 
-    They start at the first record unless `auto_offset_reset` is given, and are closed at the end of the test.
+    They start at the first record unless `auto_offset_reset` is given, and are closed at the end of
+    the test.
     """
     made: list[Consumer[Any, Any]] = []
 
     def make(*topics: str, group_id: str | None = None, **options: Any) -> Consumer[Any, Any]:
-        made.append(embedlog_log.consumer(*topics, group_id=group_id, **{"auto_offset_reset": "earliest", **options}))
+        made.append(
+            embedlog_log.consumer(
+                *topics, group_id=group_id, **{"auto_offset_reset": "earliest", **options}
+            )
+        )
         return made[-1]
 
     try:
@@ -80,7 +103,9 @@ def embedlog_consumer(embedlog_log: Log) -> Iterator[ConsumerFactory]:
 
 @pytest.fixture
 def embedlog_records(embedlog_log: Log) -> RecordsOf:
-    """A function that returns the present records of a topic: `embedlog_records("orders")`. Open transactions are omitted."""
+    """A function that returns the present records of a topic: `embedlog_records("orders")`. Open
+    transactions are omitted.
+    """
     from embedlog.testing.assertions import records
 
     def records_of(topic: str, *, partition: int | None = None) -> list[Record[bytes, bytes]]:
@@ -91,7 +116,9 @@ def embedlog_records(embedlog_log: Log) -> RecordsOf:
 
 @pytest.fixture
 def embedlog_clock() -> Iterator[Clock]:
-    """The clock of this process, stopped for the time of the test: `embedlog_clock.advance(hours=8)`."""
+    """The clock of this process, stopped for the time of the test:
+    `embedlog_clock.advance(hours=8)`.
+    """
     from embedlog.testing.stopped_clock import clock
 
     with clock() as stopped:
@@ -107,7 +134,9 @@ def embedlog_faults(embedlog_log: Log) -> Faults:
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
-    """The difference of two lists of which one contains records, for `assert embedlog_records("orders") == […]`."""
+    """The difference of two lists of which one contains records, for
+    `assert embedlog_records("orders") == […]`.
+    """
     rows = sys.modules.get("embedlog._native._rows")
     if rows is None or op != "==" or not (isinstance(left, list) and isinstance(right, list)):
         return None

@@ -1,9 +1,13 @@
-"""A clock that a test controls: timestamps, retention, and the expiry of transactions, offsets and polls.
+"""A clock that a test controls: timestamps, retention, and the expiry of transactions, offsets and
+polls.
 
 TESTCLOCK-1  the clock moves by `advance` and `set` only, so a test knows each timestamp
-TESTCLOCK-2  it is the clock of this process and of all its logs; other processes, and the kernel's times of files, are real
-TESTCLOCK-3  waits, locks and heartbeats are real: a test that advances the clock waits for nothing, and expires no running member
-TESTCLOCK-4  the effect of an advance is complete when it returns, except for work of housekeeping: `Log.housekeep` does that
+TESTCLOCK-2  it is the clock of this process and of all its logs; other processes, and the kernel's
+    times of files, are real
+TESTCLOCK-3  waits, locks and heartbeats are real: a test that advances the clock waits for nothing,
+    and expires no running member
+TESTCLOCK-4  the effect of an advance is complete when it returns, except for work of housekeeping:
+    `Log.housekeep` does that
 """
 
 from __future__ import annotations
@@ -55,22 +59,27 @@ class Clock:
         seconds: float = 0,
         milliseconds: float = 0,
     ) -> int:
-        """Let time pass; returns the new time in ms. The parts are added. Raises ValueError for a negative interval,
-        and TypeError for a number without a unit.
+        """Let time pass; returns the new time in ms. The parts are added. Raises ValueError for a
+        negative interval, and TypeError for a number without a unit.
 
-        Timestamps, `retention.ms`, `segment.ms`, `delete.retention.ms`, `offsets.retention.minutes`, `transaction.timeout.ms`
-        and the expiry of ids follow. A consumer between two polls for more than `max.poll.interval.ms` has
-        left its group when this returns. Its next commit raises CommitFailedError, and its next poll joins again.
-        Deletions are work of housekeeping: `log.housekeep()` does it in the caller's thread.
+        Timestamps, `retention.ms`, `segment.ms`, `delete.retention.ms`,
+        `offsets.retention.minutes`, `transaction.timeout.ms` and the expiry of ids follow. A
+        consumer between two polls for more than `max.poll.interval.ms` has left its group when this
+        returns. Its next commit raises CommitFailedError, and its next poll joins again. Deletions
+        are work of housekeeping: `log.housekeep()` does it in the caller's thread.
         """
         if interval is not None and not isinstance(interval, timedelta):
-            raise TypeError(f"interval is a timedelta, not {interval!r}; a number has a unit, such as minutes=5")
+            raise TypeError(
+                f"interval is a timedelta, not {interval!r}; a number has a unit, such as minutes=5"
+            )
         passed = (interval or timedelta()) + timedelta(
             days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
         )
         passed_ms = passed // _MILLISECOND
         if passed_ms < 0:
-            raise ValueError(f"time does not run backwards: {passed}; set() moves the wall clock alone")
+            raise ValueError(
+                f"time does not run backwards: {passed}; set() moves the wall clock alone"
+            )
         self._now_ms += passed_ms
         system.freeze_wall(self._now_ms)
         advance(passed_ms * 1_000_000)
@@ -80,7 +89,8 @@ class Clock:
         return self._now_ms
 
     def set(self, time: datetime | int) -> None:
-        """Set the wall clock alone, also backwards, as an administrator does; timeouts do not change.
+        """Set the wall clock alone, also backwards, as an administrator does; timeouts do not
+        change.
 
         `time`: an aware datetime, or ms since 1970 UTC. Raises ValueError for another one.
         """
@@ -91,10 +101,12 @@ class Clock:
 @keywords.checked_call
 @contextmanager
 def clock(start: datetime | int | None = None) -> Iterator[Clock]:
-    """Stop the clock of this process for the time of the block; afterwards the real time is used again.
+    """Stop the clock of this process for the time of the block; afterwards the real time is used
+    again.
 
-    `start`: an aware datetime, or ms since 1970 UTC; None for the present time. Raises ValueError for another time, StateError
-    inside of another such block. **Threads:** any; the clock is that of the whole process.
+    `start`: an aware datetime, or ms since 1970 UTC; None for the present time. Raises ValueError
+    for another time, StateError inside of another such block. **Threads:** any; the clock is that
+    of the whole process.
 
         with embedlog.testing.clock() as clock:
             clock.advance(hours=8)

@@ -1,4 +1,6 @@
-"""Backups: consistent under writers, rolls, retention and deletion; closed in Kafka's form; never of damage, never half a one."""
+"""Backups: consistent under writers, rolls, retention and deletion; closed in Kafka's form; never
+of damage, never half a one.
+"""
 
 from __future__ import annotations
 
@@ -52,11 +54,20 @@ def _no_fault_left() -> Iterator[None]:
 def fill(log: embedlog.Log, count: int, topic: str = "t") -> None:
     with log.producer(linger_ms=0, batch_size=300) as producer:
         for number in range(count):
-            producer.send(topic, b"value %d" % number, b"k%d" % (number % 20), headers=[("h", b"x")], timestamp_ms=1000 + number)
+            producer.send(
+                topic,
+                b"value %d" % number,
+                b"k%d" % (number % 20),
+                headers=[("h", b"x")],
+                timestamp_ms=1000 + number,
+            )
 
 
 def rows(log: embedlog.Log, topic: str = "t") -> list[Any]:
-    return [(r.partition, r.offset, r.key, r.value, r.headers, r.timestamp_ms) for r in log.scan(topic).records()]
+    return [
+        (r.partition, r.offset, r.key, r.value, r.headers, r.timestamp_ms)
+        for r in log.scan(topic).records()
+    ]
 
 
 def content(directory: Path, read_only: bool = True, topic: str = "t") -> list[Any]:
@@ -71,21 +82,31 @@ def names_below(directory: Path) -> set[str]:
 # ---- the copy --------------------------------------------------------------------------------------------------------
 
 
-def test_the_copy_holds_the_same_and_is_a_closed_log_directory(log: embedlog.Log, tmp_path: Path) -> None:
+def test_the_copy_holds_the_same_and_is_a_closed_log_directory(
+    log: embedlog.Log, tmp_path: Path
+) -> None:
     log.alter_topic("t", {"retention.ms": 10**12})
     log.delete_records({TopicPartition("t", 0): 17})
     target = tmp_path / "copy"
     log.backup(target)
     assert content(target) == rows(log)
     assert (target / ".kafka_cleanshutdown").exists()
-    assert not {".lock", "embedlog.backup", "embedlog.control", "t-0/embedlog.page", "t-0/embedlog.dirty"} & names_below(target)
-    before, after = read_meta(log.path), read_meta(target)
+    assert not {
+        ".lock",
+        "embedlog.backup",
+        "embedlog.control",
+        "t-0/embedlog.page",
+        "t-0/embedlog.dirty",
+    } & names_below(target)
+    before = read_meta(log.path)
+    after = read_meta(target)
     assert before is not None
     assert after is not None
     assert (after.cluster_id, after.node_id) == (before.cluster_id, before.node_id)
     assert after.directory_id not in (None, before.directory_id)
     with embedlog.open(target, config=QUIET) as copy:
-        mine, theirs = copy.describe_topic("t"), log.describe_topic("t")
+        mine = copy.describe_topic("t")
+        theirs = log.describe_topic("t")
         assert (mine.topic_id, mine.config) == (theirs.topic_id, theirs.config)
         assert [each.log_start_offset for each in mine.partitions] == [17, 0]
         assert rows(copy) == rows(log)
@@ -106,7 +127,9 @@ def test_opening_the_copy_reads_no_log(log: embedlog.Log, tmp_path: Path) -> Non
 
 
 def test_what_is_appended_to_a_copy_is_told_from_what_the_original_got(tmp_path: Path) -> None:
-    """A reader of the original that continues in the copy, which has grown past its position, misses nothing in silence."""
+    """A reader of the original that continues in the copy, which has grown past its position,
+    misses nothing in silence.
+    """
     with embedlog.open(tmp_path / "log", config=QUIET) as log:
         log.create_topic("t")
         log.create_topic("empty")
@@ -130,18 +153,24 @@ def test_what_is_appended_to_a_copy_is_told_from_what_the_original_got(tmp_path:
                 consumer.poll(5)
 
 
-def test_sealed_segments_are_byte_for_byte_what_a_close_leaves(log: embedlog.Log, tmp_path: Path) -> None:
+def test_sealed_segments_are_byte_for_byte_what_a_close_leaves(
+    log: embedlog.Log, tmp_path: Path
+) -> None:
     log.backup(tmp_path / "copy")
     log.close()
     for path in sorted((tmp_path / "copy").glob("t-*/*")):
         if path.suffix in (".log", ".index", ".timeindex", ".snapshot"):
-            assert path.read_bytes() == (log.path / path.relative_to(tmp_path / "copy")).read_bytes(), path
+            assert (
+                path.read_bytes() == (log.path / path.relative_to(tmp_path / "copy")).read_bytes()
+            ), path
     for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
         assert (tmp_path / "copy" / name).read_bytes() == (log.path / name).read_bytes()
 
 
 @pytest.mark.kafka
-def test_kafkas_own_dump_log_accepts_the_copy(log: embedlog.Log, tmp_path: Path, dump_log_verify: Callable[..., int]) -> None:
+def test_kafkas_own_dump_log_accepts_the_copy(
+    log: embedlog.Log, tmp_path: Path, dump_log_verify: Callable[..., int]
+) -> None:
     log.backup(tmp_path / "copy")
     assert dump_log_verify(tmp_path / "copy") > 20
 
@@ -185,7 +214,9 @@ def test_a_brokers_directory_is_copied_record_for_record(
         with embedlog.open(tmp_path / "copy", read_only=read_only, config=QUIET) as copy:
             for topic in OF_CLEAN if name == "clean" else OF_UNCLEAN:
                 for isolation in ("read_uncommitted", "read_committed"):
-                    assert consumed(copy, topic, isolation) == wanted(golden_expected(name, topic), isolation), topic
+                    assert consumed(copy, topic, isolation) == wanted(
+                        golden_expected(name, topic), isolation
+                    ), topic
 
 
 @pytest.mark.kafka
@@ -197,10 +228,15 @@ def test_kafkas_own_dump_log_accepts_the_copy_of_a_brokers_directory(
     assert dump_log_verify(tmp_path / "copy", gaps=True) > 5
 
 
-def test_a_broker_that_comes_meanwhile_ends_the_backup(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_broker_that_comes_meanwhile_ends_the_backup(
+    golden_copy: Callable[[str], Path], tmp_path: Path
+) -> None:
     source = golden_copy("clean")
     broker = FakeBroker(source)
-    with embedlog.open(source, read_only=True, config={"lock.timeout.ms": 50}) as log, pytest.raises(DirectoryInUseError):
+    with (
+        embedlog.open(source, read_only=True, config={"lock.timeout.ms": 50}) as log,
+        pytest.raises(DirectoryInUseError),
+    ):
         log.backup(tmp_path / "copy", progress=lambda done, total: broker.start())
     assert not (tmp_path / "copy").exists()
     broker.mark_and_unlock()
@@ -209,7 +245,9 @@ def test_a_broker_that_comes_meanwhile_ends_the_backup(golden_copy: Callable[[st
 # ---- others at work --------------------------------------------------------------------------------------------------
 
 
-def test_writers_in_other_processes_are_not_held_up_and_each_copy_is_a_prefix(nursery: Nursery, tmp_path: Path) -> None:
+def test_writers_in_other_processes_are_not_held_up_and_each_copy_is_a_prefix(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log", config=KEPT, partitions=2)
     writers = [play.enter() for _ in range(2)]
     for number, writer in enumerate(writers):
@@ -219,8 +257,14 @@ def test_writers_in_other_processes_are_not_held_up_and_each_copy_is_a_prefix(nu
             acknowledged = sum(each.high_watermark for each in log.describe_topic("t").partitions)
             log.backup(tmp_path / f"copy-{number}")
             with embedlog.open(tmp_path / f"copy-{number}", read_only=True) as copy:
-                found = [Row(r.offset, r.leader_epoch, r.value) for r in copy.scan("t", partitions=0).records()]
-                assert sum(each.high_watermark for each in copy.describe_topic("t").partitions) >= acknowledged
+                found = [
+                    Row(r.offset, r.leader_epoch, r.value)
+                    for r in copy.scan("t", partitions=0).records()
+                ]
+                assert (
+                    sum(each.high_watermark for each in copy.describe_topic("t").partitions)
+                    >= acknowledged
+                )
             verdict = check({0: found}, {}, ordered=False)
             assert not verdict.violations, verdict
             assert [row.offset for row in found] == list(range(len(found)))
@@ -251,7 +295,9 @@ def test_segments_that_retention_deletes_meanwhile_are_left_out(
     assert not (tmp_path / "copy" / "t-0" / f"{0:020d}.log").exists()
 
 
-def test_a_topic_that_is_deleted_meanwhile_is_left_out_whole(log: embedlog.Log, tmp_path: Path) -> None:
+def test_a_topic_that_is_deleted_meanwhile_is_left_out_whole(
+    log: embedlog.Log, tmp_path: Path
+) -> None:
     log.create_topic("a", 2)
     fill(log, 20, "a")
     log.backup(tmp_path / "copy", progress=deleting(log, "a"))
@@ -264,9 +310,13 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_out_whole(log: embedlog.Log, 
 # ---- damage ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", [3, 12, 30, 70], ids=["base offset", "leader epoch", "checked header", "records"])
+@pytest.mark.parametrize(
+    "where", [3, 12, 30, 70], ids=["base offset", "leader epoch", "checked header", "records"]
+)
 @pytest.mark.parametrize("which", [0, 2, -1], ids=["first", "sealed", "active"])
-def test_damage_is_never_backed_up(log: embedlog.Log, tmp_path: Path, which: int, where: int) -> None:
+def test_damage_is_never_backed_up(
+    log: embedlog.Log, tmp_path: Path, which: int, where: int
+) -> None:
     path = sorted((log.path / "t-1").glob("*.log"))[which]
     good = path.read_bytes()
     path.write_bytes(good[:where] + bytes([good[where] ^ 0x10]) + good[where + 1 :])
@@ -315,8 +365,11 @@ def test_a_damaged_transaction_index_is_made_anew(
 # ---- destinations ----------------------------------------------------------------------------------------------------
 
 
-def test_a_destination_that_holds_something_is_refused_and_left_alone(log: embedlog.Log, tmp_path: Path) -> None:
-    full, file = tmp_path / "full", tmp_path / "file"
+def test_a_destination_that_holds_something_is_refused_and_left_alone(
+    log: embedlog.Log, tmp_path: Path
+) -> None:
+    full = tmp_path / "full"
+    file = tmp_path / "file"
     full.mkdir()
     (full / "mine").write_text("x")
     file.write_text("y")
@@ -369,7 +422,9 @@ def test_progress_tells_bytes_and_may_end_it(log: embedlog.Log, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", ["open", "pwrite", "fsync", "mkdir", "rename", "pread", "list"])
-def test_any_failing_call_is_a_typed_error_and_leaves_nothing(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_failing_call_is_a_typed_error_and_leaves_nothing(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with embedlog.open(tmp_path / "log", config=QUIET) as log:
         log.create_topic("t")
         fill(log, 5)
@@ -394,7 +449,9 @@ def test_any_failing_call_is_a_typed_error_and_leaves_nothing(tmp_path: Path, ki
         log.backup(target)
 
 
-def test_a_crash_in_the_middle_leaves_nothing_that_is_taken_for_a_log(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_crash_in_the_middle_leaves_nothing_that_is_taken_for_a_log(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log", config=KEPT)
     keeper = play.enter()
     for _ in range(40):
@@ -415,12 +472,16 @@ def test_a_crash_in_the_middle_leaves_nothing_that_is_taken_for_a_log(nursery: N
     play.leave(keeper)
 
 
-def test_the_clean_mark_comes_last(log: embedlog.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clean_mark_comes_last(
+    log: embedlog.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = _Copier.finish
 
     def finish(this: _Copier, topics: list[Any]) -> None:
         assert (tmp_path / "copy" / "embedlog.backup").exists()
-        assert not (tmp_path / "copy" / "meta.properties").exists(), "a broker does not start on half a copy"
+        assert not (tmp_path / "copy" / "meta.properties").exists(), (
+            "a broker does not start on half a copy"
+        )
         real(this, topics)
 
     monkeypatch.setattr(_Copier, "finish", finish)

@@ -1,4 +1,6 @@
-"""Topics made one by one, many at once, or only if they are not there: all of them or none, whatever fails on the way."""
+"""Topics made one by one, many at once, or only if they are not there: all of them or none,
+whatever fails on the way.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def test_a_topic_that_is_there_already_can_be_right(log: Any, other: Any) -> Non
     before = other.describe_topic("events")
     for each in (log, other):
         assert each.create_topic("events", 2, {"retention.ms": 5}, exist_ok=True) is False
-        assert each.create_topic("events", 1, exist_ok=True, cleanup_policy="delete") is False, "as it is, also by default"
+        assert each.create_topic("events", 1, exist_ok=True, cleanup_policy="delete") is False, (
+            "as it is, also by default"
+        )
     assert log.describe_topic("events") == before, "it stays as it is"
     with pytest.raises(e.TopicExistsError, match="exist_ok=True"):
         log.create_topic("events", 2)
@@ -30,7 +34,9 @@ def test_a_topic_that_is_there_already_can_be_right(log: Any, other: Any) -> Non
         log.create_topic("events", exist_ok=True, config={"nothing": 1})
 
 
-def test_a_topic_that_somebody_makes_meanwhile_is_right_too(log: Any, other: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_somebody_makes_meanwhile_is_right_too(
+    log: Any, other: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between the look without the lock and the look with it."""
     looked: list[str] = []
     is_live = log._topics._is_live
@@ -47,12 +53,18 @@ def test_a_topic_that_somebody_makes_meanwhile_is_right_too(log: Any, other: Any
     assert log.describe_topic("events").partition_count == 4
 
 
-def test_a_topic_that_contradicts_the_call_is_refused_with_all_differences(log: Any, other: Any) -> None:
+def test_a_topic_that_contradicts_the_call_is_refused_with_all_differences(
+    log: Any, other: Any
+) -> None:
     log.create_topic("events", 2, retention_ms=5)
     before = tree(log.path)
     with pytest.raises(e.TopicMismatchError) as caught:
         other.create_topic("events", 3, {"retention.ms": 7, "segment.ms": 8}, exist_ok=True)
-    assert caught.value.differences == {"retention.ms": ("7", "5"), "segment.ms": ("8", "604800000"), "partitions": (3, 2)}
+    assert caught.value.differences == {
+        "retention.ms": ("7", "5"),
+        "segment.ms": ("8", "604800000"),
+        "partitions": (3, 2),
+    }
     assert isinstance(caught.value, e.TopicExistsError)
     assert "partitions: wanted 3, has 2" in str(caught.value)
     with pytest.raises(e.TopicMismatchError):
@@ -83,12 +95,18 @@ def test_many_topics_are_made_in_one_step(log: Any, other: Any) -> None:
         (["x.y", "x_y"], e.InvalidTopicError, "collides"),
         (["x", ""], e.InvalidTopicError, "not a valid topic name"),
         (["x", embedlog.NewTopic("y", 0)], e.InvalidPartitionsError, "found 0"),
-        (["x", embedlog.NewTopic("y", 1, {"segment.byte": 1})], e.ConfigError, "did you mean segment.bytes?"),
+        (
+            ["x", embedlog.NewTopic("y", 1, {"segment.byte": 1})],
+            e.ConfigError,
+            "did you mean segment.bytes?",
+        ),
         ("x", TypeError, "a list of names or NewTopics: ['x']"),
         (["x", 5], TypeError, "not int"),
     ],
 )
-def test_one_topic_that_cannot_be_is_none_of_them(log: Any, topics: Any, error: type[Exception], text: str) -> None:
+def test_one_topic_that_cannot_be_is_none_of_them(
+    log: Any, topics: Any, error: type[Exception], text: str
+) -> None:
     before = tree(log.path)
     with pytest.raises(error) as caught:
         log.create_topics(topics)

@@ -22,7 +22,9 @@ from embedlog.storage.call_deadline import bounded_waits
 @pytest.fixture
 def directories(tmp_path: Path) -> Iterator[list[LogDirectory]]:
     config = LogConfig(housekeeping=False)
-    engines = [Engine([tmp_path / name], read_only=False, create=True, config=config) for name in "abc"]
+    engines = [
+        Engine([tmp_path / name], read_only=False, create=True, config=config) for name in "abc"
+    ]
     try:
         yield [engine.home for engine in engines]
     finally:
@@ -43,7 +45,9 @@ def jobs_of(directory: LogDirectory) -> DirectoryJobs:
     return DirectoryJobs(directory, closed=lambda: False, ending=lambda: False)
 
 
-def test_each_directory_has_its_flushes_checkpoints_and_times(directories: list[LogDirectory]) -> None:
+def test_each_directory_has_its_flushes_checkpoints_and_times(
+    directories: list[LogDirectory],
+) -> None:
     partitions = [written(directory) for directory in directories]
     for directory, partition in zip(directories, partitions, strict=True):
         later = partitions[partitions.index(partition) + 1 :]
@@ -58,7 +62,9 @@ def test_each_directory_has_its_flushes_checkpoints_and_times(directories: list[
             jobs.points()
         finally:
             jobs.close()
-        assert checkpoints.read_offsets(directory.path / file_names.RECOVERY_POINTS) == {("t", 0): 1}
+        assert checkpoints.read_offsets(directory.path / file_names.RECOVERY_POINTS) == {
+            ("t", 0): 1
+        }
         assert not files.exists(directories[-1].path / file_names.RECOVERY_POINTS) or not later
 
 

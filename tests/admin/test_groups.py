@@ -1,4 +1,6 @@
-"""Administration of groups: results agree with the log; groups with members are protected; refused calls change nothing."""
+"""Administration of groups: results agree with the log; groups with members are protected; refused
+calls change nothing.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from tests.support.joining import commit, joined, left
 
 CONFIG = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 2}
 START_MS = 1_700_000_000_000
-T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
+U0 = TopicPartition("u", 0)
 
 
 @pytest.fixture
@@ -35,7 +39,9 @@ def log(tmp_path: Path) -> Iterator[embedlog.Log]:
         with opened.producer() as producer:
             for number, count in ((0, 10), (1, 20)):
                 times = [START_MS + each * 1000 for each in range(count)]
-                producer.send_batch("t", [b"x"] * count, partition=number, timestamps_ms=times).result(10)
+                producer.send_batch(
+                    "t", [b"x"] * count, partition=number, timestamps_ms=times
+                ).result(10)
         yield opened
 
 
@@ -45,9 +51,14 @@ def record_count(log: embedlog.Log) -> int:
 
 
 def test_a_group_that_counts_the_batches_of_a_sink_has_no_lag(log: embedlog.Log) -> None:
-    """The offsets are those of Spark's transactional sink: a number of a batch, and the start of each partition."""
+    """The offsets are those of Spark's transactional sink: a number of a batch, and the start of
+    each partition.
+    """
     commit(log, "reader", {T0: 1})  # the topic of offsets exists
-    marks = {TopicPartition("__consumer_offsets", 0): OffsetAndMetadata(6, "query"), T0: OffsetAndMetadata(3)}
+    marks = {
+        TopicPartition("__consumer_offsets", 0): OffsetAndMetadata(6, "query"),
+        T0: OffsetAndMetadata(3),
+    }
     with log.producer(transactional_id="job") as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -62,7 +73,7 @@ def test_a_group_that_counts_the_batches_of_a_sink_has_no_lag(log: embedlog.Log)
     assert [each["records-lag"] for each in of_group["partitions"].values()] == [None, None]
 
 
-# ---- asking ----------------------------------------------------------------------------------------------------------
+# ---- asking --------------------------------------------------------------------------------------
 
 
 def test_a_log_without_groups_has_none(log: embedlog.Log) -> None:
@@ -82,13 +93,21 @@ def test_all_groups_are_listed_in_order(log: embedlog.Log) -> None:
 
 def test_offsets_come_with_note_and_epoch(log: embedlog.Log) -> None:
     commit(log, "g", {T1: OffsetAndMetadata(7, "nöte", 3), T0: 2})
-    assert list(log.group_offsets("g").items()) == [(T0, OffsetAndMetadata(2)), (T1, OffsetAndMetadata(7, "nöte", 3))]
+    assert list(log.group_offsets("g").items()) == [
+        (T0, OffsetAndMetadata(2)),
+        (T1, OffsetAndMetadata(7, "nöte", 3)),
+    ]
 
 
 def test_a_group_that_nobody_joined_is_described(log: embedlog.Log) -> None:
     commit(log, "g", {T0: OffsetAndMetadata(4, "note")})
     found = log.describe_group("g")
-    assert (found.group_id, found.state, found.type, found.protocol_type) == ("g", "Empty", "classic", "")
+    assert (found.group_id, found.state, found.type, found.protocol_type) == (
+        "g",
+        "Empty",
+        "classic",
+        "",
+    )
     assert (found.assignor, found.generation, found.leader, found.members) == (None, 0, None, ())
     assert found.partitions == (GroupPartition("t", 0, OffsetAndMetadata(4, "note"), 10, None),)
     assert found.lag == 6
@@ -99,7 +118,12 @@ def test_a_stable_group_is_described_with_who_reads_what(log: embedlog.Log) -> N
     member = log.describe_group("g").members[0]
     assert member == MemberDescription("a", None, "client-a", "/here", ("t", "u"), (T1,))
     found = log.describe_group("g")
-    assert (found.state, found.protocol_type, found.assignor, found.leader) == ("Stable", "consumer", "range", "a")
+    assert (found.state, found.protocol_type, found.assignor, found.leader) == (
+        "Stable",
+        "consumer",
+        "range",
+        "a",
+    )
     assert found.generation == log._engine.groups.current("g").generation
     assert [each.member_id for each in found.members] == ["a", "b"]
     assert found.partitions == (
@@ -121,7 +145,12 @@ def test_a_group_of_another_kind_is_shown_without_partitions(log: embedlog.Log) 
     with groups.topic.deciding(groups.topic.partition_of("c"), groups.deadline(None)) as decision:
         decision.append([(encode_group_key("c"), encode_group(group))])
     found = log.describe_group("c")
-    assert (found.protocol_type, found.state, found.members[0].assignment, found.partitions) == ("connect", "Stable", (), ())
+    assert (found.protocol_type, found.state, found.members[0].assignment, found.partitions) == (
+        "connect",
+        "Stable",
+        (),
+        (),
+    )
 
 
 def test_a_reader_sees_what_the_writer_has_committed(log: embedlog.Log) -> None:
@@ -130,7 +159,9 @@ def test_a_reader_sees_what_the_writer_has_committed(log: embedlog.Log) -> None:
         assert reader.describe_group("g") == log.describe_group("g")
         commit(log, "g", {T0: 5})
         assert reader.group_offsets("g") == {T0: OffsetAndMetadata(5)}
-        assert reader.reset_group_offsets("g", to="earliest", dry_run=True) == {T0: OffsetAndMetadata(0)}
+        assert reader.reset_group_offsets("g", to="earliest", dry_run=True) == {
+            T0: OffsetAndMetadata(0)
+        }
         for verb in (
             lambda: reader.reset_group_offsets("g", to="earliest"),
             lambda: reader.delete_group("g"),
@@ -156,17 +187,29 @@ def test_what_is_no_group_id_is_refused_by_every_verb(log: embedlog.Log, group_i
             verb()
 
 
-# ---- a broker's groups -----------------------------------------------------------------------------------------------
+# ---- a broker's groups ---------------------------------------------------------------------------
 
 
 def rows_of(text: str) -> list[tuple[str, ...]]:
     """The lines of Kafka's own tool below its heads."""
-    return [tuple(line.split()) for line in text.splitlines() if line and not line.startswith("GROUP ")]
+    return [
+        tuple(line.split()) for line in text.splitlines() if line and not line.startswith("GROUP ")
+    ]
 
 
 def listed(log: embedlog.Log) -> list[tuple[str, ...]]:
     return [
-        (name, each.topic, str(each.partition), str(each.position), str(each.log_end_offset), str(each.lag), "-", "-", "-")
+        (
+            name,
+            each.topic,
+            str(each.partition),
+            str(each.position),
+            str(each.log_end_offset),
+            str(each.lag),
+            "-",
+            "-",
+            "-",
+        )
         for name in log.groups()
         for each in log.describe_group(name).partitions
     ]
@@ -188,12 +231,19 @@ def test_a_brokers_groups_are_shown_as_its_own_tool_lists_them(golden: Path, cle
 
 
 def test_we_go_on_with_a_brokers_groups(golden: Path, golden_copy: Callable[[str], Path]) -> None:
-    """Groups of the older protocol are ours to change; of a newer one only the offsets, and only while it has no members."""
+    """Groups of the older protocol are ours to change; of a newer one only the offsets, and only
+    while it has no members.
+    """
     directory = golden_copy("clean")
     expected = rows_of((golden / "clean" / "expected" / "groups.txt").read_text())
     with embedlog.open(directory) as log:
         assert listed(log) == expected
-        assert log.reset_group_offsets("classic-group", to={"shift": 3})[TopicPartition("client-zstd", 0)].offset == 10
+        assert (
+            log.reset_group_offsets("classic-group", to={"shift": 3})[
+                TopicPartition("client-zstd", 0)
+            ].offset
+            == 10
+        )
         log.reset_group_offsets("new-group", to="latest")
         log.delete_group("transactional-group")
         with pytest.raises(embedlog.InconsistentGroupProtocolError, match="newer protocol"):
@@ -201,16 +251,29 @@ def test_we_go_on_with_a_brokers_groups(golden: Path, golden_copy: Callable[[str
         with pytest.raises(embedlog.InconsistentGroupProtocolError, match="newer protocol"):
             log.delete_group_offsets("new-group", [TopicPartition("client-zstd", 0)])
     with embedlog.open(directory, read_only=True) as log:
-        assert {row[0]: row[3] for row in listed(log)} == {"classic-group": "43", "new-group": "133"}
+        assert {row[0]: row[3] for row in listed(log)} == {
+            "classic-group": "43",
+            "new-group": "133",
+        }
 
 
-def test_a_consumer_goes_on_where_a_brokers_group_has_stopped(golden_copy: Callable[[str], Path]) -> None:
+def test_a_consumer_goes_on_where_a_brokers_group_has_stopped(
+    golden_copy: Callable[[str], Path],
+) -> None:
     """Partitions 0 and 2 were committed at 7 and 40; of partition 1 nothing was."""
     with embedlog.open(golden_copy("clean")) as log:
-        ends = {number: log.describe_topic("client-zstd").partitions[number].log_end_offset for number in range(3)}
+        ends = {
+            number: log.describe_topic("client-zstd").partitions[number].log_end_offset
+            for number in range(3)
+        }
         first: dict[int, int] = {}
-        with log.consumer("client-zstd", group_id="classic-group", auto_offset_reset="earliest") as consumer:
-            while any(consumer.position(tp) < ends[tp.partition] for tp in consumer.assignment()) or not first:
+        with log.consumer(
+            "client-zstd", group_id="classic-group", auto_offset_reset="earliest"
+        ) as consumer:
+            while (
+                any(consumer.position(tp) < ends[tp.partition] for tp in consumer.assignment())
+                or not first
+            ):
                 for record in consumer.poll(10, max_records=100):
                     first.setdefault(record.partition, record.offset)
         assert first == {0: 7, 1: 0, 2: 40}
@@ -220,25 +283,44 @@ def test_a_consumer_goes_on_where_a_brokers_group_has_stopped(golden_copy: Calla
             stranger.poll(10)
 
 
-# ---- resetting -------------------------------------------------------------------------------------------------------
+# ---- resetting -----------------------------------------------------------------------------------
 
 
 def test_a_reset_is_committed_and_told(log: embedlog.Log) -> None:
     commit(log, "g", {T0: OffsetAndMetadata(4, "note", 0), U0: 0})
-    assert log.reset_group_offsets("g", "t", to="latest") == {T0: OffsetAndMetadata(10), T1: OffsetAndMetadata(20)}
-    assert log.group_offsets("g") == {T0: OffsetAndMetadata(10), T1: OffsetAndMetadata(20), U0: OffsetAndMetadata(0)}
+    assert log.reset_group_offsets("g", "t", to="latest") == {
+        T0: OffsetAndMetadata(10),
+        T1: OffsetAndMetadata(20),
+    }
+    assert log.group_offsets("g") == {
+        T0: OffsetAndMetadata(10),
+        T1: OffsetAndMetadata(20),
+        U0: OffsetAndMetadata(0),
+    }
 
 
 @pytest.mark.parametrize(
     ("to", "offsets"),
     [
-        ("earliest", (3, 0)), ("latest", (10, 20)), ("current", (5, 20)), (7, (7, 7)), (15, (10, 15)), (0, (3, 0)),
-        ({"shift": -1}, (4, 19)), ({"shift": 100}, (10, 20)), ({"shift": -100}, (3, 0)),
-        ({"time": START_MS + 8000}, (8, 8)), ({"time": START_MS + 7001}, (8, 8)), ({"time": START_MS}, (3, 0)),
-        (datetime.fromtimestamp(START_MS / 1000 + 15, UTC), (10, 15)), (timedelta(seconds=1), (10, 20)),
-        ("by_duration:P20000D", (3, 0)), ({"duration": "PT1H"}, (10, 20)), ({T0: 6, T1: OffsetAndMetadata(2)}, (6, 2)),
+        ("earliest", (3, 0)),
+        ("latest", (10, 20)),
+        ("current", (5, 20)),
+        (7, (7, 7)),
+        (15, (10, 15)),
+        (0, (3, 0)),
+        ({"shift": -1}, (4, 19)),
+        ({"shift": 100}, (10, 20)),
+        ({"shift": -100}, (3, 0)),
+        ({"time": START_MS + 8000}, (8, 8)),
+        ({"time": START_MS + 7001}, (8, 8)),
+        ({"time": START_MS}, (3, 0)),
+        (datetime.fromtimestamp(START_MS / 1000 + 15, UTC), (10, 15)),
+        (timedelta(seconds=1), (10, 20)),
+        ("by_duration:P20000D", (3, 0)),
+        ({"duration": "PT1H"}, (10, 20)),
+        ({T0: 6, T1: OffsetAndMetadata(2)}, (6, 2)),
     ],
-)  # fmt: skip
+)
 def test_where_a_reset_leads(log: embedlog.Log, to: Any, offsets: tuple[int, int]) -> None:
     commit(log, "g", {T0: 5, T1: 20})
     log.delete_records({T0: 3})
@@ -249,7 +331,9 @@ def test_where_a_reset_leads(log: embedlog.Log, to: Any, offsets: tuple[int, int
     assert log.group_offsets("g") == plan
 
 
-def test_what_lies_outside_is_warned_of(log: embedlog.Log, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_lies_outside_is_warned_of(
+    log: embedlog.Log, caplog: pytest.LogCaptureFixture
+) -> None:
     log.reset_group_offsets("g", T0, to=10)
     assert not caplog.records
     log.reset_group_offsets("g", T0, to=11)
@@ -258,11 +342,22 @@ def test_what_lies_outside_is_warned_of(log: embedlog.Log, caplog: pytest.LogCap
 
 def test_current_stays_what_it_is_even_outside(log: embedlog.Log) -> None:
     commit(log, "g", {T0: 99})
-    assert log.reset_group_offsets("g", "t", to="current") == {T0: OffsetAndMetadata(99), T1: OffsetAndMetadata(20)}
+    assert log.reset_group_offsets("g", "t", to="current") == {
+        T0: OffsetAndMetadata(99),
+        T1: OffsetAndMetadata(20),
+    }
 
 
 @pytest.mark.parametrize(
-    ("topics", "tps"), [("t", [T0, T1]), (T1, [T1]), ([T1, "u"], [T1, U0]), (["t", T0], [T0, T1]), (None, [T0, U0]), ([], [])]
+    ("topics", "tps"),
+    [
+        ("t", [T0, T1]),
+        (T1, [T1]),
+        ([T1, "u"], [T1, U0]),
+        (["t", T0], [T0, T1]),
+        (None, [T0, U0]),
+        ([], []),
+    ],
 )
 def test_what_a_reset_is_of(log: embedlog.Log, topics: Any, tps: list[TopicPartition]) -> None:
     commit(log, "g", {T0: 5, U0: 0})
@@ -274,7 +369,9 @@ def test_a_group_may_begin_with_a_reset(log: embedlog.Log) -> None:
         log.reset_group_offsets("new", to="earliest")
     assert log.groups() == []
     log.reset_group_offsets("new", {T0: 3}, to={T0: 3})
-    assert log.describe_group("new").partitions == (GroupPartition("t", 0, OffsetAndMetadata(3), 10, None),)
+    assert log.describe_group("new").partitions == (
+        GroupPartition("t", 0, OffsetAndMetadata(3), 10, None),
+    )
 
 
 def test_a_reset_that_cannot_be_whole_changes_nothing(log: embedlog.Log) -> None:
@@ -303,10 +400,13 @@ def test_a_group_with_members_is_not_reset(log: embedlog.Log) -> None:
             log.reset_group_offsets("g", "t", to="earliest", dry_run=dry_run)
     assert record_count(log) == before
     left(log, "g", "a")
-    assert log.reset_group_offsets("g", "t", to="earliest") == {T0: OffsetAndMetadata(0), T1: OffsetAndMetadata(0)}
+    assert log.reset_group_offsets("g", "t", to="earliest") == {
+        T0: OffsetAndMetadata(0),
+        T1: OffsetAndMetadata(0),
+    }
 
 
-# ---- forgetting ------------------------------------------------------------------------------------------------------
+# ---- forgetting ----------------------------------------------------------------------------------
 
 
 def test_a_deleted_group_is_gone_with_its_offsets(log: embedlog.Log) -> None:
@@ -368,9 +468,13 @@ def test_who_was_killed_is_in_nobodys_way(log: embedlog.Log, verb: str) -> None:
             act()
         process.kill()
         process.wait(10)
-    assert [each.member_id for each in log.describe_group("g").members] == ["a"], "a description evicts no member"
+    assert [each.member_id for each in log.describe_group("g").members] == ["a"], (
+        "a description evicts no member"
+    )
     act()
-    assert log.group_offsets("g") == ({T0: OffsetAndMetadata(0)} if verb == "reset_group_offsets" else {})
+    assert log.group_offsets("g") == (
+        {T0: OffsetAndMetadata(0)} if verb == "reset_group_offsets" else {}
+    )
 
 
 def test_offsets_of_a_topic_that_members_read_are_kept(log: embedlog.Log) -> None:
@@ -418,10 +522,16 @@ def test_a_static_member_that_will_not_come_back_gives_its_place_away(log: embed
                 log.remove_group_members("g", no_names)  # type: ignore[arg-type]
         log.remove_group_members("g", ["web-1"])
         assert log.describe_group("g").members == ()
-        until(lambda: consumer.poll(timeout=0.01) == [] and len(consumer.assignment()) > 0, "it to be alone")
+        until(
+            lambda: consumer.poll(timeout=0.01) == [] and len(consumer.assignment()) > 0,
+            "it to be alone",
+        )
         log.remove_group_members("g")
         assert log.describe_group("g").state == "Empty"
-        until(lambda: consumer.poll(timeout=0.01) == [] and len(log.describe_group("g").members) == 1, "it to join again")
+        until(
+            lambda: consumer.poll(timeout=0.01) == [] and len(log.describe_group("g").members) == 1,
+            "it to join again",
+        )
     with pytest.raises(embedlog.GroupNotFoundError):
         log.remove_group_members("unknown")
 
@@ -437,7 +547,10 @@ def test_a_group_that_is_kept_takes_no_members_and_is_seen(log: embedlog.Log) ->
     log.keep_group("import")
     log.keep_group("import")
     assert log.describe_group("import").protocol_type == "embedlog"
-    with log.consumer(group_id="import") as consumer, pytest.raises(embedlog.InconsistentGroupProtocolError):
+    with (
+        log.consumer(group_id="import") as consumer,
+        pytest.raises(embedlog.InconsistentGroupProtocolError),
+    ):
         consumer.subscribe(log.topics())
         consumer.poll(5)
     log.delete_group("import")

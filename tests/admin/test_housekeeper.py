@@ -1,4 +1,6 @@
-"""The end of the housekeeper's thread with its log: also if the thread is stuck, and after an interrupt."""
+"""The end of the housekeeper's thread with its log: also if the thread is stuck, and after an
+interrupt.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +35,25 @@ def open_lock_files() -> list[str]:
 
 @pytest.mark.parametrize("names", DIRECTORIES, ids=["one directory", "a set"])
 def test_the_close_does_not_wait_without_limit_for_a_stuck_housekeeper(
-    tmp_path: Path, names: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    names: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The thread may wait for what the closing thread holds, where a signal handler interrupted it."""
-    reached, go = threading.Event(), threading.Event()
+    """The thread may wait for what the closing thread holds, where a signal handler interrupted
+    it.
+    """
+    reached = threading.Event()
+    go = threading.Event()
 
     def stuck(housekeeper: Housekeeper) -> None:
         reached.set()
         assert go.wait(60)
 
     monkeypatch.setattr(Housekeeper, "_work", lambda housekeeper: stuck(housekeeper))
-    log = embedlog.open(at(tmp_path, names), config={"log.flush.scheduler.interval.ms": 10, "lock.timeout.ms": 300})
+    log = embedlog.open(
+        at(tmp_path, names), config={"log.flush.scheduler.interval.ms": 10, "lock.timeout.ms": 300}
+    )
     housekeeper = log._housekeeper
     assert housekeeper is not None
     thread = housekeeper._thread

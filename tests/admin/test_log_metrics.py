@@ -42,7 +42,10 @@ def test_appends_and_reads_are_counted_by_topic(tmp_path: Path) -> None:
 def test_a_waiting_reader_counts_what_it_reads(tmp_path: Path) -> None:
     with embedlog.open(tmp_path, config=QUIET) as log:
         log.create_topic("t")
-        with log.producer(linger_ms=0) as producer, log.consumer("t", auto_offset_reset="earliest") as consumer:
+        with (
+            log.producer(linger_ms=0) as producer,
+            log.consumer("t", auto_offset_reset="earliest") as consumer,
+        ):
             for _ in range(3):  # the first read is a fetch, the later ones tail the log
                 producer.send("t", b"x").result(PATIENT_S)
                 assert len(consumer.poll(PATIENT_S)) == 1
@@ -51,7 +54,8 @@ def test_a_waiting_reader_counts_what_it_reads(tmp_path: Path) -> None:
 
 
 def test_totals_survive_a_writer_that_is_dropped(tmp_path: Path) -> None:
-    with embedlog.open(tmp_path, config=QUIET, max_open_files=32) as log:  # descriptors of two writers
+    # descriptors of two writers
+    with embedlog.open(tmp_path, config=QUIET, max_open_files=32) as log:
         log.create_topic("t", 5)
         with log.producer(linger_ms=0) as producer:
             for number in range(10):
@@ -67,17 +71,29 @@ def test_a_log_has_offsets_and_segments(tmp_path: Path) -> None:
                 producer.send("t", b"x" * 400).result(PATIENT_S)
         log.delete_records({PLACE: 1})
         found = log.metrics()["partitions"][PLACE]
-        assert (found["LogStartOffset"], found["LogEndOffset"], found["NumLogSegments"]) == (1, 6, 3)
+        assert (found["LogStartOffset"], found["LogEndOffset"], found["NumLogSegments"]) == (
+            1,
+            6,
+            3,
+        )
     with embedlog.open(tmp_path, config=QUIET) as log:  # not opened yet: the files show it
         again = log.metrics()["partitions"][PLACE]
         assert (again["NumLogSegments"], again["Size"]) == (found["NumLogSegments"], found["Size"])
 
 
 def test_syncs_loads_and_compactions_are_timed(tmp_path: Path) -> None:
-    settings = {"segment.bytes": "1000", "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+    settings = {
+        "segment.bytes": "1000",
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0",
+    }
     with embedlog.open(tmp_path, config=QUIET) as log:
         log.create_topic("t", config=settings)
-        assert log.metrics()["LogFlushRateAndTimeMs"]["Count"] == log.metrics()["LogCleanRateAndTimeMs"]["Count"] == 0
+        assert (
+            log.metrics()["LogFlushRateAndTimeMs"]["Count"]
+            == log.metrics()["LogCleanRateAndTimeMs"]["Count"]
+            == 0
+        )
         with log.producer(linger_ms=0) as producer:
             for _ in range(6):
                 producer.send("t", b"x" * 400, key=b"k").result(PATIENT_S)
@@ -111,7 +127,9 @@ def test_the_lag_of_a_group(tmp_path: Path) -> None:
         with log.producer(linger_ms=0) as producer:
             for _ in range(5):
                 producer.send("t", b"x").result(PATIENT_S)
-        with log.consumer("t", group_id="g", enable_auto_commit=False, auto_offset_reset="earliest") as consumer:
+        with log.consumer(
+            "t", group_id="g", enable_auto_commit=False, auto_offset_reset="earliest"
+        ) as consumer:
             consumer.poll(PATIENT_S)
             consumer.commit({PLACE: embedlog.OffsetAndMetadata(2)})
         found = log.metrics()["groups"]["g"]
@@ -155,7 +173,8 @@ def test_waits_for_the_append_lock_of_another_process_are_timed(tmp_path: Path) 
         sent.result(PATIENT_S)
         found = log.metrics()["AppendLockWaitRateAndTimeMs"]
         assert found["Count"] == 1
-        assert 0 < found["Max"] <= found["Mean"]  # the mean is of the whole wait, which had several parts
+        # the mean is of the whole wait, which had several parts
+        assert 0 < found["Max"] <= found["Mean"]
         assert log.metrics()["AppendLockWaitRateAndTimeMs"]["Max"] == found["Max"]
 
 
@@ -163,7 +182,17 @@ def test_groups_are_left_out_while_their_last_decisions_wait_for_more_replicas()
     """A read of them would wait for `lock.timeout.ms`."""
     copies = (ReplicaDescription(1, "", log_end=7), ReplicaDescription(2, "", log_end=9))
     each = ReplicatedPartitionDescription(
-        "__consumer_offsets", 3, "OnlinePartition", 1, 4, 5, (1, 2, 3), (1,), min_in_sync=2, high_watermark=6, copies=copies
+        "__consumer_offsets",
+        3,
+        "OnlinePartition",
+        1,
+        4,
+        5,
+        (1, 2, 3),
+        (1,),
+        min_in_sync=2,
+        high_watermark=6,
+        copies=copies,
     )
     assert _is_undecided(each)
     assert not _is_undecided(replace(each, high_watermark=7))

@@ -1,4 +1,6 @@
-"""The number of partitions of a topic has a limit, which every call checks before it writes: no reader accepts more."""
+"""The number of partitions of a topic has a limit, which every call checks before it writes: no
+reader accepts more.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,12 @@ __all__ = ["run"]
 
 CALLS: dict[str, Callable[[Any, int], object]] = {
     "create_topic": lambda log, count: log.create_topic("new", partitions=count),
-    "create_topic that may exist": lambda log, count: log.create_topic("there", partitions=count, exist_ok=True),
-    "create_topics": lambda log, count: log.create_topics(["first", embedlog.NewTopic("new", count)]),
+    "create_topic that may exist": lambda log, count: log.create_topic(
+        "there", partitions=count, exist_ok=True
+    ),
+    "create_topics": lambda log, count: log.create_topics(
+        ["first", embedlog.NewTopic("new", count)]
+    ),
     "create_partitions": lambda log, count: log.create_partitions("there", count),
 }
 
@@ -27,7 +33,11 @@ CALLS: dict[str, Callable[[Any, int], object]] = {
 @pytest.fixture(params=["one directory", "a set"])
 def place(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
     """The path or paths of a log with the topic `there`."""
-    chosen: Any = tmp_path / "data" if request.param == "one directory" else [tmp_path / "data" / name for name in ("a", "b")]
+    chosen: Any = (
+        tmp_path / "data"
+        if request.param == "one directory"
+        else [tmp_path / "data" / name for name in ("a", "b")]
+    )
     with embedlog.open(chosen, config=QUIET) as log:
         log.create_topic("there")
     return chosen
@@ -52,7 +62,10 @@ def test_a_number_outside_of_the_limit_is_refused_before_anything_is_written(
         assert reader.topics() == ["there"]
 
 
-@pytest.mark.parametrize("name", ["num.partitions", "offsets.topic.num.partitions", "transaction.state.log.num.partitions"])
+@pytest.mark.parametrize(
+    "name",
+    ["num.partitions", "offsets.topic.num.partitions", "transaction.state.log.num.partitions"],
+)
 def test_a_default_above_the_limit_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="an integer from 1 to 1048576, found 1048577"):
         embedlog.open(tmp_path / "log", config={name: PARTITIONS_MAX + 1})
@@ -60,13 +73,21 @@ def test_a_default_above_the_limit_is_refused(tmp_path: Path, name: str) -> None
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--alter", "--topic", "there", "--partitions", "1048577"), ("--create", "--topic", "new", "--partitions", "2000000"),
-     ("--create", "--topic", "new", "--partitions", "0")],
-)  # fmt: skip
-def test_the_command_refuses_it(run: Callable[..., Any], tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    [
+        ("--alter", "--topic", "there", "--partitions", "1048577"),
+        ("--create", "--topic", "new", "--partitions", "2000000"),
+        ("--create", "--topic", "new", "--partitions", "0"),
+    ],
+)
+def test_the_command_refuses_it(
+    run: Callable[..., Any], tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
     with embedlog.open(tmp_path / "data", config=QUIET) as log:
         log.create_topic("there")
     refused = run("topics", *arguments)
     assert (refused.status, refused.out) == (2, "")
-    assert refused.err == f"embedlog: number of partitions: expected 1 to 1048576, found {arguments[-1]}\n"
+    assert (
+        refused.err
+        == f"embedlog: number of partitions: expected 1 to 1048576, found {arguments[-1]}\n"
+    )
     assert run("topics").out == "there\n"

@@ -1,4 +1,6 @@
-"""Description of a set: directories, leaders, ISRs, lags, decisions; also with failing and absent directories."""
+"""Description of a set: directories, leaders, ISRs, lags, decisions; also with failing and absent
+directories.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,17 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from tests.support.described_sets import PATIENT_S, QUIET, changed, created, opened, replica, sent, states, used
+from tests.support.described_sets import (
+    PATIENT_S,
+    QUIET,
+    changed,
+    created,
+    opened,
+    replica,
+    sent,
+    states,
+    used,
+)
 
 
 def test_a_set_in_order(tmp_path: Path) -> None:
@@ -18,22 +30,47 @@ def test_a_set_in_order(tmp_path: Path) -> None:
         sent(log, 5)
         found = log.replicas()
         assert states(found) == {1: "live", 2: "live", 3: "live"}
-        assert [each.path for each in found.directories] == [str(tmp_path / f"d{node}") for node in (1, 2, 3)]
+        assert [each.path for each in found.directories] == [
+            str(tmp_path / f"d{node}") for node in (1, 2, 3)
+        ]
         assert [(each.leads, each.holds) for each in found.directories] == [(1, 2), (1, 2), (0, 2)]
         assert (found.voters, found.can_decide, found.term) == ((1, 2, 3), True, 1)
         first, second = found.partitions
-        assert (first.topic, first.partition, first.leader, first.replicas) == ("t", 0, 1, (1, 2, 3))
-        assert (sorted(first.isr), first.elr, first.adding, first.removing) == ([1, 2, 3], (), (), ())
-        assert (first.high_watermark, first.state, first.leader_epoch, first.partition_epoch) == (5, "OnlinePartition", 0, 0)
+        assert (first.topic, first.partition, first.leader, first.replicas) == (
+            "t",
+            0,
+            1,
+            (1, 2, 3),
+        )
+        assert (sorted(first.isr), first.elr, first.adding, first.removing) == (
+            [1, 2, 3],
+            (),
+            (),
+            (),
+        )
+        assert (first.high_watermark, first.state, first.leader_epoch, first.partition_epoch) == (
+            5,
+            "OnlinePartition",
+            0,
+            0,
+        )
         for node in (1, 2, 3):
             each = replica(first, node)
-            assert (each.log_start, each.log_end, each.lag, each.lag_bytes, each.lag_seconds) == (0, 5, 0, 0, 0.0)
+            assert (each.log_start, each.log_end, each.lag, each.lag_bytes, each.lag_seconds) == (
+                0,
+                5,
+                0,
+                0,
+                0.0,
+            )
             assert (each.state, each.in_sync, each.leads) == ("OnlineReplica", True, node == 1)
             assert each.last_caught_up_ms is not None
             assert each.last_caught_up_ms >= found.observed_ms - 60_000
         assert second.high_watermark == 0
         assert changed(found)[-1] == "topic t created, 2 partitions"
-        assert not any(each.under_replicated or each.under_min_isr or each.offline for each in found.partitions)
+        assert not any(
+            each.under_replicated or each.under_min_isr or each.offline for each in found.partitions
+        )
 
 
 def test_an_unused_partition_is_not_opened(tmp_path: Path) -> None:
@@ -58,7 +95,9 @@ def test_a_topic_is_selected(tmp_path: Path) -> None:
         log.create_topic("u", replication_factor=1)
         assert {each.topic for each in log.replicas().partitions} == {"t", "u"}
         assert [each.partition for each in log.replicas("t").partitions] == [0, 1]
-        assert sum(each.holds for each in log.replicas("u").directories) == 7, "the counts are those of the whole set"
+        assert sum(each.holds for each in log.replicas("u").directories) == 7, (
+            "the counts are those of the whole set"
+        )
         with pytest.raises(embedlog.UnknownTopicOrPartitionError):
             log.replicas("v")
     with pytest.raises(embedlog.ClosedError):
@@ -86,7 +125,12 @@ def test_a_directory_that_was_removed_and_returns(tmp_path: Path, lost: int) -> 
         assert first.leader != lost
         assert first.under_replicated
         gone = replica(first, lost)
-        assert (gone.state, gone.log_end, gone.lag, gone.in_sync) == ("OfflineReplica", None, None, False)
+        assert (gone.state, gone.log_end, gone.lag, gone.in_sync) == (
+            "OfflineReplica",
+            None,
+            None,
+            False,
+        )
         assert (first.leader_epoch, first.high_watermark) == (1 if lost == 1 else 0, 5)
         assert any(f"node {lost} is failed" in text for text in found.warnings)
         change = next(text for text in changed(found) if text.startswith("t-0: "))
@@ -164,7 +208,9 @@ def test_without_a_majority(tmp_path: Path) -> None:
             assert "NO majority" in str(found)
 
 
-def test_a_reader_describes_a_set_that_others_write_and_one_that_no_process_has_open(tmp_path: Path) -> None:
+def test_a_reader_describes_a_set_that_others_write_and_one_that_no_process_has_open(
+    tmp_path: Path,
+) -> None:
     with opened(tmp_path) as log:
         created(log)
         with opened(tmp_path, read_only=True) as reader:
@@ -177,7 +223,9 @@ def test_a_reader_describes_a_set_that_others_write_and_one_that_no_process_has_
         before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
         found = reader.replicas()
         assert [each.log_end for each in found.partitions[0].copies] == [4, 4, 4]
-        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before, "a reader changes nothing"
+        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before, (
+            "a reader changes nothing"
+        )
 
 
 def test_a_directory_that_crashed_waits_for_a_majority_to_register_it(tmp_path: Path) -> None:
@@ -215,7 +263,9 @@ def test_a_directory_that_was_written_without_the_set_is_away(tmp_path: Path) ->
         found = reader.replicas()
         assert states(found) == {1: "live", 2: "live", 3: "away"}
         assert "written without the set" in (found.directories[2].reason or "")
-        assert replica(found.partitions[0], 3).log_end is None, "its offsets say nothing about the set"
+        assert replica(found.partitions[0], 3).log_end is None, (
+            "its offsets say nothing about the set"
+        )
 
 
 # ---- one directory, and texts --------------------------------------------------------------------
@@ -249,7 +299,9 @@ def test_the_table_the_html_and_the_dict_show_the_same(tmp_path: Path) -> None:
         created(log)
         sent(log, 2)
         found = log.replicas()
-    text, html, content = str(found), found._repr_html_(), json.loads(json.dumps(found.as_dict()))
+    text = str(found)
+    html = found._repr_html_()
+    content = json.loads(json.dumps(found.as_dict()))
     assert "3 directories; term 1, voters [1, 2, 3], a majority answers" in text
     assert "t-0" in text
     assert "t-0" in html

@@ -1,4 +1,6 @@
-"""States of Kafka's controller over open directories; descriptions while directories hang or have damaged files."""
+"""States of Kafka's controller over open directories; descriptions while directories hang or have
+damaged files.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,12 @@ def test_the_states_of_a_partition_from_its_decision_to_its_deletion(tmp_path: P
     topic_id = UUID(int=77)
     with opened(tmp_path) as log:
         replicas = cast("ReplicatedEngine", log._engine).set
-        replicas.decide(lambda state: CreateTopic("t", topic_id, replicas.live(), assignment=((1, 2),)))
-        assert shown(log) == ("NewPartition", {1: "NewReplica", 2: "NewReplica"}), "decided, and not installed"
+        replicas.decide(
+            lambda state: CreateTopic("t", topic_id, replicas.live(), assignment=((1, 2),))
+        )
+        assert shown(log) == ("NewPartition", {1: "NewReplica", 2: "NewReplica"}), (
+            "decided, and not installed"
+        )
         sent(log, 1)
         assert shown(log) == ("OnlinePartition", {1: "OnlineReplica", 2: "OnlineReplica"})
         (tmp_path / "d2").rename(tmp_path / "removed")
@@ -46,7 +52,9 @@ def test_the_states_of_a_partition_from_its_decision_to_its_deletion(tmp_path: P
         log.housekeep()
         assert shown(log) == ("OnlinePartition", {1: "OnlineReplica", 2: "OnlineReplica"})
         (tmp_path / "d3" / "t-0").mkdir()
-        assert shown(log)[1][3] == "ReplicaDeletionStarted", "a directory outside of the assignment is to be removed"
+        assert shown(log)[1][3] == "ReplicaDeletionStarted", (
+            "a directory outside of the assignment is to be removed"
+        )
         (tmp_path / "d3" / "t-0").rmdir()
         log.delete_topic("t")
         with pytest.raises(embedlog.UnknownTopicOrPartitionError):
@@ -62,7 +70,12 @@ def test_a_reassignment_is_shown_until_its_end(tmp_path: Path) -> None:
         (tmp_path / "d3").rename(tmp_path / "removed")
         log.reassign({tp: [3, 1]})
         (found,) = log.replicas("t").partitions
-        assert (found.replicas, found.adding, found.removing, found.reassigning) == ((3, 1, 2), (3,), (2,), True)
+        assert (found.replicas, found.adding, found.removing, found.reassigning) == (
+            (3, 1, 2),
+            (3,),
+            (2,),
+            True,
+        )
         assert replica(found, 3).state == "OfflineReplica"
         assert not found.under_replicated, "a replica that is added does not count"
         assert log.metrics()["ReassigningPartitions"] == 1
@@ -71,12 +84,17 @@ def test_a_reassignment_is_shown_until_its_end(tmp_path: Path) -> None:
             log.housekeep()
         (found,) = log.replicas("t").partitions
         assert (found.replicas, found.reassigning, sorted(found.isr)) == ((3, 1), False, [1, 3])
-        assert {each.node: each.state for each in found.copies} == {3: "OnlineReplica", 1: "OnlineReplica"}
+        assert {each.node: each.state for each in found.copies} == {
+            3: "OnlineReplica",
+            1: "OnlineReplica",
+        }
         assert log.metrics()["ReassigningPartitions"] == 0
 
 
 def test_one_process_decides_in_a_term_and_the_others_see_it(tmp_path: Path) -> None:
-    """Kafka's election of a controller: the first process that decides has the term, and the others follow it."""
+    """Kafka's election of a controller: the first process that decides has the term, and the others
+    follow it.
+    """
     with opened(tmp_path) as first, opened(tmp_path) as second:
         begun = second.replicas().term
         second.create_topic("a")
@@ -87,7 +105,12 @@ def test_one_process_decides_in_a_term_and_the_others_see_it(tmp_path: Path) -> 
         assert second.replicas().term == own, "the process that has the term continues it"
         first.create_topic("c")
         assert first.replicas().term == second.replicas().term > own
-        terms = {text: each.term for each in first.replicas().decisions for text in each.changes if text.startswith("topic")}
+        terms = {
+            text: each.term
+            for each in first.replicas().decisions
+            for text in each.changes
+            if text.startswith("topic")
+        }
         assert [terms[f"topic {name} created, 1 partition"] - own for name in "ab"] == [0, 0]
         with pytest.raises(embedlog.TopicExistsError):
             second.create_topic("c")
@@ -114,7 +137,10 @@ class Hanging:
     """Observations of one directory that do not return until `go_on` is set; counts them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
-        self.path, self.go_on, self.count, self.active = path, threading.Event(), 0, True
+        self.path = path
+        self.go_on = threading.Event()
+        self.count = 0
+        self.active = True
         self._real = directory_view.observe
         monkeypatch.setattr(directory_view, "observe", self.observe)
 
@@ -140,7 +166,8 @@ def test_a_directory_that_hangs_is_described_as_failed_and_is_not_called_again(
             assert states(found)[2] == "failed"
             assert "has not answered" in (found.directories[1].reason or "")
             assert replica(found.partitions[0], 2).log_end is None
-            if states(found) == {1: "live", 2: "failed", 3: "live"}:  # the others may be slow, too, on a busy machine
+            # the others may be slow, too, on a busy machine
+            if states(found) == {1: "live", 2: "failed", 3: "live"}:
                 assert found.can_decide
                 assert replica(found.partitions[0], 1).log_end == 2
             assert states(log.replicas())[2] == "failed"
@@ -153,19 +180,23 @@ def test_a_directory_that_hangs_is_described_as_failed_and_is_not_called_again(
         assert states(log.replicas()) == {1: "live", 2: "live", 3: "live"}
 
 
-def test_copies_of_the_decision_log_that_hang_leave_the_last_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_of_the_decision_log_that_hang_leave_the_last_decisions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with opened(tmp_path) as log:
         created(log)
         sent(log, 2)
         describer = log._describer
         assert isinstance(describer, ReplicaDescriber)
-        describer._answers, go_on = Answers(timeout_s=1.0), threading.Event()
+        describer._answers = Answers(timeout_s=1.0)
+        go_on = threading.Event()
         monkeypatch.setattr(describer._set.decisions, "view", lambda: go_on.wait(PATIENT_S))
         try:
             found = log.replicas()
             assert [(each.topic, each.leader, sorted(each.isr)) for each in found.partitions] == [
-                ("t", 1, [1, 2, 3]), ("t", 2, [1, 2, 3]),
-            ]  # fmt: skip
+                ("t", 1, [1, 2, 3]),
+                ("t", 2, [1, 2, 3]),
+            ]
             assert found.term == 1
         finally:
             monkeypatch.undo()
@@ -209,9 +240,13 @@ def test_damaged_files_of_a_directory_make_only_that_one_failed(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"x", b"\0" * 8192, b"\xff" * 8192, bytes(range(256)) * 32], ids=["empty", "x", "0", "255", "bytes"]
+    "data",
+    [b"", b"x", b"\0" * 8192, b"\xff" * 8192, bytes(range(256)) * 32],
+    ids=["empty", "x", "0", "255", "bytes"],
 )
-def test_a_damaged_page_of_an_unused_partition_leaves_its_offsets_unknown(tmp_path: Path, data: bytes) -> None:
+def test_a_damaged_page_of_an_unused_partition_leaves_its_offsets_unknown(
+    tmp_path: Path, data: bytes
+) -> None:
     with opened(tmp_path) as log:
         created(log, 3)
         sent(log, 2)

@@ -1,4 +1,6 @@
-"""Backups of sets: every partition from its leader up to the high watermark, also while a directory fails; else an error."""
+"""Backups of sets: every partition from its leader up to the high watermark, also while a directory
+fails; else an error.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ import embedlog
 from embedlog import TopicPartition
 from embedlog._native import system
 from embedlog.admin import backup
-from embedlog.errors import EmbedlogError, ForeignDirectoryError, LeaderNotAvailableError, ReplicaSetError, StorageError
+from embedlog.errors import (
+    EmbedlogError,
+    ForeignDirectoryError,
+    LeaderNotAvailableError,
+    ReplicaSetError,
+    StorageError,
+)
 from embedlog.partition import pinned_segments
 from embedlog.partition.partition import Partition
 from embedlog.partition.pinned_segments import Pin
@@ -41,17 +49,28 @@ def opened(root: Path, count: int = 3, *, read_only: bool = False) -> embedlog.L
     return embedlog.open(paths(root, count), config=SHORT, read_only=read_only)
 
 
-def fill(log: embedlog.Log, topic: str, count: int = 60, *, acks: Literal[1, "all"] = "all") -> None:
+def fill(
+    log: embedlog.Log, topic: str, count: int = 60, *, acks: Literal[1, "all"] = "all"
+) -> None:
     """Records in batches of about four, in all partitions of a topic."""
     with log.producer(linger_ms=0, batch_size=300, acks=acks) as producer:
         for number in range(count):
             partition = number % len(log.describe_topic(topic).partitions) if number < 8 else None
-            producer.send(topic, b"value %d" % number, b"k%d" % (number % 20), partition=partition, timestamp_ms=1000 + number)
+            producer.send(
+                topic,
+                b"value %d" % number,
+                b"k%d" % (number % 20),
+                partition=partition,
+                timestamp_ms=1000 + number,
+            )
 
 
 def rows(log: embedlog.Log) -> dict[str, list[tuple[object, ...]]]:
     return {
-        topic: sorted((r.partition, r.offset, r.leader_epoch, r.key, r.value) for r in log.scan(topic).records())
+        topic: sorted(
+            (r.partition, r.offset, r.leader_epoch, r.key, r.value)
+            for r in log.scan(topic).records()
+        )
         for topic in log.topics()
     }
 
@@ -68,14 +87,17 @@ def checked(copy: Path) -> dict[str, list[tuple[object, ...]]]:
 
 def test_each_partition_is_copied_wherever_its_replicas_are(tmp_path: Path) -> None:
     with opened(tmp_path, 4) as log:
-        log.create_topic("single", assignment={0: [3], 1: [1], 2: [2]}, config={**KEPT, "retention.ms": 10**12})
+        log.create_topic(
+            "single", assignment={0: [3], 1: [1], 2: [2]}, config={**KEPT, "retention.ms": 10**12}
+        )
         log.create_topic("elsewhere", assignment={0: [2, 3]})
         log.create_topic("three", assignment={0: [2, 3, 4], 1: [4, 1, 2]})
         log.create_topic("empty", replication_factor=2)
         for topic in ("single", "elsewhere", "three"):
             fill(log, topic)
         log.delete_records({TopicPartition("single", 0): 7})
-        expected, described = rows(log), {topic: log.describe_topic(topic) for topic in log.topics()}
+        expected = rows(log)
+        described = {topic: log.describe_topic(topic) for topic in log.topics()}
         log.backup(tmp_path / "copy")
     with opened(tmp_path, 4, read_only=True) as log:
         log.backup(tmp_path / "reader")
@@ -84,9 +106,16 @@ def test_each_partition_is_copied_wherever_its_replicas_are(tmp_path: Path) -> N
         with embedlog.open(tmp_path / name) as copy:
             for topic, before in described.items():
                 after = copy.describe_topic(topic)
-                assert (after.topic_id, dict(after.config)) == (before.topic_id, dict(before.config))
-                offsets = [(each.log_start_offset, each.high_watermark) for each in after.partitions]
-                assert offsets == [(each.log_start_offset, each.high_watermark) for each in before.partitions]
+                assert (after.topic_id, dict(after.config)) == (
+                    before.topic_id,
+                    dict(before.config),
+                )
+                offsets = [
+                    (each.log_start_offset, each.high_watermark) for each in after.partitions
+                ]
+                assert offsets == [
+                    (each.log_start_offset, each.high_watermark) for each in before.partitions
+                ]
 
 
 def test_the_copy_is_no_member_of_the_set(tmp_path: Path) -> None:
@@ -102,7 +131,9 @@ def test_the_copy_is_no_member_of_the_set(tmp_path: Path) -> None:
         assert not copy._engine.replicated
         fill(copy, "t", 3)
     with embedlog.open([tmp_path / "copy", *paths(tmp_path)[1:]], config=SHORT) as log:
-        assert {str(each.path) for each in log.replicas().directories if each.answers} == set(map(str, paths(tmp_path)))
+        assert {str(each.path) for each in log.replicas().directories if each.answers} == set(
+            map(str, paths(tmp_path))
+        )
 
 
 def test_records_of_a_directory_that_was_away_are_copied_from_the_leader(tmp_path: Path) -> None:
@@ -124,9 +155,13 @@ def test_records_of_a_directory_that_was_away_are_copied_from_the_leader(tmp_pat
 
 
 def test_records_that_are_not_committed_are_left_out(tmp_path: Path) -> None:
-    """The copy has what readers can have; of a transaction that is not committed, the records without the marker."""
+    """The copy has what readers can have; of a transaction that is not committed, the records
+    without the marker.
+    """
     with opened(tmp_path) as log:
-        log.create_topic("t", assignment={0: [1, 2, 3]}, config={**KEPT, "min.insync.replicas": "2"})
+        log.create_topic(
+            "t", assignment={0: [1, 2, 3]}, config={**KEPT, "min.insync.replicas": "2"}
+        )
         fill(log, "t", 20)
         with log.producer(transactional_id="x") as producer:
             producer.init_transactions()
@@ -156,7 +191,9 @@ def test_a_directory_that_fails_during_the_backup_costs_no_record(tmp_path: Path
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [1, 2, 3], 1: [2, 3, 1]}, config=KEPT)
         fill(log, "t", 200)
-        expected, calls, home = rows(log), list[int](), paths(tmp_path)[0]
+        expected = rows(log)
+        calls = list[int]()
+        home = paths(tmp_path)[0]
 
         def fail(done: int, total: int) -> None:
             calls.append(done)
@@ -180,11 +217,17 @@ def test_the_only_replica_that_fails_is_an_error_that_names_the_partition(tmp_pa
         fill(log, "t", 100)
         lost = paths(tmp_path)[1]
         with pytest.raises(EmbedlogError, match="t-1"):
-            log.backup(tmp_path / "copy", progress=lambda done, total: lost.exists() and lost.rename(tmp_path / "away"))
+            log.backup(
+                tmp_path / "copy",
+                progress=lambda done, total: lost.exists() and lost.rename(tmp_path / "away"),
+            )
         assert not (tmp_path / "copy").exists()
     with opened(tmp_path) as log, pytest.raises(LeaderNotAvailableError, match="t-1"):
         log.backup(tmp_path / "copy")
-    with opened(tmp_path, read_only=True) as log, pytest.raises(LeaderNotAvailableError, match="t-1"):
+    with (
+        opened(tmp_path, read_only=True) as log,
+        pytest.raises(LeaderNotAvailableError, match="t-1"),
+    ):
         log.backup(tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 
@@ -207,7 +250,8 @@ def test_the_leader_may_change_during_the_backup(tmp_path: Path, read_only: bool
     with opened(tmp_path) as log, opened(tmp_path, read_only=read_only) as copier:
         log.create_topic("t", assignment={0: [1, 2, 3]}, config=KEPT)
         fill(log, "t", 60)
-        expected, calls = rows(log), list[int]()
+        expected = rows(log)
+        calls = list[int]()
 
         def change(done: int, total: int) -> None:
             calls.append(done)
@@ -237,21 +281,29 @@ def test_groups_continue_in_the_copy(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [2, 3]})
         fill(log, "t", 12)
-        with log.consumer("t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        with log.consumer(
+            "t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False
+        ) as consumer:
             while sum(1 for _ in consumer.poll(1)) == 0:
                 pass
             consumer.seek(TopicPartition("t", 0), 5)
             consumer.commit()
         log.backup(tmp_path / "copy")
     with embedlog.open(tmp_path / "copy") as copy:
-        with copy.consumer("t", group_id="g", consumer_timeout_ms=2000, enable_auto_commit=False) as consumer:
+        with copy.consumer(
+            "t", group_id="g", consumer_timeout_ms=2000, enable_auto_commit=False
+        ) as consumer:
             assert [record.offset for record in consumer] == list(range(5, 12))
             consumer.commit()
         assert copy.describe_group("g").lag == 0
 
 
-def test_a_replica_that_lacks_pinned_records_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader without a process that writes may find an older replica after the first one has failed."""
+def test_a_replica_that_lacks_pinned_records_is_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader without a process that writes may find an older replica after the first one has
+    failed.
+    """
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [1, 2, 3]}, config=KEPT)
         fill(log, "t", 40)
@@ -302,7 +354,9 @@ def test_a_partition_directory_that_is_missing_is_an_error(tmp_path: Path) -> No
 
 @contextlib.contextmanager
 def in_a_transaction(root: Path) -> Iterator[tuple[embedlog.Log, embedlog.Log, Any]]:
-    """Two logs, and a producer of the second one with a record in each partition of t, led beside the one of the decisions."""
+    """Two logs, and a producer of the second one with a record in each partition of t, led beside
+    the one of the decisions.
+    """
     one = {**SHORT, "transaction.state.log.num.partitions": 1, "offsets.topic.num.partitions": 1}
     with (
         embedlog.open(paths(root), config=one) as log,
@@ -331,9 +385,14 @@ def raise_epoch(log: embedlog.Log) -> None:
     decisions.decide(lambda state: RaiseEpoch(place, state.partitions[place].leader_epoch + 1))
 
 
-def under_the_locks(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, call: Callable[[int], None]) -> list[int]:
-    """Call at the begin of each round of pins, with its number; the first look at the topics is before the locks."""
-    rounds, names = list[int](), log._engine.topic_names
+def under_the_locks(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, call: Callable[[int], None]
+) -> list[int]:
+    """Call at the begin of each round of pins, with its number; the first look at the topics is
+    before the locks.
+    """
+    rounds = list[int]()
+    names = log._engine.topic_names
 
     def topic_names() -> list[str]:
         rounds.append(len(rounds))
@@ -346,16 +405,25 @@ def under_the_locks(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, call: Ca
 
 
 def committed(copy: Path) -> list[int]:
-    """The partitions of t with a record for readers of committed ones, after open transactions were ended."""
+    """The partitions of t with a record for readers of committed ones, after open transactions were
+    ended.
+    """
     with embedlog.open(copy, config=QUIET) as log:
         log.housekeep()
-        return sorted(record.partition for record in log.scan("t", isolation_level="read_committed").records())
+        return sorted(
+            record.partition for record in log.scan("t", isolation_level="read_committed").records()
+        )
 
 
-def test_a_failover_between_two_pins_tears_no_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commit is decided at the next leader: the lock that the backup holds keeps nothing back."""
+def test_a_failover_between_two_pins_tears_no_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit is decided at the next leader: the lock that the backup holds keeps nothing
+    back.
+    """
     with in_a_transaction(tmp_path) as (log, _, producer):
-        lost, pins = paths(tmp_path)[leader_of(log) - 1], list[int]()
+        lost = paths(tmp_path)[leader_of(log) - 1]
+        pins = list[int]()
 
         def pin_of(partition: Partition, **options: Any) -> Pin:
             if (partition.topic, partition.number) == ("t", 1):
@@ -380,7 +448,8 @@ def test_the_first_transaction_of_a_log_is_whole_or_absent(
 ) -> None:
     """The topic of the decisions does not exist before it, and so no lock either.
 
-    On a busy machine the creation of that topic took longer than `lock.timeout.ms`, and the backup gave up without a second try.
+    On a busy machine the creation of that topic took longer than `lock.timeout.ms`, and the backup
+    gave up without a second try.
     """
     places: Any = paths(tmp_path) if count > 1 else tmp_path / "d1"
     one = {**SHORT, "transaction.state.log.num.partitions": 1}
@@ -394,7 +463,9 @@ def test_the_first_transaction_of_a_log_is_whole_or_absent(
                 if len(pins) == 2:
                     end = system.boot_ns() + one["lock.timeout.ms"] * 1_000_000
                     transact(other)
-                    until(lambda: not slow or system.boot_ns() > end, "the end of the time for locks")
+                    until(
+                        lambda: not slow or system.boot_ns() > end, "the end of the time for locks"
+                    )
             return pinned_segments.pin_of(partition, **options)
 
         monkeypatch.setattr(backup, "pin_of", pin_of)
@@ -412,10 +483,16 @@ def transact(log: embedlog.Log) -> None:
         producer.commit_transaction()
 
 
-def test_a_later_epoch_of_the_leader_under_the_locks_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page cannot show it before the locks are left: no look for the leader takes the lock of this thread again."""
+def test_a_later_epoch_of_the_leader_under_the_locks_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page cannot show it before the locks are left: no look for the leader takes the lock of
+    this thread again.
+    """
     with in_a_transaction(tmp_path) as (log, other, producer):
-        rounds = under_the_locks(log, monkeypatch, lambda number: raise_epoch(other) if number < 3 else None)
+        rounds = under_the_locks(
+            log, monkeypatch, lambda number: raise_epoch(other) if number < 3 else None
+        )
         log.backup(tmp_path / "copy")
         assert rounds == [0, 1, 2, 3]
         producer.commit_transaction()
@@ -424,7 +501,9 @@ def test_a_later_epoch_of_the_leader_under_the_locks_is_waited_for(tmp_path: Pat
     assert committed(tmp_path / "later") == [0, 1]
 
 
-def test_a_leader_that_changes_until_the_deadline_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_changes_until_the_deadline_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with in_a_transaction(tmp_path) as (log, other, producer):
         rounds = under_the_locks(log, monkeypatch, lambda number: raise_epoch(other))
         with pytest.raises(LeaderNotAvailableError, match=STATE):
@@ -436,7 +515,11 @@ def test_a_leader_that_changes_until_the_deadline_is_an_error(tmp_path: Path, mo
 
 def test_without_a_majority_only_a_reader_copies_transactions(tmp_path: Path) -> None:
     """Other processes may reach the other directories, and decide there."""
-    one = {**SHORT, "transaction.state.log.num.partitions": 1, "transaction.state.log.replication.factor": 1}
+    one = {
+        **SHORT,
+        "transaction.state.log.num.partitions": 1,
+        "transaction.state.log.replication.factor": 1,
+    }
     with embedlog.open(paths(tmp_path), config=one) as log:
         with log.producer(transactional_id="x") as producer:
             producer.init_transactions()

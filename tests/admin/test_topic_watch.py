@@ -1,4 +1,6 @@
-"""A watch over described topics: each change of another handle or process ends it, and without one nothing is described again."""
+"""A watch over described topics: each change of another handle or process ends it, and without one
+nothing is described again.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,11 @@ class Reader:
         self.watch.begin()
         topics = [self.log.describe_topic(name) for name in self.log.topics()]
         self.watch.keep(topics)
-        self.ends = {(topic.name, each.partition): (each.log_start_offset, each.last_stable_offset)
-                     for topic in topics for each in topic.partitions}  # fmt: skip
+        self.ends = {
+            (topic.name, each.partition): (each.log_start_offset, each.last_stable_offset)
+            for topic in topics
+            for each in topic.partitions
+        }
 
     def is_unchanged(self) -> bool:
         """After the time that a reader may be behind its directory."""
@@ -127,7 +132,9 @@ def test_a_look_is_not_kept_for_ever(path: Path, reader: Reader) -> None:
     assert not reader.watch.is_unchanged()
 
 
-def test_a_record_that_comes_during_the_look_is_not_taken_for_seen(path: Path, reader: Reader) -> None:
+def test_a_record_that_comes_during_the_look_is_not_taken_for_seen(
+    path: Path, reader: Reader
+) -> None:
     """The ends are read before the pages are kept."""
     with embedlog.open(path, config=QUIET) as writer:
         send(writer, WITH_A_PAGE)
@@ -140,8 +147,12 @@ def test_a_record_that_comes_during_the_look_is_not_taken_for_seen(path: Path, r
         assert not reader.watch.is_unchanged()
 
 
-def test_no_record_of_other_processes_is_missed(path: Path, rng: random.Random, nursery: Nursery) -> None:
-    """A reader that looks only if its watch says so sees each record, whoever opens the log, in whichever partition."""
+def test_no_record_of_other_processes_is_missed(
+    path: Path, rng: random.Random, nursery: Nursery
+) -> None:
+    """A reader that looks only if its watch says so sees each record, whoever opens the log, in
+    whichever partition.
+    """
     with embedlog.open(path, read_only=True) as log:
         watch = TopicWatch(log._engine)
         looks = 0
@@ -177,7 +188,9 @@ def test_no_record_of_other_processes_is_missed(path: Path, rng: random.Random, 
             assert count() == total
 
         def needs_no_look() -> bool:
-            """For a tenth of a second. It is noticed a while later that the last process was killed: then it looks again."""
+            """For a tenth of a second. It is noticed a while later that the last process was
+            killed: then it looks again.
+            """
             before = looks
             for _ in range(100):
                 idle.wait(0.001)

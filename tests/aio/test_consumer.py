@@ -1,4 +1,6 @@
-"""The consumer for asyncio: nothing blocks the loop, cancelling loses nothing, one task at a time."""
+"""The consumer for asyncio: nothing blocks the loop, cancelling loses nothing, one task at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def test_polls_take_what_they_are_asked_for(log: embedlog.Log) -> None:
                 records += more
             assert len(records) == 997
             assert await consumer.poll() == []
-            positions = [await consumer.position(TopicPartition("t", number)) for number in range(3)]
+            positions = [
+                await consumer.position(TopicPartition("t", number)) for number in range(3)
+            ]
             assert sum(positions) == 1000
             with pytest.raises(ConfigError, match="max_records"):
                 await consumer.poll(max_records=0)
@@ -132,7 +136,9 @@ def test_columns_have_the_same_positions(log: embedlog.Log) -> None:
     run(main())
 
 
-def test_deserializers_run_on_a_thread_and_a_poison_record_stops_before_itself(log: embedlog.Log) -> None:
+def test_deserializers_run_on_a_thread_and_a_poison_record_stops_before_itself(
+    log: embedlog.Log,
+) -> None:
     fill(log, 20)
     seen: set[int] = set()
 
@@ -195,8 +201,12 @@ def test_a_cancelled_poll_leaves_its_records_to_the_next(log: embedlog.Log) -> N
     run(main())
 
 
-def test_polls_cancelled_anywhere_lose_nothing_and_repeat_nothing(log: embedlog.Log, rng: random.Random) -> None:
-    """One poll after the other, each perhaps cancelled at some turn of the loop, while another thread appends."""
+def test_polls_cancelled_anywhere_lose_nothing_and_repeat_nothing(
+    log: embedlog.Log, rng: random.Random
+) -> None:
+    """One poll after the other, each perhaps cancelled at some turn of the loop, while another
+    thread appends.
+    """
     total = 3000
 
     async def take(consumer: AsyncConsumer, found: list[int]) -> None:
@@ -214,7 +224,9 @@ def test_polls_cancelled_anywhere_lose_nothing_and_repeat_nothing(log: embedlog.
 
     async def main() -> list[int]:
         found: list[int] = []
-        appending = asyncio.create_task(asyncio.to_thread(fill, log, total, linger_ms=0, batch_size=200))
+        appending = asyncio.create_task(
+            asyncio.to_thread(fill, log, total, linger_ms=0, batch_size=200)
+        )
         async with log.async_consumer("one", **FROM_START) as consumer:
             while len(found) < total:
                 task = asyncio.create_task(take(consumer, found))
@@ -253,7 +265,12 @@ def test_a_second_task_is_refused(log: embedlog.Log) -> None:
         async with log.async_consumer("one", **FROM_START) as consumer:
             task = asyncio.create_task(consumer.poll(None))
             await waiting(consumer)
-            for call in (consumer.poll(), consumer.position(TP), first_of_iteration(consumer), consumer.metrics()):
+            for call in (
+                consumer.poll(),
+                consumer.position(TP),
+                first_of_iteration(consumer),
+                consumer.metrics(),
+            ):
                 with pytest.raises(ConcurrentUseError, match="another task"):
                     await call
             await asyncio.to_thread(fill, log, 1)
@@ -315,7 +332,9 @@ def test_close_from_another_task_ends_an_iteration(log: embedlog.Log, form: str)
         consumer = log.async_consumer("one")
 
         async def iterate() -> list[Any]:
-            return [found async for found in (consumer if form == "records" else consumer.batches())]
+            return [
+                found async for found in (consumer if form == "records" else consumer.batches())
+            ]
 
         task = asyncio.create_task(iterate())
         await waiting(consumer)
@@ -382,7 +401,12 @@ def test_the_verbs_of_the_sync_one(log: embedlog.Log) -> None:
             assert len(await consumer.poll()) == 10
             assert await consumer.current_lag(TP) == 0
             assert (await consumer.metrics())["records-consumed-total"] == 10
-            for call in (consumer.commit(), consumer.commit_async(), consumer.committed(TP), consumer.group_metadata()):
+            for call in (
+                consumer.commit(),
+                consumer.commit_async(),
+                consumer.committed(TP),
+                consumer.group_metadata(),
+            ):
                 with pytest.raises(InvalidGroupIdError):
                     await call
             await consumer.unsubscribe()
@@ -428,7 +452,9 @@ def test_pickling_is_refused_with_the_way_to_do_it(log: embedlog.Log) -> None:
 
 
 def test_a_close_before_the_first_call_ends_lets_it_fail(log: embedlog.Log) -> None:
-    """A call that meets the close is refused: it waited without limit for a thread that had ended."""
+    """A call that meets the close is refused: it waited without limit for a thread that had
+    ended.
+    """
 
     async def main() -> None:
         consumer = log.async_consumer("one")

@@ -1,4 +1,6 @@
-"""Groups in event loops: the same membership, listeners that are coroutines, and the state after a cancellation."""
+"""Groups in event loops: the same membership, listeners that are coroutines, and the state after a
+cancellation.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ def test_tasks_are_members_like_any_other(log: embedlog.Log) -> None:
     send(log, 100)
 
     async def main() -> None:
-        async with log.async_consumer("t", **MEMBER) as one, log.async_consumer("t", **MEMBER) as other:
+        async with (
+            log.async_consumer("t", **MEMBER) as one,
+            log.async_consumer("t", **MEMBER) as other,
+        ):
             await shared(one, other)
             assert not one.assignment() & other.assignment()
             await one.close()
@@ -70,11 +75,14 @@ def test_iteration_commits_what_it_is_through_with_and_misses_nothing(log: embed
                     break
         return seen
 
-    first, second = run(main(300)), run(main(700))
+    first = run(main(300))
+    second = run(main(700))
     assert sorted(first + second) == sorted((number % 2, number // 2) for number in range(1000))
 
 
-def test_iteration_stops_for_the_group_when_that_is_due(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_iteration_stops_for_the_group_when_that_is_due(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     send(log, 400)
 
     async def main() -> list[bool]:
@@ -98,7 +106,9 @@ def test_listeners_that_are_functions_run_on_the_consumers_thread(log: embedlog.
 
     async def main() -> None:
         async with log.async_consumer(**MEMBER) as consumer:
-            await consumer.subscribe(["t"], on_assigned=lambda tps: threads.append(threading.get_ident()))
+            await consumer.subscribe(
+                ["t"], on_assigned=lambda tps: threads.append(threading.get_ident())
+            )
             await consumer.poll(0.1)
 
     run(main())
@@ -106,7 +116,9 @@ def test_listeners_that_are_functions_run_on_the_consumers_thread(log: embedlog.
     assert threads[0] != threading.get_ident()
 
 
-def test_listeners_that_are_coroutines_run_in_the_loop_and_use_the_consumer(log: embedlog.Log) -> None:
+def test_listeners_that_are_coroutines_run_in_the_loop_and_use_the_consumer(
+    log: embedlog.Log,
+) -> None:
     send(log, 20)
     told: list[Any] = []
 
@@ -138,7 +150,9 @@ def test_listeners_that_are_coroutines_run_in_the_loop_and_use_the_consumer(log:
 
 @pytest.mark.parametrize("end", ["close", "stop"])
 def test_a_coroutine_may_close_the_consumer(log: embedlog.Log, end: str) -> None:
-    """The consumer's only thread waits for the listener, and executes the close for it (AIOLISTENER-1)."""
+    """The consumer's only thread waits for the listener, and executes the close for it
+    (AIOLISTENER-1).
+    """
     done: list[str] = []
 
     async def main() -> None:
@@ -205,7 +219,9 @@ def test_commits_of_tasks(log: embedlog.Log) -> None:
                 await consumer.commit({tp: 1})
             await consumer.poll(0.05)
             await consumer.commit({tp: 1})
-            await consumer.commit_async({tp: 2}, lambda offsets, error: told.append((offsets[tp].offset, error)))
+            await consumer.commit_async(
+                {tp: 2}, lambda offsets, error: told.append((offsets[tp].offset, error))
+            )
             await consumer.poll(0.0)
             assert (await consumer.committed(tp))[tp].offset == 2  # type: ignore[union-attr]
             await consumer.enforce_rebalance()
@@ -232,14 +248,19 @@ def test_a_cancelled_poll_in_a_group_loses_nothing(log: embedlog.Log) -> None:
                     try:
                         seen |= {(record.partition, record.offset) for record in await task}
                     except asyncio.CancelledError:
-                        seen |= {(record.partition, record.offset) for record in await consumer.poll(0.05)}
+                        seen |= {
+                            (record.partition, record.offset)
+                            for record in await consumer.poll(0.05)
+                        }
         return seen
 
     assert len(run(main())) == 200
 
 
 def test_tasks_that_a_coroutine_starts_use_the_consumer(log: embedlog.Log) -> None:
-    """`gather`, `wait_for` and a group of tasks, also nested; a task that outlives the listener is one like others."""
+    """`gather`, `wait_for` and a group of tasks, also nested; a task that outlives the listener is
+    one like others.
+    """
     send(log, 20)
     places: list[object] = []
     late: list[asyncio.Task[None]] = []

@@ -1,4 +1,6 @@
-"""Unobserved failures of the asyncio producer: raised by its methods, or logged if a task was cancelled."""
+"""Unobserved failures of the asyncio producer: raised by its methods, or logged if a task was
+cancelled.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from tests.producer.test_delivery_failures import lost_lines
 from tests.support import producer_helpers
 from tests.support.producer_helpers import Stuck
 
-log, stuck = producer_helpers.log, producer_helpers.stuck
+log = producer_helpers.log
+stuck = producer_helpers.stuck
 
 
 @pytest.mark.parametrize("way", ["flush", "close", "async with"])
@@ -38,7 +41,9 @@ def test_the_asyncio_producer_raises_what_fails_unheard(log: embedlog.Log, way: 
     assert asyncio.run(main()) == 7
 
 
-def test_a_flush_of_asyncio_that_is_cancelled_leaves_the_loss_to_the_next_call(log: embedlog.Log, stuck: Stuck) -> None:
+def test_a_flush_of_asyncio_that_is_cancelled_leaves_the_loss_to_the_next_call(
+    log: embedlog.Log, stuck: Stuck
+) -> None:
     async def main() -> None:
         async with log.async_producer(linger_ms=0) as producer:
             await producer.send("one", b"v")
@@ -69,7 +74,9 @@ def test_a_close_of_asyncio_that_is_cancelled_logs_the_loss(
     assert len(lost_lines(caplog)) == 1
 
 
-def test_another_exception_that_leaves_async_with_goes_first(log: embedlog.Log, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_exception_that_leaves_async_with_goes_first(
+    log: embedlog.Log, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
         async with log.async_producer() as producer:
             await producer.send("typo", b"v")
@@ -80,7 +87,9 @@ def test_another_exception_that_leaves_async_with_goes_first(log: embedlog.Log, 
     assert len(lost_lines(caplog)) == 1
 
 
-def test_a_task_that_is_cancelled_while_it_awaits_has_not_heard(log: embedlog.Log, stuck: Stuck) -> None:
+def test_a_task_that_is_cancelled_while_it_awaits_has_not_heard(
+    log: embedlog.Log, stuck: Stuck
+) -> None:
     async def wait(future: embedlog.Future) -> None:
         await future
 

@@ -1,4 +1,6 @@
-"""Event loops and the asyncio clients: slow files do not block a loop, a log may be used by several loops, any loop works."""
+"""Event loops and the asyncio clients: slow files do not block a loop, a log may be used by several
+loops, any loop works.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ import embedlog
 from embedlog import TopicPartition
 from embedlog.aio.consumer import AsyncConsumer
 from tests.aio.test_consumer import FROM_START, TP, fill, first_of_iteration, numbers, waiting
-from tests.support.event_loops import Slow, Ticker, count_calls_from_threads, run, while_files_are_slow
+from tests.support.event_loops import (
+    Slow,
+    Ticker,
+    count_calls_from_threads,
+    run,
+    while_files_are_slow,
+)
 
 # ---- the loop is never blocked -----------------------------------------------------------------------------------------
 
@@ -44,7 +52,8 @@ def test_slow_files_do_not_stop_the_loop(
             log.create_topic("one")
             log.create_topic("t")
             fill(log, 100)
-            log._engine.registry.word = lambda: 1  # the page shows no change: each lookup of topics reads their file
+            # the page shows no change: each lookup of topics reads their file
+            log._engine.registry.word = lambda: 1
             async with log.async_consumer("one", **FROM_START) as consumer:
                 await consumer.metrics()
                 async with slow:
@@ -91,11 +100,17 @@ def test_threads_hand_over_run_by_run(log: embedlog.Log) -> None:
 def test_one_consumer_in_several_loops(log: embedlog.Log) -> None:
     fill(log, 9)
     consumer = log.async_consumer("one", **FROM_START)
-    assert [numbers(run(consumer.poll(1.0, max_records=3))) for _ in range(3)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert [numbers(run(consumer.poll(1.0, max_records=3))) for _ in range(3)] == [
+        [0, 1, 2],
+        [3, 4, 5],
+        [6, 7, 8],
+    ]
     run(consumer.close())
 
 
-def test_a_loop_closed_in_the_middle_of_a_poll_leaves_its_records_to_the_next(log: embedlog.Log) -> None:
+def test_a_loop_closed_in_the_middle_of_a_poll_leaves_its_records_to_the_next(
+    log: embedlog.Log,
+) -> None:
     consumer = log.async_consumer("one", **FROM_START)
     loop = asyncio.new_event_loop()
     task = loop.create_task(consumer.poll(None))
@@ -112,13 +127,18 @@ class OddLoop(asyncio.SelectorEventLoop):
 
     def __getattribute__(self, name: str) -> Any:
         caller = sys._getframe(1).f_globals.get("__name__", "")
-        assert not (name.startswith("_") and not name.startswith("__") and caller.startswith("embedlog")), name
+        assert not (
+            name.startswith("_") and not name.startswith("__") and caller.startswith("embedlog")
+        ), name
         return super().__getattribute__(name)
 
 
 def test_only_public_methods_of_the_loop_are_used(log: embedlog.Log) -> None:
     async def main() -> None:
-        async with log.async_producer() as producer, log.async_consumer("one", **FROM_START) as consumer:
+        async with (
+            log.async_producer() as producer,
+            log.async_consumer("one", **FROM_START) as consumer,
+        ):
             await (await producer.send("one", b"5"))
             await producer.flush()
             assert numbers(await consumer.poll(5.0)) == [5]
@@ -132,7 +152,10 @@ def test_with_uvloop(log: embedlog.Log) -> None:
     fill(log, 1000)
 
     async def main() -> None:
-        async with log.async_producer() as producer, log.async_consumer("one", **FROM_START) as consumer:
+        async with (
+            log.async_producer() as producer,
+            log.async_consumer("one", **FROM_START) as consumer,
+        ):
             futures = [await producer.send("one", b"%d" % number) for number in range(1000, 2000)]
             assert (await asyncio.gather(*futures))[-1].offset == 1999
             async for record in consumer:

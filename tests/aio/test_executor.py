@@ -1,4 +1,6 @@
-"""The base of the asyncio clients: threads for blocking calls, loops that start and end, the guard for one task."""
+"""The base of the asyncio clients: threads for blocking calls, loops that start and end, the guard
+for one task.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class Gate:
     """A call that signals its begin, and returns at a signal."""
 
     def __init__(self) -> None:
-        self.began, self.go = threading.Event(), threading.Event()
+        self.began = threading.Event()
+        self.go = threading.Event()
 
     def __call__(self) -> str:
         self.began.set()
@@ -46,7 +49,9 @@ async def began(gate: Gate) -> None:
 
 def test_calls_of_one_thread_keep_their_order_and_the_loop_goes_on() -> None:
     async def main() -> None:
-        executor, gate, order = Executor("crew-order"), Gate(), []
+        executor = Executor("crew-order")
+        gate = Gate()
+        order = []
         first = asyncio.create_task(executor.run(gate))
         await began(gate)
         rest = [asyncio.create_task(executor.run(lambda n=n: order.append(n))) for n in range(50)]
@@ -70,7 +75,8 @@ def test_a_crew_grows_only_while_all_are_busy() -> None:
         executor = Executor("crew-grows", 3)
         for _ in range(20):
             await executor.run(lambda: None)
-        assert len(threads("crew-grows")) == 1  # the thread is idle before its outcome reaches the loop
+        # the thread is idle before its outcome reaches the loop
+        assert len(threads("crew-grows")) == 1
         gates = [Gate() for _ in range(3)]
         tasks = [asyncio.create_task(executor.run(gate)) for gate in gates]
         for gate in gates:
@@ -105,7 +111,9 @@ def test_a_call_sees_the_context_of_its_task() -> None:
     assert asyncio.run(main()) == 7
 
 
-@pytest.mark.parametrize("raised", [ValueError("x"), KeyboardInterrupt(), StopIteration(1)], ids=repr)
+@pytest.mark.parametrize(
+    "raised", [ValueError("x"), KeyboardInterrupt(), StopIteration(1)], ids=repr
+)
 def test_what_a_call_raises_reaches_the_task(raised: BaseException) -> None:
     def call() -> None:
         raise raised
@@ -134,7 +142,10 @@ async def cancelled(awaitable: Awaitable[Any]) -> None:
 
 def test_a_cancelled_call_that_nobody_took_does_not_happen() -> None:
     async def main() -> None:
-        executor, gate, happened, told = Executor("executor"), Gate(), [], []
+        executor = Executor("executor")
+        gate = Gate()
+        happened = []
+        told = []
         first = asyncio.create_task(executor.run(gate, told.append))
         await began(gate)
         second = asyncio.create_task(executor.run(lambda: happened.append(1), told.append))
@@ -153,10 +164,14 @@ def test_a_cancelled_call_that_nobody_took_does_not_happen() -> None:
 
 
 def test_an_outcome_that_crosses_a_cancellation_counts_as_given_up() -> None:
-    """The call is done and its outcome in the loop, but the task is cancelled before it runs: it never gets the outcome."""
+    """The call is done and its outcome in the loop, but the task is cancelled before it runs: it
+    never gets the outcome.
+    """
 
     async def main() -> None:
-        executor, told, jobs = Executor("executor"), [], []
+        executor = Executor("executor")
+        told = []
+        jobs = []
         real = Job.run
 
         def run(job: Job[Any]) -> Any:
@@ -180,8 +195,11 @@ def test_an_outcome_that_crosses_a_cancellation_counts_as_given_up() -> None:
 # ---- loops -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_loop_that_is_closed_in_the_middle_of_a_call_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    executor, gate = Executor("crew-closed"), Gate()
+def test_a_loop_that_is_closed_in_the_middle_of_a_call_harms_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    executor = Executor("crew-closed")
+    gate = Gate()
     loop = asyncio.new_event_loop()
     task = loop.create_task(executor.run(gate))
     loop.run_until_complete(began(gate))
@@ -220,7 +238,9 @@ async def main():
         print("left")
 asyncio.run(main())
 """
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30
+    )
     assert (answer.stdout, answer.stderr, answer.returncode) == ("left\n", "", 0)
 
 
@@ -229,7 +249,9 @@ asyncio.run(main())
 
 def test_a_second_task_is_refused_at_once() -> None:
     async def main() -> None:
-        guard, inside, leave = OneTask("this thing"), asyncio.Event(), asyncio.Event()
+        guard = OneTask("this thing")
+        inside = asyncio.Event()
+        leave = asyncio.Event()
 
         async def stay() -> None:
             with guard.entered():
@@ -238,7 +260,10 @@ def test_a_second_task_is_refused_at_once() -> None:
 
         task = asyncio.create_task(stay())
         await inside.wait()
-        with pytest.raises(ConcurrentUseError, match="this thing is in use by another task"), guard.entered():
+        with (
+            pytest.raises(ConcurrentUseError, match="this thing is in use by another task"),
+            guard.entered(),
+        ):
             pass
         leave.set()
         await task
@@ -273,7 +298,8 @@ def test_who_stayed_inside_in_a_closed_loop_keeps_nobody_out() -> None:
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """The starts of threads of this file fail while the list has an entry."""
-    flags, start = list[bool](), threading.Thread.start
+    flags = list[bool]()
+    start = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:
         if flags and thread.name.startswith("crew-"):
@@ -285,9 +311,12 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_a_call_without_a_thread_fails_and_the_next_one_is_made(refused: list[bool], limit: int) -> None:
+def test_a_call_without_a_thread_fails_and_the_next_one_is_made(
+    refused: list[bool], limit: int
+) -> None:
     async def main() -> None:
-        executor, calls = Executor("crew-refused", limit), list[int]()
+        executor = Executor("crew-refused", limit)
+        calls = list[int]()
         refused.append(True)
         for _ in range(3):
             with pytest.raises(RuntimeError, match="can't start new thread"):
@@ -303,7 +332,8 @@ def test_a_call_without_a_thread_fails_and_the_next_one_is_made(refused: list[bo
 
 def test_without_another_thread_those_that_exist_make_the_calls(refused: list[bool]) -> None:
     async def main() -> None:
-        executor, gate = Executor("crew-few", 2), Gate()
+        executor = Executor("crew-few", 2)
+        gate = Gate()
         first = asyncio.create_task(executor.run(gate))
         await began(gate)
         refused.append(True)
@@ -313,7 +343,8 @@ def test_without_another_thread_those_that_exist_make_the_calls(refused: list[bo
         async with asyncio.timeout(30):
             assert await asyncio.gather(first, second) == ["done", "second"]
         refused.clear()
-        one, other = Gate(), Gate()
+        one = Gate()
+        other = Gate()
         calls = [asyncio.create_task(executor.run(each)) for each in (one, other)]
         await asyncio.gather(began(one), began(other))  # two threads at a time, as before
         one.go.set()

@@ -1,4 +1,6 @@
-"""The asyncio producer: nothing blocks the loop, a cancellation loses no record, sends that wait for memory keep their order."""
+"""The asyncio producer: nothing blocks the loop, a cancellation loses no record, sends that wait
+for memory keep their order.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,18 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from tests.support import producer_helpers
-from tests.support.event_loops import Slow, Ticker, count_calls_from_threads, run, turns_until, while_files_are_slow
+from tests.support.event_loops import (
+    Slow,
+    Ticker,
+    count_calls_from_threads,
+    run,
+    turns_until,
+    while_files_are_slow,
+)
 from tests.support.producer_helpers import LONG_MS, Stuck, records, values
 
-log, stuck = producer_helpers.log, producer_helpers.stuck
+log = producer_helpers.log
+stuck = producer_helpers.stuck
 
 
 async def settled(awaitables: list[Awaitable[Any]]) -> list[Any]:
@@ -53,12 +63,19 @@ def test_records_of_a_task_keep_their_order(log: embedlog.Log) -> None:
 def test_all_that_a_record_has_arrives(log: embedlog.Log) -> None:
     async def main() -> Any:
         async with log.async_producer() as producer:
-            future = await producer.send("t", b"v", b"k", partition=3, timestamp_ms=1_700_000_000_000, headers=[("h", b"x")])
+            future = await producer.send(
+                "t", b"v", b"k", partition=3, timestamp_ms=1_700_000_000_000, headers=[("h", b"x")]
+            )
             return await future
 
     assert run(main())[:3] == ("t", 3, 0)
     (record,) = records(log, "t")
-    assert (record.key, record.value, record.timestamp_ms, record.headers) == (b"k", b"v", 1_700_000_000_000, (("h", b"x"),))
+    assert (record.key, record.value, record.timestamp_ms, record.headers) == (
+        b"k",
+        b"v",
+        1_700_000_000_000,
+        (("h", b"x"),),
+    )
 
 
 def test_futures_of_many_tasks_can_be_gathered(log: embedlog.Log) -> None:
@@ -67,9 +84,13 @@ def test_futures_of_many_tasks_can_be_gathered(log: embedlog.Log) -> None:
         return offset
 
     async def main() -> None:
-        async with log.async_producer(linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS) as producer:
+        async with log.async_producer(
+            linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS
+        ) as producer:
             await producer.send_batch("one", [])
-            assert sorted(await asyncio.gather(*(one(producer, number) for number in range(300)))) == list(range(300))
+            assert sorted(
+                await asyncio.gather(*(one(producer, number) for number in range(300)))
+            ) == list(range(300))
             assert (await producer.metrics())["batch-total"] < 10  # one turn, one batch
 
     run(main())
@@ -95,7 +116,9 @@ def test_a_batch_of_columns(log: embedlog.Log) -> None:
     ],
 )
 def test_what_is_wrong_with_the_call_raises(
-    log: embedlog.Log, call: Callable[[AsyncProducer], Coroutine[Any, Any, Any]], error: type[Exception]
+    log: embedlog.Log,
+    call: Callable[[AsyncProducer], Coroutine[Any, Any, Any]],
+    error: type[Exception],
 ) -> None:
     async def main() -> None:
         async with log.async_producer() as producer:
@@ -108,7 +131,10 @@ def test_what_is_wrong_with_the_call_raises(
 
 @pytest.mark.parametrize(
     ("topic", "value", "error"),
-    [("unknown", b"v", UnknownTopicOrPartitionError), ("one", b"v" * 2_000_000, RecordTooLargeError)],
+    [
+        ("unknown", b"v", UnknownTopicOrPartitionError),
+        ("one", b"v" * 2_000_000, RecordTooLargeError),
+    ],
 )
 def test_what_is_wrong_with_the_record_fails_the_future(
     log: embedlog.Log, topic: str, value: bytes, error: type[Exception]
@@ -130,8 +156,12 @@ def test_serializers_and_partitioners_are_asked(log: embedlog.Log) -> None:
         return 2
 
     async def main() -> None:
-        async with log.async_producer(value_serializer=str.encode, partitioner=partitioner) as producer:
-            sent = await settled([await producer.send("t", f"text {number}") for number in range(3)])
+        async with log.async_producer(
+            value_serializer=str.encode, partitioner=partitioner
+        ) as producer:
+            sent = await settled(
+                [await producer.send("t", f"text {number}") for number in range(3)]
+            )
             assert {metadata.partition for metadata in sent} == {2}
             with pytest.raises(SerializationError):
                 await producer.send("t", 5)
@@ -168,7 +198,11 @@ def test_settings_are_checked_before_anything_is_awaited(log: embedlog.Log) -> N
         (["stat"], lambda producer: producer.send("t", b"v")),
         (["pwrite"], lambda producer: producer.flush()),
         (["stat"], lambda producer: producer.partitions_for("t")),
-        pytest.param(["stat", "pwrite"], lambda producer: producer.send_batch("one", [b"v"]), marks=pytest.mark.slow),
+        pytest.param(
+            ["stat", "pwrite"],
+            lambda producer: producer.send_batch("one", [b"v"]),
+            marks=pytest.mark.slow,
+        ),
         (["pwrite"], lambda producer: producer.close()),
     ],
     ids=["send", "flush", "partitions_for", "send_batch", "close"],
@@ -180,8 +214,11 @@ def test_slow_files_do_not_stop_the_loop(
         with embedlog.open(path, config={"housekeeping": False}) as log:
             log.create_topic("one")
             log.create_topic("t")
-            log._engine.registry.word = lambda: 1  # the page shows no change: each lookup of topics reads their file
-            async with log.async_producer(linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS) as producer:
+            # the page shows no change: each lookup of topics reads their file
+            log._engine.registry.word = lambda: 1
+            async with log.async_producer(
+                linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS
+            ) as producer:
                 await producer.send("one", b"v")
                 async with slow:
                     found = await call(producer)
@@ -246,11 +283,16 @@ def test_sends_wait_for_room_in_the_order_of_coming(log: embedlog.Log, stuck: St
     assert [int(value) for value in values(log)] == list(range(100))
 
 
-def test_a_send_that_is_cancelled_took_nothing_and_those_behind_it_get_their_turn(log: embedlog.Log, stuck: Stuck) -> None:
+def test_a_send_that_is_cancelled_took_nothing_and_those_behind_it_get_their_turn(
+    log: embedlog.Log, stuck: Stuck
+) -> None:
     async def main() -> int:
         async with log.async_producer(**SMALL) as producer:
             await producer.send_batch("one", [])
-            tasks = [asyncio.create_task(producer.send("one", b"%0500d" % number)) for number in range(100)]
+            tasks = [
+                asyncio.create_task(producer.send("one", b"%0500d" % number))
+                for number in range(100)
+            ]
             await turns_until(lambda: stuck.reached.is_set() and len(producer._waiting) > 20)
             taken = [task.done() for task in tasks].count(True)
             for task in tasks[taken : taken + 5]:  # the first of them has a thread waiting for it
@@ -265,11 +307,16 @@ def test_a_send_that_is_cancelled_took_nothing_and_those_behind_it_get_their_tur
     assert [int(value) for value in values(log)] == [*range(taken), *range(taken + 5, 100)]
 
 
-def test_a_send_cancelled_anywhere_was_taken_if_and_only_if_it_returned(log: embedlog.Log, rng: random.Random) -> None:
+def test_a_send_cancelled_anywhere_was_taken_if_and_only_if_it_returned(
+    log: embedlog.Log, rng: random.Random
+) -> None:
     async def main() -> list[int]:
         async with log.async_producer(**SMALL) as producer:
             await producer.send_batch("one", [])
-            tasks = [asyncio.create_task(producer.send("one", b"%0500d" % number)) for number in range(2000)]
+            tasks = [
+                asyncio.create_task(producer.send("one", b"%0500d" % number))
+                for number in range(2000)
+            ]
             while not all(task.done() for task in tasks):
                 rng.choice(tasks).cancel()
                 await asyncio.sleep(0 if rng.random() < 0.9 else 0.0005)
@@ -283,12 +330,18 @@ def test_a_send_cancelled_anywhere_was_taken_if_and_only_if_it_returned(log: emb
 def test_no_room_for_too_long_fails_the_future(log: embedlog.Log, stuck: Stuck) -> None:
     async def main() -> None:
         async with log.async_producer(**SMALL, max_block_ms=100) as producer:
-            futures = await asyncio.gather(*(producer.send("one", b"%0500d" % number) for number in range(50)))
+            futures = await asyncio.gather(
+                *(producer.send("one", b"%0500d" % number) for number in range(50))
+            )
             stuck.go.set()
             results = await asyncio.gather(*futures, return_exceptions=True)
             exhausted = [result for result in results if isinstance(result, BufferExhaustedError)]
             assert 5 < len(exhausted) < 45
-            assert all(result.offset >= 0 for result in results if not isinstance(result, BufferExhaustedError))
+            assert all(
+                result.offset >= 0
+                for result in results
+                if not isinstance(result, BufferExhaustedError)
+            )
 
     began = time.monotonic()
     run(main())
@@ -298,12 +351,16 @@ def test_no_room_for_too_long_fails_the_future(log: embedlog.Log, stuck: Stuck) 
 def test_closing_ends_those_who_wait_for_room(log: embedlog.Log, stuck: Stuck) -> None:
     async def main() -> None:
         producer = log.async_producer(**SMALL)
-        tasks = [asyncio.create_task(producer.send("one", b"%0500d" % number)) for number in range(100)]
+        tasks = [
+            asyncio.create_task(producer.send("one", b"%0500d" % number)) for number in range(100)
+        ]
         await turns_until(lambda: stuck.reached.is_set() and len(producer._waiting) > 20)
         closing = asyncio.create_task(producer.close(0.05))
         results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert sum(isinstance(result, ClosedError) for result in results) > 20  # which ones is not defined: tasks overtake
-        with contextlib.suppress(DeliveryError):  # of those that had a place, and whose futures their tasks have not seen yet
+        # which ones is not defined: tasks overtake
+        assert sum(isinstance(result, ClosedError) for result in results) > 20
+        # of those that had a place, and whose futures their tasks have not seen yet
+        with contextlib.suppress(DeliveryError):
             await closing
         stuck.go.set()
 
@@ -315,7 +372,9 @@ def test_closing_ends_those_who_wait_for_room(log: embedlog.Log, stuck: Stuck) -
 
 def test_a_cancelled_flush_sends_all_the_same(log: embedlog.Log, stuck: Stuck) -> None:
     async def main() -> None:
-        async with log.async_producer(linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS) as producer:
+        async with log.async_producer(
+            linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS
+        ) as producer:
             future = await producer.send("one", b"v")
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(producer.flush(), 0.05)
@@ -332,8 +391,11 @@ def test_a_cancelled_batch_says_whether_it_goes_its_way(log: embedlog.Log, stuck
     async def main() -> None:
         async with log.async_producer(buffer_memory=20_000) as producer:
             rows = [b"%01000d" % number for number in range(100)]
-            tasks = [asyncio.create_task(producer.send_batch("one", rows)) for _ in range(6)]  # one is in, four threads wait
-            await turns_until(lambda: producer._sync is not None and producer._sync._rows.waiting == 4)
+            # one is in, four threads wait
+            tasks = [asyncio.create_task(producer.send_batch("one", rows)) for _ in range(6)]
+            await turns_until(
+                lambda: producer._sync is not None and producer._sync._rows.waiting == 4
+            )
             notes = []
             for task in [task for task in tasks if not task.done()]:
                 task.cancel()
@@ -341,7 +403,11 @@ def test_a_cancelled_batch_says_whether_it_goes_its_way(log: embedlog.Log, stuck
                     await task
                 notes += caught.value.__notes__
             stuck.go.set()
-            assert sorted(notes) == ["send_batch to one: nothing was accepted"] + ["send_batch to one: the records are sent"] * 4
+            assert (
+                sorted(notes)
+                == ["send_batch to one: nothing was accepted"]
+                + ["send_batch to one: the records are sent"] * 4
+            )
 
     run(main())
     assert len(values(log)) == 500
@@ -355,7 +421,8 @@ def test_cancelling_who_awaits_a_future_harms_no_other(log: embedlog.Log, stuck:
             async def wait() -> int:
                 return (await future).offset  # type: ignore[no-any-return]
 
-            first, second = asyncio.create_task(wait()), asyncio.create_task(wait())
+            first = asyncio.create_task(wait())
+            second = asyncio.create_task(wait())
             await turns_until(stuck.reached.is_set)
             first.cancel()
             stuck.go.set()
@@ -376,7 +443,12 @@ def test_a_closed_one_refuses(log: embedlog.Log) -> None:
             await producer.send("one", b"v")
         await producer.close()
         assert "closed" in repr(producer)
-        for call in (producer.send("one", b"v"), producer.flush(), producer.send_batch("one", []), producer.__aenter__()):
+        for call in (
+            producer.send("one", b"v"),
+            producer.flush(),
+            producer.send_batch("one", []),
+            producer.__aenter__(),
+        ):
             with pytest.raises(ClosedError):
                 await call
 
@@ -386,7 +458,9 @@ def test_a_closed_one_refuses(log: embedlog.Log) -> None:
 
 def test_closing_the_log_closes_it(log: embedlog.Log) -> None:
     async def main() -> None:
-        async with log.async_producer(linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS) as producer:
+        async with log.async_producer(
+            linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS
+        ) as producer:
             future = await producer.send("one", b"v")
             await asyncio.to_thread(log.close)
             assert (await future).offset == 0
@@ -406,11 +480,15 @@ def test_one_producer_in_several_loops(log: embedlog.Log) -> None:
     run(producer.close())
 
 
-def test_a_loop_closed_while_its_task_waits_for_room_leaves_the_line_usable(log: embedlog.Log, stuck: Stuck) -> None:
+def test_a_loop_closed_while_its_task_waits_for_room_leaves_the_line_usable(
+    log: embedlog.Log, stuck: Stuck
+) -> None:
     producer = log.async_producer(**SMALL)
 
     async def fill() -> None:
-        tasks = [asyncio.create_task(producer.send("one", b"%0500d" % number)) for number in range(100)]
+        tasks = [
+            asyncio.create_task(producer.send("one", b"%0500d" % number)) for number in range(100)
+        ]
         await turns_until(lambda: len(producer._waiting) > 20)
         assert tasks
 
@@ -432,7 +510,9 @@ def test_pickling_is_refused_with_the_way_to_do_it(log: embedlog.Log) -> None:
 
 
 def test_a_close_before_the_first_call_ends_lets_it_fail(log: embedlog.Log) -> None:
-    """A call that meets the close is refused: it waited without limit for a thread that had ended."""
+    """A call that meets the close is refused: it waited without limit for a thread that had
+    ended.
+    """
 
     async def main() -> None:
         producer = log.async_producer()

@@ -1,4 +1,6 @@
-"""Transactions for asyncio: the loop is never blocked; after a cancellation they are committed, aborted or not begun."""
+"""Transactions for asyncio: the loop is never blocked; after a cancellation they are committed,
+aborted or not begun.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ import pytest
 
 import embedlog
 from embedlog.aio.producer import AsyncProducer
-from embedlog.errors import ClosedError, FencedError, InvalidTransactionStateError, OffsetMismatchError
+from embedlog.errors import (
+    ClosedError,
+    FencedError,
+    InvalidTransactionStateError,
+    OffsetMismatchError,
+)
 from tests.support.event_loops import Slow, run, turns_until, while_files_are_slow
 
 
@@ -50,7 +57,11 @@ def test_committed_is_seen_aborted_is_not(log: embedlog.Log) -> None:
 def test_a_wrong_state_is_refused(log: embedlog.Log) -> None:
     async def main() -> None:
         async with log.async_producer(transactional_id="x") as producer:
-            for call in (producer.begin_transaction(), producer.send("one", b"v"), producer.commit_transaction()):
+            for call in (
+                producer.begin_transaction(),
+                producer.send("one", b"v"),
+                producer.commit_transaction(),
+            ):
                 with pytest.raises(InvalidTransactionStateError):
                     await call
             await producer.init_transactions()
@@ -82,7 +93,10 @@ def test_the_error_of_a_condition_leaves_the_block(log: embedlog.Log) -> None:
 
 def test_a_fenced_one_hears_of_it(log: embedlog.Log) -> None:
     async def main() -> None:
-        async with log.async_producer(transactional_id="x") as old, log.async_producer(transactional_id="x") as new:
+        async with (
+            log.async_producer(transactional_id="x") as old,
+            log.async_producer(transactional_id="x") as new,
+        ):
             await old.init_transactions()
             await old.begin_transaction()
             await old.send("one", b"zombie")
@@ -133,8 +147,11 @@ def test_a_task_that_is_cancelled_inside_aborts(log: embedlog.Log) -> None:
 
 
 @pytest.mark.parametrize("taken", [False, True], ids=["before a thread took it", "in the middle"])
-def test_a_cancelled_commit_says_whether_it_goes_on(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, taken: bool) -> None:
-    reached, go = threading.Event(), threading.Event()
+def test_a_cancelled_commit_says_whether_it_goes_on(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    reached = threading.Event()
+    go = threading.Event()
 
     async def main() -> None:
         async with log.async_producer(transactional_id="x") as producer:
@@ -151,7 +168,9 @@ def test_a_cancelled_commit_says_whether_it_goes_on(log: embedlog.Log, monkeypat
 
             monkeypatch.setattr(transaction._owner, "end", end)
             began = threading.Event()
-            blocker = asyncio.create_task(producer._steps.run(lambda: began.set() or (taken or go.wait(30))))
+            blocker = asyncio.create_task(
+                producer._steps.run(lambda: began.set() or (taken or go.wait(30)))
+            )
             await turns_until(began.is_set)
             task = asyncio.create_task(producer.commit_transaction())
             if taken:
@@ -160,7 +179,9 @@ def test_a_cancelled_commit_says_whether_it_goes_on(log: embedlog.Log, monkeypat
             task.cancel()
             with pytest.raises(asyncio.CancelledError) as caught:
                 await task
-            assert caught.value.__notes__ == [f"commit_transaction: it {'continues to its end' if taken else 'did not begin'}"]
+            assert caught.value.__notes__ == [
+                f"commit_transaction: it {'continues to its end' if taken else 'did not begin'}"
+            ]
             go.set()
             await blocker
             if not taken:
@@ -172,7 +193,9 @@ def test_a_cancelled_commit_says_whether_it_goes_on(log: embedlog.Log, monkeypat
     assert committed(log) == [b"v"]
 
 
-def test_transactions_cancelled_anywhere_are_whole_or_not_at_all(log: embedlog.Log, rng: random.Random) -> None:
+def test_transactions_cancelled_anywhere_are_whole_or_not_at_all(
+    log: embedlog.Log, rng: random.Random
+) -> None:
     async def work(producer: AsyncProducer, number: int) -> None:
         async with producer.transaction():
             for partition in range(3):
@@ -180,7 +203,8 @@ def test_transactions_cancelled_anywhere_are_whole_or_not_at_all(log: embedlog.L
                 await asyncio.sleep(0)
 
     async def main() -> tuple[set[int], set[int]]:
-        sure, perhaps = set(), set()
+        sure = set()
+        perhaps = set()
         async with log.async_producer(transactional_id="x") as producer:
             await producer.init_transactions()
             for number in range(60):
@@ -192,7 +216,10 @@ def test_transactions_cancelled_anywhere_are_whole_or_not_at_all(log: embedlog.L
                     await task
                     sure.add(number)
                 except asyncio.CancelledError as error:
-                    if any("commit" in note and "continues" in note for note in getattr(error, "__notes__", ())):
+                    if any(
+                        "commit" in note and "continues" in note
+                        for note in getattr(error, "__notes__", ())
+                    ):
                         perhaps.add(number)
             async with producer.transaction():
                 await producer.send("one", b"at the end")
@@ -200,7 +227,12 @@ def test_transactions_cancelled_anywhere_are_whole_or_not_at_all(log: embedlog.L
 
     sure, perhaps = run(main())
     found = [
-        [int(record.value) for record in log.scan("t", partitions=number, isolation_level="read_committed").records()]
+        [
+            int(record.value)
+            for record in log.scan(
+                "t", partitions=number, isolation_level="read_committed"
+            ).records()
+        ]
         for number in range(3)
     ]
     assert found[0] == found[1] == found[2]
@@ -209,7 +241,9 @@ def test_transactions_cancelled_anywhere_are_whole_or_not_at_all(log: embedlog.L
     assert committed(log) == [b"at the end"]
 
 
-def test_an_interrupt_right_after_the_beginning_aborts(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_right_after_the_beginning_aborts(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def main() -> None:
         async with log.async_producer(transactional_id="x") as producer:
             await producer.init_transactions()
@@ -247,7 +281,9 @@ def test_a_refused_beginning_leaves_the_transaction_of_another_task_open(log: em
 
 @pytest.mark.parametrize("at", ["before", "inside"])
 def test_a_producer_that_is_closed_ends_the_block_with_an_error(log: embedlog.Log, at: str) -> None:
-    """The threads of a closed producer execute no call any more: the abort waited for them without limit."""
+    """The threads of a closed producer execute no call any more: the abort waited for them without
+    limit.
+    """
 
     async def main() -> None:
         producer = log.async_producer(transactional_id="x")

@@ -14,7 +14,13 @@ SOURCES = [path.read_text() for path in (ROOT / "benchmarks").glob("*.py")]
 
 
 def figure(**more: object) -> Outcome:
-    facts: dict[str, object] = {"value": 0.5, "unit": "of ceiling", "target": 0.4, "at_least": True, "detail": {"ceiling": 1.0}}
+    facts: dict[str, object] = {
+        "value": 0.5,
+        "unit": "of ceiling",
+        "target": 0.4,
+        "at_least": True,
+        "detail": {"ceiling": 1.0},
+    }
     return Outcome("figure", **(facts | more))  # type: ignore[arg-type]
 
 

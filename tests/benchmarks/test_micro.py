@@ -1,4 +1,6 @@
-"""The micro-benchmarks run: each call once, with the checks of its benchmark. `--benchmark-disable` measures nothing."""
+"""The micro-benchmarks run: each call once, with the checks of its benchmark. `--benchmark-disable`
+measures nothing.
+"""
 
 from __future__ import annotations
 

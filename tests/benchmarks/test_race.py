@@ -1,4 +1,6 @@
-"""The race: each peer that is installed returns what was appended to it, and a wrong or missing record ends a turn."""
+"""The race: each peer that is installed returns what was appended to it, and a wrong or missing
+record ends a turn.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def values(tmp_path: Path) -> tuple[str, list[bytes]]:
 
 
 def round_trip(kind: type[Peer], job: Job, given: list[bytes]) -> None:
-    """All ways of appending, in one store; then all ways of reading, by an object that has appended nothing."""
+    """All ways of appending, in one store; then all ways of reading, by an object that has appended
+    nothing.
+    """
     writer = kind(job)
     writer.begin()
     for number, values in enumerate(data.pieces(given, COUNT, BATCH)):
@@ -66,7 +70,11 @@ def round_trip(kind: type[Peer], job: Job, given: list[bytes]) -> None:
     reader.warm_columns()
     try:
         if not kind.reason("offset", "none"):
-            assert [reader.value_at(offset) for offset in (0, 7, COUNT - 1)] == [given[0], given[7], given[COUNT - 1]]
+            assert [reader.value_at(offset) for offset in (0, 7, COUNT - 1)] == [
+                given[0],
+                given[7],
+                given[COUNT - 1],
+            ]
         if not kind.reason("time", "none"):
             assert [reader.value_since(BASE_MS + offset) for offset in (0, 7, COUNT - 1)] == [
                 given[0],
@@ -88,7 +96,9 @@ def round_trip(kind: type[Peer], job: Job, given: list[bytes]) -> None:
 @pytest.mark.parametrize("peer", PYTHON, ids=lambda peer: peer.NAME)
 @pytest.mark.filterwarnings("ignore")  # those of other packages
 @pytest.mark.may_leak("other packages keep threads and files until the end of the process")
-def test_a_peer_returns_what_was_appended(peer: type[Peer], tmp_path: Path, values: tuple[str, list[bytes]]) -> None:
+def test_a_peer_returns_what_was_appended(
+    peer: type[Peer], tmp_path: Path, values: tuple[str, list[bytes]]
+) -> None:
     ready(peer)
     path, given = values
     round_trip(peer, Job(str(tmp_path / "store"), path, count=ALL, batch=BATCH), given)
@@ -98,15 +108,21 @@ def test_a_peer_returns_what_was_appended(peer: type[Peer], tmp_path: Path, valu
 @pytest.mark.parametrize("peer", CLIENTS, ids=lambda peer: peer.NAME)
 @pytest.mark.filterwarnings("ignore")  # those of other packages
 @pytest.mark.may_leak("other packages keep threads and files until the end of the process")
-def test_a_client_of_kafka_returns_what_was_appended(peer: type[Peer], broker: Broker, values: tuple[str, list[bytes]]) -> None:
+def test_a_client_of_kafka_returns_what_was_appended(
+    peer: type[Peer], broker: Broker, values: tuple[str, list[bytes]]
+) -> None:
     ready(peer)
     path, given = values
     broker.create_topic(f"race-{peer.NAME}")
-    round_trip(peer, Job(broker.bootstrap, path, topic=f"race-{peer.NAME}", count=ALL, batch=BATCH), given)
+    round_trip(
+        peer, Job(broker.bootstrap, path, topic=f"race-{peer.NAME}", count=ALL, batch=BATCH), given
+    )
 
 
 @pytest.mark.slow
-def test_chronicle_queue_returns_what_was_appended(tmp_path: Path, values: tuple[str, list[bytes]]) -> None:
+def test_chronicle_queue_returns_what_was_appended(
+    tmp_path: Path, values: tuple[str, list[bytes]]
+) -> None:
     peer = PEERS["chronicle"]
     ready(peer)
     path, given = values
@@ -117,7 +133,9 @@ def test_chronicle_queue_returns_what_was_appended(tmp_path: Path, values: tuple
     assert (found["records"], found["checksum"]) == (COUNT, zlib.crc32(b"".join(given)))
 
 
-def test_a_wrong_value_of_a_peer_ends_the_fill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_value_of_a_peer_ends_the_fill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workload = next(each for each in workloads(SCALES["quick"]) if each.store)
     monkeypatch.setattr(data, "checksum", lambda values, count: -1)
     with stores.Stores(tmp_path) as places:
@@ -128,7 +146,14 @@ def test_a_wrong_value_of_a_peer_ends_the_fill(tmp_path: Path, monkeypatch: pyte
 
 def test_a_run_has_a_figure_or_a_reason_for_each_peer(tmp_path: Path) -> None:
     said: list[str] = []
-    results = race.run(SCALES["quick"], tmp_path, ["append", "tail"], ["embedlog", "sqlite"], "acknowledged", said.append)
+    results = race.run(
+        SCALES["quick"],
+        tmp_path,
+        ["append", "tail"],
+        ["embedlog", "sqlite"],
+        "acknowledged",
+        said.append,
+    )
     (figures,) = results["figures"].values()
     assert set(figures) == {"embedlog", "sqlite"}
     assert all(len(each["p50_us"]) == 1 for each in figures.values()), said
@@ -138,7 +163,9 @@ def test_a_run_has_a_figure_or_a_reason_for_each_peer(tmp_path: Path) -> None:
 def test_records_that_are_missing_in_a_store_are_an_error() -> None:
     workload = next(each for each in workloads(SCALES["quick"]) if each.turn == "append/batch")
     answer = {"records": 5, "seconds": 1.0, "bytes": 500, "stored": 5, "warm": 1}
-    with pytest.raises(processes.TurnError, match="5 and 1 records were appended, and 5 are in the store"):
+    with pytest.raises(
+        processes.TurnError, match="5 and 1 records were appended, and 5 are in the store"
+    ):
         race.measured(workload, [answer])
 
 

@@ -16,8 +16,13 @@ def test_the_page_is_that_of_the_results() -> None:
 
 def test_the_plots_are_those_of_the_results() -> None:
     results = pages.load()
-    expected = {plots.FILES[group]: plots.digest(plots.parts(results, group)) for group in results["groups"]}
-    expected |= {plots.SIZE_FILES[name]: plots.digest(found) for name, found in results["sizes"]["dimensions"].items()}
+    expected = {
+        plots.FILES[group]: plots.digest(plots.parts(results, group)) for group in results["groups"]
+    }
+    expected |= {
+        plots.SIZE_FILES[name]: plots.digest(found)
+        for name, found in results["sizes"]["dimensions"].items()
+    }
     drawn = {path.name: path.read_text() for path in pages.PLOTS.glob("*.svg")}
     assert set(drawn) == set(expected)
     assert [name for name, text in drawn.items() if expected[name] not in text] == []
@@ -46,6 +51,9 @@ def test_lost_rows_are_first_and_the_worst_one_before_the_others() -> None:
     page = tables.page(pages.load())
     assert re.findall(r"^## (.*)", page, re.MULTILINE)[0] == "Lost"
     ratios = [
-        float(found) for found in re.findall(r"\| (\d+\.\d+) \|$", page.partition("\n## ")[2].partition("\n## ")[0], re.MULTILINE)
+        float(found)
+        for found in re.findall(
+            r"\| (\d+\.\d+) \|$", page.partition("\n## ")[2].partition("\n## ")[0], re.MULTILINE
+        )
     ]
     assert ratios == sorted(ratios)

@@ -24,7 +24,9 @@ class Outcome(NamedTuple):
 
 
 @pytest.fixture
-def run(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+def run(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Outcome]:
     """Runs one command line on the directory `data`, and returns its status and output."""
     monkeypatch.setenv("EMBEDLOG_DIR", str(tmp_path / "data"))
 
@@ -42,7 +44,9 @@ def run(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: 
 
 @pytest.fixture
 def on_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., bytes]:
-    """Runs one command line on the directory `data` with standard output on a terminal, and returns what that gets."""
+    """Runs one command line on the directory `data` with standard output on a terminal, and returns
+    what that gets.
+    """
     monkeypatch.setenv("EMBEDLOG_DIR", str(tmp_path / "data"))
 
     def call(*arguments: str, columns: int = 80) -> bytes:

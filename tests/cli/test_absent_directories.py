@@ -15,8 +15,12 @@ PLACES = ("d1", "d2", "d3")
 
 
 @pytest.fixture
-def on_set(run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """`run` on a set whose second directory is away, and with it the partition 1 of `t`; `u` and `v` have all copies."""
+def on_set(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Any]:
+    """`run` on a set whose second directory is away, and with it the partition 1 of `t`; `u` and
+    `v` have all copies.
+    """
     paths = [tmp_path / name for name in PLACES]
     with embedlog.open(paths, config={"offsets.topic.num.partitions": 2}) as log:
         log.create_topic("t", assignment={0: [1], 1: [2], 2: [3]})
@@ -38,7 +42,11 @@ def on_set(run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_ls_prints_what_can_be_read(on_set: Callable[..., Any]) -> None:
     found = on_set("ls", "--json")
-    assert [(each["topic"], each["records"]) for each in json.loads(found.out)] == [("t", 2), ("u", 1), ("v", 0)]
+    assert [(each["topic"], each["records"]) for each in json.loads(found.out)] == [
+        ("t", 2),
+        ("u", 1),
+        ("v", 0),
+    ]
     assert found.status == 1
     assert "t-1" in found.err
     found = on_set("ls", "t", "--json")
@@ -50,7 +58,10 @@ def test_ls_prints_what_can_be_read(on_set: Callable[..., Any]) -> None:
 def test_a_partition_without_a_leader_is_described(on_set: Callable[..., Any]) -> None:
     found = on_set("topics", "--describe", "--topic", "t", "--json")
     (topic,) = json.loads(found.out)
-    rows = [(each["partition"], each["replicas"], each["log_end_offset"], each["size_bytes"]) for each in topic["partitions"]]
+    rows = [
+        (each["partition"], each["replicas"], each["log_end_offset"], each["size_bytes"])
+        for each in topic["partitions"]
+    ]
     assert rows[1] == (1, [2], None, None)
     assert [row[:3] for row in rows[::2]] == [(0, [1], 1), (2, [3], 1)]
     assert found.status == 1
@@ -58,11 +69,23 @@ def test_a_partition_without_a_leader_is_described(on_set: Callable[..., Any]) -
 
 
 def test_partitions_without_a_leader_are_listed(on_set: Callable[..., Any]) -> None:
-    found = on_set("topics", "--describe", "--unavailable-partitions", "--exclude-internal", "--json")
-    listed = [(topic["topic"], [each["partition"] for each in topic["partitions"]]) for topic in json.loads(found.out)]
+    found = on_set(
+        "topics", "--describe", "--unavailable-partitions", "--exclude-internal", "--json"
+    )
+    listed = [
+        (topic["topic"], [each["partition"] for each in topic["partitions"]])
+        for topic in json.loads(found.out)
+    ]
     assert listed == [("t", [1])]
-    assert on_set("topics", "--describe", "--unavailable-partitions", "--exclude-internal").out.count("\n") == 3
-    assert on_set("topics", "--describe", "--unavailable-partitions", "--topic", "u", "--json")[:2] == (0, "[]\n")
+    assert (
+        on_set("topics", "--describe", "--unavailable-partitions", "--exclude-internal").out.count(
+            "\n"
+        )
+        == 3
+    )
+    assert on_set("topics", "--describe", "--unavailable-partitions", "--topic", "u", "--json")[
+        :2
+    ] == (0, "[]\n")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +111,10 @@ def test_offsets_of_partitions_with_a_leader(
 def test_groups_are_listed_and_described(on_set: Callable[..., Any]) -> None:
     assert on_set("groups", "--list")[:2] == (0, "g\n")
     (group,) = json.loads(on_set("groups", "--describe", "--group", "g", "--json").out)
-    places = [(each["topic"], each["partition"], each["offset"], each["log_end_offset"]) for each in group["partitions"]]
+    places = [
+        (each["topic"], each["partition"], each["offset"], each["log_end_offset"])
+        for each in group["partitions"]
+    ]
     assert places == [("t", 0, 1, 1), ("t", 1, 1, None), ("t", 2, 1, 1), ("u", 0, 1, 1)]
 
 
@@ -101,7 +127,9 @@ def test_records_of_partitions_with_a_leader_are_printed(on_set: Callable[..., A
         assert "t-1" in found.err
 
 
-@pytest.mark.parametrize("options", [("cat",), ("consume", "-o", "beginning", "-e"), ("cat", "-X", "max.poll.records=1")])
+@pytest.mark.parametrize(
+    "options", [("cat",), ("consume", "-o", "beginning", "-e"), ("cat", "-X", "max.poll.records=1")]
+)
 def test_all_records_that_can_be_read_are_printed_before_the_failure(
     on_set: Callable[..., Any], options: tuple[str, ...]
 ) -> None:
@@ -114,23 +142,34 @@ def test_all_records_that_can_be_read_are_printed_before_the_failure(
 
 def test_a_check_reports_what_it_could_not_read(on_set: Callable[..., Any], tmp_path: Path) -> None:
     found = on_set("check", "--json")
-    findings = [(each["kind"], each["path"], each["topic"], each["partition"]) for each in json.loads(found.out)["findings"]]
+    findings = [
+        (each["kind"], each["path"], each["topic"], each["partition"])
+        for each in json.loads(found.out)["findings"]
+    ]
     assert findings == [("away", str(tmp_path / "d2"), None, None), ("leader", "t-1", "t", 1)]
     assert found.status == 1
     assert "in order" not in on_set("check").out
 
 
-def test_the_space_in_other_directories_is_printed(on_set: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_space_in_other_directories_is_printed(
+    on_set: Callable[..., Any], tmp_path: Path
+) -> None:
     found = on_set("du", "--topic-list", "t,u", "--json")
     rows = {
-        (each["broker"], directory["logDir"]): (directory["error"], [part["partition"] for part in directory["partitions"]])
+        (each["broker"], directory["logDir"]): (
+            directory["error"],
+            [part["partition"] for part in directory["partitions"]],
+        )
         for each in json.loads(found.out)["brokers"]
         for directory in each["logDirs"]
     }
     error, partitions = rows.pop((2, str(tmp_path / "d2")))
     assert "d2" in error
     assert not partitions
-    assert rows == {(1, str(tmp_path / "d1")): (None, ["t-0", "u-0"]), (3, str(tmp_path / "d3")): (None, ["t-2", "u-0"])}
+    assert rows == {
+        (1, str(tmp_path / "d1")): (None, ["t-0", "u-0"]),
+        (3, str(tmp_path / "d3")): (None, ["t-2", "u-0"]),
+    }
     assert found.status == 1
     assert "d2: no such log directory" in found.err
     table = on_set("du", "--topic-list", "t,u")

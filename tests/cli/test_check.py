@@ -49,7 +49,12 @@ def test_check_prints_damage_meaning_and_remedy(run: Run, directory: Path) -> No
     assert "means: " in bad.out
     assert "remedy: " in bad.out
     [finding] = json.loads(run("check", "--json").out)["findings"]
-    assert (finding["severity"], finding["path"], finding["first_offset"], finding["end_offset"]) == (
+    assert (
+        finding["severity"],
+        finding["path"],
+        finding["first_offset"],
+        finding["end_offset"],
+    ) == (
         "damage",
         str(segment),
         1,
@@ -90,7 +95,9 @@ def test_check_of_a_set_names_the_replica(run: Run, tmp_path: Path) -> None:
             for number in range(5):
                 producer.send(TOPIC, b"%d" % number * 10).result(20)
         leader = log.replicas(TOPIC).partitions[0].leader
-        follower = next(Path(each.path) for each in log.replicas().directories if each.node != leader)
+        follower = next(
+            Path(each.path) for each in log.replicas().directories if each.node != leader
+        )
     both = [part for place in places for part in ("-d", str(place))]
     assert run("check", *both).status == 0
     damage(follower)
@@ -122,8 +129,14 @@ def test_lists_show_what_is_not_damaged_and_name_the_damage(run: Run, directory:
         log.reset_group_offsets("readers", [TOPIC, "whole"], to="earliest")
     segment = damage(directory)
     for words in (
-        ("ls",), ("topics", "--describe"), ("du",), ("offsets",), ("configs",), ("ls", "whole", TOPIC), ("ls", "--json"),
-    ):  # fmt: skip
+        ("ls",),
+        ("topics", "--describe"),
+        ("du",),
+        ("offsets",),
+        ("configs",),
+        ("ls", "whole", TOPIC),
+        ("ls", "--json"),
+    ):
         found = run(*words)
         assert found.status == 1, words
         assert "whole" in found.out, words
@@ -131,5 +144,8 @@ def test_lists_show_what_is_not_damaged_and_name_the_damage(run: Run, directory:
         assert len([line for line in found.err.splitlines() if "hidden" not in line]) == 1, words
     assert run("groups") == (0, "readers\n", "")
     [group] = json.loads(run("groups", "--describe", "--group", "readers", "--json").out)
-    assert {each["topic"]: each["log_end_offset"] for each in group["partitions"]} == {TOPIC: None, "whole": 0}
+    assert {each["topic"]: each["log_end_offset"] for each in group["partitions"]} == {
+        TOPIC: None,
+        "whole": 0,
+    }
     assert run("metrics", "--prometheus").status == 0

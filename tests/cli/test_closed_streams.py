@@ -1,4 +1,6 @@
-"""Standard streams that are closed: one line of error, no traceback, and no file of the log in their place."""
+"""Standard streams that are closed: one line of error, no traceback, and no file of the log in
+their place.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ CLOSED = "embedlog: standard output is closed: give it a file, or /dev/null\n"
 
 def shell(line: str, path: Path) -> tuple[int, str, str]:
     environment = os.environ | {"EMBEDLOG_DIR": str(path / "data")}
-    answer = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60, env=environment)
+    answer = subprocess.run(
+        ["sh", "-c", line], capture_output=True, text=True, timeout=60, env=environment
+    )
     return answer.returncode, answer.stdout, answer.stderr
 
 
@@ -27,14 +31,24 @@ def filled(events: Callable[..., Any]) -> Callable[..., Any]:
     return events
 
 
-@pytest.mark.parametrize("words", ["ls", "cat events", "topics --create --topic made", "topics --help", "check", "groups --json"])
-def test_a_closed_output_is_refused_before_anything_is_done(filled: Callable[..., Any], tmp_path: Path, words: str) -> None:
+@pytest.mark.parametrize(
+    "words",
+    ["ls", "cat events", "topics --create --topic made", "topics --help", "check", "groups --json"],
+)
+def test_a_closed_output_is_refused_before_anything_is_done(
+    filled: Callable[..., Any], tmp_path: Path, words: str
+) -> None:
     assert shell(f"{EMBEDLOG} {words} >&-", tmp_path) == (1, "", CLOSED)
     assert filled("topics").out == "events\n"
 
 
 @pytest.mark.parametrize(
-    "words", ["produce -t events", "import - -t events --format jsonl", "delete-records --offset-json-file -"]
+    "words",
+    [
+        "produce -t events",
+        "import - -t events --format jsonl",
+        "delete-records --offset-json-file -",
+    ],
 )
 def test_a_closed_input_is_one_line(filled: Callable[..., Any], tmp_path: Path, words: str) -> None:
     status, out, error = shell(f"{EMBEDLOG} {words} <&-", tmp_path)

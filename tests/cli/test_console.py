@@ -28,36 +28,51 @@ DEADLINE_S = 60.0
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "the console needs a terminal: standard input, its keyboard, is none; --web serves it to a browser"),
+        (
+            (),
+            "the console needs a terminal: standard input, its keyboard, is none; --web serves it "
+            "to a browser",
+        ),
         (("--json",), "the console has no JSON: the other verbs print it"),
         (("--interval", "0"), "Invalid value for '--interval'"),
         (("--web", "--port", "0"), "Invalid value for '--port'"),
     ],
 )
-def test_a_call_without_meaning_is_one_line(events: Callable[..., Any], arguments: tuple[str, ...], message: str) -> None:
+def test_a_call_without_meaning_is_one_line(
+    events: Callable[..., Any], arguments: tuple[str, ...], message: str
+) -> None:
     outcome = events("console", *arguments)
     assert (outcome.status, outcome.out) == (2, "")
     assert message in outcome.err
 
 
-def test_a_directory_that_does_not_exist_is_one_line(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_directory_that_does_not_exist_is_one_line(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
     outcome = run("console", "--web", str(tmp_path / "absent"))
     assert outcome.err.startswith(f"embedlog: {tmp_path / 'absent'}: ")
     assert (outcome.status, outcome.err.count("\n")) == (1, 1)
 
 
-def test_an_absent_package_is_one_line(events: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_package_is_one_line(
+    events: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "textual_serve", None)
     outcome = events("console")
     assert (outcome.status, outcome.out) == (2, "")
-    assert outcome.err == 'embedlog: the console needs textual and textual-serve: pip install "embedlog[console]"\n'
+    assert (
+        outcome.err == "embedlog: the console needs textual and textual-serve: pip install "
+        '"embedlog[console]"\n'
+    )
 
 
 class Terminal:
     """A process with a terminal of its own."""
 
     def __init__(self, process: subprocess.Popen[bytes], descriptor: int) -> None:
-        self.process, self._descriptor, self.output = process, descriptor, b""
+        self.process = process
+        self._descriptor = descriptor
+        self.output = b""
 
     def shows(self, *texts: bytes) -> None:
         deadline = time.monotonic() + DEADLINE_S
@@ -96,7 +111,9 @@ def terminal(path: Path, *arguments: str) -> Iterator[Terminal]:
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     command = [sys.executable, "-m", "embedlog", "console", str(path), *arguments]
     environment = {**os.environ, "TERM": "xterm-256color"}
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True)
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
+    )
     os.close(theirs)
     try:
         yield Terminal(process, ours)
@@ -118,9 +135,20 @@ def test_a_redirected_screen_is_one_line(tmp_path: Path) -> None:
     try:
         for name, use in uses.items():
             with (tmp_path / "redirected").open("w+b") as file:
-                streams: dict[str, Any] = {"stdin": theirs, "stdout": theirs, "stderr": theirs, name: file}
-                status = subprocess.run(command, timeout=DEADLINE_S, check=False, **streams).returncode
-                said = (tmp_path / "redirected").read_bytes() if name == "stderr" else os.read(ours, 65536)
+                streams: dict[str, Any] = {
+                    "stdin": theirs,
+                    "stdout": theirs,
+                    "stderr": theirs,
+                    name: file,
+                }
+                status = subprocess.run(
+                    command, timeout=DEADLINE_S, check=False, **streams
+                ).returncode
+                said = (
+                    (tmp_path / "redirected").read_bytes()
+                    if name == "stderr"
+                    else os.read(ours, 65536)
+                )
             assert status == 2
             assert use in b" ".join(said.split())
     finally:
@@ -129,7 +157,9 @@ def test_a_redirected_screen_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_runs_in_a_terminal_and_leaves_it_as_it_was(events: Callable[..., Any], tmp_path: Path) -> None:
+def test_it_runs_in_a_terminal_and_leaves_it_as_it_was(
+    events: Callable[..., Any], tmp_path: Path
+) -> None:
     events("produce", "-t", "events", "-K", ":", stdin=b"\x1b]0;title\x07:\x1b[31mred\n")
     for end in (b"q", b"\x03"):
         with terminal(tmp_path / "data") as console:
@@ -145,7 +175,9 @@ def test_it_runs_in_a_terminal_and_leaves_it_as_it_was(events: Callable[..., Any
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_it_and_restores_the_terminal(events: Callable[..., Any], tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_it_and_restores_the_terminal(
+    events: Callable[..., Any], tmp_path: Path, number: signal.Signals
+) -> None:
     with terminal(tmp_path / "data") as console:
         console.shows(b"1 topic", b"events")
         console.process.send_signal(number)

@@ -31,7 +31,9 @@ MODES = [
 
 def files_of(directory: Path) -> str:
     """The files of a log directory that kafka-dump-log prints."""
-    return ",".join(map(str, sorted(path for path in directory.rglob("*") if path.suffix in PRINTED)))
+    return ",".join(
+        map(str, sorted(path for path in directory.rglob("*") if path.suffix in PRINTED))
+    )
 
 
 def lines(text: str) -> list[str]:
@@ -40,9 +42,13 @@ def lines(text: str) -> list[str]:
 
 
 def agrees(run: Callable[..., Any], *arguments: str) -> None:
-    """Text is equal line by line; contradictions and gaps are equal in any order, because Kafka prints them in that of a hash."""
-    expected, found = oracle.tool("dump-log", *arguments), run("dump", *arguments)
-    printed = found.out.replace("\r\n", "\n").replace("\r", "\n")  # as the text of the other process was read
+    """Text is equal line by line; contradictions and gaps are equal in any order, because Kafka
+    prints them in that of a hash.
+    """
+    expected = oracle.tool("dump-log", *arguments)
+    found = run("dump", *arguments)
+    # as the text of the other process was read
+    printed = found.out.replace("\r\n", "\n").replace("\r", "\n")
     assert lines(printed) == lines(expected.stdout)
     assert sorted(found.err.splitlines()) == sorted(expected.stderr.splitlines())
     assert found.status == 0
@@ -52,13 +58,20 @@ def agrees(run: Callable[..., Any], *arguments: str) -> None:
 @pytest.mark.slow
 @pytest.mark.xdist_group("kafka")
 @pytest.mark.usefixtures("kafka")
-def test_records_of_a_brokers_directory_are_printed_as_by_kafka(golden: Path, run: Callable[..., Any]) -> None:
+def test_records_of_a_brokers_directory_are_printed_as_by_kafka(
+    golden: Path, run: Callable[..., Any]
+) -> None:
     directory = golden / "clean" / "log"
     names = ("compacted-0", "corners-0", "empty-0", "idempotent-0", "transactions-0")
-    agrees(run, "--files", ",".join(files_of(directory / name) for name in names), "--print-data-log")
+    agrees(
+        run, "--files", ",".join(files_of(directory / name) for name in names), "--print-data-log"
+    )
     if oracle.TOOLS_VERSION != oracle.REFERENCE:
         return  # older tools print the status of a transaction as a number
-    for topic, option in (("__consumer_offsets", "--offsets-decoder"), ("__transaction_state", "--transaction-log-decoder")):
+    for topic, option in (
+        ("__consumer_offsets", "--offsets-decoder"),
+        ("__transaction_state", "--transaction-log-decoder"),
+    ):
         agrees(run, "--files", str(directory / f"{topic}-0" / f"{0:020d}.log"), option)
 
 
@@ -67,7 +80,9 @@ def test_records_of_a_brokers_directory_are_printed_as_by_kafka(golden: Path, ru
 @pytest.mark.xdist_group("kafka")
 @pytest.mark.usefixtures("kafka")
 @pytest.mark.parametrize("mode", MODES)
-def test_all_options_print_what_kafka_prints(golden: Path, run: Callable[..., Any], mode: str) -> None:
+def test_all_options_print_what_kafka_prints(
+    golden: Path, run: Callable[..., Any], mode: str
+) -> None:
     agrees(run, "--files", files_of(golden / "clean" / "log"), *mode.split())
 
 
@@ -84,7 +99,9 @@ class Encoder:
         return struct.pack(">h", kind) + self._struct(fields, 0, flexible=False)
 
     def value(self, schema: Schema, version: int) -> bytes:
-        return struct.pack(">h", version) + self._struct(schema.fields, version, flexible=version >= schema.flexible)
+        return struct.pack(">h", version) + self._struct(
+            schema.fields, version, flexible=version >= schema.flexible
+        )
 
     def _struct(self, fields: Sequence[Field], version: int, *, flexible: bool) -> bytes:
         present = [each for each in fields if each.since <= version <= each.until]
@@ -92,8 +109,15 @@ class Encoder:
         if not flexible:
             return made
         tagged = [each for each in present if each.tag >= 0 and self._rng.random() < 0.5]
-        parts = [(each.tag, self._field(each, version, flexible)) for each in sorted(tagged, key=lambda each: each.tag)]
-        return made + uvarint(len(parts)) + b"".join(uvarint(tag) + uvarint(len(data)) + data for tag, data in parts)
+        parts = [
+            (each.tag, self._field(each, version, flexible))
+            for each in sorted(tagged, key=lambda each: each.tag)
+        ]
+        return (
+            made
+            + uvarint(len(parts))
+            + b"".join(uvarint(tag) + uvarint(len(data)) + data for tag, data in parts)
+        )
 
     def _field(self, field: Field, version: int, flexible: bool) -> bytes:
         if field.nullable and self._rng.random() < 0.5:
@@ -113,7 +137,11 @@ class Encoder:
             return self._rng.randbytes(sizes[kind])
         if kind.endswith("?") and self._rng.random() < 0.3:
             return b"\0" if flexible else b"\xff" * (4 if kind == "bytes?" else 2)
-        data = self._rng.choice(["", "a", "größer"]).encode() if kind.startswith("string") else b"bytes"
+        data = (
+            self._rng.choice(["", "a", "größer"]).encode()
+            if kind.startswith("string")
+            else b"bytes"
+        )
         if flexible:
             return uvarint(len(data) + 1) + data
         return struct.pack(">h" if kind.startswith("string") else ">i", len(data)) + data
@@ -123,7 +151,9 @@ class Encoder:
 @pytest.mark.slow
 @pytest.mark.xdist_group("kafka")
 @pytest.mark.usefixtures("kafka")
-@pytest.mark.skipif(oracle.KAFKA_VERSION != oracle.REFERENCE, reason="the schemas are those of the reference")
+@pytest.mark.skipif(
+    oracle.KAFKA_VERSION != oracle.REFERENCE, reason="the schemas are those of the reference"
+)
 @pytest.mark.parametrize(
     ("types", "option"),
     [
@@ -133,7 +163,11 @@ class Encoder:
     ],
 )
 def test_records_of_each_type_are_printed_as_by_kafka(
-    tmp_path: Path, run: Callable[..., Any], rng: random.Random, types: Mapping[int, Any], option: str
+    tmp_path: Path,
+    run: Callable[..., Any],
+    rng: random.Random,
+    types: Mapping[int, Any],
+    option: str,
 ) -> None:
     encoder = Encoder(rng)
     with embedlog.open(tmp_path / "data") as log, log.producer() as producer:
@@ -141,7 +175,9 @@ def test_records_of_each_type_are_printed_as_by_kafka(
         for kind, (fields, schema) in types.items():
             for version in range(schema.newest + 1):
                 for _ in range(6):
-                    producer.send("t", encoder.value(schema, version), key=encoder.key(kind, fields))
+                    producer.send(
+                        "t", encoder.value(schema, version), key=encoder.key(kind, fields)
+                    )
             producer.send("t", None, key=encoder.key(kind, fields))
             producer.send("t", struct.pack(">h", schema.newest + 1), key=encoder.key(kind, fields))
             producer.send("t", b"", key=encoder.key(kind, fields))
@@ -161,9 +197,17 @@ def test_the_state_of_a_share_group_is_printed(tmp_path: Path, run: Callable[...
         producer.send("state", value, key=key)
     printed = run("dump", "state-0", "--share-group-state-decoder")
     assert (printed.status, printed.err) == (0, "")
-    assert '{"type":"1","data":{"groupId":"sg","topicId":"AAECAwQFBgcICQoLDA0ODw","partition":3}}' in printed.out
-    batches = '"stateBatches":[{"firstOffset":40,"lastOffset":42,"deliveryState":2,"deliveryCount":1}]'
-    assert f'{{"version":"0","data":{{"snapshotEpoch":1,"leaderEpoch":0,"startOffset":40,{batches}}}}}' in printed.out
+    assert (
+        '{"type":"1","data":{"groupId":"sg","topicId":"AAECAwQFBgcICQoLDA0ODw","partition":3}}'
+        in printed.out
+    )
+    batches = (
+        '"stateBatches":[{"firstOffset":40,"lastOffset":42,"deliveryState":2,"deliveryCount":1}]'
+    )
+    assert (
+        f'{{"version":"0","data":{{"snapshotEpoch":1,"leaderEpoch":0,"startOffset":40,{batches}}}}}'
+        in printed.out
+    )
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -185,18 +229,26 @@ def test_a_partition_is_printed_by_its_name(tmp_path: Path, run: Callable[..., A
     assert (found.status, found.err) == (0, "")
     assert found.out.count("baseOffset: ") == found.out.count("| offset: ") == 3
     assert "headerKeys: [name] key: k payload: second\n" in found.out
-    facts = [json.loads(line) for line in run("dump", "t-0", "--deep-iteration", "--json").out.splitlines()]
+    facts = [
+        json.loads(line)
+        for line in run("dump", "t-0", "--deep-iteration", "--json").out.splitlines()
+    ]
     assert [each["offset"] for each in facts if "headerKeys" in each] == [0, 1, 2]
 
 
 def test_damage_is_reported_with_its_place(tmp_path: Path, run: Callable[..., Any]) -> None:
     log = filled(tmp_path / "data") / f"{0:020d}.log"
-    good, index = log.read_bytes(), log.with_suffix(".index")
+    good = log.read_bytes()
+    index = log.with_suffix(".index")
     size = 12 + int.from_bytes(good[8:12], "big")
 
     log.write_bytes(good[: size - 2] + b"\xff" + good[size - 1 :])
     found = run("dump", "--files", str(log), "--deep-iteration")
-    assert (found.status, found.out.count("isvalid: false"), found.out.count("| offset")) == (1, 1, 2)
+    assert (found.status, found.out.count("isvalid: false"), found.out.count("| offset")) == (
+        1,
+        1,
+        2,
+    )
 
     log.write_bytes(good[:-5])
     found = run("dump", "--files", str(log))
@@ -208,7 +260,10 @@ def test_damage_is_reported_with_its_place(tmp_path: Path, run: Callable[..., An
     log.write_bytes(good)
     index.write_bytes(b"\0\0\0\1\0\0\0\0")  # names offset 1 at the first batch
     found = run("dump", "--files", str(index))
-    assert (found.status, found.err) == (1, f"Mismatches in :{index}\n  Index offset: 1, log offset: 0\n")
+    assert (found.status, found.err) == (
+        1,
+        f"Mismatches in :{index}\n  Index offset: 1, log offset: 0\n",
+    )
 
     log.with_suffix(".timeindex").write_bytes(bytes(7) + b"\1" + bytes(4))
     found = run("dump", "--files", str(log.with_suffix(".timeindex")))
@@ -216,7 +271,9 @@ def test_damage_is_reported_with_its_place(tmp_path: Path, run: Callable[..., An
     assert "Found timestamp mismatch" in found.err
 
 
-def test_a_size_in_a_file_is_compared_with_the_file(tmp_path: Path, run: Callable[..., Any]) -> None:
+def test_a_size_in_a_file_is_compared_with_the_file(
+    tmp_path: Path, run: Callable[..., Any]
+) -> None:
     log = filled(tmp_path / "data") / f"{0:020d}.log"
     data = bytearray(log.read_bytes())
     data[8:12] = (2**31 - 20).to_bytes(4, "big")
@@ -226,15 +283,24 @@ def test_a_size_in_a_file_is_compared_with_the_file(tmp_path: Path, run: Callabl
     assert f"Found {len(data)} invalid bytes" in found.out
 
 
-def test_other_files_are_ignored_and_absent_ones_reported(tmp_path: Path, run: Callable[..., Any]) -> None:
+def test_other_files_are_ignored_and_absent_ones_reported(
+    tmp_path: Path, run: Callable[..., Any]
+) -> None:
     directory = filled(tmp_path / "data")
     found = run("dump", "--files", f"{directory}/partition.metadata,{directory}/{5:020d}.log")
     assert found.status == 1
     assert f"Ignoring unknown file {directory}/partition.metadata\n" in found.out
-    assert run("dump").status == run("dump", "none-0").status == run("dump", "--key-decoder-class", "x").status == 2
+    assert (
+        run("dump").status
+        == run("dump", "none-0").status
+        == run("dump", "--key-decoder-class", "x").status
+        == 2
+    )
 
 
-def test_any_bytes_are_printed_or_reported(tmp_path: Path, run: Callable[..., Any], rng: Any) -> None:
+def test_any_bytes_are_printed_or_reported(
+    tmp_path: Path, run: Callable[..., Any], rng: Any
+) -> None:
     directory = filled(tmp_path / "data")
     for path in sorted(path for path in directory.iterdir() if path.suffix in PRINTED):
         good = path.read_bytes()

@@ -1,4 +1,6 @@
-"""The examples of the document: each command is run, and prints what the page shows; and each verb as a process."""
+"""The examples of the document: each command is run, and prints what the page shows; and each verb
+as a process.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from tests.conftest import ROOT
 
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SESSION = "".join(BLOCK.findall((ROOT / "docs" / "command-line.md").read_text()))
-OTHERS = (  # verbs that the page does not show, because their output depends on the machine or on the time
+# verbs that the page does not show, because their output depends on the machine or on the time
+OTHERS = (
     ["tail", "events", "-n", "1", "--timeout-ms", "0"],
     ["query", "-t", "events:0:0"],
     ["du", "--json"],
@@ -35,7 +38,8 @@ OTHERS = (  # verbs that the page does not show, because their output depends on
     ["perf", "producer", "--topic", "events", "--num-records", "10", "--record-size", "10"],
     ["verifiable", "consumer", "--topic", "events", "--group-id", "readers", "--max-messages", "1"],
 )
-# Their tests are in test_replicas.py, test_processes.py, test_transfer_kills.py, test_mirror.py and tests/console
+# Their tests are in test_replicas.py, test_processes.py, test_transfer_kills.py, test_mirror.py and
+# tests/console
 ELSEWHERE = {"backup", "restore", "console", "elect", "export", "import", "mirror", "who"}
 
 
@@ -44,7 +48,11 @@ def commands() -> Iterator[tuple[str, bytes, list[str]]]:
     for line in SESSION.splitlines():
         if line.startswith("$ "):
             *before, last = line[2:].split(" | ")
-            given = subprocess.run(before[0], shell=True, capture_output=True, check=True).stdout if before else b""
+            given = (
+                subprocess.run(before[0], shell=True, capture_output=True, check=True).stdout
+                if before
+                else b""
+            )
             name, *arguments = shlex.split(last)
             assert name == "embedlog"
             yield line, given, arguments
@@ -72,10 +80,15 @@ def test_each_verb_is_run_as_a_process(tmp_path: Path, monkeypatch: pytest.Monke
         assert (answer.returncode, answer.stderr) == (0, b""), arguments
         printed += f"{line}\n{answer.stdout.decode()}".replace("\t", "<TAB>") if line else ""
     assert printed == SESSION
-    assert {arguments[0] for _, _, arguments in shown} | {each[0] for each in OTHERS} | ELSEWHERE == set(VERBS)
+    assert {arguments[0] for _, _, arguments in shown} | {
+        each[0] for each in OTHERS
+    } | ELSEWHERE == set(VERBS)
 
 
 def test_the_installed_command_is_the_program() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     module, _, function = scripts["embedlog"].partition(":")
-    assert getattr(importlib.import_module(module), function) is importlib.import_module("embedlog.cli.program").main
+    assert (
+        getattr(importlib.import_module(module), function)
+        is importlib.import_module("embedlog.cli.program").main
+    )

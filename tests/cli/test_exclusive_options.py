@@ -1,4 +1,6 @@
-"""Options that exclude each other are refused, in any order, before anything is opened: no option silently wins."""
+"""Options that exclude each other are refused, in any order, before anything is opened: no option
+silently wins.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,20 @@ def verbs() -> Iterator[tuple[tuple[str, ...], Verb]]:
     for name in sorted(VERBS):
         command = program.get_command(context, name)
         if isinstance(command, click.Group):
-            yield from (((name, each), found) for each, found in command.commands.items() if isinstance(found, Verb))
+            yield from (
+                ((name, each), found)
+                for each, found in command.commands.items()
+                if isinstance(found, Verb)
+            )
         elif isinstance(command, Verb):
             yield (name,), command
 
 
 PAIRS = [
-    (words, one, other) for words, verb in verbs() for group in verb.exclusive_groups() for one, other in permutations(group, 2)
+    (words, one, other)
+    for words, verb in verbs()
+    for group in verb.exclusive_groups()
+    for one, other in permutations(group, 2)
 ]
 
 
@@ -44,30 +53,57 @@ def required(words: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "one", "other"), PAIRS, ids=lambda value: value.opts[-1] if isinstance(value, click.Option) else "-".join(value)
+    ("words", "one", "other"),
+    PAIRS,
+    ids=lambda value: value.opts[-1] if isinstance(value, click.Option) else "-".join(value),
 )
 def test_two_of_a_group_are_refused(
-    run: Callable[..., Any], tmp_path: Path, words: tuple[str, ...], one: click.Option, other: click.Option
+    run: Callable[..., Any],
+    tmp_path: Path,
+    words: tuple[str, ...],
+    one: click.Option,
+    other: click.Option,
 ) -> None:
     (tmp_path / "a file").write_text("{}")
-    outcome = run(*words, *required(words), *given(one, tmp_path / "a file"), *given(other, tmp_path / "a file"))
+    outcome = run(
+        *words,
+        *required(words),
+        *given(one, tmp_path / "a file"),
+        *given(other, tmp_path / "a file"),
+    )
     assert (outcome.status, outcome.out) == (2, "")
-    assert outcome.err.startswith(f"embedlog: {one.opts[-1]} and {other.opts[-1]} exclude each other")
+    assert outcome.err.startswith(
+        f"embedlog: {one.opts[-1]} and {other.opts[-1]} exclude each other"
+    )
     assert not (tmp_path / "data").exists()
 
 
 GROUPS = [
-    ("topics", "--create", "--delete"), ("topics", "--list", "--describe"), ("groups", "--describe", "--delete"),
-    ("groups", "--reset-offsets", "--delete-offsets"), ("groups", "--to-earliest", "--to-latest"),
-    ("groups", "--to-current", "--to-offset"), ("groups", "--shift-by", "--from-file"), ("groups", "--dry-run", "--execute"),
-    ("groups", "--group", "--all-groups"), ("groups", "--members", "--state"), ("groups", "--topic", "--all-topics"),
-    ("reassign", "--execute", "--list"), ("reassign", "--cancel", "--verify"), ("transactions", "--list", "--abort"),
-    ("transactions", "--open", "--find-hanging"), ("configs", "--describe", "--alter"), ("replicas", "--verify", "--repair"),
-    ("mirror", "--group", "--groups"), ("elect", "--topic", "--all-topic-partitions"),
+    ("topics", "--create", "--delete"),
+    ("topics", "--list", "--describe"),
+    ("groups", "--describe", "--delete"),
+    ("groups", "--reset-offsets", "--delete-offsets"),
+    ("groups", "--to-earliest", "--to-latest"),
+    ("groups", "--to-current", "--to-offset"),
+    ("groups", "--shift-by", "--from-file"),
+    ("groups", "--dry-run", "--execute"),
+    ("groups", "--group", "--all-groups"),
+    ("groups", "--members", "--state"),
+    ("groups", "--topic", "--all-topics"),
+    ("reassign", "--execute", "--list"),
+    ("reassign", "--cancel", "--verify"),
+    ("transactions", "--list", "--abort"),
+    ("transactions", "--open", "--find-hanging"),
+    ("configs", "--describe", "--alter"),
+    ("replicas", "--verify", "--repair"),
+    ("mirror", "--group", "--groups"),
+    ("elect", "--topic", "--all-topic-partitions"),
     ("consume", "--offset", "--from-beginning"),
-    ("delete-records", "--partition", "--all-partitions"), ("delete-records", "--partition", "--offset-json-file"),
-    ("delete-records", "--topic", "--offset-json-file"), ("dump", "--offsets-decoder", "--transaction-log-decoder"),
-]  # fmt: skip
+    ("delete-records", "--partition", "--all-partitions"),
+    ("delete-records", "--partition", "--offset-json-file"),
+    ("delete-records", "--topic", "--offset-json-file"),
+    ("dump", "--offsets-decoder", "--transaction-log-decoder"),
+]
 
 
 def test_every_group_of_exclusive_options_is_known() -> None:
@@ -76,16 +112,24 @@ def test_every_group_of_exclusive_options_is_known() -> None:
 
 
 @pytest.mark.parametrize("order", [("--create", "--delete"), ("--delete", "--create")])
-def test_nothing_is_deleted_beside_another_action(run: Callable[..., Any], tmp_path: Path, order: tuple[str, str]) -> None:
+def test_nothing_is_deleted_beside_another_action(
+    run: Callable[..., Any], tmp_path: Path, order: tuple[str, str]
+) -> None:
     with embedlog.open(tmp_path / "data") as log:
         log.create_topic("a.b")
     outcome = run("topics", *order, "--topic", "a.b")
     assert outcome.status == 2
-    assert outcome.err == f"embedlog: {order[0]} and {order[1]} exclude each other (embedlog topics --help lists the options)\n"
+    assert (
+        outcome.err
+        == f"embedlog: {order[0]} and {order[1]} exclude each other (embedlog topics --help "
+        "lists the options)\n"
+    )
     assert run("topics").out == "a.b\n"
 
 
-def test_an_option_that_is_repeated_contradicts_nothing(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_an_option_that_is_repeated_contradicts_nothing(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
     with embedlog.open(tmp_path / "data") as log:
         log.create_topic("a.b")
     assert run("topics", "--list", "--list").out == "a.b\n"

@@ -1,4 +1,6 @@
-"""The verb `export`: the files of each format, continued and killed exports, foreign and damaged directories."""
+"""The verb `export`: the files of each format, continued and killed exports, foreign and damaged
+directories.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,16 @@ from embedlog.cli.transfer.csv_text import bytes_column, bytes_of, headers_of
 
 FORMATS = ("parquet", "arrow", "jsonl", "csv")
 csv.read_csv(pyarrow.BufferReader(b"a\n1\n"))  # its first call makes a pipe, which pyarrow keeps
-VALUES = [b"plain", None, b"", b'\xff\x00"\r\n,', "é\n".encode(), b'{"base64":"eA=="}', b'{"base64":', b"null"]
+VALUES = [
+    b"plain",
+    None,
+    b"",
+    b'\xff\x00"\r\n,',
+    "é\n".encode(),
+    b'{"base64":"eA=="}',
+    b'{"base64":',
+    b"null",
+]
 
 
 @pytest.fixture
@@ -31,17 +42,36 @@ def filled(events: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
         for number, value in enumerate(VALUES * 2):
             headers = [("a", value), ("é", None)][: number % 3]
             key = VALUES[number % 3]
-            producer.send("events", value, key=key, headers=headers, timestamp_ms=1000 + number, partition=number % 2).result()
+            producer.send(
+                "events",
+                value,
+                key=key,
+                headers=headers,
+                timestamp_ms=1000 + number,
+                partition=number % 2,
+            ).result()
     return events
 
 
-def expected(path: Path, isolation_level: embedlog.IsolationLevel = "read_committed") -> list[tuple[Any, ...]]:
+def expected(
+    path: Path, isolation_level: embedlog.IsolationLevel = "read_committed"
+) -> list[tuple[Any, ...]]:
     with embedlog.open(path / "data", read_only=True) as log:
-        return sorted(fields(record) for record in log.scan("events", isolation_level=isolation_level).records())
+        return sorted(
+            fields(record)
+            for record in log.scan("events", isolation_level=isolation_level).records()
+        )
 
 
 def fields(record: Record[bytes, bytes]) -> tuple[Any, ...]:
-    return record.partition, record.offset, record.timestamp_ms, record.key, record.value, record.headers
+    return (
+        record.partition,
+        record.offset,
+        record.timestamp_ms,
+        record.key,
+        record.value,
+        record.headers,
+    )
 
 
 def rows(path: Path) -> list[tuple[Any, ...]]:
@@ -49,31 +79,57 @@ def rows(path: Path) -> list[tuple[Any, ...]]:
     if path.suffix == ".jsonl":
         lines = [json.loads(line) for line in path.read_bytes().splitlines()]
         return [
-            (line["partition"], line["offset"], line["ts"], bytes_of(line["key"]), bytes_of(line["payload"]),
-             tuple(headers_of(line["headers"])))
+            (
+                line["partition"],
+                line["offset"],
+                line["ts"],
+                bytes_of(line["key"]),
+                bytes_of(line["payload"]),
+                tuple(headers_of(line["headers"])),
+            )
             for line in lines
-        ]  # fmt: skip
+        ]
     if path.suffix == ".csv":
         kinds = {
-            "key": pyarrow.binary(), "value": pyarrow.binary(), "headers": pyarrow.string(),
+            "key": pyarrow.binary(),
+            "value": pyarrow.binary(),
+            "headers": pyarrow.string(),
             "timestamp": pyarrow.timestamp("ms", "UTC"),
-        }  # fmt: skip
-        nulls: dict[str, Any] = {"strings_can_be_null": True, "quoted_strings_can_be_null": False, "null_values": [""]}
+        }
+        nulls: dict[str, Any] = {
+            "strings_can_be_null": True,
+            "quoted_strings_can_be_null": False,
+            "null_values": [""],
+        }
         convert = csv.ConvertOptions(column_types=kinds, **nulls)
-        table = csv.read_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True), convert_options=convert)
+        table = csv.read_csv(
+            path, parse_options=csv.ParseOptions(newlines_in_values=True), convert_options=convert
+        )
         for name in ("key", "value"):
             column = bytes_column(table[name].combine_chunks())
             table = table.set_column(table.schema.get_field_index(name), name, column)
         found = table.to_pylist()
         for row in found:
-            row["headers"] = [{"key": n, "value": v} for n, v in headers_of(json.loads(row["headers"] or "null"))]
+            row["headers"] = [
+                {"key": n, "value": v} for n, v in headers_of(json.loads(row["headers"] or "null"))
+            ]
     else:
-        found = (parquet.read_table(path) if path.suffix == ".parquet" else ipc.open_file(path).read_all()).to_pylist()
+        found = (
+            parquet.read_table(path)
+            if path.suffix == ".parquet"
+            else ipc.open_file(path).read_all()
+        ).to_pylist()
     return [
-        (row["partition"], row["offset"], round(row["timestamp"].timestamp() * 1000), row["key"], row["value"],
-         tuple((each["key"], each["value"]) for each in row["headers"]))
+        (
+            row["partition"],
+            row["offset"],
+            round(row["timestamp"].timestamp() * 1000),
+            row["key"],
+            row["value"],
+            tuple((each["key"], each["value"]) for each in row["headers"]),
+        )
         for row in found
-    ]  # fmt: skip
+    ]
 
 
 def exported(directory: Path) -> list[tuple[Any, ...]]:
@@ -88,7 +144,9 @@ def exported(directory: Path) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("layout", FORMATS)
-def test_the_files_have_the_records(filled: Callable[..., Any], tmp_path: Path, layout: str) -> None:
+def test_the_files_have_the_records(
+    filled: Callable[..., Any], tmp_path: Path, layout: str
+) -> None:
     outcome = filled("export", str(tmp_path / "out"), "--format", layout)
     assert (outcome.status, outcome.err) == (0, "")
     assert exported(tmp_path / "out") == expected(tmp_path)
@@ -98,10 +156,16 @@ def test_the_files_have_the_records(filled: Callable[..., Any], tmp_path: Path, 
     assert filled("export", str(tmp_path / "out"), "--format", layout, "--json").out == "[]\n"
 
 
-def test_a_second_run_continues(filled: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_run_continues(
+    filled: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("embedlog.cli.verbs.export.FILE_MIB", 1)
     out = str(tmp_path / "out")
-    first = json.loads(filled("export", out, "-t", "events", "--format", "arrow", "--start-offset", "3", "--json").out)
+    first = json.loads(
+        filled(
+            "export", out, "-t", "events", "--format", "arrow", "--start-offset", "3", "--json"
+        ).out
+    )
     keys = ("partition", "start_offset", "end_offset", "records")
     assert [tuple(each[key] for key in keys) for each in first] == [(0, 3, 8, 5), (1, 3, 8, 5)]
     with embedlog.open(tmp_path / "data") as log, log.producer() as producer:
@@ -117,15 +181,21 @@ def test_times_and_partitions_limit_the_export(filled: Callable[..., Any], tmp_p
     out = str(tmp_path / "out")
     limits = ("--start-time", "1004", "--end-time", "1010", "--format", "jsonl")
     assert filled("export", out, "-p", "1", *limits).status == 0
-    assert exported(tmp_path / "out") == [row for row in expected(tmp_path) if 1004 <= row[2] < 1010 and row[0] == 1]
+    assert exported(tmp_path / "out") == [
+        row for row in expected(tmp_path) if 1004 <= row[2] < 1010 and row[0] == 1
+    ]
     assert filled("export", out, *limits).status == 0
-    assert exported(tmp_path / "out") == [row for row in expected(tmp_path) if 1004 <= row[2] < 1010]
+    assert exported(tmp_path / "out") == [
+        row for row in expected(tmp_path) if 1004 <= row[2] < 1010
+    ]
     refused = filled("export", out, "--format", "jsonl", "--start-time", "1004")
     assert (refused.status, refused.err.count("\n")) == (2, 1)
     assert "end_ms of this export: expected 1010, found null" in refused.err
 
 
-def test_ranges_without_records_belong_to_the_next_file(events: Callable[..., Any], tmp_path: Path) -> None:
+def test_ranges_without_records_belong_to_the_next_file(
+    events: Callable[..., Any], tmp_path: Path
+) -> None:
     """A transaction that was aborted, and a time before all records, leave no file."""
     with embedlog.open(tmp_path / "data") as log, log.producer(transactional_id="t") as producer:
         producer.init_transactions()
@@ -146,20 +216,29 @@ def test_ranges_without_records_belong_to_the_next_file(events: Callable[..., An
     assert [row[4] for row in exported(tmp_path / "out")] == [b"yes"]
 
 
-def test_records_deleted_before_their_export_are_named(filled: Callable[..., Any], tmp_path: Path) -> None:
+def test_records_deleted_before_their_export_are_named(
+    filled: Callable[..., Any], tmp_path: Path
+) -> None:
     out = str(tmp_path / "out")
     assert filled("export", out, "--end-offset", "2", "--format", "jsonl").err == ""
     with embedlog.open(tmp_path / "data") as log:
         log.delete_records({embedlog.TopicPartition("events", 0): 5})
     outcome = filled("export", out, "--format", "jsonl")
-    assert (outcome.status, outcome.err) == (0, "embedlog: events-0: offsets 2 to 4 were deleted before their export\n")
+    assert (outcome.status, outcome.err) == (
+        0,
+        "embedlog: events-0: offsets 2 to 4 were deleted before their export\n",
+    )
 
 
-# ---- kills -------------------------------------------------------------------------------------------------------------
+# ---- kills ---------------------------------------------------------------------------------------
 
 
-def test_an_export_killed_at_any_step_is_continued(filled: Callable[..., Any], tmp_path: Path) -> None:
-    """A child ends before its n-th call of these, for every n; then a whole run completes the export."""
+def test_an_export_killed_at_any_step_is_continued(
+    filled: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A child ends before its n-th call of these, for every n; then a whole run completes the
+    export.
+    """
     wanted = [row for row in expected(tmp_path) if row[0] == 0]
     for number in range(100):
         out = tmp_path / f"out{number}"
@@ -202,7 +281,9 @@ def _end_at(number: int) -> None:
     Path.mkdir = ending(Path.mkdir)  # type: ignore[method-assign]
 
 
-def test_a_failed_write_leaves_no_file(filled: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_no_file(
+    filled: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*arguments: object) -> int:
         raise OSError(28, "No space left on device")
 
@@ -213,10 +294,12 @@ def test_a_failed_write_leaves_no_file(filled: Callable[..., Any], tmp_path: Pat
     assert os.listdir(tmp_path / "out" / "events") == []
 
 
-# ---- directories -------------------------------------------------------------------------------------------------------
+# ---- directories ---------------------------------------------------------------------------------
 
 
-def test_a_foreign_directory_is_refused_and_unchanged(filled: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_foreign_directory_is_refused_and_unchanged(
+    filled: Callable[..., Any], tmp_path: Path
+) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "file").touch()
     outcome = filled("export", str(tmp_path / "out"))
@@ -225,10 +308,16 @@ def test_a_foreign_directory_is_refused_and_unchanged(filled: Callable[..., Any]
 
 
 DAMAGED = [
-    "", "[" * 100_000, "[]", "{}", '{"version": 2}', '{"version": 1, "export_id": 3}', "\x00",
+    "",
+    "[" * 100_000,
+    "[]",
+    "{}",
+    '{"version": 2}',
+    '{"version": 1, "export_id": 3}',
+    "\x00",
     '{"version":1,"export_id":"x","format":"jsonl","isolation_level":"read_committed","start_ms":null,"end_ms":null,'
     '"topics":{"../x":{"id":"","partitions":1,"config":{}}}}',
-]  # fmt: skip
+]
 
 
 def test_a_damaged_manifest_is_refused(filled: Callable[..., Any], tmp_path: Path) -> None:
@@ -241,7 +330,9 @@ def test_a_damaged_manifest_is_refused(filled: Callable[..., Any], tmp_path: Pat
         assert str(out) in outcome.err
 
 
-def test_a_topic_that_was_created_again_is_refused(filled: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_topic_that_was_created_again_is_refused(
+    filled: Callable[..., Any], tmp_path: Path
+) -> None:
     out = str(tmp_path / "out")
     assert filled("export", out, "--format", "jsonl").status == 0
     with embedlog.open(tmp_path / "data") as log:
@@ -252,7 +343,9 @@ def test_a_topic_that_was_created_again_is_refused(filled: Callable[..., Any], t
     assert "was created again" in outcome.err
 
 
-def test_one_process_exports_to_a_directory_at_a_time(filled: Callable[..., Any], tmp_path: Path) -> None:
+def test_one_process_exports_to_a_directory_at_a_time(
+    filled: Callable[..., Any], tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     assert filled("export", str(out), "--format", "jsonl").status == 0
     fd = os.open(out, os.O_RDONLY)
@@ -263,9 +356,16 @@ def test_one_process_exports_to_a_directory_at_a_time(filled: Callable[..., Any]
         os.close(fd)
 
 
-def test_a_compression_that_a_format_lacks_is_refused(filled: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_compression_that_a_format_lacks_is_refused(
+    filled: Callable[..., Any], tmp_path: Path
+) -> None:
     for layout, compression in (("csv", "zstd"), ("arrow", "gzip"), ("parquet", "best")):
-        outcome = filled("export", str(tmp_path / "out"), "--format", layout, "--compression", compression)
+        outcome = filled(
+            "export", str(tmp_path / "out"), "--format", layout, "--compression", compression
+        )
         assert outcome.status == 2
         assert "--compression: expected" in outcome.err
-    assert filled("export", str(tmp_path / "out"), "--format", "arrow", "--compression", "lz4").status == 0
+    assert (
+        filled("export", str(tmp_path / "out"), "--format", "arrow", "--compression", "lz4").status
+        == 0
+    )

@@ -1,4 +1,6 @@
-"""The verb `export --format delta`: each export is one commit, a killed one is completed, and other programs' logs are seen."""
+"""The verb `export --format delta`: each export is one commit, a killed one is completed, and other
+programs' logs are seen.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from embedlog.cli.transfer import delta_log
 
 
 def commits(path: Path) -> list[list[dict[str, Any]]]:
-    return [[json.loads(line) for line in each.read_text().splitlines()] for each in sorted((path / "_delta_log").iterdir())]
+    return [
+        [json.loads(line) for line in each.read_text().splitlines()]
+        for each in sorted((path / "_delta_log").iterdir())
+    ]
 
 
 def table_of(path: Path) -> pyarrow.Table:
@@ -40,7 +45,8 @@ def test_each_export_is_one_commit(events: Callable[..., Any], tmp_path: Path) -
     assert events("export", str(tmp_path / "lake"), "events", "--format", "delta").status == 0
     path = tmp_path / "lake" / "events"
     assert [len(commit) for commit in commits(path)] == [3, 1]
-    protocol, metadata = commits(path)[0][0]["protocol"], commits(path)[0][1]["metaData"]
+    protocol = commits(path)[0][0]["protocol"]
+    metadata = commits(path)[0][1]["metaData"]
     assert (protocol["minReaderVersion"], metadata["format"]["provider"]) == (1, "parquet")
     table = table_of(path)
     with embedlog.open(tmp_path / "data", read_only=True) as log:
@@ -65,7 +71,9 @@ def test_a_killed_export_is_completed_by_the_next_one(
     assert table_of(tmp_path / "lake" / "events").num_rows == 10
 
 
-def test_a_log_that_another_program_has_shortened_is_refused(events: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_log_that_another_program_has_shortened_is_refused(
+    events: Callable[..., Any], tmp_path: Path
+) -> None:
     send(tmp_path, 0, 10)
     assert events("export", str(tmp_path / "lake"), "events", "--format", "delta").status == 0
     log = tmp_path / "lake" / "events" / "_delta_log"

@@ -1,4 +1,6 @@
-"""The verb `grep`: matches and their statuses, as those of grep; the same output with any number of workers."""
+"""The verb `grep`: matches and their statuses, as those of grep; the same output with any number of
+workers.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +23,31 @@ LINE = "events\t{0}\t{1}\t{2}\t{3}\t{4}\n"
 
 @pytest.fixture
 def filled(events: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
-    """Values `v0` to `v9`, one of them null, in the first partition; `Straße` and bytes in the second."""
+    """Values `v0` to `v9`, one of them null, in the first partition; `Straße` and bytes in the
+    second.
+    """
     with embedlog.open(tmp_path / "data") as log, log.producer() as producer:
         log.create_partitions("events", 2)
         for number in range(10):
             value = None if number == 3 else b"v%d" % number
             headers = [("h", b"%d" % number)]
-            producer.send("events", value, key=b"k%d" % number, timestamp_ms=1000 + number, headers=headers, partition=0)
+            producer.send(
+                "events",
+                value,
+                key=b"k%d" % number,
+                timestamp_ms=1000 + number,
+                headers=headers,
+                partition=0,
+            )
         for text in ("Straße".encode(), b"\xff\x00"):
             producer.send("events", text, timestamp_ms=5, partition=1)
     return events
 
 
 def first(*numbers: int) -> str:
-    return "".join(LINE.format(0, n, 1000 + n, f"k{n}", "null" if n == 3 else f"v{n}") for n in numbers)
+    return "".join(
+        LINE.format(0, n, 1000 + n, f"k{n}", "null" if n == 3 else f"v{n}") for n in numbers
+    )
 
 
 MATCHES: list[tuple[tuple[str, ...], str]] = [
@@ -54,7 +67,10 @@ MATCHES: list[tuple[tuple[str, ...], str]] = [
     (("v[1-9]", "-m", "3"), first(1, 2, 4)),
     (("k", "--start-offset", "2", "--end-offset", "4"), first(2, 3)),
     (("k", "--start-time", "1008"), first(8, 9)),
-    (("k", "--start-time", "1970-01-01T00:00:01.002", "--end-time", "1003", "--include", "ev.*"), first(2)),
+    (
+        ("k", "--start-time", "1970-01-01T00:00:01.002", "--end-time", "1003", "--include", "ev.*"),
+        first(2),
+    ),
     (("v8", "-f", "%o=%s %%\\n"), "8=v8 %\n"),
     (("stra.e", "-i", "-p", "1"), ""),  # an ASCII expression matches bytes: ß has two
     (("straß", "-i", "-f", "%s\\n"), "Straße\n"),
@@ -76,17 +92,32 @@ def test_matches_are_printed(filled: Callable[..., Any]) -> None:
 
 
 def test_json_is_the_envelope_of_cat(filled: Callable[..., Any]) -> None:
-    assert filled("grep", "v8", "--json").out == filled("cat", "events", "-p", "0", "-o", "8", "-c", "1", "--json").out
+    assert (
+        filled("grep", "v8", "--json").out
+        == filled("cat", "events", "-p", "0", "-o", "8", "-c", "1", "--json").out
+    )
     counts = json.loads(filled("grep", "v8", "-c", "--json").out)
-    assert counts == [{"topic": "events", "partition": 0, "count": 1}, {"topic": "events", "partition": 1, "count": 0}]
+    assert counts == [
+        {"topic": "events", "partition": 0, "count": 1},
+        {"topic": "events", "partition": 1, "count": 0},
+    ]
 
 
 REFUSED: list[tuple[str, ...]] = [
-    ("(",), ("x", "absent"), ("x", "-p", "9"), ("x", "-p", "a"), ("x", "--start-time", "soon"), ("x", "--include", "nothing"),
-    ("x", "events", "--include", "e.*"), ("x", "-f", "%x"), ("x", "-d", "nowhere"),
+    ("(",),
+    ("x", "absent"),
+    ("x", "-p", "9"),
+    ("x", "-p", "a"),
+    ("x", "--start-time", "soon"),
+    ("x", "--include", "nothing"),
+    ("x", "events", "--include", "e.*"),
+    ("x", "-f", "%x"),
+    ("x", "-d", "nowhere"),
     ("x", "--start-offset", "5", "--end-offset", "4"),
-    ("é(",), ("a{9999999999999}",), (),
-]  # fmt: skip
+    ("é(",),
+    ("a{9999999999999}",),
+    (),
+]
 
 
 def test_each_error_has_the_status_2(filled: Callable[..., Any]) -> None:
@@ -108,14 +139,18 @@ def test_workers_return_the_pieces_in_their_order(
         log.create_topic("more", 2)
         for _ in range(20):  # a piece is at least one batch
             for partition in (0, 1):
-                producer.send_batch("more", [b"%d" % n for n in range(200)], partition=partition).result()
+                producer.send_batch(
+                    "more", [b"%d" % n for n in range(200)], partition=partition
+                ).result()
     alone = filled("grep", "9$", "more", "-j", "1")
     monkeypatch.setattr(search_jobs, "WORKER_BYTES", 1)
     monkeypatch.setattr("embedlog.cli.verbs.grep.PIECE_BYTES", 1)
     together = filled("grep", "9$", "more", "-j", "2")
     assert together == alone
     assert together.out.count("\n") == 2 * 20 * 20
-    assert filled("grep", "9$", "more", "-j", "2", "-m", "30").out == "".join(alone.out.splitlines(keepends=True)[:30])
+    assert filled("grep", "9$", "more", "-j", "2", "-m", "30").out == "".join(
+        alone.out.splitlines(keepends=True)[:30]
+    )
 
 
 def test_damage_found_by_a_worker_is_one_line(
@@ -131,7 +166,9 @@ def test_damage_found_by_a_worker_is_one_line(
     assert re.match(r"embedlog: .*events-1", outcome.err)
 
 
-def test_a_worker_that_ends_is_one_line(filled: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_ends_is_one_line(
+    filled: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(search_jobs, "WORKER_BYTES", 1)
     monkeypatch.setattr(search_jobs, "_work", ended)
     outcome = filled("grep", "v", "-j", "2")
@@ -164,7 +201,9 @@ program.main(["-d", sys.argv[1], "grep", "v", "-j", "2"])
 
 @pytest.mark.slow
 def test_workers_of_a_killed_process_end(filled: Callable[..., Any], tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path / "data")], stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path / "data")], stderr=subprocess.PIPE
+    )
     try:
         assert process.stderr is not None
         pids = [int(process.stderr.readline()) for _ in range(2)]

@@ -1,4 +1,6 @@
-"""The verb `handover`: output, errors and statuses. `tests/interop/test_handover.py` uses a real broker."""
+"""The verb `handover`: output, errors and statuses. `tests/interop/test_handover.py` uses a real
+broker.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ def test_both_directions_in_text(data: Path, run: Callable[..., Any]) -> None:
     answer = run("handover", "to-kafka", "--listen", "localhost:19092", "-c", "log.retention.ms=9")
     assert (answer.status, answer.err) == (0, "")
     path = data / "embedlog.server.properties"
-    start = f"The broker of node 1 has 3 topics with 4 partitions. Start it:\nbin/kafka-server-start.sh {path}\n"
+    start = (
+        "The broker of node 1 has 3 topics with 4 partitions. Start "
+        f"it:\nbin/kafka-server-start.sh {path}\n"
+    )
     assert answer.out.endswith(start)
     lines = path.read_text().splitlines()
     assert "log.retention.ms=9" in lines
@@ -43,10 +48,16 @@ def test_both_directions_in_text(data: Path, run: Callable[..., Any]) -> None:
     assert shown.out.endswith("Set aside: gone-0\n3 topics with 6 partitions would be back.\n")
     answer = run("handover", "from-kafka")
     assert (answer.status, answer.err) == (0, "")
-    assert answer.out.endswith("Created: new\nDeleted: gone\nSet aside: gone-0\n3 topics with 6 partitions are back.\n")
+    assert answer.out.endswith(
+        "Created: new\nDeleted: gone\nSet aside: gone-0\n3 topics with 6 partitions are back.\n"
+    )
     assert "new    remote.storage.enable  false" in answer.out
     with embedlog.open(data, config=CONFIG) as log:
-        assert log.describe_topic("kept").config == {**SETTINGS, "retention.ms": "7", "cleanup.policy": "compact"}
+        assert log.describe_topic("kept").config == {
+            **SETTINGS,
+            "retention.ms": "7",
+            "cleanup.policy": "compact",
+        }
     again = run("handover", "from-kafka")
     assert again.status == 1
     assert again.err.count("\n") == 1
@@ -58,14 +69,23 @@ def test_both_directions_in_json(data: Path, run: Callable[..., Any]) -> None:
     common = {"directory", "cluster_id", "node_id", "metadata_directory", "topics", "settings"}
     assert set(given) == common | {"properties"}
     assert given["topics"] == {"__consumer_offsets": 1, "gone": 1, "kept": 2}
-    assert {"topic": "kept", "name": "retention.ms", "value": "1000000", "outcome": "carried over", "reason": ""} in given[
-        "settings"
-    ]
+    assert {
+        "topic": "kept",
+        "name": "retention.ms",
+        "value": "1000000",
+        "outcome": "carried over",
+        "reason": "",
+    } in given["settings"]
     with broker(data) as image:
         change(data, image)
     found = json.loads(run("handover", "from-kafka", "--json").out)
     assert set(found) == common | {"created", "deleted", "set_aside", "lost", "clean"}
-    assert (found["created"], found["deleted"], found["lost"], found["clean"]) == (["new"], ["gone"], [], True)
+    assert (found["created"], found["deleted"], found["lost"], found["clean"]) == (
+        ["new"],
+        ["gone"],
+        [],
+        True,
+    )
     assert found["cluster_id"] == given["cluster_id"]
 
 
@@ -79,7 +99,9 @@ def test_both_directions_in_json(data: Path, run: Callable[..., Any]) -> None:
         (["sideways"], "sideways"),
     ],
 )
-def test_refusals_are_one_line_with_status_2(data: Path, run: Callable[..., Any], arguments: list[str], message: str) -> None:
+def test_refusals_are_one_line_with_status_2(
+    data: Path, run: Callable[..., Any], arguments: list[str], message: str
+) -> None:
     answer = run("handover", "-d", str(data), *arguments)
     assert answer.status == 2
     assert message in answer.err

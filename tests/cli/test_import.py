@@ -1,4 +1,6 @@
-"""The verb `import`: round trips of all formats, kills at each step, standard input, and hostile files."""
+"""The verb `import`: round trips of all formats, kills at each step, standard input, and hostile
+files.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,26 @@ from embedlog.cli.transfer.export_directory import MANIFEST
 csv.read_csv(pyarrow.BufferReader(b"a\n1\n"))  # its first call makes a pipe, which pyarrow keeps
 
 FORMATS = ("parquet", "arrow", "jsonl", "csv")
-VALUES = [b"plain", None, b"", b'\xff\x00"\r\n,', "é\n".encode(), b'{"base64":"eA=="}', b'{"base64":', b"null", b"1", b" "]
+VALUES = [
+    b"plain",
+    None,
+    b"",
+    b'\xff\x00"\r\n,',
+    "é\n".encode(),
+    b'{"base64":"eA=="}',
+    b'{"base64":',
+    b"null",
+    b"1",
+    b" ",
+]
 
 
 def contents(path: Path, topic: str = "events") -> list[tuple[Any, ...]]:
     """The committed records of a topic without their offsets, by partition."""
     with embedlog.open(path, read_only=True) as log:
-        return [fields(record) for record in log.scan(topic, isolation_level="read_committed").records()]
+        return [
+            fields(record) for record in log.scan(topic, isolation_level="read_committed").records()
+        ]
 
 
 def fields(record: Record[bytes, bytes]) -> tuple[Any, ...]:
@@ -40,24 +55,36 @@ def fill(path: Path, rng: random.Random, count: int = 20) -> None:
     with embedlog.open(path) as log, log.producer() as producer:
         log.create_topic("events", 3, config={"retention.ms": "-1", "segment.bytes": "1048576"})
         for number in range(count):
-            headers = [(rng.choice(["a", "é"]), rng.choice(VALUES)) for _ in range(rng.randrange(3))]
+            headers = [
+                (rng.choice(["a", "é"]), rng.choice(VALUES)) for _ in range(rng.randrange(3))
+            ]
             producer.send(
-                "events", rng.choice(VALUES), key=rng.choice(VALUES), headers=headers, timestamp_ms=rng.randrange(10**12),
+                "events",
+                rng.choice(VALUES),
+                key=rng.choice(VALUES),
+                headers=headers,
+                timestamp_ms=rng.randrange(10**12),
                 partition=number % 3,
-            )  # fmt: skip
+            )
 
 
-# ---- round trips -------------------------------------------------------------------------------------------------------
+# ---- round trips ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "layout", ["parquet", "csv", *(pytest.param(each, marks=pytest.mark.slow) for each in ("arrow", "jsonl"))]
+    "layout",
+    [
+        "parquet",
+        "csv",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("arrow", "jsonl")),
+    ],
 )
 def test_an_export_is_imported_with_the_same_records(
     run: Callable[..., Any], tmp_path: Path, layout: str, rng: random.Random
 ) -> None:
     fill(tmp_path / "data", rng)
-    out, other = str(tmp_path / "out"), str(tmp_path / "other")
+    out = str(tmp_path / "out")
+    other = str(tmp_path / "other")
     assert run("export", out, "--format", layout).status == 0
     with embedlog.open(other):
         pass
@@ -76,7 +103,9 @@ def test_an_export_is_imported_with_the_same_records(
     assert contents(tmp_path / "other") == contents(tmp_path / "data")
 
 
-def test_rows_go_to_a_given_partition_or_are_divided_by_key(run: Callable[..., Any], tmp_path: Path, rng: random.Random) -> None:
+def test_rows_go_to_a_given_partition_or_are_divided_by_key(
+    run: Callable[..., Any], tmp_path: Path, rng: random.Random
+) -> None:
     fill(tmp_path / "data", rng)
     out = str(tmp_path / "out")
     assert run("export", out, "--format", "jsonl").status == 0
@@ -94,21 +123,31 @@ def test_rows_go_to_a_given_partition_or_are_divided_by_key(run: Callable[..., A
     assert {row[0] for row in contents(tmp_path / "data", "two")} == {0, 1}
 
 
-def test_lines_of_cat_are_imported_from_standard_input(events: Callable[..., Any], tmp_path: Path) -> None:
+def test_lines_of_cat_are_imported_from_standard_input(
+    events: Callable[..., Any], tmp_path: Path
+) -> None:
     assert events("produce", "-t", "events", "-K", ":", stdin=b"a:1\nb:2\n").status == 0
     lines = events("cat", "events", "--json").out.encode()
     assert events("topics", "--create", "--topic", "copy", "--partitions", "1").status == 0
     assert events("import", "-", "-t", "copy", "--format", "jsonl", stdin=lines).status == 0
     assert contents(tmp_path / "data", "copy") == contents(tmp_path / "data")
-    first, second = b"value,key\nx,1\n", b"value,key\nx,1\ny,2\n"
+    first = b"value,key\nx,1\n"
+    second = b"value,key\nx,1\ny,2\n"
     for text, count in ((first, 1), (first, 0), (second, 1)):
-        outcome = events("import", "-", "-t", "events", "--format", "csv", "--id", "mine", "--json", stdin=text)
+        outcome = events(
+            "import", "-", "-t", "events", "--format", "csv", "--id", "mine", "--json", stdin=text
+        )
         assert json.loads(outcome.out) == [{"file": "-", "topic": "events", "records": count}]
-    assert [(row[2], row[3]) for row in contents(tmp_path / "data")][2:] == [(b"1", b"x"), (b"2", b"y")]
+    assert [(row[2], row[3]) for row in contents(tmp_path / "data")][2:] == [
+        (b"1", b"x"),
+        (b"2", b"y"),
+    ]
 
 
 @pytest.mark.parametrize("layout", FORMATS)
-def test_rows_are_read_from_each_position(tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_read_from_each_position(
+    tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(readers, "GROUP_ROWS", 2)
     monkeypatch.setattr(readers, "GROUP_BYTES", 20)
     file = tmp_path / "rows"
@@ -120,13 +159,16 @@ def test_rows_are_read_from_each_position(tmp_path: Path, layout: str, monkeypat
             writer.write_table(table, 3)
     else:
         file.write_text(
-            "value\n" * (layout == "csv") + "".join((f"{n}\n" if layout == "csv" else f'{{"value":"{n}"}}\n') for n in range(7))
+            "value\n" * (layout == "csv")
+            + "".join((f"{n}\n" if layout == "csv" else f'{{"value":"{n}"}}\n') for n in range(7))
         )
     for first in range(9):
         with file.open("rb") as opened:
             parts = list(readers.rows_of(layout, opened, "rows", first))
         assert all(0 < rows.count <= 2 for rows in parts)
-        assert [value for rows in parts for value in values(rows)] == [b"%d" % n for n in range(first, 7)]
+        assert [value for rows in parts for value in values(rows)] == [
+            b"%d" % n for n in range(first, 7)
+        ]
 
 
 def values(rows: Any) -> list[bytes]:
@@ -136,15 +178,24 @@ def values(rows: Any) -> list[bytes]:
 
 
 def test_types_of_other_programs_are_converted(events: Callable[..., Any], tmp_path: Path) -> None:
-    table = pyarrow.table({
-        "value": pyarrow.array(["a", "b"]).dictionary_encode(), "key": pyarrow.array([b"kk", None], pyarrow.binary(2)),
-        "partition": pyarrow.array([0, None], pyarrow.uint64()), "timestamp": pyarrow.array([5, 6], pyarrow.uint32()),
-        "headers": pyarrow.array([[("h", b"1")], None], pyarrow.map_(pyarrow.string(), pyarrow.binary())),
-    })  # fmt: skip
+    table = pyarrow.table(
+        {
+            "value": pyarrow.array(["a", "b"]).dictionary_encode(),
+            "key": pyarrow.array([b"kk", None], pyarrow.binary(2)),
+            "partition": pyarrow.array([0, None], pyarrow.uint64()),
+            "timestamp": pyarrow.array([5, 6], pyarrow.uint32()),
+            "headers": pyarrow.array(
+                [[("h", b"1")], None], pyarrow.map_(pyarrow.string(), pyarrow.binary())
+            ),
+        }
+    )
     with ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as writer:
         writer.write_table(table)
     assert events("import", str(tmp_path / "a.arrow"), "-t", "events").err == ""
-    assert contents(tmp_path / "data") == [(0, 5, b"kk", b"a", (("h", b"1"),)), (0, 6, None, b"b", ())]
+    assert contents(tmp_path / "data") == [
+        (0, 5, b"kk", b"a", (("h", b"1"),)),
+        (0, 6, None, b"b", ()),
+    ]
 
 
 def test_transactions_have_about_the_same_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,14 +206,19 @@ def test_transactions_have_about_the_same_size(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_tables_of_other_programs_are_imported(events: Callable[..., Any], tmp_path: Path) -> None:
-    table = pyarrow.table({
-        "value": pyarrow.array(["a", None]), "key": pyarrow.array([b"k", b""], pyarrow.large_binary()),
-        "timestamp": pyarrow.array([5_000_000, None], pyarrow.timestamp("ns", "UTC")),
-    })  # fmt: skip
+    table = pyarrow.table(
+        {
+            "value": pyarrow.array(["a", None]),
+            "key": pyarrow.array([b"k", b""], pyarrow.large_binary()),
+            "timestamp": pyarrow.array([5_000_000, None], pyarrow.timestamp("ns", "UTC")),
+        }
+    )
     parquet.write_table(table, tmp_path / "a.parquet")
     with ipc.new_file(str(tmp_path / "a.feather"), table.schema) as writer:
         writer.write_table(table)
-    (tmp_path / "a.csv").write_text('"key","value","timestamp"\n"k","a",1970-01-01T00:00:00.005Z\n"",,\n')
+    (tmp_path / "a.csv").write_text(
+        '"key","value","timestamp"\n"k","a",1970-01-01T00:00:00.005Z\n"",,\n'
+    )
     (tmp_path / "b.csv").write_text('key,value,timestamp\nk,a,5\n"",,-1\n')
     (tmp_path / "a.ndjson").write_text(
         '{"value":"a","key":"k","timestamp":"1970-01-01T00:00:00.005"}\n\n{"value":null,"key":"","timestamp":-1,"topic":"x"}\n'
@@ -177,7 +233,7 @@ def test_tables_of_other_programs_are_imported(events: Callable[..., Any], tmp_p
     assert all(row[1] > 10**12 for row in rows[1::2])  # the time of the import
 
 
-# ---- kills -------------------------------------------------------------------------------------------------------------
+# ---- kills ---------------------------------------------------------------------------------------
 
 
 STEPS = ("send_offsets_to_transaction", "commit_transaction")
@@ -193,9 +249,15 @@ ALL_STEPS = (*STEPS, "init_transactions", "begin_transaction", "send_batch")
     ],
 )
 def test_an_import_killed_at_any_step_is_continued(
-    events: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, steps: tuple[str, ...]
+    events: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    layout: str,
+    steps: tuple[str, ...],
 ) -> None:
-    """A child ends before its n-th call of the producer, for every n; then a whole run completes the import."""
+    """A child ends before its n-th call of the producer, for every n; then a whole run completes
+    the import.
+    """
     monkeypatch.setattr(imports, "TRANSACTION_BYTES", 1)
     monkeypatch.setattr(readers, "GROUP_BYTES", 1)
     monkeypatch.setattr(readers, "GROUP_ROWS", 2)
@@ -203,7 +265,9 @@ def test_an_import_killed_at_any_step_is_continued(
     if layout == "jsonl":
         file.write_text("".join(f'{{"value":"{n}"}}\n' for n in range(2)))
     else:
-        parquet.write_table(pyarrow.table({"value": [str(n) for n in range(2)]}), file, row_group_size=1)
+        parquet.write_table(
+            pyarrow.table({"value": [str(n) for n in range(2)]}), file, row_group_size=1
+        )
     for number in range(100):
         arguments = ("import", str(file), "-t", f"topic{number}")
         with embedlog.open(tmp_path / "data") as log:
@@ -219,7 +283,9 @@ def test_an_import_killed_at_any_step_is_continued(
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         assert status in (0, 9), number
         assert events(*arguments).status == 0
-        assert [row[3] for row in contents(tmp_path / "data", f"topic{number}")] == [b"0", b"1"], number
+        assert [row[3] for row in contents(tmp_path / "data", f"topic{number}")] == [b"0", b"1"], (
+            number
+        )
         if status == 0:
             assert number > 4
             return
@@ -267,7 +333,9 @@ def test_a_file_that_grew_is_continued(events: Callable[..., Any], tmp_path: Pat
     assert [row[3] for row in contents(tmp_path / "data")] == [b"0", b"1", b"2"]
 
 
-def test_a_topic_that_was_created_again_gets_the_rows_again(events: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_topic_that_was_created_again_gets_the_rows_again(
+    events: Callable[..., Any], tmp_path: Path
+) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"value":"0"}\n')
     for _ in range(2):
@@ -283,25 +351,43 @@ def test_the_position_does_not_expire(events: Callable[..., Any], tmp_path: Path
     file.write_text('{"value":"0"}\n')
     assert events("import", str(file), "-t", "events").status == 0
     with embedlog.open(tmp_path / "data") as log:
-        group = imports.group_of(imports.Source(str(file), "jsonl", str(file)), imports.Target("events"))
+        group = imports.group_of(
+            imports.Source(str(file), "jsonl", str(file)), imports.Target("events")
+        )
         found = log.group_offsets(group)[TopicPartition("events", 0)]
         assert found.offset == 1
         assert found.metadata.startswith("complete 14 ")
-        with pytest.raises(embedlog.InconsistentGroupProtocolError), log.consumer("events", group_id=group) as consumer:
+        with (
+            pytest.raises(embedlog.InconsistentGroupProtocolError),
+            log.consumer("events", group_id=group) as consumer,
+        ):
             consumer.poll(timeout=1)
 
 
-# ---- input -------------------------------------------------------------------------------------------------------------
+# ---- input ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "{", "[]", "3", "{}", '{"value":1}', '{"value":"a","payload":"b"}', '{"value":"a","other":1}', '{"value":{"base64":"?"}}',
-        '{"value":"a","headers":["x"]}', '{"value":"a","headers":[1,"x"]}', '{"value":"a","ts":1.5}', '{"value":"a","ts":"soon"}',
-        '{"value":"a","partition":-1}', '{"value":"a","partition":true}', "[" * 100_000, '{"value":"\\ud800"}',
+        "{",
+        "[]",
+        "3",
+        "{}",
+        '{"value":1}',
+        '{"value":"a","payload":"b"}',
+        '{"value":"a","other":1}',
+        '{"value":{"base64":"?"}}',
+        '{"value":"a","headers":["x"]}',
+        '{"value":"a","headers":[1,"x"]}',
+        '{"value":"a","ts":1.5}',
+        '{"value":"a","ts":"soon"}',
+        '{"value":"a","partition":-1}',
+        '{"value":"a","partition":true}',
+        "[" * 100_000,
+        '{"value":"\\ud800"}',
     ],
-)  # fmt: skip
+)
 def test_a_wrong_line_is_refused_with_its_number(line: str) -> None:
     with pytest.raises(embedlog.InvalidRecordError, match="line 2"):
         list(json_rows.list_rows(io.BytesIO(b"\n" + line.encode() + b"\n"), 0, 100))
@@ -316,21 +402,34 @@ def test_a_line_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "data"),
     [
-        ("a.parquet", b"PAR1 nonsense PAR1"), ("a.parquet", b""), ("a.arrow", b"ARROW1\0\0nonsense"), ("a.arrow", b""),
+        ("a.parquet", b"PAR1 nonsense PAR1"),
+        ("a.parquet", b""),
+        ("a.arrow", b"ARROW1\0\0nonsense"),
+        ("a.arrow", b""),
         ("a.csv", b""),
-        ("a.csv", b"value\n1,2\n"), ("a.csv", b"value,headers\na,{}\n"), ("a.csv", b"value,partition\na,x\n"),
-        ("a.csv", b"value,timestamp\na,soon\n"), ("a.csv", b'value\n"{""base64"":""?"\n'), ("a.jsonl", b"\xff\n"),
+        ("a.csv", b"value\n1,2\n"),
+        ("a.csv", b"value,headers\na,{}\n"),
+        ("a.csv", b"value,partition\na,x\n"),
+        ("a.csv", b"value,timestamp\na,soon\n"),
+        ("a.csv", b'value\n"{""base64"":""?"\n'),
+        ("a.jsonl", b"\xff\n"),
     ],
-)  # fmt: skip
+)
 def test_a_damaged_file_is_an_error_with_its_name(name: str, data: bytes) -> None:
     with pytest.raises(embedlog.InvalidRecordError, match=name):
         list(readers.rows_of(readers.SUFFIXES[Path(name).suffix], io.BytesIO(data), name, 0))
 
 
-def test_truncated_and_changed_files_are_typed_errors(events: Callable[..., Any], tmp_path: Path, rng: random.Random) -> None:
+def test_truncated_and_changed_files_are_typed_errors(
+    events: Callable[..., Any], tmp_path: Path, rng: random.Random
+) -> None:
     """Random damage gives the rows, or an error of the library; never another exception."""
     table = pyarrow.table(
-        {"value": [b"abc"] * 50, "key": [None, b"k"] * 25, "timestamp": pyarrow.array([1] * 50, pyarrow.int64())}
+        {
+            "value": [b"abc"] * 50,
+            "key": [None, b"k"] * 25,
+            "timestamp": pyarrow.array([1] * 50, pyarrow.int64()),
+        }
     )
     for layout in ("parquet", "arrow"):
         file = io.BytesIO()
@@ -350,10 +449,14 @@ def test_truncated_and_changed_files_are_typed_errors(events: Callable[..., Any]
 
 
 def test_a_column_of_another_type_is_one_line(events: Callable[..., Any], tmp_path: Path) -> None:
-    for number, table in enumerate((
-        pyarrow.table({"value": [1]}), pyarrow.table({"value": ["a"], "timestamp": ["x"]}),
-        pyarrow.table({"value": ["a"], "partition": ["x"]}), pyarrow.table({"value": ["a"], "headers": ["x"]}),
-    )):  # fmt: skip
+    for number, table in enumerate(
+        (
+            pyarrow.table({"value": [1]}),
+            pyarrow.table({"value": ["a"], "timestamp": ["x"]}),
+            pyarrow.table({"value": ["a"], "partition": ["x"]}),
+            pyarrow.table({"value": ["a"], "headers": ["x"]}),
+        )
+    ):
         parquet.write_table(table, tmp_path / f"{number}.parquet")
         outcome = events("import", str(tmp_path / f"{number}.parquet"), "-t", "events")
         assert (outcome.status, outcome.err.count("\n")) == (1, 1), outcome.err
@@ -366,10 +469,16 @@ def test_a_column_of_another_type_is_one_line(events: Callable[..., Any], tmp_pa
 
 
 REFUSED: list[tuple[str, ...]] = [
-    (), ("-",), ("-", "-t", "events"), ("-", "-t", "events", "--format", "parquet"), ("absent.csv", "-t", "events"),
-    ("-", "-", "-t", "events", "--format", "csv"), ("{0}", "-t", "events"), ("{0}/x", "-t", "events"),
+    (),
+    ("-",),
+    ("-", "-t", "events"),
+    ("-", "-t", "events", "--format", "parquet"),
+    ("absent.csv", "-t", "events"),
+    ("-", "-", "-t", "events", "--format", "csv"),
+    ("{0}", "-t", "events"),
+    ("{0}/x", "-t", "events"),
     ("{0}/x", "{0}/x", "-t", "events", "--format", "csv", "--id", "both"),
-]  # fmt: skip
+]
 
 
 def test_a_wrong_source_is_refused(events: Callable[..., Any], tmp_path: Path) -> None:

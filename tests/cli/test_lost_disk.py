@@ -1,4 +1,6 @@
-"""The steps of "A disk is lost: what now" in docs/replicas.md, from a shell, for each way to lose a directory."""
+"""The steps of "A disk is lost: what now" in docs/replicas.md, from a shell, for each way to lose a
+directory.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def written_alone(root: Path) -> None:
 
 
 @pytest.mark.parametrize("lose", [lost, put_back, written_alone], ids=lambda lose: lose.__name__)
-def test_the_steps_of_the_guide_bring_a_set_in_order(tmp_path: Path, lose: Callable[[Path], None]) -> None:
+def test_the_steps_of_the_guide_bring_a_set_in_order(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
     paths = [tmp_path / disk for disk in DISKS]
     with embedlog.open(paths) as log:
         log.create_topic("t", replication_factor=3, config={"min.insync.replicas": "2"})
@@ -58,11 +62,20 @@ def test_the_steps_of_the_guide_bring_a_set_in_order(tmp_path: Path, lose: Calla
     statuses = []
     for command in commands():
         arguments = command.split()
-        program = [sys.executable, "-m", "embedlog", *arguments[1:]] if arguments[0] == "embedlog" else arguments
+        program = (
+            [sys.executable, "-m", "embedlog", *arguments[1:]]
+            if arguments[0] == "embedlog"
+            else arguments
+        )
         done = subprocess.run(
-            program, cwd=tmp_path, env=os.environ | {"EMBEDLOG_DIR": os.pathsep.join(DISKS)}, capture_output=True, text=True,
-            timeout=120, check=False,
-        )  # fmt: skip
+            program,
+            cwd=tmp_path,
+            env=os.environ | {"EMBEDLOG_DIR": os.pathsep.join(DISKS)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         print(command, done.stdout, done.stderr)
         statuses.append(done.returncode)
     assert statuses == [1, 0, 0, 0, 0], "one is away; then all are live, and equal"

@@ -44,12 +44,16 @@ def test_the_examples_of_the_page_print_what_it_shows(east: Path, run: Callable[
         if line.startswith("$ embedlog "):
             outcome = run(*shlex.split(line)[2:])
             assert outcome.status == 0
-            assert outcome.err == "" or re.fullmatch(r"\d+ records, .* in \d+\.\d s\n", outcome.err), line
+            assert outcome.err == "" or re.fullmatch(
+                r"\d+ records, .* in \d+\.\d s\n", outcome.err
+            ), line
             printed += f"{line}\n{outcome.out}"
     assert printed == SESSION
 
 
-def test_the_other_side_is_that_of_the_directory_option(east: Path, run: Callable[..., Any]) -> None:
+def test_the_other_side_is_that_of_the_directory_option(
+    east: Path, run: Callable[..., Any]
+) -> None:
     """`run` gives the directory `data` by the environment."""
     outcome = run("mirror", "--from", "east", "--json")
     found = json.loads(outcome.out)
@@ -70,18 +74,30 @@ def test_the_other_side_is_that_of_the_directory_option(east: Path, run: Callabl
         (["--from", "east", "--to", "west", "-t", "__own"], 2, "internal topics are not mirrored"),
         (["--from", "east", "--to", "west", "--name", "a/b"], 2, "name of a mirror"),
         (["--from", "east", "--to", "kafka://"], 2, "expected kafka://HOST:PORT"),
-        (["--from", "east", "--to", "west", "--group", "g", "--groups"], 2, "--group and --groups exclude each other"),
-        (["--from", "east", "--to", "west", "--to-property", "x"], 2, "--to-property: expected key=value"),
+        (
+            ["--from", "east", "--to", "west", "--group", "g", "--groups"],
+            2,
+            "--group and --groups exclude each other",
+        ),
+        (
+            ["--from", "east", "--to", "west", "--to-property", "x"],
+            2,
+            "--to-property: expected key=value",
+        ),
         (["--from", "east", "--to", "west", "--to-property", "linger.mss=1"], 2, "linger.ms"),
     ],
 )
-def test_a_refusal_is_one_line(words: list[str], status: int, message: str, east: Path, run: Callable[..., Any]) -> None:
+def test_a_refusal_is_one_line(
+    words: list[str], status: int, message: str, east: Path, run: Callable[..., Any]
+) -> None:
     outcome = run("mirror", *words)
     assert (outcome.status, outcome.out) == (status, "")
     assert message in outcome.err.splitlines()[-1]
 
 
-def test_an_absent_client_of_kafka_is_named(east: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_client_of_kafka_is_named(
+    east: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in [name for name in sys.modules if name.startswith("embedlog.mirror.kafka")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
@@ -90,15 +106,34 @@ def test_an_absent_client_of_kafka_is_named(east: Path, run: Callable[..., Any],
     assert 'pip install "embedlog[kafka]"' in outcome.err
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 0, marks=pytest.mark.slow)])
-def test_a_signal_ends_a_following_mirror_in_order(number: signal.Signals, status: int, east: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "embedlog", "mirror", "--from", "east", "--to", "west", "--follow", "--json"]
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 0, marks=pytest.mark.slow)],
+)
+def test_a_signal_ends_a_following_mirror_in_order(
+    number: signal.Signals, status: int, east: Path, tmp_path: Path
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "embedlog",
+        "mirror",
+        "--from",
+        "east",
+        "--to",
+        "west",
+        "--follow",
+        "--json",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         with embedlog.open(tmp_path / "west", config=QUIET) as west:
             west.create_topic("orders", exist_ok=True)
-            with west.consumer("orders", isolation_level="read_committed", auto_offset_reset="earliest") as consumer:
-                found, deadline = 0, time.monotonic() + 60
+            with west.consumer(
+                "orders", isolation_level="read_committed", auto_offset_reset="earliest"
+            ) as consumer:
+                found = 0
+                deadline = time.monotonic() + 60
                 while found < 3:
                     found += len(consumer.poll(timeout=1))
                     assert time.monotonic() < deadline

@@ -19,11 +19,13 @@ from embedlog.cli.latencies import Latencies
 from embedlog.cli.verbs import perf
 
 TOTAL = re.compile(
-    r"(\d+) records sent, \d+\.\d{6} records/sec \(\d+\.\d\d MB/sec\), \d+\.\d\d ms avg latency, \d+\.\d\d ms max latency, "
+    r"(\d+) records sent, \d+\.\d{6} records/sec \(\d+\.\d\d MB/sec\), \d+\.\d\d ms avg latency, "
+    r"\d+\.\d\d ms max latency, "
     r"\d+ ms 50th, \d+ ms 95th, \d+ ms 99th, \d+ ms 99\.9th\.\n"
 )
 HEADER = (
-    "start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, rebalance.time.ms, fetch.time.ms, "
+    "start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, "
+    "rebalance.time.ms, fetch.time.ms, "
     "fetch.MB.sec, fetch.nMsg.sec"
 )
 DATE = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d:\d{3}"
@@ -31,11 +33,25 @@ DATE = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d:\d{3}"
 
 def values(path: Path) -> list[bytes]:
     with embedlog.open(path, read_only=True) as log:
-        return [bytes(record.value) for record in log.scan("events", isolation_level="read_committed").records()]
+        return [
+            bytes(record.value)
+            for record in log.scan("events", isolation_level="read_committed").records()
+        ]
 
 
 def test_the_producer_prints_kafkas_line(events: Callable[..., Any], tmp_path: Path) -> None:
-    arguments = ("perf", "producer", "--topic", "events", "--num-records", "300", "--record-size", "7", "--throughput", "-1")
+    arguments = (
+        "perf",
+        "producer",
+        "--topic",
+        "events",
+        "--num-records",
+        "300",
+        "--record-size",
+        "7",
+        "--throughput",
+        "-1",
+    )
     outcome = events(*arguments)
     assert (outcome.status, outcome.err) == (0, "")
     found = TOTAL.fullmatch(outcome.out)
@@ -48,12 +64,16 @@ def test_the_producer_prints_kafkas_line(events: Callable[..., Any], tmp_path: P
     assert values(tmp_path / "data") == first * 2
 
 
-def test_payloads_are_those_of_the_file_or_numbers(events: Callable[..., Any], tmp_path: Path) -> None:
+def test_payloads_are_those_of_the_file_or_numbers(
+    events: Callable[..., Any], tmp_path: Path
+) -> None:
     file = tmp_path / "payload"
     file.write_bytes(b"one;two;;three;")
     send = ("perf", "producer", "--topic", "events", "--num-records")
     outcome = events(*send, "400", "--payload-file", str(file), "--payload-delimiter", ";")
-    assert outcome.out.startswith(f"Reading payloads from: {file}\nNumber of messages read: 4\n400 records sent")
+    assert outcome.out.startswith(
+        f"Reading payloads from: {file}\nNumber of messages read: 4\n400 records sent"
+    )
     counts = Counter(values(tmp_path / "data"))
     assert set(counts) == {b"one", b"two", b"", b"three"}
     assert events(*send, "3", "--payload-monotonic").status == 0
@@ -63,7 +83,16 @@ def test_payloads_are_those_of_the_file_or_numbers(events: Callable[..., Any], t
 
 
 def test_the_first_records_are_no_part_of_the_steady_state(events: Callable[..., Any]) -> None:
-    send = ("perf", "producer", "--topic", "events", "--num-records", "9", "--payload-monotonic", "--warmup-records")
+    send = (
+        "perf",
+        "producer",
+        "--topic",
+        "events",
+        "--num-records",
+        "9",
+        "--payload-monotonic",
+        "--warmup-records",
+    )
     assert "\n9 records sent" in (out := events(*send, "4").out)
     assert "\n5 steady state records sent" in out
     found = json.loads(events(*send, "4", "--json", "--print-metrics").out)
@@ -118,7 +147,16 @@ def test_a_transaction_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_metrics_have_kafkas_layout(events: Callable[..., Any]) -> None:
     out = events(
-        "perf", "producer", "-t", "events", "--num-records", "2", "--payload-monotonic", "--print-metrics", "-X", "client.id=c"
+        "perf",
+        "producer",
+        "-t",
+        "events",
+        "--num-records",
+        "2",
+        "--payload-monotonic",
+        "--print-metrics",
+        "-X",
+        "client.id=c",
     ).out
     assert re.search(r"\nMetric Name +Value\nproducer-metrics:", out)
     assert re.search(r"\nproducer-metrics:record-send-total:\{client-id=c\} +: 2\.000\n", out)
@@ -126,7 +164,16 @@ def test_metrics_have_kafkas_layout(events: Callable[..., Any]) -> None:
 
 def test_failed_records_make_the_status_1(events: Callable[..., Any]) -> None:
     outcome = events(
-        "perf", "producer", "-t", "events", "--num-records", "2", "--record-size", "3000", "-X", "max.request.size=2000"
+        "perf",
+        "producer",
+        "-t",
+        "events",
+        "--num-records",
+        "2",
+        "--record-size",
+        "3000",
+        "-X",
+        "max.request.size=2000",
     )
     assert (outcome.status, outcome.err.count("\n")) == (1, 1)
     assert outcome.err.startswith("embedlog: 2 records failed: ")
@@ -142,7 +189,9 @@ def test_failed_records_make_the_status_1(events: Callable[..., Any]) -> None:
         (("--record-size", "0"), "--record-size"),
     ],
 )
-def test_wrong_options_of_the_producer_are_refused(events: Callable[..., Any], options: tuple[str, ...], message: str) -> None:
+def test_wrong_options_of_the_producer_are_refused(
+    events: Callable[..., Any], options: tuple[str, ...], message: str
+) -> None:
     outcome = events("perf", "producer", "-t", "events", "--num-records", "1", *options)
     assert (outcome.status, message in outcome.err) == (2, True), outcome.err
 
@@ -172,15 +221,20 @@ def test_latencies_are_sampled_and_counted(monkeypatch: pytest.MonkeyPatch) -> N
     stats.completed(now, 1, failed)
     assert stats.window_line() is None
     now += 5
-    assert stats.window_line() == ("100 records sent, 20.0 records/sec (20.00 MB/sec), 49.5 ms avg latency, 99.0 ms max latency.")
+    assert stats.window_line() == (
+        "100 records sent, 20.0 records/sec (20.00 MB/sec), 49.5 ms avg latency, 99.0 ms max "
+        "latency."
+    )
     assert stats.window_line() is None
     shares = {name: round(value) for name, value in stats.percentiles().items()}
     assert stats.total_line() == (
-        "100 records sent, 20.000000 records/sec (20.00 MB/sec), 49.50 ms avg latency, 99.00 ms max latency, "
-        + ", ".join(f"{value} ms {name}" for name, value in shares.items())
-        + "."
+        "100 records sent, 20.000000 records/sec (20.00 MB/sec), 49.50 ms avg latency, 99.00 ms "
+        "max latency, " + ", ".join(f"{value} ms {name}" for name, value in shares.items()) + "."
     )
-    assert all(found in (expected - 1, expected) for found, expected in zip(shares.values(), (50, 90, 90, 90), strict=True))
+    assert all(
+        found in (expected - 1, expected)
+        for found, expected in zip(shares.values(), (50, 90, 90, 90), strict=True)
+    )
     assert (stats.failed, str(stats.first_failure)) == (1, "first")
 
 
@@ -206,7 +260,9 @@ def test_the_consumer_prints_kafkas_columns(events: Callable[..., Any], tmp_path
         assert (outcome.status, outcome.err) == (0, "")
         header, row = outcome.out.splitlines()
         assert header == HEADER
-        found = re.fullmatch(rf"{DATE}, {DATE}, 0\.0057, (\d+\.\d{{4}}), 1000, (\d+\.\d{{4}}), (\d+), (\d+), .*", row)
+        found = re.fullmatch(
+            rf"{DATE}, {DATE}, 0\.0057, (\d+\.\d{{4}}), 1000, (\d+\.\d{{4}}), (\d+), (\d+), .*", row
+        )
         assert found is not None, row
         assert len(row.split(", ")) == len(header.split(", "))
     outcome = events(*read, "7", "--json", "--print-metrics")
@@ -220,7 +276,17 @@ def test_the_consumer_prints_kafkas_columns(events: Callable[..., Any], tmp_path
 
 def test_too_few_records_make_the_status_1(events: Callable[..., Any]) -> None:
     assert events("produce", "-t", "events", stdin=b"a\nb\n").status == 0
-    read = ("perf", "consumer", "--include", "ev.*", "--num-records", "3", "--timeout", "0", "--hide-header")
+    read = (
+        "perf",
+        "consumer",
+        "--include",
+        "ev.*",
+        "--num-records",
+        "3",
+        "--timeout",
+        "0",
+        "--hide-header",
+    )
     outcome = events(*read)
     assert (outcome.status, outcome.out.split(", ")[4]) == (1, "2")
     assert outcome.err == "embedlog: 2 of 3 records arrived, then none for 0 ms (--timeout)\n"

@@ -14,17 +14,27 @@ import embedlog
 from embedlog import LockDescription, ProcessDescription, WaitDescription
 
 
-def test_locks_and_waits_are_rows(events: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locks_and_waits_are_rows(
+    events: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     base = tmp_path / "data"
     locks = (
         LockDescription(f"{base}/.lock", "directory in use", "shared"),
         LockDescription(f"{base}/a-0/embedlog.lock", "append", "exclusive"),
     )
     found = [
-        ProcessDescription(1, "me", "run", "write", locks, (WaitDescription(f"{base}/b-0/embedlog.page", "append"),), 4),
+        ProcessDescription(
+            1,
+            "me",
+            "run",
+            "write",
+            locks,
+            (WaitDescription(f"{base}/b-0/embedlog.page", "append"),),
+            4,
+        ),
         ProcessDescription(2, "me", "look\n\x1b[31m now", "read", (), None, 1),
         ProcessDescription(None, None, "", "write", locks[:1], None, 0),
-    ]  # fmt: skip
+    ]
     monkeypatch.setattr(embedlog, "processes", lambda places: found)
     outcome = events("who")
     assert outcome.status == 0
@@ -35,7 +45,7 @@ def test_locks_and_waits_are_rows(events: Callable[..., Any], tmp_path: Path, mo
         "1 me write waits for append b-0/embedlog.page run",
         "2 me read - - - look [31m now",
         "- - write shares directory in use .lock not visible",
-    ]  # fmt: skip
+    ]
 
 
 def test_json_has_all_fields(events: Callable[..., Any], tmp_path: Path) -> None:
@@ -44,9 +54,12 @@ def test_json_has_all_fields(events: Callable[..., Any], tmp_path: Path) -> None
     with embedlog.open(tmp_path / "data"):
         (found,) = json.loads(events("who", "--json").out)
     assert (found["pid"], found["mode"]) == (os.getpid(), "write")
-    assert {"path": str(tmp_path / "data" / ".lock"), "purpose": "directory in use", "kind": "shared", "position": 0} in found[
-        "locks"
-    ]
+    assert {
+        "path": str(tmp_path / "data" / ".lock"),
+        "purpose": "directory in use",
+        "kind": "shared",
+        "position": 0,
+    } in found["locks"]
 
 
 def test_an_absent_directory_is_one_line(events: Callable[..., Any], tmp_path: Path) -> None:

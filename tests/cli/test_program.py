@@ -1,4 +1,6 @@
-"""The command line as a whole: statuses, one-line errors, refused options, late imports, the process."""
+"""The command line as a whole: statuses, one-line errors, refused options, late imports, the
+process.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,18 @@ from tests.conftest import ROOT
 PAGE = (ROOT / "docs" / "command-line.md").read_text()
 
 
-def test_without_a_directory_the_usage_is_refused(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_directory_the_usage_is_refused(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("EMBEDLOG_DIR")
     outcome = run("ls")
     assert (outcome.status, outcome.out) == (2, "")
     assert "give -d DIRECTORY, or set EMBEDLOG_DIR" in outcome.err
 
 
-def test_an_absent_directory_is_one_line_and_is_not_created(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_an_absent_directory_is_one_line_and_is_not_created(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
     for verb in (["ls"], ["produce", "-t", "events"], ["topics", "--delete", "--topic", "events"]):
         outcome = run(*verb)
         assert (outcome.status, outcome.out, outcome.err.count("\n")) == (1, "", 1), verb
@@ -39,17 +45,22 @@ def test_an_absent_directory_is_one_line_and_is_not_created(run: Callable[..., A
     assert not (tmp_path / "data").exists()
 
 
-def test_an_option_with_one_value_is_refused_if_it_is_given_twice(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_an_option_with_one_value_is_refused_if_it_is_given_twice(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
     outcome = run("topics", "--create", "--topic", "a", "--topic", "b")
     assert (outcome.status, outcome.out) == (2, "")
     assert outcome.err.startswith("embedlog: --topic: given 2 times, takes one value")
     assert not (tmp_path / "data").exists()
     for name in ("a", "b"):
         run("topics", "--create", "--topic", name)
-    assert run("consume", "-t", "a", "-t", "b", "-e").status == 1  # this one takes several, and there are no records
+    # this one takes several, and there are no records
+    assert run("consume", "-t", "a", "-t", "b", "-e").status == 1
 
 
-def test_an_interrupt_ends_without_a_traceback(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_ends_without_a_traceback(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(**options: Any) -> embedlog.Log:
         raise KeyboardInterrupt
 
@@ -72,9 +83,15 @@ def test_the_directory_is_given_before_and_after_the_verb_and_by_the_environment
     assert events("topics", "-d", other).out == events("-d", other, "topics").out == "there\n"
 
 
-def test_several_directories_are_a_set(run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EMBEDLOG_DIR", os.pathsep.join(str(tmp_path / name) for name in ("a", "b", "c")))
-    made = run("topics", "--create", "--topic", "events", "--partitions", "1", "--replication-factor", "3")
+def test_several_directories_are_a_set(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "EMBEDLOG_DIR", os.pathsep.join(str(tmp_path / name) for name in ("a", "b", "c"))
+    )
+    made = run(
+        "topics", "--create", "--topic", "events", "--partitions", "1", "--replication-factor", "3"
+    )
     assert made.status == 0, made.err
     with embedlog.open([tmp_path / name for name in ("a", "b", "c")], read_only=True) as log:
         assert len(log.replicas("events").partitions[0].replicas) == 3
@@ -108,8 +125,11 @@ def test_a_verb_has_help_and_documented_keys(run: Callable[..., Any], verb: str)
 
 
 @pytest.mark.parametrize("words", [(), ("perf",), ("verifiable",)], ids=str)
-def test_without_a_verb_the_help_is_printed_as_it_is(run: Callable[..., Any], words: tuple[str, ...]) -> None:
-    outcome, wanted = run(*words), run(*words, "--help")
+def test_without_a_verb_the_help_is_printed_as_it_is(
+    run: Callable[..., Any], words: tuple[str, ...]
+) -> None:
+    outcome = run(*words)
+    wanted = run(*words, "--help")
     assert (outcome.status, outcome.out) == (2, "")
     assert wanted.status == 0
     assert outcome.err == wanted.out
@@ -120,14 +140,19 @@ MISTYPED = {
     ("topcis",): "no such verb: 'topcis': did you mean topics? embedlog --help lists the verbs",
     ("consum", "-t", "events"): "did you mean consume? ",
     ("kafka-topic.sh",): "did you mean topics",
-    ("perf", "produce"): "no such verb: 'produce': did you mean producer? embedlog perf --help lists the verbs",
+    (
+        "perf",
+        "produce",
+    ): "no such verb: 'produce': did you mean producer? embedlog perf --help lists the verbs",
     ("zzz",): "no such verb: 'zzz': embedlog --help lists the verbs",
     ("verif", "producer"): "did you mean verifiable? ",
 }
 
 
 @pytest.mark.parametrize("words", MISTYPED)
-def test_a_mistyped_verb_gets_a_suggestion(events: Callable[..., Any], words: tuple[str, ...]) -> None:
+def test_a_mistyped_verb_gets_a_suggestion(
+    events: Callable[..., Any], words: tuple[str, ...]
+) -> None:
     outcome = events(*words)
     assert (outcome.status, outcome.out) == (2, "")
     assert MISTYPED[words] in outcome.err
@@ -138,7 +163,10 @@ COMPLETED = [
     ("embedlog produce -t events -z z", {"zstd"}),
     ("embedlog cat events -o s", {"stored", "s@"}),
     ("embedlog dump e", {"events-0"}),
-    ("embedlog dump __consumer_offsets-4", {f"__consumer_offsets-{number}" for number in (4, *range(40, 50))}),
+    (
+        "embedlog dump __consumer_offsets-4",
+        {f"__consumer_offsets-{number}" for number in (4, *range(40, 50))},
+    ),
     ("embedlog offsets --time e", {"earliest", "earliest-local"}),
     ("embedlog topics --create --topic t --config retention.m", {"retention.ms="}),
     ("embedlog configs --alter --topic events --delete-config a,retention.m", {"a,retention.ms"}),
@@ -152,7 +180,11 @@ COMPLETED = [
 @pytest.mark.usefixtures("usual_internal_topics")
 @pytest.mark.parametrize(("line", "expected"), COMPLETED)
 def test_values_are_completed(
-    events: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, expected: set[str]
+    events: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    line: str,
+    expected: set[str],
 ) -> None:
     with embedlog.open(tmp_path / "data") as log:
         log.reset_group_offsets("g", ["events"], to="earliest")
@@ -180,7 +212,9 @@ def test_help_ends_with_examples_that_can_be_copied(run: Callable[..., Any]) -> 
     for words in (["topics", "--help"], ["perf", "--help"]):
         shown = run(*words).out
         _, _, printed = shown.partition("\nExamples:\n")
-        assert [line.strip() for line in printed.splitlines()] == [line.strip() for line in lines(words[0])]
+        assert [line.strip() for line in printed.splitlines()] == [
+            line.strip() for line in lines(words[0])
+        ]
 
 
 def test_the_version_is_that_of_the_package(run: Callable[..., Any]) -> None:
@@ -196,40 +230,62 @@ def test_topics_are_completed_from_the_directory(events: Callable[..., Any]) -> 
     assert option.shell_complete(context, "x") == []
 
 
-def test_without_click_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_click_one_line_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "click", None)
     assert main(["ls"]) == 2
-    assert capsys.readouterr().err == "embedlog: the command line needs click and rich: pip install 'embedlog[cli]'\n"
+    assert (
+        capsys.readouterr().err
+        == "embedlog: the command line needs click and rich: pip install 'embedlog[cli]'\n"
+    )
 
 
-def test_listing_imports_no_other_verb_and_no_rich(events: Callable[..., Any], tmp_path: Path) -> None:
+def test_listing_imports_no_other_verb_and_no_rich(
+    events: Callable[..., Any], tmp_path: Path
+) -> None:
     """One process: its start, its status, and what it has imported."""
     program = (
         "import sys; from embedlog.cli.program import main; status = main(['ls']);"
-        "loaded = [name for name in sys.modules if name.startswith('embedlog.cli.verbs.') or name == 'rich'];"
+        "loaded = [name for name in sys.modules if name.startswith('embedlog.cli.verbs.') or name "
+        "== 'rich'];"
         "print(loaded, file=sys.stderr); sys.exit(status)"
     )
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
     assert (answer.returncode, answer.stderr) == (0, "['embedlog.cli.verbs.ls']\n")
     assert answer.stdout.startswith("TOPIC")
 
 
 def test_the_end_of_the_process_visits_no_objects(events: Callable[..., Any]) -> None:
     program = (
-        "import atexit, gc, sys; from embedlog.cli.program import main; sys.argv = ['embedlog', 'ls'];"
-        "atexit.register(lambda: print(len(gc.get_objects()) < 100 < gc.get_freeze_count(), file=sys.stderr)); sys.exit(main())"
+        "import atexit, gc, sys; from embedlog.cli.program import main; sys.argv = ['embedlog', "
+        "'ls'];"
+        "atexit.register(lambda: print(len(gc.get_objects()) < 100 < gc.get_freeze_count(), "
+        "file=sys.stderr)); sys.exit(main())"
     )
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
     assert (answer.returncode, answer.stderr) == (0, "True\n")
 
 
 @pytest.mark.slow
 def test_an_output_that_is_closed_ends_the_process_quietly(events: Callable[..., Any]) -> None:
     assert (
-        events("produce", "-t", "events", stdin=b"x" * 99 + b"\n" + b"".join(b"%099d\n" % n for n in range(100_000))).status == 0
+        events(
+            "produce",
+            "-t",
+            "events",
+            stdin=b"x" * 99 + b"\n" + b"".join(b"%099d\n" % n for n in range(100_000)),
+        ).status
+        == 0
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "embedlog", "cat", "events"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "embedlog", "cat", "events"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"x" * 99 + b"\n"

@@ -21,7 +21,9 @@ TIMEOUT_S = 30
 
 @contextlib.contextmanager
 def piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The reading end of a pipe that is standard output inside the block. Not a fixture: pytest sets the output for each call."""
+    """The reading end of a pipe that is standard output inside the block. Not a fixture: pytest
+    sets the output for each call.
+    """
     reading, writing = os.pipe()
     with os.fdopen(writing, "w") as output, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", output)
@@ -52,7 +54,11 @@ def test_tail_ends_with_its_reader_on_an_idle_topic(
 def test_a_wait_that_is_not_ended_by_the_reader_goes_on(
     events: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with embedlog.open(tmp_path / "data") as log, log.consumer("events") as consumer, piped(monkeypatch) as pipe:
+    with (
+        embedlog.open(tmp_path / "data") as log,
+        log.consumer("events") as consumer,
+        piped(monkeypatch) as pipe,
+    ):
         threads = threading.active_count()
         with ending_with_reader(consumer):
             assert list(consumer.batches(timeout=0.01)) == []

@@ -1,4 +1,6 @@
-"""Exports and backups that somebody else has made: nothing but regular files of their own name is opened, and nothing hangs."""
+"""Exports and backups that somebody else has made: nothing but regular files of their own name is
+opened, and nothing hangs.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ KINDS = ("link", "pipe", "socket", "device", "directory")
 
 
 def replace(path: Path, kind: str, aside: Path) -> None:
-    """Put another kind of file in the place of a file or a folder. A link leads to what was there."""
+    """Put another kind of file in the place of a file or a folder. A link leads to what was
+    there.
+    """
     shutil.move(path, aside)
     if kind == "link":
         path.symlink_to(aside)
@@ -68,7 +72,9 @@ def test_an_import_opens_only_regular_files_of_an_export(
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_restore_opens_only_regular_files_of_a_backup(sent: Path, run: Callable[..., Any], tmp_path: Path, kind: str) -> None:
+def test_a_restore_opens_only_regular_files_of_a_backup(
+    sent: Path, run: Callable[..., Any], tmp_path: Path, kind: str
+) -> None:
     if kind == "device" and os.geteuid():
         pytest.skip("only root can make a device")
     backup = tmp_path / "backup"
@@ -85,19 +91,27 @@ def test_a_restore_opens_only_regular_files_of_a_backup(sent: Path, run: Callabl
         if status == 0:  # a file that is made anew from others, or is not needed
             assert not any(path.is_symlink() for path in restored.rglob("*")), place
             with embedlog.open(restored, read_only=True) as log:
-                assert [record.value for topic in log.topics() for record in log.scan(topic).records()] in ([b"x"], []), place
+                assert [
+                    record.value for topic in log.topics() for record in log.scan(topic).records()
+                ] in ([b"x"], []), place
                 assert kind != "link" or (given / place).is_symlink()
 
 
-def test_a_link_that_the_caller_names_is_followed(sent: Path, run: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_link_that_the_caller_names_is_followed(
+    sent: Path, run: Callable[..., Any], tmp_path: Path
+) -> None:
     (tmp_path / "a.jsonl").write_bytes(ROW)
     (tmp_path / "b.jsonl").symlink_to(tmp_path / "a.jsonl")
     assert run("import", "-t", "t", str(tmp_path / "b.jsonl")).status == 0
 
 
-@pytest.mark.parametrize("text", [b'{"address": "x"}\n', b"3\n", b"[\n", b'{"value":"x","timestamp":-5}\n'])
+@pytest.mark.parametrize(
+    "text", [b'{"address": "x"}\n', b"3\n", b"[\n", b'{"value":"x","timestamp":-5}\n']
+)
 @pytest.mark.parametrize("source", ["file", "-"])
-def test_a_refused_import_leaves_nothing(sent: Path, run: Callable[..., Any], tmp_path: Path, text: bytes, source: str) -> None:
+def test_a_refused_import_leaves_nothing(
+    sent: Path, run: Callable[..., Any], tmp_path: Path, text: bytes, source: str
+) -> None:
     file = tmp_path / "a.jsonl"
     file.write_bytes(text)
     before = sorted(os.listdir(sent))
@@ -112,14 +126,21 @@ def test_a_refused_import_leaves_nothing(sent: Path, run: Callable[..., Any], tm
     assert not (tmp_path / "new").exists()
 
 
-def test_a_line_that_is_a_value_itself_names_the_command_for_it(sent: Path, run: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_line_that_is_a_value_itself_names_the_command_for_it(
+    sent: Path, run: Callable[..., Any], tmp_path: Path
+) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"address": "x"}\n')
-    assert "embedlog produce -t TOPIC -l FILE" in run("import", "-t", "t", str(tmp_path / "a.jsonl")).err
+    assert (
+        "embedlog produce -t TOPIC -l FILE"
+        in run("import", "-t", "t", str(tmp_path / "a.jsonl")).err
+    )
     assert run("produce", "-t", "t", "-l", str(tmp_path / "a.jsonl")).status == 0
 
 
 @pytest.mark.parametrize("time", ["-5", "9223372036854775808", "9" * 4000, '"1960-01-01"', "-2"])
-def test_a_time_that_no_record_has_is_refused(sent: Path, run: Callable[..., Any], tmp_path: Path, time: str) -> None:
+def test_a_time_that_no_record_has_is_refused(
+    sent: Path, run: Callable[..., Any], tmp_path: Path, time: str
+) -> None:
     (tmp_path / "a.jsonl").write_text(f'{{"value":"x","timestamp":{time}}}\n')
     outcome = run("import", "-t", "t", str(tmp_path / "a.jsonl"))
     assert outcome.status == 1
@@ -130,4 +151,9 @@ def test_a_time_that_no_record_has_is_refused(sent: Path, run: Callable[..., Any
 
 def test_an_import_creates_the_directory(run: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(ROW)
-    assert run("-d", str(tmp_path / "new"), "import", "-t", "t", str(tmp_path / "a.jsonl"), "--create").status == 0
+    assert (
+        run(
+            "-d", str(tmp_path / "new"), "import", "-t", "t", str(tmp_path / "a.jsonl"), "--create"
+        ).status
+        == 0
+    )

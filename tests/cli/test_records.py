@@ -1,4 +1,6 @@
-"""Records in and out: `produce`, `consume`, `cat`, `tail`, `query`, with the formats of kcat and of Kafka."""
+"""Records in and out: `produce`, `consume`, `cat`, `tail`, `query`, with the formats of kcat and of
+Kafka.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,14 @@ def pairs(path: Path) -> list[tuple[bytes | None, bytes | None]]:
         (("-k", "key", "-c", "1"), b"a\nb\n", [(b"key", b"a")]),
         (("--property", "parse.key=true"), b"k\tv\n", [(b"k", b"v")]),
         (
-            ("--property", "parse.key=true", "--property", "key.separator=:", "--property", "null.marker=-"),
+            (
+                "--property",
+                "parse.key=true",
+                "--property",
+                "key.separator=:",
+                "--property",
+                "null.marker=-",
+            ),
             b"k:-\n",
             [(b"k", None)],
         ),
@@ -52,10 +61,17 @@ def pairs(path: Path) -> list[tuple[bytes | None, bytes | None]]:
     ],
 )
 def test_lines_become_records(
-    events: Callable[..., Any], tmp_path: Path, options: tuple[str, ...], given: bytes, expected: list[Any]
+    events: Callable[..., Any],
+    tmp_path: Path,
+    options: tuple[str, ...],
+    given: bytes,
+    expected: list[Any],
 ) -> None:
     outcome = events("produce", "-t", "events", *options, "--json", stdin=given)
-    assert (outcome.status, json.loads(outcome.out)) == (0, {"topic": "events", "records": len(expected)})
+    assert (outcome.status, json.loads(outcome.out)) == (
+        0,
+        {"topic": "events", "records": len(expected)},
+    )
     assert pairs(tmp_path / "data") == expected
 
 
@@ -63,28 +79,54 @@ def test_headers_of_lines_and_of_all_records(events: Callable[..., Any], tmp_pat
     options = ("-H", "all=1", "--property", "parse.headers=true", "--property", "parse.key=true")
     assert events("produce", "-t", "events", *options, stdin=b"a:x,b:\tk\tv\n").status == 0
     (found,) = records(tmp_path / "data")
-    assert (found.key, found.value, found.headers) == (b"k", b"v", (("all", b"1"), ("a", b"x"), ("b", b"")))
+    assert (found.key, found.value, found.headers) == (
+        b"k",
+        b"v",
+        (("all", b"1"), ("a", b"x"), ("b", b"")),
+    )
 
 
 @pytest.mark.parametrize("good", [0, 1, 5000])
 @pytest.mark.parametrize("chunk", [7, 1 << 20], ids=["many reads", "one read"])
 def test_the_lines_before_a_bad_line_are_written(
-    events: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, good: int
+    events: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    chunk: int,
+    good: int,
 ) -> None:
     """As by Kafka's producer; the number of written lines is the place to continue from."""
     monkeypatch.setattr("embedlog.cli.verbs.produce.CHUNK_BYTES", chunk)
     lines = b"".join(b"k\tv%d\n" % number for number in range(good))
-    outcome = events("produce", "-t", "events", "--property", "parse.key=true", stdin=lines + b"broken\nk\tafter\n")
+    outcome = events(
+        "produce",
+        "-t",
+        "events",
+        "--property",
+        "parse.key=true",
+        stdin=lines + b"broken\nk\tafter\n",
+    )
     assert (outcome.status, outcome.out) == (2, "")
     number = good + 1
-    assert outcome.err == f"embedlog: line {number}: no key separator b'\\t'; lines before it that are written: {good}\n"
+    assert (
+        outcome.err
+        == f"embedlog: line {number}: no key separator b'\\t'; lines before it that are written: "
+        f"{good}\n"
+    )
     assert pairs(tmp_path / "data") == [(b"k", b"v%d" % number) for number in range(good)]
 
 
 @pytest.mark.parametrize(
-    ("line", "name"), [(b"x", "headers.delimiter"), (b"no name\tk\tv", "headers.key.separator"), (b"a:x\tv", "key separator")]
+    ("line", "name"),
+    [
+        (b"x", "headers.delimiter"),
+        (b"no name\tk\tv", "headers.key.separator"),
+        (b"a:x\tv", "key separator"),
+    ],
 )
-def test_a_bad_line_is_refused_with_what_it_lacks(events: Callable[..., Any], tmp_path: Path, line: bytes, name: str) -> None:
+def test_a_bad_line_is_refused_with_what_it_lacks(
+    events: Callable[..., Any], tmp_path: Path, line: bytes, name: str
+) -> None:
     options = ("--property", "parse.headers=true", "--property", "parse.key=true")
     outcome = events("produce", "-t", "events", *options, stdin=b"a:x\tk\tv\n" + line + b"\n")
     assert outcome.status == 2
@@ -101,7 +143,16 @@ def test_files_are_one_record_each_or_lines(events: Callable[..., Any], tmp_path
 
 
 def test_failed_records_make_the_status_1(events: Callable[..., Any]) -> None:
-    events("topics", "--create", "--topic", "compacted", "--partitions", "1", "--config", "cleanup.policy=compact")
+    events(
+        "topics",
+        "--create",
+        "--topic",
+        "compacted",
+        "--partitions",
+        "1",
+        "--config",
+        "cleanup.policy=compact",
+    )
     outcome = events("produce", "-t", "compacted", stdin=b"no key\n")
     assert (outcome.status, outcome.err.count("\n")) == (1, 1)
     assert events("produce", "-t", "absent", stdin=b"x\n").status == 1
@@ -109,7 +160,9 @@ def test_failed_records_make_the_status_1(events: Callable[..., Any]) -> None:
     assert events("produce", "-t", "events", "-X", "nonsense=1", stdin=b"x\n").status == 2
 
 
-def test_lines_are_split_over_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> None:
+def test_lines_are_split_over_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: random.Random
+) -> None:
     text = b"".join(rng.choice([b"a", b"bc", b"--", b"-"]) for _ in range(2000))
     (tmp_path / "lines").write_bytes(text)
     monkeypatch.setattr("embedlog.cli.verbs.produce.CHUNK_BYTES", 7)
@@ -127,7 +180,13 @@ def filled(events: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
     with embedlog.open(tmp_path / "data") as log, log.producer() as producer:
         for number in range(10):
             value = None if number == 3 else b"v%d" % number
-            producer.send("events", value, key=b"k%d" % number, timestamp_ms=1000 + number, headers=[("h", b"%d" % number)])
+            producer.send(
+                "events",
+                value,
+                key=b"k%d" % number,
+                timestamp_ms=1000 + number,
+                headers=[("h", b"%d" % number)],
+            )
     return events
 
 
@@ -145,20 +204,31 @@ def filled(events: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
         (("-o", "s@1004", "-o", "e@1006"), "v4\nv5\n"),
         (("-o", "8", "-D", "\\r\\n"), "v8\r\nv9\r\n"),
         (("-o", "8", "-K", "="), "k8=v8\nk9=v9\n"),
-        (("-o", "9", "-f", "%t|%p|%o|%k|%K|%s|%S|%T|%h|%%\\t\\x41\\n"), "events|0|9|k9|2|v9|2|1009|h=9|%\tA\n"),
+        (
+            ("-o", "9", "-f", "%t|%p|%o|%k|%K|%s|%S|%T|%h|%%\\t\\x41\\n"),
+            "events|0|9|k9|2|v9|2|1009|h=9|%\tA\n",
+        ),
         (("-o", "3", "-c", "1", "-f", "%s,%S"), ",-1"),
-        (("-o", "9", "--property", "print.key=true", "--property", "print.offset=true"), "Offset:9\tk9\tv9\n"),
+        (
+            ("-o", "9", "--property", "print.key=true", "--property", "print.offset=true"),
+            "Offset:9\tk9\tv9\n",
+        ),
         (
             (
                 "-o",
                 "9",
-                *(f"--property=print.{name}=true" for name in ("timestamp", "partition", "headers", "epoch", "delivery")),
+                *(
+                    f"--property=print.{name}=true"
+                    for name in ("timestamp", "partition", "headers", "epoch", "delivery")
+                ),
             ),
             "CreateTime:1009\tPartition:0\tDelivery:NOT_PRESENT\tEpoch:0\th:9\tv9\n",
         ),
     ],
 )
-def test_records_are_printed(filled: Callable[..., Any], options: tuple[str, ...], expected: str) -> None:
+def test_records_are_printed(
+    filled: Callable[..., Any], options: tuple[str, ...], expected: str
+) -> None:
     outcome = filled("cat", "events", *options)
     assert outcome.out == expected
     assert (outcome.status, outcome.err == "") == ((0, True) if expected else (1, False))
@@ -171,14 +241,27 @@ def test_the_envelope_is_that_of_kcat(filled: Callable[..., Any], tmp_path: Path
     common = {"topic": "events", "partition": 0, "tstype": "create"}
     assert lines == [
         {**common, "offset": 9, "ts": 1009, "headers": ["h", "9"], "key": "k9", "payload": "v9"},
-        {**common, "offset": 10, "ts": 5, "headers": [], "key": None, "payload": {"base64": "/w=="}},
+        {
+            **common,
+            "offset": 10,
+            "ts": 5,
+            "headers": [],
+            "key": None,
+            "payload": {"base64": "/w=="},
+        },
     ]
-    assert filled("cat", "events", "-o", "9", "--json").out == filled("cat", "events", "-o", "9", "-J").out
+    assert (
+        filled("cat", "events", "-o", "9", "--json").out
+        == filled("cat", "events", "-o", "9", "-J").out
+    )
 
 
 def test_consume_begins_at_the_end_and_tail_before_it(filled: Callable[..., Any]) -> None:
     assert filled("consume", "--topic", "events", "--timeout-ms", "0")[:2] == (1, "")
-    assert filled("consume", "--topic", "events", "--from-beginning", "--max-messages", "1").out == "v0\n"
+    assert (
+        filled("consume", "--topic", "events", "--from-beginning", "--max-messages", "1").out
+        == "v0\n"
+    )
     assert filled("tail", "events", "-n", "1", "--timeout-ms", "0").out == "v9\n"
     assert filled("cat", "--include", "ev.*", "-c", "1").out == "v0\n"
 
@@ -191,10 +274,15 @@ def test_a_group_commits_what_it_has_written(filled: Callable[..., Any], tmp_pat
     assert filled("consume", "-t", "events", "-G", "readers", "-c", "1").out == "v4\n"
 
 
-def test_an_aborted_transaction_is_hidden_from_committed_readers(events: Callable[..., Any], tmp_path: Path) -> None:
+def test_an_aborted_transaction_is_hidden_from_committed_readers(
+    events: Callable[..., Any], tmp_path: Path
+) -> None:
     with embedlog.open(tmp_path / "data") as log, log.producer(transactional_id="t") as producer:
         producer.init_transactions()
-        for value, end in ((b"no", producer.abort_transaction), (b"yes", producer.commit_transaction)):
+        for value, end in (
+            (b"no", producer.abort_transaction),
+            (b"yes", producer.commit_transaction),
+        ):
             producer.begin_transaction()
             producer.send("events", value).result()
             end()
@@ -205,15 +293,27 @@ def test_an_aborted_transaction_is_hidden_from_committed_readers(events: Callabl
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("cat",), ("cat", "events", "--include", "e.*"), ("cat", "events", "-o", "nonsense"), ("cat", "events", "-o", "@soon"),
-        ("cat", "events", "-f", "%x"), ("cat", "events", "-f", "\\q"), ("cat", "events", "-f", "a\\"),
-        ("cat", "events", "-o", "9" * 5000), ("cat", "events", "-o", "@" + "9" * 5000),
+        ("cat",),
+        ("cat", "events", "--include", "e.*"),
+        ("cat", "events", "-o", "nonsense"),
+        ("cat", "events", "-o", "@soon"),
+        ("cat", "events", "-f", "%x"),
+        ("cat", "events", "-f", "\\q"),
+        ("cat", "events", "-f", "a\\"),
+        ("cat", "events", "-o", "9" * 5000),
+        ("cat", "events", "-o", "@" + "9" * 5000),
         ("query", "-t", "events:" + "9" * 5000 + ":1"),
-        ("cat", "events", "-p", "a"), ("cat", "events", "--property", "x=1"), ("cat", "events", "--property", "x"),
-        ("cat", "events", "-G", "g", "-o", "1"), ("cat", "--include", "("), ("query", "-t", "events"),
+        ("cat", "events", "-p", "a"),
+        ("cat", "events", "--property", "x=1"),
+        ("cat", "events", "--property", "x"),
+        ("cat", "events", "-G", "g", "-o", "1"),
+        ("cat", "--include", "("),
+        ("query", "-t", "events"),
     ],
-)  # fmt: skip
-def test_a_wrong_argument_is_refused(events: Callable[..., Any], arguments: tuple[str, ...]) -> None:
+)
+def test_a_wrong_argument_is_refused(
+    events: Callable[..., Any], arguments: tuple[str, ...]
+) -> None:
     outcome = events(*arguments)
     assert (outcome.status, outcome.out) == (2, "")
     assert outcome.err.startswith("embedlog: ")
@@ -248,10 +348,17 @@ def test_query_prints_offsets_of_times(filled: Callable[..., Any]) -> None:
 def test_plain_lines_equal_those_of_the_records(rng: random.Random) -> None:
     for _ in range(200):
         fixed = rng.choice([None, 0, 5])
-        values = [rng.randbytes(rng.randrange(9) if fixed is None else fixed) for _ in range(rng.randrange(1, 20))]
+        values = [
+            rng.randbytes(rng.randrange(9) if fixed is None else fixed)
+            for _ in range(rng.randrange(1, 20))
+        ]
         count = len(values)
         nothing = np.zeros(count, dtype=np.int64)
-        batch = Batch("t", 0, Decoded(count, nothing, nothing, None, None, None, BytesColumn.of([*values]), None))
+        batch = Batch(
+            "t",
+            0,
+            Decoded(count, nothing, nothing, None, None, None, BytesColumn.of([*values]), None),
+        )
         first = rng.randrange(count)
         last = rng.randrange(first, count + 1)
         delimiter = rng.choice([b"\n", b"\r\n", b""])
@@ -266,20 +373,34 @@ def test_a_bounded_reading_of_several_partitions_begins_and_ends_where_it_is_tol
         log.create_topic("wide", 3)
         for number in range(60):
             producer.send("wide", b"%d" % number if number % 5 else None, partition=number % 2)
-    whole = [None if number % 5 == 0 else b"%d" % number for part in (0, 1) for number in range(part, 60, 2)]
+    whole = [
+        None if number % 5 == 0 else b"%d" % number
+        for part in (0, 1)
+        for number in range(part, 60, 2)
+    ]
     expected = [b"NULL" if value is None else value for value in whole]
     assert events("cat", "wide", "-Z").out.encode().splitlines() == expected
-    assert events("consume", "wide", "-e", "-o", "-4", "-Z").out.encode().splitlines() == expected[26:30] + expected[56:]
+    assert (
+        events("consume", "wide", "-e", "-o", "-4", "-Z").out.encode().splitlines()
+        == expected[26:30] + expected[56:]
+    )
     assert events("cat", "wide", "-c", "33", "-Z").out.encode().splitlines() == expected[:33]
     assert events("cat", "wide", "-p", "1", "-Z").out.encode().splitlines() == expected[30:]
     assert events("cat", "wide", "-p", "2").status == 1
-    assert events("cat", "wide", "-X", "fetch.max.bytes=2000", "-Z", "-p", "1").out.encode().splitlines() == expected[30:]
+    assert (
+        events("cat", "wide", "-X", "fetch.max.bytes=2000", "-Z", "-p", "1")
+        .out.encode()
+        .splitlines()
+        == expected[30:]
+    )
 
 
-# ---- ends of lines, null headers, positions, and why nothing is printed ----------------------------------------------
+# ---- ends of lines, null headers, positions, and why nothing is printed --------------------------
 
 
-def test_a_return_before_the_end_of_a_line_is_no_part_of_the_record(events: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_return_before_the_end_of_a_line_is_no_part_of_the_record(
+    events: Callable[..., Any], tmp_path: Path
+) -> None:
     assert events("produce", "-t", "events", stdin=b"a\r\nb\r\n\r\nc\rd\r\nlast\r").status == 0
     assert values(tmp_path) == [b"a", b"b", b"", b"c\rd", b"last"]
     file = tmp_path / "lines"
@@ -288,7 +409,9 @@ def test_a_return_before_the_end_of_a_line_is_no_part_of_the_record(events: Call
     assert values(tmp_path)[5:] == [b"e", b"f"]
 
 
-def test_a_given_delimiter_keeps_each_byte_as_kcat_does(events: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_given_delimiter_keeps_each_byte_as_kcat_does(
+    events: Callable[..., Any], tmp_path: Path
+) -> None:
     assert events("produce", "-t", "events", "-D", "\\n", stdin=b"a\r\nb").status == 0
     assert values(tmp_path) == [b"a\r", b"b"]
 
@@ -299,15 +422,36 @@ def values(path: Path) -> list[bytes | None]:
 
 
 def test_a_headers_field_that_is_the_marker_means_no_headers(events: Callable[..., Any]) -> None:
-    layout = [word for name in ("parse.key=true", "parse.headers=true", "null.marker=NULL") for word in ("--property", name)]
-    assert events("produce", "-t", "events", *layout, stdin=b"a:1\tk1\tv1\nNULL\tk2\tNULL\na:NULL\tk3\tv\n").status == 0
-    assert events("cat", "events", "-f", "%k %S [%h]\\n").out == "k1 2 [a=1]\nk2 -1 []\nk3 1 [a=NULL]\n"
+    layout = [
+        word
+        for name in ("parse.key=true", "parse.headers=true", "null.marker=NULL")
+        for word in ("--property", name)
+    ]
+    assert (
+        events(
+            "produce",
+            "-t",
+            "events",
+            *layout,
+            stdin=b"a:1\tk1\tv1\nNULL\tk2\tNULL\na:NULL\tk3\tv\n",
+        ).status
+        == 0
+    )
+    assert (
+        events("cat", "events", "-f", "%k %S [%h]\\n").out
+        == "k1 2 [a=1]\nk2 -1 []\nk3 1 [a=NULL]\n"
+    )
     refused = events("produce", "-t", "events", *layout, stdin=b"NULL:1\tk\tv\n")
     assert refused.status == 2
-    assert "line 1: the key of a header is the null.marker b'NULL': a header needs a key" in refused.err
+    assert (
+        "line 1: the key of a header is the null.marker b'NULL': a header needs a key"
+        in refused.err
+    )
 
 
-def test_stored_is_the_committed_offset_of_a_group(filled: Callable[..., Any], tmp_path: Path) -> None:
+def test_stored_is_the_committed_offset_of_a_group(
+    filled: Callable[..., Any], tmp_path: Path
+) -> None:
     with embedlog.open(tmp_path / "data") as log:
         log.reset_group_offsets("readers", to={embedlog.TopicPartition("events", 0): 2})
     every = filled("cat", "events").out.splitlines()
@@ -323,16 +467,33 @@ def test_stored_is_the_committed_offset_of_a_group(filled: Callable[..., Any], t
 
 
 WITHOUT_RECORDS = [
-    (["cat", "events", "-o", "99999999"], "no record at or after offset 99999999: events-0 has the offsets 0 to "),
-    (["consume", "-t", "events", "--timeout-ms", "50"], "no record arrived within 50 ms (--timeout-ms)"),
-    (["consume", "-t", "events", "-e"], "events: no record after the present end; --from-beginning prints those before it"),
-    (["cat", "events", "-o", "end"], "events: no record at the given positions; without -o all are printed"),
-    (["consume", "-t", "events", "-G", "late", "--timeout-ms", "50"], "no record arrived within 50 ms (--timeout-ms)"),
+    (
+        ["cat", "events", "-o", "99999999"],
+        "no record at or after offset 99999999: events-0 has the offsets 0 to ",
+    ),
+    (
+        ["consume", "-t", "events", "--timeout-ms", "50"],
+        "no record arrived within 50 ms (--timeout-ms)",
+    ),
+    (
+        ["consume", "-t", "events", "-e"],
+        "events: no record after the present end; --from-beginning prints those before it",
+    ),
+    (
+        ["cat", "events", "-o", "end"],
+        "events: no record at the given positions; without -o all are printed",
+    ),
+    (
+        ["consume", "-t", "events", "-G", "late", "--timeout-ms", "50"],
+        "no record arrived within 50 ms (--timeout-ms)",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "reason"), WITHOUT_RECORDS)
-def test_a_reading_that_prints_nothing_says_why(filled: Callable[..., Any], arguments: list[str], reason: str) -> None:
+def test_a_reading_that_prints_nothing_says_why(
+    filled: Callable[..., Any], arguments: list[str], reason: str
+) -> None:
     found = filled(*arguments)
     assert (found.status, found.out) == (1, "")
     assert found.err.startswith(f"embedlog: {reason}")
@@ -340,4 +501,7 @@ def test_a_reading_that_prints_nothing_says_why(filled: Callable[..., Any], argu
 
 def test_an_empty_topic_is_said_to_be_empty(events: Callable[..., Any]) -> None:
     assert events("cat", "events").err == "embedlog: events: no record\n"
-    assert "no record at or after offset 5: events-0 is empty" in events("cat", "events", "-o", "5").err
+    assert (
+        "no record at or after offset 5: events-0 is empty"
+        in events("cat", "events", "-o", "5").err
+    )

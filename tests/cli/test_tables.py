@@ -55,23 +55,33 @@ def test_wide_characters_take_two_columns() -> None:
 
 def test_tables_of_random_cells_fit_and_have_each_number_whole(rng: random.Random) -> None:
     for _ in range(300):
-        head = [rng.choice(["n", "partition", "log-end-offset", "assignment-strategy"]) for _ in range(rng.randrange(1, 10))]
+        head = [
+            rng.choice(["n", "partition", "log-end-offset", "assignment-strategy"])
+            for _ in range(rng.randrange(1, 10))
+        ]
         texts = ["é", "x" * rng.randrange(1, 90), "日本" * 20, "and a word " * 9 + "y" * 90]
         numeric = [rng.random() < 0.5 for _ in head]
         rows = [
-            [rng.randrange(10 ** rng.randrange(1, 19)) if is_number else rng.choice(texts)
-             for is_number in numeric]
+            [
+                rng.randrange(10 ** rng.randrange(1, 19)) if is_number else rng.choice(texts)
+                for is_number in numeric
+            ]
             for _ in range(rng.randrange(4))
-        ]  # fmt: skip
+        ]
         width = rng.choice([SHORTEST, 80, 200])
         lines = table_lines(head, rows, width)
         assert max(map(columns_of, lines)) <= width
         words = {word for line in lines for word in line.split()}
         assert {name.upper() for name in head} <= words
-        assert {str(cell) for row in rows for cell, is_number in zip(row, numeric, strict=True) if is_number} <= words
+        assert {
+            str(cell)
+            for row in rows
+            for cell, is_number in zip(row, numeric, strict=True)
+            if is_number
+        } <= words
 
 
-# ---- the tables of all verbs -------------------------------------------------------------------------------------------
+# ---- the tables of all verbs ---------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -79,7 +89,11 @@ def large(tmp_path: Path) -> Path:
     """A log with long names and large numbers, in the directory `data`."""
     path = tmp_path / "data"
     with embedlog.open(path) as log:
-        log.create_topic(LONG_TOPIC, 2, config={"retention.ms": "9223372036854775807", "segment.bytes": "1073741824"})
+        log.create_topic(
+            LONG_TOPIC,
+            2,
+            config={"retention.ms": "9223372036854775807", "segment.bytes": "1073741824"},
+        )
         log.create_topic("t")
         with log.producer(transactional_id=f"id {'y' * 60}") as producer:
             producer.init_transactions()
@@ -87,7 +101,9 @@ def large(tmp_path: Path) -> Path:
                 for number in range(2):
                     producer.send_batch(LONG_TOPIC, [b"x" * 10] * 19255, partition=number)
         client_id = "worker-" + "z" * 40
-        with log.consumer(LONG_TOPIC, group_id=LONG_GROUP, auto_offset_reset="earliest", client_id=client_id) as reader:
+        with log.consumer(
+            LONG_TOPIC, group_id=LONG_GROUP, auto_offset_reset="earliest", client_id=client_id
+        ) as reader:
             reader.poll(5)
             reader.commit()
     return path
@@ -121,9 +137,16 @@ def test_each_table_of_a_verb_fits_and_has_each_number_whole(
         plain = run(*arguments).out
         shown = on_terminal(*arguments, columns=columns).decode()
         words = set(shown.split())
-        lost = {word for word in plain.split() if re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", word)} - words
+        lost = {
+            word for word in plain.split() if re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", word)
+        } - words
         assert not lost, (name, shown)
-        head = {word for line in plain.splitlines() for word in line.split() if re.fullmatch(r"[A-Z][A-Z-]{2,}", word)}
+        head = {
+            word
+            for line in plain.splitlines()
+            for word in line.split()
+            if re.fullmatch(r"[A-Z][A-Z-]{2,}", word)
+        }
         assert head <= words, (name, shown)
         first = shown.splitlines()
         if name not in ("topics", "handover"):  # a sentence is above or below the table

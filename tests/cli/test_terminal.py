@@ -27,8 +27,12 @@ def hostile(tmp_path: Path) -> Path:
             producer.init_transactions()
             with producer.transaction():
                 value = HOSTILE.encode() + b"\xff"
-                producer.send("t", value, key=HOSTILE.encode(), headers=[(HOSTILE, HOSTILE.encode())])
-        with log.consumer("t", group_id=HOSTILE, client_id=HOSTILE, auto_offset_reset="earliest") as consumer:
+                producer.send(
+                    "t", value, key=HOSTILE.encode(), headers=[(HOSTILE, HOSTILE.encode())]
+                )
+        with log.consumer(
+            "t", group_id=HOSTILE, client_id=HOSTILE, auto_offset_reset="earliest"
+        ) as consumer:
             consumer.poll(5)
             consumer.commit()
     return path
@@ -58,7 +62,9 @@ VERBS = [
 ]
 
 
-def test_no_verb_writes_control_characters_to_a_terminal(hostile: Path, on_terminal: Callable[..., bytes]) -> None:
+def test_no_verb_writes_control_characters_to_a_terminal(
+    hostile: Path, on_terminal: Callable[..., bytes]
+) -> None:
     for arguments in VERBS:
         shown = on_terminal(*arguments).decode()
         assert "␛" in shown or "\\u001b" in shown, (arguments, shown)
@@ -69,13 +75,24 @@ def test_a_pipe_gets_the_bytes_of_records(
     hostile: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     monkeypatch.setenv("EMBEDLOG_DIR", str(hostile))
-    for arguments in (["cat", "t"], ["consume", "-t", "t", "--from-beginning", "-e"], ["tail", "t", "-e"]):
+    for arguments in (
+        ["cat", "t"],
+        ["consume", "-t", "t", "--from-beginning", "-e"],
+        ["tail", "t", "-e"],
+    ):
         main(arguments)
         assert capfdbinary.readouterr().out == HOSTILE.encode() + b"\xff\n", arguments
 
 
-def test_messages_have_no_control_characters_anywhere(hostile: Path, run: Callable[..., Any]) -> None:
-    for arguments in (["groups", "--describe", "--group", f"{HOSTILE}no"], ["cat", HOSTILE], [HOSTILE], ["cat", "t", HOSTILE]):
+def test_messages_have_no_control_characters_anywhere(
+    hostile: Path, run: Callable[..., Any]
+) -> None:
+    for arguments in (
+        ["groups", "--describe", "--group", f"{HOSTILE}no"],
+        ["cat", HOSTILE],
+        [HOSTILE],
+        ["cat", "t", HOSTILE],
+    ):
         outcome = run(*arguments, "--debug")
         assert outcome.status
         assert CONTROLS.isdisjoint(outcome.err), arguments
@@ -90,7 +107,9 @@ def test_only_one_module_writes_to_standard_error() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 text = ast.unparse(node.func)
-                is_message = any(each.arg == "err" for each in node.keywords) and text.endswith("echo")
+                is_message = any(each.arg == "err" for each in node.keywords) and text.endswith(
+                    "echo"
+                )
                 if is_message or text in ("print", "sys.stderr.write", "traceback.print_exc"):
                     found.append(f"{path.name}:{node.lineno}: {text}")
     assert found == []

@@ -13,7 +13,17 @@ import embedlog
 
 
 def test_topics_are_created_changed_and_deleted(run: Callable[..., Any], tmp_path: Path) -> None:
-    made = run("topics", "--create", "--topic", "a.b", "--partitions", "2", "--config", "retention.ms=5", "--json")
+    made = run(
+        "topics",
+        "--create",
+        "--topic",
+        "a.b",
+        "--partitions",
+        "2",
+        "--config",
+        "retention.ms=5",
+        "--json",
+    )
     assert (made.status, json.loads(made.out)) == (0, {"topic": "a.b", "created": True})
     assert run("topics", "--create", "--topic", "a.b").status == 1
     assert run("topics", "--create", "--topic", "a.b", "--if-not-exists") == (0, "", "")
@@ -21,8 +31,16 @@ def test_topics_are_created_changed_and_deleted(run: Callable[..., Any], tmp_pat
     (found,) = json.loads(run("topics", "--describe", "--topic", "a.b", "--json").out)
     with embedlog.open(tmp_path / "data", read_only=True) as log:
         assert found["topic_id"] == log.describe_topic("a.b").topic_id
-    assert (found["topic"], found["internal"], found["config"]) == ("a.b", False, {"retention.ms": "5"})
-    assert [(each["partition"], each["log_end_offset"]) for each in found["partitions"]] == [(0, 0), (1, 0), (2, 0)]
+    assert (found["topic"], found["internal"], found["config"]) == (
+        "a.b",
+        False,
+        {"retention.ms": "5"},
+    )
+    assert [(each["partition"], each["log_end_offset"]) for each in found["partitions"]] == [
+        (0, 0),
+        (1, 0),
+        (2, 0),
+    ]
     assert run("topics", "--delete", "--topic", "a.b").status == 0
     empty = run("topics")
     assert empty[:2] == (1, "")
@@ -42,10 +60,16 @@ def test_a_topic_is_a_pattern_except_for_create(run: Callable[..., Any]) -> None
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--create",), ("--create", "--topic", "t", "--config", "nonsense=1"), ("--create", "--topic", "t", "--config", "x"),
-     ("--create", "--topic", "t", "--replication-factor", "2"), ("--create", "--topic", "t", "--replica-assignment", "a"),
-     ("--alter", "--topic", "events"), ("--list", "--topic", "(")],
-)  # fmt: skip
+    [
+        ("--create",),
+        ("--create", "--topic", "t", "--config", "nonsense=1"),
+        ("--create", "--topic", "t", "--config", "x"),
+        ("--create", "--topic", "t", "--replication-factor", "2"),
+        ("--create", "--topic", "t", "--replica-assignment", "a"),
+        ("--alter", "--topic", "events"),
+        ("--list", "--topic", "("),
+    ],
+)
 def test_a_wrong_request_is_refused(events: Callable[..., Any], arguments: tuple[str, ...]) -> None:
     outcome = events("topics", *arguments)
     assert (outcome.status, outcome.out) == (2, "")
@@ -58,7 +82,10 @@ def test_internal_topics_are_listed_on_request(events: Callable[..., Any], tmp_p
     assert events("topics").out == "events\n"
     assert events("topics", "--include-internal").out == "__consumer_offsets\nevents\n"
     assert [row["topic"] for row in json.loads(events("ls", "--json").out)] == ["events"]
-    assert [row["topic"] for row in json.loads(events("ls", "-a", "--json").out)] == ["__consumer_offsets", "events"]
+    assert [row["topic"] for row in json.loads(events("ls", "-a", "--json").out)] == [
+        "__consumer_offsets",
+        "events",
+    ]
 
 
 @pytest.fixture
@@ -88,11 +115,15 @@ def timed(run: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
         (("--topic-partitions", ":-1"), "a:0:4 b:0:0"),
     ],
 )
-def test_offsets_are_printed_as_kafka_does(timed: Callable[..., Any], arguments: tuple[str, ...], expected: str) -> None:
+def test_offsets_are_printed_as_kafka_does(
+    timed: Callable[..., Any], arguments: tuple[str, ...], expected: str
+) -> None:
     outcome = timed("offsets", *arguments)
     assert (outcome.status, outcome.out.split(), outcome.err) == (0, expected.split(), "")
     found = json.loads(timed("offsets", *arguments, "--json").out)
-    assert [f"{each['topic']}:{each['partition']}:{each['offset']}" for each in found] == expected.split()
+    assert [
+        f"{each['topic']}:{each['partition']}:{each['offset']}" for each in found
+    ] == expected.split()
 
 
 def test_changes_are_printed_as_json(run: Callable[..., Any]) -> None:
@@ -100,8 +131,9 @@ def test_changes_are_printed_as_json(run: Callable[..., Any]) -> None:
         run("topics", "--create", "--topic", name)
     altered = run("topics", "--alter", "--topic", "a\\..", "--partitions", "3", "--json")
     assert (altered.status, json.loads(altered.out)) == (
-        0, [{"topic": "a.x", "partitions": 3}, {"topic": "a.y", "partitions": 3}],
-    )  # fmt: skip
+        0,
+        [{"topic": "a.x", "partitions": 3}, {"topic": "a.y", "partitions": 3}],
+    )
     deleted = run("topics", "--delete", "--topic", "a\\..", "--json")
     assert (deleted.status, json.loads(deleted.out)) == (0, ["a.x", "a.y"])
     absent = run("topics", "--delete", "--topic", "a\\..", "--if-exists", "--json")
@@ -124,9 +156,14 @@ def test_offsets_of_nothing_are_an_error(timed: Callable[..., Any]) -> None:
 
 def test_ls_shows_topics_and_their_partitions(timed: Callable[..., Any], tmp_path: Path) -> None:
     lines = timed("ls").out.splitlines()
-    assert [line.split()[:3] for line in lines] == [["TOPIC", "PARTITIONS", "RECORDS"], ["a", "2", "4"], ["b", "1", "0"]]
+    assert [line.split()[:3] for line in lines] == [
+        ["TOPIC", "PARTITIONS", "RECORDS"],
+        ["a", "2", "4"],
+        ["b", "1", "0"],
+    ]
     rows = json.loads(timed("ls", "a", "--json").out)
     assert [(row["partition"], row["log_end_offset"], row["path"]) for row in rows] == [
-        (0, 4, str(tmp_path / "data" / "a-0")), (1, 0, str(tmp_path / "data" / "a-1")),
-    ]  # fmt: skip
+        (0, 4, str(tmp_path / "data" / "a-0")),
+        (1, 0, str(tmp_path / "data" / "a-1")),
+    ]
     assert timed("ls", "absent").status == 1

@@ -26,7 +26,9 @@ def begun(log: embedlog.Log, name: str, commit: bool | None = None) -> embedlog.
     return producer
 
 
-def test_ids_and_open_transactions_are_described(events: Callable[..., Any], tmp_path: Path) -> None:
+def test_ids_and_open_transactions_are_described(
+    events: Callable[..., Any], tmp_path: Path
+) -> None:
     with embedlog.open(tmp_path / "data") as log:
         assert log.transactions() == log.open_transactions() == []
         opened = begun(log, "open")
@@ -34,12 +36,18 @@ def test_ids_and_open_transactions_are_described(events: Callable[..., Any], tmp
         begun(log, "gone", commit=False).close()
         found = {each.transactional_id: each for each in log.transactions()}
         assert {name: each.state for name, each in found.items()} == {
-            "done": "CompleteCommit", "gone": "CompleteAbort", "open": "Ongoing",
-        }  # fmt: skip
+            "done": "CompleteCommit",
+            "gone": "CompleteAbort",
+            "open": "Ongoing",
+        }
         assert found["open"].partitions == (TopicPartition("events", 0),)
         assert (found["open"].in_use, found["open"].started_ms is not None) == (True, True)
         facts = found["open"].producer_id, found["open"].producer_epoch
-        assert log.open_transactions("events") == log.open_transactions() == [OpenTransaction("events", 0, *facts, 0, "open")]
+        assert (
+            log.open_transactions("events")
+            == log.open_transactions()
+            == [OpenTransaction("events", 0, *facts, 0, "open")]
+        )
         with pytest.raises(embedlog.UnknownTopicOrPartitionError):
             log.open_transactions("none")
         with embedlog.open(tmp_path / "data", read_only=True) as reader:
@@ -76,11 +84,17 @@ def test_a_transaction_that_begins_or_ends_during_the_search_is_not_hanging(
             send()
             return found
 
-        for prepared, meanwhile in ((True, ends_before), (False, begins_after), (True, ends_and_begins)):
+        for prepared, meanwhile in (
+            (True, ends_before),
+            (False, begins_after),
+            (True, ends_and_begins),
+        ):
             if prepared:
                 send()
             monkeypatch.setattr(transactions, "_states", meanwhile)
-            assert [each for each in log.open_transactions() if each.transactional_id is None] == [], meanwhile.__name__
+            assert [
+                each for each in log.open_transactions() if each.transactional_id is None
+            ] == [], meanwhile.__name__
             monkeypatch.setattr(transactions, "_states", read)
             if meanwhile is not ends_before:
                 assert [each.transactional_id for each in log.open_transactions()] == ["busy"]
@@ -110,11 +124,19 @@ def test_the_verb_lists_and_aborts(events: Callable[..., Any], tmp_path: Path) -
     with embedlog.open(tmp_path / "data") as log:
         producer = begun(log, "mine")
         (found,) = json.loads(events("transactions", "--json").out)
-        assert (found["transactional_id"], found["state"], found["partitions"]) == ("mine", "Ongoing", [["events", 0]])
+        assert (found["transactional_id"], found["state"], found["partitions"]) == (
+            "mine",
+            "Ongoing",
+            [["events", 0]],
+        )
         assert "events-0" in events("transactions", "--describe", "--transactional-id", "mine").out
         assert events("transactions", "--describe", "--transactional-id", "other").status == 1
         (opened,) = json.loads(events("transactions", "--open", "--json").out)
-        assert (opened["topic"], opened["first_offset"], opened["transactional_id"]) == ("events", 0, "mine")
+        assert (opened["topic"], opened["first_offset"], opened["transactional_id"]) == (
+            "events",
+            0,
+            "mine",
+        )
         assert events("transactions", "--find-hanging") == (0, "", "")
         assert events("transactions", "--abort", "--transactional-id", "other").status == 1
         assert events("transactions", "--abort", "--transactional-id", "mine") == (0, "", "")
@@ -139,5 +161,8 @@ def test_a_transaction_that_no_id_will_end_is_hanging(
         monkeypatch.setattr("embedlog.admin.transactions._states", lambda engine: {})
         assert [each.transactional_id for each in log.open_transactions()] == [None]
         hanging = events("transactions", "--find-hanging", "--json")
-        assert (hanging.status, [each["first_offset"] for each in json.loads(hanging.out)]) == (1, [0])
+        assert (hanging.status, [each["first_offset"] for each in json.loads(hanging.out)]) == (
+            1,
+            [0],
+        )
         producer.close()

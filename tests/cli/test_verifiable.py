@@ -28,57 +28,119 @@ def names(found: list[dict[str, Any]]) -> list[str]:
     return [each["name"] for each in found]
 
 
-def test_the_producer_prints_each_acknowledged_record(events: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_producer_prints_each_acknowledged_record(
+    events: Callable[..., Any], tmp_path: Path
+) -> None:
     outcome = events(
-        "verifiable", "producer", "--topic", "events", "--max-messages", "5", "--value-prefix", "7", "--repeating-keys", "2",
-        "--message-create-time", "1000", "--acks", "1", "--throughput", "500",
-    )  # fmt: skip
+        "verifiable",
+        "producer",
+        "--topic",
+        "events",
+        "--max-messages",
+        "5",
+        "--value-prefix",
+        "7",
+        "--repeating-keys",
+        "2",
+        "--message-create-time",
+        "1000",
+        "--acks",
+        "1",
+        "--throughput",
+        "500",
+    )
     assert (outcome.status, outcome.err) == (0, "")
     found = lines(outcome.out)
-    assert names(found) == ["startup_complete", *["producer_send_success"] * 5, "shutdown_complete", "tool_data"]
+    assert names(found) == [
+        "startup_complete",
+        *["producer_send_success"] * 5,
+        "shutdown_complete",
+        "tool_data",
+    ]
     assert [{**each, "timestamp": 0} for each in found[1:6]] == [
         {
-            "timestamp": 0, "name": "producer_send_success", "key": str(number % 2), "value": f"7.{number}", "topic": "events",
-            "partition": 0, "offset": number,
+            "timestamp": 0,
+            "name": "producer_send_success",
+            "key": str(number % 2),
+            "value": f"7.{number}",
+            "topic": "events",
+            "partition": 0,
+            "offset": number,
         }
         for number in range(5)
-    ]  # fmt: skip
+    ]
     summary = found[-1]
     assert (summary["sent"], summary["acked"], summary["target_throughput"]) == (5, 5, 500)
     assert summary["avg_throughput"] > 0
     with embedlog.open(tmp_path / "data", read_only=True) as log:
         records = list(log.scan("events").records())
-    assert [(record.key, record.value) for record in records] == [(b"%d" % (n % 2), b"7.%d" % n) for n in range(5)]
+    assert [(record.key, record.value) for record in records] == [
+        (b"%d" % (n % 2), b"7.%d" % n) for n in range(5)
+    ]
     times = [record.timestamp_ms for record in records]
     assert times == sorted(times)
     assert 1000 <= times[0] < 1_000_000
 
 
 def test_a_failed_record_has_its_own_line(events: Callable[..., Any]) -> None:
-    outcome = events("verifiable", "producer", "-t", "events", "--max-messages", "1", "-X", "max.request.size=10")
+    outcome = events(
+        "verifiable", "producer", "-t", "events", "--max-messages", "1", "-X", "max.request.size=10"
+    )
     assert outcome.status == 1
-    failed, summary = lines(outcome.out)[1], lines(outcome.out)[-1]
-    assert (failed["name"], failed["value"], failed["exception"]) == ("producer_send_error", "0", "RecordTooLargeError")
+    failed = lines(outcome.out)[1]
+    summary = lines(outcome.out)[-1]
+    assert (failed["name"], failed["value"], failed["exception"]) == (
+        "producer_send_error",
+        "0",
+        "RecordTooLargeError",
+    )
     assert failed["message"]
     assert (summary["sent"], summary["acked"]) == (1, 0)
 
 
-def test_the_consumer_prints_records_before_it_commits_them(events: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_consumer_prints_records_before_it_commits_them(
+    events: Callable[..., Any], tmp_path: Path
+) -> None:
     assert events("produce", "-t", "events", "-K", ":", stdin=b"k:\xff\n" + b"a\n" * 5).status == 0
-    read = ("verifiable", "consumer", "--topic", "events", "--group-id", "readers", "--max-messages")
-    outcome = events(*read, "4", "--verbose", "--assignment-strategy", "org.apache.kafka.clients.consumer.RoundRobinAssignor")
+    read = (
+        "verifiable",
+        "consumer",
+        "--topic",
+        "events",
+        "--group-id",
+        "readers",
+        "--max-messages",
+    )
+    outcome = events(
+        *read,
+        "4",
+        "--verbose",
+        "--assignment-strategy",
+        "org.apache.kafka.clients.consumer.RoundRobinAssignor",
+    )
     assert (outcome.status, outcome.err) == (0, "")
     found = lines(outcome.out)
     own = {"topic": "events", "partition": 0}
     assert names(found) == [
-        "startup_complete", "partitions_assigned", *["record_data"] * 4, "records_consumed", "offsets_committed",
-        "partitions_revoked", "shutdown_complete",
-    ]  # fmt: skip
-    facts = [{key: value for key, value in each.items() if key not in ("timestamp", "name")} for each in found]
+        "startup_complete",
+        "partitions_assigned",
+        *["record_data"] * 4,
+        "records_consumed",
+        "offsets_committed",
+        "partitions_revoked",
+        "shutdown_complete",
+    ]
+    facts = [
+        {key: value for key, value in each.items() if key not in ("timestamp", "name")}
+        for each in found
+    ]
     assert facts[1] == facts[8] == {"partitions": [own]}
     assert facts[2] == {"key": "k", "value": {"base64": "/w=="}, **own, "offset": 0}
     assert facts[3] == {"key": None, "value": "a", **own, "offset": 1}
-    assert facts[6] == {"count": 4, "partitions": [{**own, "count": 4, "minOffset": 0, "maxOffset": 3}]}
+    assert facts[6] == {
+        "count": 4,
+        "partitions": [{**own, "count": 4, "minOffset": 0, "maxOffset": 3}],
+    }
     assert facts[7] == {"offsets": [{**own, "offset": 4}], "success": True}
     again = lines(events(*read, "2", "--enable-autocommit").out)
     assert names(again)[2:4] == ["records_consumed", "partitions_revoked"]
@@ -87,13 +149,17 @@ def test_the_consumer_prints_records_before_it_commits_them(events: Callable[...
         assert [each.position for each in log.describe_group("readers").partitions] == [6]
 
 
-def test_a_commit_that_fails_is_a_line(events: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_fails_is_a_line(
+    events: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(self: Any, offsets: Any = None) -> None:
         raise embedlog.CommitFailedError("removed from the group")
 
     monkeypatch.setattr(embedlog.Consumer, "commit", fails)
     assert events("produce", "-t", "events", stdin=b"a\n").status == 0
-    found = lines(events("verifiable", "consumer", "-t", "events", "-G", "g", "--max-messages", "1").out)
+    found = lines(
+        events("verifiable", "consumer", "-t", "events", "-G", "g", "--max-messages", "1").out
+    )
     (failed,) = [each for each in found if each["name"] == "offsets_committed"]
     assert (failed["success"], "removed from the group" in failed["error"]) == (False, True)
 
@@ -117,10 +183,13 @@ def test_a_signal_ends_both_in_order(events: Callable[..., Any], number: signal.
         running = []
         for options, awaited in arguments:
             process = stack.enter_context(
-                subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+                subprocess.Popen(
+                    [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+                )
             )
             stack.callback(process.kill)
-            assert process.stdout is not None  # without a buffer: `communicate` does not return what that has
+            # without a buffer: `communicate` does not return what that has
+            assert process.stdout is not None
             text = b""
             while awaited not in text:
                 line = process.stdout.readline()

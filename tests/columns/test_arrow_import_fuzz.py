@@ -1,6 +1,8 @@
-"""Random Arrow structures: sound ones give their rows, damaged ones an error of a known kind or rows, and never a crash.
+"""Random Arrow structures: sound ones give their rows, damaged ones an error of a known kind or
+rows, and never a crash.
 
-`make test-sanitize` runs this with ASan and UBSan around the C core: a read beyond a buffer ends it.
+`make test-sanitize` runs this with ASan and UBSan around the C core: a read beyond a buffer ends
+it.
 """
 
 from __future__ import annotations
@@ -24,10 +26,18 @@ REFUSALS = (TypeError, ValueError, EmbedlogError)
 
 
 def table_of(rng: random.Random, column: Array) -> Array:
-    """A record batch with this column as `value`; its rows can begin later than those of the column."""
+    """A record batch with this column as `value`; its rows can begin later than those of the
+    column.
+    """
     key = any_array(rng, column.length)
     return Array(
-        "+s", column.length, 0, 0, [None], [column._replace(name="value"), key._replace(name="key")], values=column.values
+        "+s",
+        column.length,
+        0,
+        0,
+        [None],
+        [column._replace(name="value"), key._replace(name="key")],
+        values=column.values,
     )
 
 
@@ -51,8 +61,12 @@ def test_a_sound_array_gives_its_rows(rng: random.Random) -> None:
         table = table_of(rng, array)
         if array.length and array.format != "n":
             made = pieces(table)
-            assert [value for piece in made for value in list(piece.values or [])] == list(array.values), array
-            assert [key for piece in made for key in list(piece.keys or [])] == list(table.children[1].values), table
+            assert [value for piece in made for value in list(piece.values or [])] == list(
+                array.values
+            ), array
+            assert [key for piece in made for key in list(piece.keys or [])] == list(
+                table.children[1].values
+            ), table
 
 
 def result(call: Callable[[], Any]) -> Any:
@@ -77,21 +91,35 @@ def test_a_damaged_array_gives_rows_or_an_error(rng: random.Random) -> None:
 
 def test_a_damaged_table_gives_pieces_of_equal_columns(rng: random.Random) -> None:
     for _ in range(ROUNDS):
-        found = result(partial(pieces, damaged(rng, table_of(rng, any_array(rng, rng.randrange(1, 30))))))
+        found = result(
+            partial(pieces, damaged(rng, table_of(rng, any_array(rng, rng.randrange(1, 30)))))
+        )
         for piece in () if isinstance(found, str) else found:
             assert piece.values is not None
             assert piece.keys is None or len(list(piece.keys)) == len(list(piece.values))
 
 
 def test_dates_and_numbers_of_any_shape(rng: random.Random) -> None:
-    kinds = {"tdD": np.int32, "tdm": np.int64, "l": np.int64, "s": np.int16, "tss:": np.int64, "tsn:UTC": np.int64, "c": np.int8}
+    kinds = {
+        "tdD": np.int32,
+        "tdm": np.int64,
+        "l": np.int64,
+        "s": np.int16,
+        "tss:": np.int64,
+        "tsn:UTC": np.int64,
+        "c": np.int8,
+    }
     for _ in range(ROUNDS):
-        offset, rows = rng.randrange(3), rng.randrange(1, 20)
+        offset = rng.randrange(3)
+        rows = rng.randrange(1, 20)
         kind = rng.choice([*kinds])
         numbers = np.array([rng.randrange(-100, 100) for _ in range(offset + rows)], kinds[kind])
         array = Array(kind, rows, offset, 0, [None, numbers])
         scale = {"tdD": 86_400_000, "tss:": 1000}.get(kind, 1)
-        wanted = [int(each) * scale if kind != "tsn:UTC" else int(each) // 1_000_000 for each in numbers[offset:]]
+        wanted = [
+            int(each) * scale if kind != "tsn:UTC" else int(each) // 1_000_000
+            for each in numbers[offset:]
+        ]
         assert arrow_import.times(Capsules(array)).tolist() == wanted
         assert not isinstance(result(partial(times, array)), str)
         assert result(partial(times, damaged(rng, array))) != ""

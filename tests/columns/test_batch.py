@@ -1,4 +1,6 @@
-"""Batches: columns that stay alive, records out of them, and Arrow consumers that take them as they are."""
+"""Batches: columns that stay alive, records out of them, and Arrow consumers that take them as they
+are.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,11 @@ HEADERS = [(("a", b"1"), ("a", None)), (), (("ü", b""),), (), ()]
 def decoded(names: list[bytes] | None = None) -> Decoded:
     """Five records from offset 100, with a gap, and three headers."""
     values = BytesColumn.of([b"1", None, b""])
-    headers = Headers(np.array([0, 2, 2, 3, 3, 3], np.int32), BytesColumn.of(names or [b"a", b"a", "ü".encode()]), values)
+    headers = Headers(
+        np.array([0, 2, 2, 3, 3, 3], np.int32),
+        BytesColumn.of(names or [b"a", b"a", "ü".encode()]),
+        values,
+    )
     return Decoded(
         5,
         np.array([100, 101, 102, 110, 111], np.int64),
@@ -59,7 +65,13 @@ def batch() -> Batch:
 
 def test_a_batch_says_what_it_is() -> None:
     made = batch()
-    assert (made.topic, made.partition, made.num_rows, len(made), made.base_offset) == ("events", 2, 5, 5, 100)
+    assert (made.topic, made.partition, made.num_rows, len(made), made.base_offset) == (
+        "events",
+        2,
+        5,
+        5,
+        100,
+    )
     assert repr(made) == "Batch(events-2, 5 records from offset 100)"
 
 
@@ -80,7 +92,13 @@ def test_records_are_the_same_rows() -> None:
     assert [r.key for r in records] == KEYS
     assert [r.value for r in records] == VALUES
     assert [r.headers for r in records] == HEADERS
-    assert [(r.timestamp_type, r.leader_epoch) for r in records] == [(0, 3), (0, 3), (0, 3), (1, 4), (1, 4)]
+    assert [(r.timestamp_type, r.leader_epoch) for r in records] == [
+        (0, 3),
+        (0, 3),
+        (0, 3),
+        (1, 4),
+        (1, 4),
+    ]
 
 
 def test_pyarrow_takes_a_batch() -> None:
@@ -91,7 +109,9 @@ def test_pyarrow_takes_a_batch() -> None:
     assert table["partition"].to_pylist() == [2] * 5
     assert table["key"].to_pylist() == KEYS
     assert table["value"].to_pylist() == VALUES
-    assert table["headers"].to_pylist() == [[{"key": k, "value": v} for k, v in row] for row in HEADERS]
+    assert table["headers"].to_pylist() == [
+        [{"key": k, "value": v} for k, v in row] for row in HEADERS
+    ]
     assert table["timestamp"].cast(pyarrow.int64()).to_pylist() == [1_700_000_000_000, 5, -1, 7, 8]
 
 
@@ -121,7 +141,11 @@ def test_header_names_that_are_no_utf8_do_not_reach_arrow() -> None:
     names = [b"\xff", b"a", b"\xc3"]
     table = pyarrow.record_batch(Batch("events", 0, decoded(names)))
     table.validate(full=True)
-    assert [each["key"] for row in table["headers"].to_pylist() for each in row] == ["\ufffd", "a", "\ufffd"]
+    assert [each["key"] for row in table["headers"].to_pylist() for each in row] == [
+        "\ufffd",
+        "a",
+        "\ufffd",
+    ]
 
 
 def test_a_name_split_inside_a_character_does_not_reach_arrow() -> None:
@@ -140,7 +164,10 @@ def test_without_headers_every_list_is_empty() -> None:
 def test_a_bitmap_that_begins_inside_a_byte() -> None:
     column = BytesColumn.of([b"x", None, b"y"])
     assert column.validity is not None
-    shifted = np.packbits(np.r_[np.zeros(3, np.uint8), np.unpackbits(column.validity, bitorder="little")[:3]], bitorder="little")
+    shifted = np.packbits(
+        np.r_[np.zeros(3, np.uint8), np.unpackbits(column.validity, bitorder="little")[:3]],
+        bitorder="little",
+    )
     rows = decoded()
     three = BytesColumn(column.data, column.offsets, shifted, 3)
     some = Decoded(3, rows.offsets[:3], None, None, None, None, three, None)  # type: ignore[index]
@@ -153,7 +180,8 @@ def test_a_bitmap_that_begins_inside_a_byte() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "message"), [(["offsets"], "unknown column"), ([], "at least one"), (["key", "key"], "none twice")]
+    ("columns", "message"),
+    [(["offsets"], "unknown column"), ([], "at least one"), (["key", "key"], "none twice")],
 )
 def test_wrong_columns_are_named(columns: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -176,16 +204,23 @@ ONE = schema(("offset",))
 
 
 def numbers(count: int) -> Any:
-    return Layout("t", 0, ("offset",)).rows(Decoded(count, np.arange(count), None, None, None, None, None, None))
+    return Layout("t", 0, ("offset",)).rows(
+        Decoded(count, np.arange(count), None, None, None, None, None, None)
+    )
 
 
-@pytest.mark.parametrize("wrong", [None, (), ("+s", "", True, ()), (1, "", True, (), None), ("+s", "", True, [], None)])
+@pytest.mark.parametrize(
+    "wrong", [None, (), ("+s", "", True, ()), (1, "", True, (), None), ("+s", "", True, [], None)]
+)
 def test_a_wrong_schema_is_a_type_error(wrong: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         _rows.arrow_schema(wrong)
 
 
-@pytest.mark.parametrize("wrong", [None, (1, 0, 0, (), ()), (1, 0, 0, (object(),), (), None), (1, 0, 0, (None,), ((1,),), None)])
+@pytest.mark.parametrize(
+    "wrong",
+    [None, (1, 0, 0, (), ()), (1, 0, 0, (object(),), (), None), (1, 0, 0, (None,), ((1,),), None)],
+)
 def test_a_wrong_array_is_a_type_error_and_holds_nothing(wrong: Any) -> None:
     with pytest.raises(TypeError):
         _rows.arrow_array(wrong)
@@ -209,7 +244,9 @@ def test_a_stream_ends_and_is_not_asked_again() -> None:
         asked.append(1)
         return numbers(3) if len(asked) < 3 else None
 
-    reader = pyarrow.RecordBatchReader._import_from_c_capsule(_rows.arrow_array_stream(ONE, following))
+    reader = pyarrow.RecordBatchReader._import_from_c_capsule(
+        _rows.arrow_array_stream(ONE, following)
+    )
     assert [each.num_rows for each in reader] == [3, 3]
     assert len(asked) == 3
 
@@ -218,12 +255,16 @@ def test_an_error_in_a_stream_reaches_its_consumer_with_its_message() -> None:
     def following() -> Any:
         raise ConfigError("not today", expected="sun", found="rain")
 
-    reader = pyarrow.RecordBatchReader._import_from_c_capsule(_rows.arrow_array_stream(ONE, following))
+    reader = pyarrow.RecordBatchReader._import_from_c_capsule(
+        _rows.arrow_array_stream(ONE, following)
+    )
     with pytest.raises(OSError, match="ConfigError: not today: expected sun, found rain"):
         reader.read_all()
 
 
 def test_what_is_no_array_is_an_error_of_the_stream() -> None:
-    reader = pyarrow.RecordBatchReader._import_from_c_capsule(_rows.arrow_array_stream(ONE, lambda: 7))
+    reader = pyarrow.RecordBatchReader._import_from_c_capsule(
+        _rows.arrow_array_stream(ONE, lambda: 7)
+    )
     with pytest.raises(OSError, match="a tuple of six"):
         reader.read_all()

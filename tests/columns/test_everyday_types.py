@@ -1,4 +1,6 @@
-"""Columns of everyday frames are taken: dictionaries, runs, fixed sizes, dates, and all that a scan itself gives out."""
+"""Columns of everyday frames are taken: dictionaries, runs, fixed sizes, dates, and all that a scan
+itself gives out.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,17 @@ DAY_MS = 86_400_000
 
 
 def values_of(column: Any) -> list[bytes | None]:
-    return [value for piece in pieces_of(pa.table({"value": column})) for value in list(piece.values or [])]
+    return [
+        value
+        for piece in pieces_of(pa.table({"value": column}))
+        for value in list(piece.values or [])
+    ]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_dictionary_and_runs_give_the_rows_of_the_plain_column(seed: int, rng: random.Random) -> None:
+def test_a_dictionary_and_runs_give_the_rows_of_the_plain_column(
+    seed: int, rng: random.Random
+) -> None:
     texts = [rng.choice([None, "", "a", "bc", "x" * 300]) for _ in range(rng.randrange(60))]
     wanted = [None if text is None else text.encode() for text in texts]
     plain = pa.array(texts, pa.string())
@@ -50,7 +58,9 @@ def test_fixed_sizes_are_bytes() -> None:
 
 def test_categories_of_polars_are_texts() -> None:
     for kind in (pl.Categorical(), pl.Enum(["a", "b"])):
-        frame = pl.DataFrame({"key": pl.Series(["a", None, "b"], dtype=kind), "value": [b"1", b"2", b"3"]})
+        frame = pl.DataFrame(
+            {"key": pl.Series(["a", None, "b"], dtype=kind), "value": [b"1", b"2", b"3"]}
+        )
         (piece,) = pieces_of(frame)
         assert list(piece.keys or []) == [b"a", None, b"b"]
 
@@ -70,7 +80,12 @@ AWARE = [datetime.datetime(1970, 1, 1, 0, 0, second, tzinfo=datetime.UTC) for se
     "times",
     [
         pa.array(AWARE, pa.timestamp("ms", "UTC")),
-        pa.chunked_array([pa.array(AWARE[:1], pa.timestamp("us", "UTC")), pa.array(AWARE[1:], pa.timestamp("us", "UTC"))]),
+        pa.chunked_array(
+            [
+                pa.array(AWARE[:1], pa.timestamp("us", "UTC")),
+                pa.array(AWARE[1:], pa.timestamp("us", "UTC")),
+            ]
+        ),
         np.array(["1970-01-01T00:00:01", "1970-01-01T00:00:02"], "datetime64[ns]"),
         AWARE,
         np.array([1000, 2000]),
@@ -106,11 +121,19 @@ def test_an_index_outside_of_its_dictionary_is_refused() -> None:
 @pytest.mark.parametrize("ends", [[0], [2, 2], [3, 1], [1], []], ids=str)
 def test_runs_that_do_not_cover_their_rows_are_refused(ends: list[int]) -> None:
     schema = _rows.arrow_schema(
-        ("+r", "value", True, (("i", "run_ends", False, (), None), ("u", "values", True, (), None)), None)
+        (
+            "+r",
+            "value",
+            True,
+            (("i", "run_ends", False, (), None), ("u", "values", True, (), None)),
+            None,
+        )
     )
     count = len(ends)
     values = (count, 0, 0, (None, np.arange(count + 1, dtype=np.int32), b"x" * count), (), None)
-    array = _rows.arrow_array((2, 0, 0, (), ((count, 0, 0, (None, np.array(ends, np.int32)), (), None), values), None))
+    array = _rows.arrow_array(
+        (2, 0, 0, (), ((count, 0, 0, (None, np.array(ends, np.int32)), (), None), values), None)
+    )
 
     class Source:
         def __arrow_c_array__(self, requested: object = None) -> tuple[object, object]:
@@ -123,13 +146,20 @@ def test_runs_that_do_not_cover_their_rows_are_refused(ends: list[int]) -> None:
 @pytest.mark.parametrize("width", ["", "x", "-1", "2x", "99999999999999999999"])
 def test_a_width_that_is_no_number_gets_no_view(width: str) -> None:
     schema = _rows.arrow_schema((f"w:{width}", "x", True, (), None))
-    assert _rows.arrow_from_array(schema, _rows.arrow_array((1, 0, 0, (None, b"12345678"), (), None)))[5] == ()
+    assert (
+        _rows.arrow_from_array(schema, _rows.arrow_array((1, 0, 0, (None, b"12345678"), (), None)))[
+            5
+        ]
+        == ()
+    )
 
 
 def test_a_scan_can_be_sent_back(tmp_path: Path) -> None:
     with embedlog.open(tmp_path / "log") as log, log.producer() as producer:
         log.create_topic("one")
-        producer.send("one", b"v", key=b"k", headers=[("h", b"1")], timestamp_ms=5_000_000_000_000 // 4).result(20)
+        producer.send(
+            "one", b"v", key=b"k", headers=[("h", b"1")], timestamp_ms=5_000_000_000_000 // 4
+        ).result(20)
         wanted = [(b"k", b"v", (("h", b"1"),), 5_000_000_000_000 // 4)]
         sources = {
             "scan": log.scan("one"),
@@ -140,7 +170,10 @@ def test_a_scan_can_be_sent_back(tmp_path: Path) -> None:
         for name, source in sources.items():
             log.create_topic(name)
             producer.send_batch(name, source).result(20)
-            rows = [(row.key, row.value, row.headers, row.timestamp_ms) for row in log.scan(name).records()]
+            rows = [
+                (row.key, row.value, row.headers, row.timestamp_ms)
+                for row in log.scan(name).records()
+            ]
             assert rows == wanted, name
 
 

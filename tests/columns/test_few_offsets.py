@@ -1,4 +1,6 @@
-"""A scan of few offsets makes columns of records of single batches: the same as the decoder makes (FEWRECORDS-1, CHUNK-6)."""
+"""A scan of few offsets makes columns of records of single batches: the same as the decoder makes
+(FEWRECORDS-1, CHUNK-6).
+"""
 
 from __future__ import annotations
 
@@ -26,38 +28,64 @@ def slowly(monkeypatch: pytest.MonkeyPatch, found: embedlog.Scan) -> Any:
         return found.to_arrow()
 
 
-def compare(log: embedlog.Log, rng: random.Random, monkeypatch: pytest.MonkeyPatch, rounds: int = 80, **options: Any) -> int:
-    """Random scans of few offsets against the reference; returns how many batches were read the short way."""
+def compare(
+    log: embedlog.Log,
+    rng: random.Random,
+    monkeypatch: pytest.MonkeyPatch,
+    rounds: int = 80,
+    **options: Any,
+) -> int:
+    """Random scans of few offsets against the reference; returns how many batches were read the
+    short way.
+    """
     points = log._engine.partition("t", 0)._reader.points
-    start, end = (limits([T0])[T0] for limits in (log.consumer().beginning_offsets, log.consumer().end_offsets))
+    start, end = (
+        limits([T0])[T0]
+        for limits in (log.consumer().beginning_offsets, log.consumer().end_offsets)
+    )
     short = 0
     for _ in range(rounds):
         first = rng.randrange(start, end)
         columns = rng.sample(ALL_COLUMNS, rng.randrange(1, len(ALL_COLUMNS) + 1))
         found = log.scan(
-            "t", start_offset=first, end_offset=first + rng.randrange(1, FEW_OFFSETS + 1), columns=columns, **options
+            "t",
+            start_offset=first,
+            end_offset=first + rng.randrange(1, FEW_OFFSETS + 1),
+            columns=columns,
+            **options,
         )
         table = found.to_arrow()
         table.validate(full=True)
         assert table == slowly(monkeypatch, found), found
         low, high = found.bounds[0]
-        expected = [each for each in log.scan("t", **options).records() if low <= each.offset < high]
+        expected = [
+            each for each in log.scan("t", **options).records() if low <= each.offset < high
+        ]
         assert list(found.records()) == expected, found
         short += points.read(first, options.get("isolation_level") == "read_committed") is not None
     return short
 
 
-def test_all_codecs_headers_nulls_and_segments(tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_codecs_headers_nulls_and_segments(
+    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with opened(tmp_path) as log:
         filled(log, rng)
         with log.producer() as producer:
             for number in range(30):
                 headers = [("é", None), ("h", b"%d" % number), ("", b"")][: number % 4]
-                producer.send("t", None if number % 3 else b"", key=b"" if number % 2 else None, headers=headers)
+                producer.send(
+                    "t",
+                    None if number % 3 else b"",
+                    key=b"" if number % 2 else None,
+                    headers=headers,
+                )
         assert compare(log, rng, monkeypatch) > 40, "the short way was taken"
 
 
-def test_gaps_of_a_compacted_log(tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gaps_of_a_compacted_log(
+    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with opened(tmp_path) as log:
         filled(log, rng, **COMPACTED)
         compact(log)
@@ -65,7 +93,9 @@ def test_gaps_of_a_compacted_log(tmp_path: Path, rng: random.Random, monkeypatch
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_transactions_and_markers(tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, isolation: str) -> None:
+def test_transactions_and_markers(
+    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, isolation: str
+) -> None:
     with opened(tmp_path) as log, log.producer(transactional_id="x", batch_size=500) as producer:
         log.create_topic("t", config={"index.interval.bytes": 300})
         producer.init_transactions()
@@ -73,15 +103,24 @@ def test_transactions_and_markers(tmp_path: Path, rng: random.Random, monkeypatc
         compare(log, rng, monkeypatch, isolation_level=isolation)
 
 
-def test_bounds_by_time(tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_by_time(
+    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with opened(tmp_path) as log, log.producer(batch_size=500) as producer:
         log.create_topic("t", config={"index.interval.bytes": 300})
         for number in range(300):
             producer.send("t", b"%d" % number, timestamp_ms=1000 + number + rng.randrange(-4, 4))
         producer.flush()
         for _ in range(40):
-            first, time_ms = rng.randrange(280), rng.randrange(1000, 1290)
-            found = log.scan("t", start_offset=first, end_offset=first + 16, start_time=time_ms, end_time=time_ms + 9)
+            first = rng.randrange(280)
+            time_ms = rng.randrange(1000, 1290)
+            found = log.scan(
+                "t",
+                start_offset=first,
+                end_offset=first + 16,
+                start_time=time_ms,
+                end_time=time_ms + 9,
+            )
             assert found.to_arrow() == slowly(monkeypatch, found), found
 
 

@@ -1,4 +1,6 @@
-"""What `send_batch` takes: lists, numpy, Arrow in all its layouts; read back row for row, and refused by name."""
+"""What `send_batch` takes: lists, numpy, Arrow in all its layouts; read back row for row, and
+refused by name.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,24 @@ from embedlog.errors import InvalidRecordError
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'embedlog[arrow]'")
 
-ITEMS = [b"", b"a", None, b"longer than twelve bytes, so that a view points elsewhere", b"\xff\x00", None, b"tail"]
-TEXTS = ["", "a", None, "länger als zwölf Bytes, so that a view points elsewhere", "ü", None, "tail"]
+ITEMS = [
+    b"",
+    b"a",
+    None,
+    b"longer than twelve bytes, so that a view points elsewhere",
+    b"\xff\x00",
+    None,
+    b"tail",
+]
+TEXTS = [
+    "",
+    "a",
+    None,
+    "länger als zwölf Bytes, so that a view points elsewhere",
+    "ü",
+    None,
+    "tail",
+]
 
 
 def values_of(*arguments: Any, **keywords: Any) -> list[bytes | None]:
@@ -35,7 +53,9 @@ def rows_of(pieces: Iterator[Piece]) -> list[tuple[Any, ...]]:
             headers = None
             if piece.headers is not None:
                 places = range(int(piece.headers.starts[row]), int(piece.headers.starts[row + 1]))
-                headers = [(piece.headers.keys[place], piece.headers.values[place]) for place in places]
+                headers = [
+                    (piece.headers.keys[place], piece.headers.values[place]) for place in places
+                ]
             rows.append(
                 (
                     piece.values[row] if piece.values is not None else None,
@@ -64,7 +84,9 @@ def test_a_long_list_comes_in_pieces_that_fit_the_cache(monkeypatch: pytest.Monk
     items = [b"x" * 30] * 10 + [b"y" * 500]
     pieces = list(pieces_of(items, keys=[b"%d" % number for number in range(11)]))
     assert [piece.count for piece in pieces] == [3, 3, 3, 1, 1]
-    assert [key for piece in pieces for key in (piece.keys or [])] == [b"%d" % number for number in range(11)]
+    assert [key for piece in pieces for key in (piece.keys or [])] == [
+        b"%d" % number for number in range(11)
+    ]
 
 
 def test_numpy_rows_of_bytes_are_read_in_place() -> None:
@@ -84,7 +106,19 @@ def test_numpy_rows_of_bytes_are_read_in_place() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    ["text", b"bytes", 5, None, {"a": 1}, np.array([1, 2]), np.array(["a"]), np.zeros((2, 2)), np.array(5), [b"x", 3], [[b"x"]]],
+    [
+        "text",
+        b"bytes",
+        5,
+        None,
+        {"a": 1},
+        np.array([1, 2]),
+        np.array(["a"]),
+        np.zeros((2, 2)),
+        np.array(5),
+        [b"x", 3],
+        [[b"x"]],
+    ],
     ids=repr,
 )
 def test_what_is_no_column_of_bytes_is_refused_by_type(wrong: Any) -> None:
@@ -123,7 +157,9 @@ def test_columns_of_another_length_are_refused(name: str, count: int, hidden: bo
         list(pieces_of(iter([b"x", b"y"]) if hidden else [b"x", b"y"], **{name: column}))
 
 
-@pytest.mark.parametrize("wrong", ["text", {"a": b"b"}, [("a",)], [("a", "text")], [(b"a", b"b")], [("a", b"b", 1)], 5])
+@pytest.mark.parametrize(
+    "wrong", ["text", {"a": b"b"}, [("a",)], [("a", "text")], [(b"a", b"b")], [("a", b"b", 1)], 5]
+)
 def test_headers_of_another_shape_are_refused(wrong: Any) -> None:
     with pytest.raises(TypeError, match="header"):
         list(pieces_of([b"x"], headers=[wrong]))
@@ -149,11 +185,16 @@ def test_every_layout_of_byte_strings_is_read(kind: Any, rng: random.Random) -> 
     whole = pa.array(items, type=kind)
     assert values_of(whole) == expected
     assert values_of(whole.slice(2, 4)) == expected[2:6]
-    assert values_of(pa.chunked_array([whole.slice(1), whole.slice(0, 0), whole])) == expected[1:] + expected
+    assert (
+        values_of(pa.chunked_array([whole.slice(1), whole.slice(0, 0), whole]))
+        == expected[1:] + expected
+    )
     assert values_of([b"v"] * 7, keys=whole) == [b"v"] * 7
     assert [row[1] for row in rows_of(pieces_of([b"v"] * 7, keys=whole))] == expected
     many = [rng.choice(items) for _ in range(1000)]
-    assert values_of(pa.array(many, type=kind)) == [item.encode() if isinstance(item, str) else item for item in many]
+    assert values_of(pa.array(many, type=kind)) == [
+        item.encode() if isinstance(item, str) else item for item in many
+    ]
 
 
 def test_arrow_values_are_read_in_place() -> None:
@@ -169,31 +210,54 @@ def table(**columns: Any) -> Any:
 
 def test_a_table_has_all_columns_in_any_order() -> None:
     headers = pa.array(
-        [[{"key": "a", "value": b"1"}], [], None], type=pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+        [[{"key": "a", "value": b"1"}], [], None],
+        type=pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
     )
     whole = table(
-        partition=pa.array([0, 1, None], pa.int32()), headers=headers, value=[b"x", None, b"z"], key=[None, b"k", b""],
+        partition=pa.array([0, 1, None], pa.int32()),
+        headers=headers,
+        value=[b"x", None, b"z"],
+        key=[None, b"k", b""],
         timestamp=pa.array([1000, 2000, 3000], pa.timestamp("ms", "UTC")),
-    )  # fmt: skip
-    expected = [(b"x", None, [(b"a", b"1")], 1000, 0), (None, b"k", [], 2000, 1), (b"z", b"", [], 3000, -1)]
+    )
+    expected = [
+        (b"x", None, [(b"a", b"1")], 1000, 0),
+        (None, b"k", [], 2000, 1),
+        (b"z", b"", [], 3000, -1),
+    ]
     assert rows_of(pieces_of(whole)) == expected
     assert rows_of(pieces_of(whole.slice(1))) == expected[1:]
     assert rows_of(pieces_of(whole.to_batches()[0].slice(1, 1))) == expected[1:2]
     assert rows_of(pieces_of(whole.to_struct_array().chunk(0).slice(2))) == expected[2:]
-    assert rows_of(pieces_of(pa.RecordBatchReader.from_batches(whole.schema, whole.to_batches(max_chunksize=1)))) == expected
+    assert (
+        rows_of(
+            pieces_of(
+                pa.RecordBatchReader.from_batches(whole.schema, whole.to_batches(max_chunksize=1))
+            )
+        )
+        == expected
+    )
 
 
 @pytest.mark.parametrize("kind", [pa.list_, pa.large_list])
 def test_sliced_headers_stay_with_their_rows(kind: Any) -> None:
     entry = pa.struct([("key", pa.string()), ("value", pa.binary())])
-    lists = [[{"key": f"k{row}.{place}", "value": b"%d" % place} for place in range(row % 3)] for row in range(20)]
+    lists = [
+        [{"key": f"k{row}.{place}", "value": b"%d" % place} for place in range(row % 3)]
+        for row in range(20)
+    ]
     whole = table(value=[b"%d" % row for row in range(20)], headers=pa.array(lists, kind(entry)))
     rows = rows_of(pieces_of(whole.slice(7, 9)))
-    assert [row[2] for row in rows] == [[(pair["key"].encode(), pair["value"]) for pair in lists[row]] for row in range(7, 16)]
+    assert [row[2] for row in rows] == [
+        [(pair["key"].encode(), pair["value"]) for pair in lists[row]] for row in range(7, 16)
+    ]
 
 
 def test_a_map_of_headers_is_taken() -> None:
-    whole = table(value=[b"x"], headers=pa.array([[("a", b"1"), ("b", None)]], pa.map_(pa.string(), pa.binary())))
+    whole = table(
+        value=[b"x"],
+        headers=pa.array([[("a", b"1"), ("b", None)]], pa.map_(pa.string(), pa.binary())),
+    )
     assert rows_of(pieces_of(whole))[0][2] == [(b"a", b"1"), (b"b", None)]
 
 
@@ -213,7 +277,9 @@ def test_times_of_every_unit_become_milliseconds(kind: Any, given: int) -> None:
 
 
 def test_a_null_time_is_now() -> None:
-    (first, second) = rows_of(pieces_of(table(value=[b"x", b"y"], timestamp=pa.array([None, 5], pa.int64()))))
+    (first, second) = rows_of(
+        pieces_of(table(value=[b"x", b"y"], timestamp=pa.array([None, 5], pa.int64())))
+    )
     assert first[3] > 10**12
     assert second[3] == 5
 
@@ -243,15 +309,25 @@ def test_other_columns_and_types_are_refused_by_name(columns: Any, name: str) ->
 
 
 def test_rows_and_headers_that_are_null_are_refused() -> None:
-    nulls = pa.StructArray.from_arrays([pa.array([b"a", b"b"])], names=["value"], mask=pa.array([False, True]))
+    nulls = pa.StructArray.from_arrays(
+        [pa.array([b"a", b"b"])], names=["value"], mask=pa.array([False, True])
+    )
     with pytest.raises(InvalidRecordError, match="null"):
         list(pieces_of(nulls))
     entry = pa.struct([("key", pa.string()), ("value", pa.binary())])
     with pytest.raises(InvalidRecordError, match="key of a header"):
-        list(pieces_of(table(value=[b"x"], headers=pa.array([[{"key": None, "value": b""}]], pa.list_(entry)))))
+        list(
+            pieces_of(
+                table(
+                    value=[b"x"], headers=pa.array([[{"key": None, "value": b""}]], pa.list_(entry))
+                )
+            )
+        )
 
 
-@pytest.mark.parametrize("twice", [{"keys": [b"k"]}, {"timestamps_ms": [5]}, {"headers": [()]}], ids=str)
+@pytest.mark.parametrize(
+    "twice", [{"keys": [b"k"]}, {"timestamps_ms": [5]}, {"headers": [()]}], ids=str
+)
 def test_a_column_given_twice_is_refused(twice: Any) -> None:
     entry = pa.struct([("key", pa.string()), ("value", pa.binary())])
     whole = table(value=[b"x"], key=[b"k"], timestamp=[5], headers=pa.array([[]], pa.list_(entry)))
@@ -260,7 +336,10 @@ def test_a_column_given_twice_is_refused(twice: Any) -> None:
 
 
 def test_a_column_of_nothing_is_all_null() -> None:
-    assert rows_of(pieces_of(table(value=pa.nulls(3), key=pa.nulls(3)))) == [(None, None, None, None, None)] * 3
+    assert (
+        rows_of(pieces_of(table(value=pa.nulls(3), key=pa.nulls(3))))
+        == [(None, None, None, None, None)] * 3
+    )
 
 
 def test_keys_in_other_chunks_are_cut_to_fit(rng: random.Random) -> None:
@@ -269,7 +348,9 @@ def test_keys_in_other_chunks_are_cut_to_fit(rng: random.Random) -> None:
 
     def chunked(items: list[Any]) -> Any:
         cuts = [0, *sorted(rng.sample(range(101), 6)), 100]
-        return pa.chunked_array([pa.array(items[a:b], pa.binary()) for a, b in itertools.pairwise(cuts)])
+        return pa.chunked_array(
+            [pa.array(items[a:b], pa.binary()) for a, b in itertools.pairwise(cuts)]
+        )
 
     for _ in range(20):
         rows = rows_of(pieces_of(chunked(values), chunked(keys)))
@@ -291,7 +372,9 @@ def test_memory_is_released_when_the_last_view_is_gone() -> None:
     assert pa.total_allocated_bytes() == before
 
 
-@pytest.mark.parametrize("wrong", [{"value": [5]}, {"value": [b"x"], "colour": [b"y" * 1000]}], ids=str)
+@pytest.mark.parametrize(
+    "wrong", [{"value": [5]}, {"value": [b"x"], "colour": [b"y" * 1000]}], ids=str
+)
 def test_memory_is_released_when_it_is_refused(wrong: Any) -> None:
     gc.collect()
     before = pa.total_allocated_bytes()
@@ -328,7 +411,9 @@ def test_a_capsule_is_taken_once() -> None:
 
 def test_an_empty_format_is_none_that_we_know() -> None:
     schema = _rows.arrow_schema(("", "x", True, (), None))
-    node = _rows.arrow_from_array(schema, _rows.arrow_array((1, 0, 0, (None, b"abcd", b"efgh"), (), None)))
+    node = _rows.arrow_from_array(
+        schema, _rows.arrow_array((1, 0, 0, (None, b"abcd", b"efgh"), (), None))
+    )
     assert node[1] == ""
     assert node[5] == (), "no views of formats without views"
 
@@ -336,12 +421,21 @@ def test_an_empty_format_is_none_that_we_know() -> None:
 @pytest.mark.parametrize("format_", ["ix", "c1", "Ll"])
 def test_a_format_that_only_begins_like_a_number_is_none_that_we_know(format_: str) -> None:
     schema = _rows.arrow_schema((format_, "x", True, (), None))
-    assert _rows.arrow_from_array(schema, _rows.arrow_array((1, 0, 0, (None, b"12345678"), (), None)))[5] == ()
+    assert (
+        _rows.arrow_from_array(schema, _rows.arrow_array((1, 0, 0, (None, b"12345678"), (), None)))[
+            5
+        ]
+        == ()
+    )
 
 
 def test_a_stream_is_asked_by_one_thread_at_a_time() -> None:
-    """An exporter need not expect two: its state is its own only as long as the first call lasts."""
-    inside, most, asked = 0, 0, 0
+    """An exporter need not expect two: its state is its own only as long as the first call
+    lasts.
+    """
+    inside = 0
+    most = 0
+    asked = 0
     second = threading.Event()
 
     def ask() -> Any:
@@ -364,7 +458,9 @@ def test_a_stream_is_asked_by_one_thread_at_a_time() -> None:
     assert most == 1
 
 
-def test_a_stream_that_is_asked_from_inside_its_exporter_fails_instead_of_waiting_for_itself() -> None:
+def test_a_stream_that_is_asked_from_inside_its_exporter_fails_instead_of_waiting_for_itself() -> (
+    None
+):
     def ask() -> Any:
         return next(stream)
 
@@ -392,7 +488,11 @@ def test_views_that_point_nowhere_are_refused() -> None:
 def test_polars_is_taken_as_it_is() -> None:
     pl = pytest.importorskip("polars", reason="needs polars")
     frame = pl.DataFrame({"value": [b"x", b"y" * 50, None], "key": ["a", None, "c" * 20]})
-    assert [row[:2] for row in rows_of(pieces_of(frame))] == [(b"x", b"a"), (b"y" * 50, None), (None, b"c" * 20)]
+    assert [row[:2] for row in rows_of(pieces_of(frame))] == [
+        (b"x", b"a"),
+        (b"y" * 50, None),
+        (None, b"c" * 20),
+    ]
     assert values_of(frame["key"]) == [b"a", None, b"c" * 20]
 
 

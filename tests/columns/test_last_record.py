@@ -1,4 +1,6 @@
-"""The last record of a partition: what is invisible at the end is passed over, and the log before it is not read."""
+"""The last record of a partition: what is invisible at the end is passed over, and the log before
+it is not read.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +63,12 @@ def test_markers_and_aborted_records_are_passed_over(log: embedlog.Log, aborted:
     with log.producer() as producer:
         producer.send("t", b"good", partition=0)
     abort(log, aborted)
-    uncommitted, committed = log.last_record("t", 0), log.last_record("t", 0, isolation_level="read_committed")
+    uncommitted = log.last_record("t", 0)
+    committed = log.last_record("t", 0, isolation_level="read_committed")
     assert uncommitted is not None
-    assert (uncommitted.offset, uncommitted.value) == (aborted, b"aborted"), "the marker after it is no record"
+    assert (uncommitted.offset, uncommitted.value) == (aborted, b"aborted"), (
+        "the marker after it is no record"
+    )
     assert committed is not None
     assert (committed.offset, committed.value) == (0, b"good")
 
@@ -85,11 +90,22 @@ def test_an_open_transaction_ends_what_is_committed(log: embedlog.Log) -> None:
 
 
 def test_offsets_that_compaction_removed_are_passed_over(log: embedlog.Log) -> None:
-    log.create_topic("c", cleanup_policy="compact", min_cleanable_dirty_ratio=0.0, delete_retention_ms=0, segment_ms=1)
+    log.create_topic(
+        "c",
+        cleanup_policy="compact",
+        min_cleanable_dirty_ratio=0.0,
+        delete_retention_ms=0,
+        segment_ms=1,
+    )
     with log.producer() as producer:
         producer.send("c", b"kept", b"a", timestamp_ms=10**12).result()
         for number in range(20):
-            producer.send("c", None if number % 2 else b"v", b"%d" % (number // 2), timestamp_ms=10**12 + number).result()
+            producer.send(
+                "c",
+                None if number % 2 else b"v",
+                b"%d" % (number // 2),
+                timestamp_ms=10**12 + number,
+            ).result()
         producer.send("c", None, b"a-last", timestamp_ms=10**12 + 50).result()
         for _ in range(2):
             log.housekeep()
@@ -135,11 +151,20 @@ def test_scanned_records_pass_through_deserializers(log: embedlog.Log) -> None:
         for value in (b"1", None, b"x"):
             producer.send("t", value, b"k", partition=0)
     found = log.scan("t").records(key_deserializer=bytes.decode, value_deserializer=int)
-    assert [(each.key, each.value) for each in (next(found), next(found))] == [("k", 1), ("k", None)]
-    with pytest.raises(SerializationError, match="topic t, partition 0, offset 2, field value") as caught:
+    assert [(each.key, each.value) for each in (next(found), next(found))] == [
+        ("k", 1),
+        ("k", None),
+    ]
+    with pytest.raises(
+        SerializationError, match="topic t, partition 0, offset 2, field value"
+    ) as caught:
         next(found)
     assert isinstance(caught.value.__cause__, ValueError)
     assert caught.value.field == "value"
-    assert [each.key for each in log.scan("t").records(key_deserializer=bytes.decode)] == ["k", "k", "k"]
+    assert [each.key for each in log.scan("t").records(key_deserializer=bytes.decode)] == [
+        "k",
+        "k",
+        "k",
+    ]
     with pytest.raises(TypeError, match="key_deserializer is a callable"):
         log.scan("t").records(key_deserializer=5)  # type: ignore[call-overload]

@@ -1,4 +1,6 @@
-"""What a query of polars, DuckDB or a pyarrow dataset decodes; its rows are those of the same query without any pushdown."""
+"""What a query of polars, DuckDB or a pyarrow dataset decodes; its rows are those of the same query
+without any pushdown.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,18 @@ FEW: Final = 128  # rows of the first batch of a query that may need few
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedlog.Log]:
     """4,000 records in 4 partitions, one a second."""
-    with embedlog.open(tmp_path_factory.mktemp("pushdown") / "log", config={"housekeeping": False}) as made:
+    with embedlog.open(
+        tmp_path_factory.mktemp("pushdown") / "log", config={"housekeeping": False}
+    ) as made:
         made.create_topic("e", partitions=PARTITIONS)
         with made.producer() as producer:
             for number in range(RECORDS):
                 producer.send(
-                    "e", b"%d" % number, key=b"k%d" % (number % 50), partition=number % 4, timestamp_ms=FIRST_MS + 1000 * number
+                    "e",
+                    b"%d" % number,
+                    key=b"k%d" % (number % 50),
+                    partition=number % 4,
+                    timestamp_ms=FIRST_MS + 1000 * number,
                 )
                 if number % 400 == 399:
                     producer.flush()
@@ -64,7 +72,9 @@ def sql_time(second: float) -> str:
 
 
 class Query(NamedTuple):
-    """A condition in each language, the records it selects, and the most rows that may be decoded for it."""
+    """A condition in each language, the records it selects, and the most rows that may be decoded
+    for it.
+    """
 
     polars: Any
     sql: str
@@ -77,56 +87,101 @@ def time(second: float) -> Any:
     return pa.scalar(at(second), pa.timestamp("us", "UTC")).cast(pa.timestamp("ms", "UTC"))
 
 
-col, field = pl.col, dataset.field
+col = pl.col
+field = dataset.field
 QUERIES: Final = {
     "partition =": Query(
-        col("partition") == 1, "partition = 1", field("partition") == 1, lambda row: row["partition"] == 1, 1000
+        col("partition") == 1,
+        "partition = 1",
+        field("partition") == 1,
+        lambda row: row["partition"] == 1,
+        1000,
     ),
     "partition in": Query(
-        col("partition").is_in([1, 2]), "partition in (1, 2)", field("partition").isin([1, 2]),
-        lambda row: row["partition"] in (1, 2), 2000,
+        col("partition").is_in([1, 2]),
+        "partition in (1, 2)",
+        field("partition").isin([1, 2]),
+        lambda row: row["partition"] in (1, 2),
+        2000,
     ),
     "partition in none": Query(
-        col("partition").is_in([7]), "partition in (7)", field("partition").isin([7]), lambda row: False, 0
+        col("partition").is_in([7]),
+        "partition in (7)",
+        field("partition").isin([7]),
+        lambda row: False,
+        0,
     ),
     "partition = or =": Query(
-        (col("partition") == 0) | (col("partition") == 3), "partition = 0 or partition = 3",
-        (field("partition") == 0) | (field("partition") == 3), lambda row: row["partition"] in (0, 3), 2000,
+        (col("partition") == 0) | (col("partition") == 3),
+        "partition = 0 or partition = 3",
+        (field("partition") == 0) | (field("partition") == 3),
+        lambda row: row["partition"] in (0, 3),
+        2000,
     ),
-    "offset >=": Query(col("offset") >= 900, '"offset" >= 900', field("offset") >= 900, lambda row: row["offset"] >= 900, 400),
+    "offset >=": Query(
+        col("offset") >= 900,
+        '"offset" >= 900',
+        field("offset") >= 900,
+        lambda row: row["offset"] >= 900,
+        400,
+    ),
     "offset between": Query(
-        col("offset").is_between(100, 149), '"offset" between 100 and 149', (field("offset") >= 100) & (field("offset") <= 149),
-        lambda row: 100 <= row["offset"] <= 149, 200,
+        col("offset").is_between(100, 149),
+        '"offset" between 100 and 149',
+        (field("offset") >= 100) & (field("offset") <= 149),
+        lambda row: 100 <= row["offset"] <= 149,
+        200,
     ),
     "offset between, open": Query(
-        col("offset").is_between(100, 150, closed="none"), '"offset" > 100 and "offset" < 150',
-        (field("offset") > 100) & (field("offset") < 150), lambda row: 100 < row["offset"] < 150, 200,
+        col("offset").is_between(100, 150, closed="none"),
+        '"offset" > 100 and "offset" < 150',
+        (field("offset") > 100) & (field("offset") < 150),
+        lambda row: 100 < row["offset"] < 150,
+        200,
     ),
     "offset in": Query(
-        col("offset").is_in([10, 12, 14]), '"offset" in (10, 12, 14)', field("offset").isin([10, 12, 14]),
-        lambda row: row["offset"] in (10, 12, 14), 20,
+        col("offset").is_in([10, 12, 14]),
+        '"offset" in (10, 12, 14)',
+        field("offset").isin([10, 12, 14]),
+        lambda row: row["offset"] in (10, 12, 14),
+        20,
     ),
     "timestamp >=": Query(
-        col("timestamp") >= at(3600), f"timestamp >= {sql_time(3600)}", field("timestamp") >= time(3600),
-        lambda row: row["timestamp"] >= at(3600), 400,
+        col("timestamp") >= at(3600),
+        f"timestamp >= {sql_time(3600)}",
+        field("timestamp") >= time(3600),
+        lambda row: row["timestamp"] >= at(3600),
+        400,
     ),
     "timestamp between": Query(
-        col("timestamp").is_between(at(600), at(900)), f"timestamp between {sql_time(600)} and {sql_time(900)}",
+        col("timestamp").is_between(at(600), at(900)),
+        f"timestamp between {sql_time(600)} and {sql_time(900)}",
         (field("timestamp") >= time(600)) & (field("timestamp") <= time(900)),
-        lambda row: at(600) <= row["timestamp"] <= at(900), 304,
+        lambda row: at(600) <= row["timestamp"] <= at(900),
+        304,
     ),
     "timestamp between microseconds": Query(
         col("timestamp").is_between(at(600.0005), at(900.0005)),
         f"timestamp between {sql_time(600.0005)} and {sql_time(900.0005)}",
         (field("timestamp") > time(600)) & (field("timestamp") <= time(900)),
-        lambda row: at(600) < row["timestamp"] <= at(900), 304,
+        lambda row: at(600) < row["timestamp"] <= at(900),
+        304,
     ),
     "timestamp in": Query(
-        col("timestamp").is_in([at(8), at(16)]), f"timestamp in ({sql_time(8)}, {sql_time(16)})",
-        field("timestamp").isin([time(8), time(16)]), lambda row: row["timestamp"] in (at(8), at(16)), 12,
+        col("timestamp").is_in([at(8), at(16)]),
+        f"timestamp in ({sql_time(8)}, {sql_time(16)})",
+        field("timestamp").isin([time(8), time(16)]),
+        lambda row: row["timestamp"] in (at(8), at(16)),
+        12,
     ),
-    "key =": Query(col("key") == b"k7", "key = 'k7'", field("key") == b"k7", lambda row: row["key"] == b"k7", 4000),
-}  # fmt: skip
+    "key =": Query(
+        col("key") == b"k7",
+        "key = 'k7'",
+        field("key") == b"k7",
+        lambda row: row["key"] == b"k7",
+        4000,
+    ),
+}
 by_query = pytest.mark.parametrize("name", QUERIES)
 
 
@@ -145,12 +200,17 @@ def expected(log: embedlog.Log, query: Query) -> list[tuple[int, int]]:
 
 @pytest.mark.sample(0.4)
 @by_query
-def test_polars_decodes_what_a_condition_needs(log: embedlog.Log, decoded: list[int], name: str) -> None:
+def test_polars_decodes_what_a_condition_needs(
+    log: embedlog.Log, decoded: list[int], name: str
+) -> None:
     query = QUERIES[name]
-    right = places(pl.DataFrame(log.scan("e")).filter(query.polars).to_dicts())  # polars cuts microseconds of a literal off
+    # polars cuts microseconds of a literal off
+    right = places(pl.DataFrame(log.scan("e")).filter(query.polars).to_dicts())
     assert right == expected(log, query) or "microseconds" in name
     decoded.clear()
-    found = embedlog.polars.scan(log, "e").filter(query.polars).select("partition", "offset").collect()
+    found = (
+        embedlog.polars.scan(log, "e").filter(query.polars).select("partition", "offset").collect()
+    )
     assert sum(decoded) <= query.most
     assert places(found.to_dicts()) == right
     counted = embedlog.polars.scan(log, "e").filter(query.polars).select(pl.len()).collect().item()
@@ -159,24 +219,34 @@ def test_polars_decodes_what_a_condition_needs(log: embedlog.Log, decoded: list[
 
 @pytest.mark.sample(0.4)
 @by_query
-def test_duckdb_decodes_what_a_condition_needs(log: embedlog.Log, decoded: list[int], name: str) -> None:
+def test_duckdb_decodes_what_a_condition_needs(
+    log: embedlog.Log, decoded: list[int], name: str
+) -> None:
     query = QUERIES[name]
     right = expected(log, query)
     decoded.clear()
     with embedlog.duckdb.register(log) as connection:
-        found = connection.sql(f'select partition, "offset" from e where {query.sql}').to_arrow_table()
+        found = connection.sql(
+            f'select partition, "offset" from e where {query.sql}'
+        ).to_arrow_table()
         assert sum(decoded) <= query.most
         assert places(found.to_pylist()) == right
-        assert connection.sql(f"select count(*) from e where {query.sql}").fetchall() == [(len(right),)]
+        assert connection.sql(f"select count(*) from e where {query.sql}").fetchall() == [
+            (len(right),)
+        ]
 
 
 @pytest.mark.sample(0.4)
 @by_query
-def test_a_dataset_decodes_what_a_condition_needs(log: embedlog.Log, decoded: list[int], name: str) -> None:
+def test_a_dataset_decodes_what_a_condition_needs(
+    log: embedlog.Log, decoded: list[int], name: str
+) -> None:
     query = QUERIES[name]
     right = expected(log, query)
     decoded.clear()
-    table = embedlog.duckdb.table(log, "e").to_table(columns=["partition", "offset"], filter=query.arrow)
+    table = embedlog.duckdb.table(log, "e").to_table(
+        columns=["partition", "offset"], filter=query.arrow
+    )
     assert sum(decoded) <= query.most
     assert places(table.to_pylist()) == right
     assert embedlog.duckdb.table(log, "e").count_rows(filter=query.arrow) == len(right)
@@ -222,7 +292,9 @@ def test_polars_decodes_what_a_selection_needs(
         ("select max(topic), min(partition) from e", 0),
     ],
 )
-def test_duckdb_decodes_what_a_selection_needs(log: embedlog.Log, decoded: list[int], query: str, most: int) -> None:
+def test_duckdb_decodes_what_a_selection_needs(
+    log: embedlog.Log, decoded: list[int], query: str, most: int
+) -> None:
     whole = duckdb.connect()
     whole.register("e", log.scan("e").to_arrow())
     decoded.clear()
@@ -235,13 +307,15 @@ def test_duckdb_decodes_what_a_selection_needs(log: embedlog.Log, decoded: list[
         assert found == whole.sql(query).fetchall()
 
 
-# ---- the parts of a scan ---------------------------------------------------------------------------------------------
+# ---- the parts of a scan -------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def gaps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedlog.Log]:
     """Three partitions with aborted and committed transactions; the second one is empty."""
-    with embedlog.open(tmp_path_factory.mktemp("gaps") / "log", config={"housekeeping": False}) as made:
+    with embedlog.open(
+        tmp_path_factory.mktemp("gaps") / "log", config={"housekeeping": False}
+    ) as made:
         made.create_topic("t", partitions=3)
         with made.producer(transactional_id="x", compression_type="gzip") as producer:
             producer.init_transactions()
@@ -254,14 +328,20 @@ def gaps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedlog.Log]:
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-@pytest.mark.parametrize("bounds", [{}, {"start_offset": 3, "end_offset": 17}, {"partitions": 0}, {"partitions": 1}])
-def test_the_parts_of_a_scan_are_the_whole(gaps: embedlog.Log, isolation: Any, bounds: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "bounds", [{}, {"start_offset": 3, "end_offset": 17}, {"partitions": 0}, {"partitions": 1}]
+)
+def test_the_parts_of_a_scan_are_the_whole(
+    gaps: embedlog.Log, isolation: Any, bounds: dict[str, Any]
+) -> None:
     scan = gaps.scan("t", isolation_level=isolation, **bounds)
     whole = [(each.partition, each.offset, each.value) for each in scan.records()]
     assert scan.num_rows == len(whole)
     for first in (1, 7, 1000):
         parts = list(scan.gradually(first))
-        found = [(each.partition, each.offset, each.value) for part in parts for each in part.records()]
+        found = [
+            (each.partition, each.offset, each.value) for part in parts for each in part.records()
+        ]
         assert found == whole
     for count in (0, 1, 2, 10, 40, len(whole), len(whole) + 9):
         found = [(each.partition, each.offset, each.value) for each in scan.tail(count)]
@@ -288,14 +368,15 @@ def test_polars_says_what_is_no_count(log: embedlog.Log) -> None:
         embedlog.polars.scan(log, "e").tail(-1)
 
 
-# ---- cursors ---------------------------------------------------------------------------------------------------------
+# ---- cursors -------------------------------------------------------------------------------------
 
 
 def test_a_cursor_sees_the_views_of_a_database_in_memory(log: embedlog.Log) -> None:
     with embedlog.duckdb.register(log) as connection:
         cursor = connection.cursor()
         assert cursor.sql("select count(*) from e").fetchall() == [(RECORDS,)]
-        embedlog.duckdb.register(log, connection, partitions=0)  # replaces the view, also for cursors
+        # replaces the view, also for cursors
+        embedlog.duckdb.register(log, connection, partitions=0)
         assert connection.sql("select count(*) from e").fetchall() == [(1000,)]
         assert cursor.sql("select count(*) from e").fetchall() == [(1000,)]
         embedlog.duckdb.register(log, cursor, partitions=[0, 1])
@@ -311,7 +392,9 @@ def test_a_file_keeps_no_view_of_a_log(log: embedlog.Log, tmp_path: Path) -> Non
         assert cursor.sql("select count(*) from e").fetchall() == [(RECORDS,)]
         cursor.close()
     with duckdb.connect(tmp_path / "db") as connection:
-        assert connection.sql("select count(*) from duckdb_views() where not internal").fetchall() == [(0,)]
+        assert connection.sql(
+            "select count(*) from duckdb_views() where not internal"
+        ).fetchall() == [(0,)]
 
 
 def test_a_table_of_the_name_of_a_topic_stays(log: embedlog.Log) -> None:

@@ -1,4 +1,6 @@
-"""Other engines over the same files: polars, DuckDB, pandas and pyarrow give the rows of a consumer, and give rows back."""
+"""Other engines over the same files: polars, DuckDB, pandas and pyarrow give the rows of a
+consumer, and give rows back.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,22 @@ Row = tuple[Any, ...]
 def rows_of(table: Any) -> list[Row]:
     """The rows of an Arrow table, in the form of `random_log.row_of`."""
     found = []
-    for row in table.select(["partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"]).to_pylist():
+    for row in table.select(
+        ["partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"]
+    ).to_pylist():
         time_ms = (row["timestamp"] - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
         headers = tuple((header["key"], header["value"]) for header in row["headers"] or ())
-        found.append((row["partition"], row["offset"], time_ms, row["timestamp_type"], row["key"], row["value"], headers))
+        found.append(
+            (
+                row["partition"],
+                row["offset"],
+                time_ms,
+                row["timestamp_type"],
+                row["key"],
+                row["value"],
+                headers,
+            )
+        )
     return sorted(found, key=lambda each: each[:2])
 
 
@@ -57,8 +71,19 @@ def by_pandas(log: embedlog.Log, topic: str, isolation: str) -> list[Row]:
     times = (frame["timestamp"] - pd.Timestamp(0, tz="UTC")) // pd.Timedelta(1, "ms")
     headers = [tuple((each["key"], each["value"]) for each in many) for many in frame["headers"]]
     bare = frame.astype({"key": object, "value": object})
-    keys, values = (bare[name].where(bare[name].notna(), None).tolist() for name in ("key", "value"))
-    rows = zip(frame["partition"], frame["offset"], times, frame["timestamp_type"], keys, values, headers, strict=True)
+    keys, values = (
+        bare[name].where(bare[name].notna(), None).tolist() for name in ("key", "value")
+    )
+    rows = zip(
+        frame["partition"],
+        frame["offset"],
+        times,
+        frame["timestamp_type"],
+        keys,
+        values,
+        headers,
+        strict=True,
+    )
     return sorted(rows, key=lambda each: each[:2])
 
 
@@ -67,7 +92,10 @@ ENGINES = (by_scan, by_polars, by_duckdb, by_pandas)
 
 @pytest.fixture(scope="module")
 def golden_logs(golden: Path) -> Iterator[dict[str, embedlog.Log]]:
-    logs = {name: embedlog.open(golden / name / "log", read_only=True) for name in {name for name, _ in TOPICS}}
+    logs = {
+        name: embedlog.open(golden / name / "log", read_only=True)
+        for name in {name for name, _ in TOPICS}
+    }
     yield logs
     for log in logs.values():
         log.close()
@@ -85,12 +113,14 @@ def log(tmp_path: Path) -> Iterator[embedlog.Log]:
 def fill(log: embedlog.Log, first: int = 0) -> None:
     with log.producer() as producer:
         for number in range(first, first + 200):
-            producer.send("events", b"v%d" % number, partition=number % 2, timestamp_ms=1000 * (number // 2))
+            producer.send(
+                "events", b"v%d" % number, partition=number % 2, timestamp_ms=1000 * (number // 2)
+            )
             if number % 20 == 19:
                 producer.flush()
 
 
-# ---- truth -----------------------------------------------------------------------------------------------------------
+# ---- truth ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.sample(0.3)
@@ -107,7 +137,9 @@ def test_all_engines_say_of_kafkas_directories_what_a_consumer_says(
 
 @pytest.mark.sample(0.5)
 @both_levels
-def test_all_engines_say_of_a_random_log_what_a_consumer_says(tmp_path: Path, rng: random.Random, isolation: str) -> None:
+def test_all_engines_say_of_a_random_log_what_a_consumer_says(
+    tmp_path: Path, rng: random.Random, isolation: str
+) -> None:
     topics = random_log.write(tmp_path / "log", rng)
     with embedlog.open(tmp_path / "log", read_only=True) as log:
         counts = {topic: len(random_log.consumed(log, topic, isolation)) for topic in topics}
@@ -119,12 +151,16 @@ def test_all_engines_say_of_a_random_log_what_a_consumer_says(tmp_path: Path, rn
                 assert engine(log, topic, isolation) == wanted, (engine.__name__, topic)
 
 
-def test_random_predicates_give_the_rows_that_polars_alone_would_give(log: embedlog.Log, rng: random.Random) -> None:
+def test_random_predicates_give_the_rows_that_polars_alone_would_give(
+    log: embedlog.Log, rng: random.Random
+) -> None:
     whole = pl.DataFrame(log.scan("events"))
     lazy = embedlog.polars.scan(log, "events")
 
     def moment() -> datetime:
-        return datetime.fromtimestamp(rng.randrange(110), UTC) + timedelta(microseconds=rng.choice([0, 0, 1, 500_001]))
+        return datetime.fromtimestamp(rng.randrange(110), UTC) + timedelta(
+            microseconds=rng.choice([0, 0, 1, 500_001])
+        )
 
     parts: list[Callable[[], Any]] = [
         lambda: pl.col("offset") >= rng.randrange(-5, 120),
@@ -147,10 +183,16 @@ def test_random_predicates_give_the_rows_that_polars_alone_would_give(log: embed
         columns = rng.sample(["offset", "value", "partition", "timestamp"], rng.randrange(1, 4))
         found = lazy.filter(predicate).select(columns).collect()
         assert found.equals(whole.filter(predicate).select(columns)), predicate
-        assert lazy.head(7).filter(predicate).select(columns).collect().equals(whole.head(7).filter(predicate).select(columns))
+        assert (
+            lazy.head(7)
+            .filter(predicate)
+            .select(columns)
+            .collect()
+            .equals(whole.head(7).filter(predicate).select(columns))
+        )
 
 
-# ---- input -----------------------------------------------------------------------------------------------------------
+# ---- input ---------------------------------------------------------------------------------------
 
 
 class Spy:
@@ -181,7 +223,9 @@ class Spy:
         return found
 
 
-def test_polars_reads_what_the_query_needs(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_polars_reads_what_the_query_needs(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spy = Spy(monkeypatch)
     lazy = embedlog.polars.scan(log, "events")
     late = (pl.col("offset") >= 40) & (pl.col("offset") < 60) & (pl.col("partition") == 1)
@@ -195,14 +239,22 @@ def test_polars_reads_what_the_query_needs(log: embedlog.Log, monkeypatch: pytes
     assert spy.read[2][0] == ("offset",)
 
 
-def test_duckdb_reads_the_columns_that_a_query_names(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duckdb_reads_the_columns_that_a_query_names(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spy = Spy(monkeypatch)
     with embedlog.duckdb.register(log) as connection:
         assert connection.sql('select sum("offset") from events').fetchall() == [(9900,)]
-        assert connection.sql('select max(value) from events where partition = 1 and "offset" < 10').fetchall() == [(b"v9",)]
+        assert connection.sql(
+            'select max(value) from events where partition = 1 and "offset" < 10'
+        ).fetchall() == [(b"v9",)]
         both = 'select count(*) from events a join events b using (partition, "offset")'
         assert connection.sql(both).fetchall() == [(200,)]
-    columns = [each for number, each in enumerate(map(set, spy.columns)) if not number or each != set(spy.columns[number - 1])]
+    columns = [
+        each
+        for number, each in enumerate(map(set, spy.columns))
+        if not number or each != set(spy.columns[number - 1])
+    ]
     assert columns[:2] == [{"offset"}, {"value", "partition", "offset"}]
 
 
@@ -221,7 +273,10 @@ def test_duckdb_reads_the_columns_that_a_query_names(log: embedlog.Log, monkeypa
     ],
 )
 def test_duckdb_reads_the_part_in_which_a_condition_can_hold(
-    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, condition: str, wanted: dict[int, tuple[int, int]]
+    log: embedlog.Log,
+    monkeypatch: pytest.MonkeyPatch,
+    condition: str,
+    wanted: dict[int, tuple[int, int]],
 ) -> None:
     whole = log.scan("events").to_arrow()  # noqa: F841 (DuckDB finds it)
     query = f'select partition, "offset" from {{}} where {condition} order by 1, 2'
@@ -229,18 +284,26 @@ def test_duckdb_reads_the_part_in_which_a_condition_can_hold(
     spy = Spy(monkeypatch)
     with embedlog.duckdb.register(log) as connection:
         assert connection.sql(query.format("events")).fetchall() == expected
-    assert spy.whole() == {number: (start, end) for number, (start, end) in wanted.items() if start < end}
+    assert spy.whole() == {
+        number: (start, end) for number, (start, end) in wanted.items() if start < end
+    }
 
 
-def test_random_conditions_give_the_rows_that_duckdb_alone_would_give(log: embedlog.Log, rng: random.Random) -> None:
+def test_random_conditions_give_the_rows_that_duckdb_alone_would_give(
+    log: embedlog.Log, rng: random.Random
+) -> None:
     whole = log.scan("events").to_arrow()
 
     def moment() -> str:
-        time = datetime.fromtimestamp(rng.randrange(110), UTC) + timedelta(microseconds=rng.choice([0, 0, 1, 500_001]))
+        time = datetime.fromtimestamp(rng.randrange(110), UTC) + timedelta(
+            microseconds=rng.choice([0, 0, 1, 500_001])
+        )
         return f"TIMESTAMPTZ '{time.isoformat(sep=' ')}'"
 
     parts: list[Callable[[], str]] = [
-        lambda: f'"offset" {rng.choice(["<", "<=", ">", ">=", "=", "<>"])} {rng.randrange(-5, 120)}',
+        lambda: (
+            f'"offset" {rng.choice(["<", "<=", ">", ">=", "=", "<>"])} {rng.randrange(-5, 120)}'
+        ),
         lambda: f'{rng.randrange(120)} >= "offset"',
         lambda: f"timestamp {rng.choice(['<', '<=', '>', '>=', '='])} {moment()}",
         lambda: f"partition {rng.choice(['=', '<', '<>'])} {rng.randrange(3)}",
@@ -254,9 +317,13 @@ def test_random_conditions_give_the_rows_that_duckdb_alone_would_give(log: embed
         for _ in range(60):
             condition = rng.choice(parts)()
             for _ in range(rng.randrange(3)):
-                condition = f"({condition} {rng.choice(['and', 'or', 'and not'])} {rng.choice(parts)()})"
+                condition = (
+                    f"({condition} {rng.choice(['and', 'or', 'and not'])} {rng.choice(parts)()})"
+                )
             query = f'select value, partition, "offset" from {{}} where {condition} order by 2, 3'
-            found, wanted = (connection.sql(query.format(name)).fetchall() for name in ("events", "whole"))
+            found, wanted = (
+                connection.sql(query.format(name)).fetchall() for name in ("events", "whole")
+            )
             assert found == wanted, condition
 
 
@@ -275,11 +342,12 @@ def test_a_topic_of_any_name_becomes_a_view(log: embedlog.Log) -> None:
     connection.close()
 
 
-# ---- pinned ----------------------------------------------------------------------------------------------------------
+# ---- pinned --------------------------------------------------------------------------------------
 
 
 def test_what_is_appended_later_is_in_no_view_made_before(log: embedlog.Log) -> None:
-    lazy, connection = embedlog.polars.scan(log, "events"), embedlog.duckdb.register(log)
+    lazy = embedlog.polars.scan(log, "events")
+    connection = embedlog.duckdb.register(log)
     narrowed = log.scan("events").narrowed(end_offset=1000)
     fill(log, 200)
     assert lazy.select("offset").collect().height == 200
@@ -291,7 +359,8 @@ def test_what_is_appended_later_is_in_no_view_made_before(log: embedlog.Log) -> 
 
 
 def test_what_retention_takes_away_behind_a_view_is_an_error_and_no_gap(log: embedlog.Log) -> None:
-    lazy, connection = embedlog.polars.scan(log, "events"), embedlog.duckdb.register(log)
+    lazy = embedlog.polars.scan(log, "events")
+    connection = embedlog.duckdb.register(log)
     log.delete_records({embedlog.TopicPartition("events", 0): 30})
     with pytest.raises(Exception, match=r"events-0 has no offset 0"):
         lazy.collect()
@@ -303,17 +372,31 @@ def test_what_retention_takes_away_behind_a_view_is_an_error_and_no_gap(log: emb
     connection.close()
 
 
-# ---- narrowing -------------------------------------------------------------------------------------------------------
+# ---- narrowing -----------------------------------------------------------------------------------
 
 
 def test_narrowing_only_takes_away(log: embedlog.Log, rng: random.Random) -> None:
-    scan = log.scan("events", start_offset=10, end_offset={0: 90}, start_time=5_000, end_time=95_000)
+    scan = log.scan(
+        "events", start_offset=10, end_offset={0: 90}, start_time=5_000, end_time=95_000
+    )
     everything = [(r.partition, r.offset, r.timestamp_ms) for r in scan.records()]
     for _ in range(40):
-        first, last = rng.randrange(110), rng.randrange(110)
-        begin, end = rng.randrange(110_000), rng.randrange(110_000)
-        part = scan.narrowed(start_offset=first, end_offset={1: last}, start_time=begin, end_time=end, columns=["offset"])
-        wanted = [(p, o) for p, o, t in everything if first <= o and (p != 1 or o < last) and begin <= t < end]
+        first = rng.randrange(110)
+        last = rng.randrange(110)
+        begin = rng.randrange(110_000)
+        end = rng.randrange(110_000)
+        part = scan.narrowed(
+            start_offset=first,
+            end_offset={1: last},
+            start_time=begin,
+            end_time=end,
+            columns=["offset"],
+        )
+        wanted = [
+            (p, o)
+            for p, o, t in everything
+            if first <= o and (p != 1 or o < last) and begin <= t < end
+        ]
         assert [(r.partition, r.offset) for r in part.records()] == wanted
         assert part.to_arrow()["offset"].to_pylist() == [offset for _, offset in wanted]
     with pytest.raises(embedlog.UnknownTopicOrPartitionError):
@@ -322,22 +405,29 @@ def test_narrowing_only_takes_away(log: embedlog.Log, rng: random.Random) -> Non
         scan.narrowed(columns=["none"])
 
 
-@pytest.mark.parametrize("tree", [None, [], {}, {"BinaryExpr": 3}, {"BinaryExpr": {"op": "GtEq", "left": [], "right": {}}}])
+@pytest.mark.parametrize(
+    "tree",
+    [None, [], {}, {"BinaryExpr": 3}, {"BinaryExpr": {"op": "GtEq", "left": [], "right": {}}}],
+)
 def test_a_predicate_that_is_not_understood_narrows_nothing(tree: Any) -> None:
     assert Narrow().within(tree) == Narrow()
 
 
-# ---- back again ------------------------------------------------------------------------------------------------------
+# ---- back again ----------------------------------------------------------------------------------
 
 
 def sources() -> dict[str, Any]:
-    values, keys = [b"a", b"", None, b"d"], [b"k", None, b"", b"z"]
+    values = [b"a", b"", None, b"d"]
+    keys = [b"k", None, b"", b"z"]
     table = pa.table({"key": keys, "value": values})
     return {
         "pyarrow": table,
         "polars": pl.DataFrame({"key": keys, "value": values}),
         "pandas": pd.DataFrame({"key": keys, "value": values}),
-        "duckdb": duckdb.sql("select * from (values ('k'::blob, 'a'::blob), (null, ''), ('', null), ('z', 'd')) t(key, value)"),
+        "duckdb": duckdb.sql(
+            "select * from (values ('k'::blob, 'a'::blob), (null, ''), ('', null), ('z', 'd')) "
+            "t(key, value)"
+        ),
         "reader": pa.RecordBatchReader.from_batches(table.schema, table.to_batches(2)),
     }
 
@@ -361,11 +451,15 @@ def test_a_topic_is_copied_through_each_engine(log: embedlog.Log) -> None:
         for source in (scan, scan.to_arrow(), pl.DataFrame(scan), duckdb.sql("select * from scan")):
             producer.send_batch("copy", source).result(10)
     found = [(r.partition, r.timestamp_ms, r.value) for r in log.scan("copy").records()]
-    assert found == [(r.partition, r.timestamp_ms, r.value) for n in (0, 1) for _ in range(4)
-                     for r in log.scan("events", partitions=n).records()]  # fmt: skip
+    assert found == [
+        (r.partition, r.timestamp_ms, r.value)
+        for n in (0, 1)
+        for _ in range(4)
+        for r in log.scan("events", partitions=n).records()
+    ]
 
 
-# ---- missing packages ------------------------------------------------------------------------------------------------
+# ---- missing packages ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -378,7 +472,11 @@ def test_a_topic_is_copied_through_each_engine(log: embedlog.Log) -> None:
     ],
 )
 def test_an_absent_engine_is_named(
-    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, module: str, extra: str, call: Callable[[embedlog.Log], object]
+    log: embedlog.Log,
+    monkeypatch: pytest.MonkeyPatch,
+    module: str,
+    extra: str,
+    call: Callable[[embedlog.Log], object],
 ) -> None:
     real = builtins.__import__
 

@@ -1,4 +1,5 @@
-"""Scans that are divided by the index, compared with scans that are read in order: the same records, and the same errors.
+"""Scans that are divided by the index, compared with scans that are read in order: the same
+records, and the same errors.
 
 The rules are CHUNK-5 and READER-7.
 """
@@ -41,21 +42,32 @@ def opened(tmp_path: Path, **config: Any) -> embedlog.Log:
     return log
 
 
-def append(log: embedlog.Log, rng: random.Random, count: int, *, rising: bool = False, **options: Any) -> None:
-    """Batches of one to twenty records; `rising`: each record has a larger timestamp than the one before."""
+def append(
+    log: embedlog.Log, rng: random.Random, count: int, *, rising: bool = False, **options: Any
+) -> None:
+    """Batches of one to twenty records; `rising`: each record has a larger timestamp than the one
+    before.
+    """
     stamp_ms = FIRST_MS
     with log.producer(linger_ms=0, **options) as producer:
         while count > 0:
             size = min(count, rng.randint(1, 20))
             values = [rng.randbytes(rng.randint(0, 300)) for _ in range(size)]
             stamps = list(range(stamp_ms, stamp_ms + size)) if rising else None
-            producer.send_batch("t", values, keys=[b"%d" % rng.randrange(50) for _ in values], timestamps_ms=stamps).result()
-            count, stamp_ms = count - size, stamp_ms + size
+            producer.send_batch(
+                "t", values, keys=[b"%d" % rng.randrange(50) for _ in values], timestamps_ms=stamps
+            ).result()
+            count = count - size
+            stamp_ms = stamp_ms + size
 
 
-def source(log: embedlog.Log, window: Window, max_bytes: int, isolation: str = "read_uncommitted") -> Source:
+def source(
+    log: embedlog.Log, window: Window, max_bytes: int, isolation: str = "read_uncommitted"
+) -> Source:
     partition = log._engine.partition("t", 0)
-    return Source({0: partition}, {0: window}, isolation=isolation, columns=ALL_COLUMNS, max_bytes=max_bytes)
+    return Source(
+        {0: partition}, {0: window}, isolation=isolation, columns=ALL_COLUMNS, max_bytes=max_bytes
+    )
 
 
 def taken(made: Source, pieces: Iterator[Any]) -> Iterator[list[Record[bytes, bytes]]]:
@@ -79,11 +91,14 @@ def outcome(made: Source, pieces: Iterator[Any]) -> tuple[list[Record[bytes, byt
     return found, ""
 
 
-def compare(log: embedlog.Log, window: Window, max_bytes: int, isolation: str = "read_uncommitted") -> int:
+def compare(
+    log: embedlog.Log, window: Window, max_bytes: int, isolation: str = "read_uncommitted"
+) -> int:
     """Check that three ways have the same outcome; the number of ranges of the divided one."""
     ordered = source(log, window, max_bytes, isolation)
     expected = outcome(ordered, ordered.pieces())
-    divided, ranges = source(log, window, max_bytes, isolation), list[Range]()
+    divided = source(log, window, max_bytes, isolation)
+    ranges = list[Range]()
     assert outcome(divided, decodings(divided, ranges)) == expected
     threads = source(log, window, max_bytes, isolation)
     assert outcome(threads, threads.pieces_ahead()) == expected
@@ -100,7 +115,8 @@ def decodings(made: Source, ranges: list[Range]) -> Iterator[Any]:
 
 def windows(rng: random.Random, log: embedlog.Log) -> Iterator[Window]:
     bounds = log._engine.partition("t", 0).bounds()
-    start, end = bounds.log_start, bounds.high_watermark
+    start = bounds.log_start
+    end = bounds.high_watermark
     yield Window(start, end)
     for _ in range(5):
         first = rng.randint(start, end)
@@ -108,9 +124,13 @@ def windows(rng: random.Random, log: embedlog.Log) -> Iterator[Window]:
 
 
 @pytest.mark.parametrize("interval_bytes", [0, 1000, 100_000])
-def test_a_divided_scan_has_the_records_of_an_ordered_one(tmp_path: Path, rng: random.Random, interval_bytes: int) -> None:
+def test_a_divided_scan_has_the_records_of_an_ordered_one(
+    tmp_path: Path, rng: random.Random, interval_bytes: int
+) -> None:
     """Also over several segments, and with an index that has few entries or none."""
-    with opened(tmp_path, **{"index.interval.bytes": interval_bytes, "segment.bytes": 40_000}) as log:
+    with opened(
+        tmp_path, **{"index.interval.bytes": interval_bytes, "segment.bytes": 40_000}
+    ) as log:
         append(log, rng, 1000)
         whole, *others = windows(rng, log)
         assert compare(log, whole, 500) > 1, "each segment is a range at least"
@@ -119,7 +139,9 @@ def test_a_divided_scan_has_the_records_of_an_ordered_one(tmp_path: Path, rng: r
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd", "gzip"])
-def test_compressed_batches_between_plain_ones_are_in_a_divided_scan(tmp_path: Path, rng: random.Random, codec: str) -> None:
+def test_compressed_batches_between_plain_ones_are_in_a_divided_scan(
+    tmp_path: Path, rng: random.Random, codec: str
+) -> None:
     with opened(tmp_path, **{"index.interval.bytes": 500}) as log:
         for _ in range(6):
             append(log, rng, 60)
@@ -127,7 +149,9 @@ def test_compressed_batches_between_plain_ones_are_in_a_divided_scan(tmp_path: P
         assert sum(compare(log, window, 2_000) for window in windows(rng, log)) > 0
 
 
-def test_a_divided_scan_of_committed_records_leaves_out_the_aborted_ones(tmp_path: Path, rng: random.Random) -> None:
+def test_a_divided_scan_of_committed_records_leaves_out_the_aborted_ones(
+    tmp_path: Path, rng: random.Random
+) -> None:
     with opened(tmp_path, **{"index.interval.bytes": 200}) as log:
         for number in range(40):
             writer = begun(log)
@@ -140,7 +164,12 @@ def test_a_divided_scan_of_committed_records_leaves_out_the_aborted_ones(tmp_pat
 
 
 def test_a_divided_scan_passes_over_removed_records(tmp_path: Path, rng: random.Random) -> None:
-    config = {"cleanup.policy": "compact", "segment.bytes": 5_000, "index.interval.bytes": 100, "min.cleanable.dirty.ratio": 0.0}
+    config = {
+        "cleanup.policy": "compact",
+        "segment.bytes": 5_000,
+        "index.interval.bytes": 100,
+        "min.cleanable.dirty.ratio": 0.0,
+    }
     with opened(tmp_path, **config) as log:
         append(log, rng, 600)
         log._engine.partition("t", 0).compact(-1, 1 << 20, 0)
@@ -150,7 +179,8 @@ def test_a_divided_scan_passes_over_removed_records(tmp_path: Path, rng: random.
 
 def batches_of(data: bytes) -> dict[int, int]:
     """The base offset of each batch of a log file, by position."""
-    found, position = {}, 0
+    found = {}
+    position = 0
     while position < len(data):
         base, size = struct.unpack_from(">qi", data, position)
         found[position] = base
@@ -159,21 +189,33 @@ def batches_of(data: bytes) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("what", ["log", "epochs", "index"])
-def test_damage_ends_a_divided_scan_at_the_same_record(tmp_path: Path, rng: random.Random, what: str) -> None:
-    """A damaged index costs time only. Of a damaged log each scan returns all records before the damage that a digest proves.
+def test_damage_ends_a_divided_scan_at_the_same_record(
+    tmp_path: Path, rng: random.Random, what: str
+) -> None:
+    """A damaged index costs time only. Of a damaged log each scan returns all records before the
+    damage that a digest proves.
 
-    Digests are at the entries of the index. A header that only the digest contradicts, such as an epoch, fails the read that ends
-    at the digest, with all of its records. The reads before that one are complete; a range is one or more of them.
-    A log that is damaged after the last entry cannot be loaded. A load reads the header of the batch with the largest timestamp,
-    too, which is the last one here. By the clock, it would be any batch of the last millisecond.
+    Digests are at the entries of the index. A header that only the digest contradicts, such as an
+    epoch, fails the read that ends at the digest, with all of its records. The reads before that
+    one are complete; a range is one or more of them. A log that is damaged after the last entry
+    cannot be loaded. A load reads the header of the batch with the largest timestamp, too, which is
+    the last one here. By the clock, it would be any batch of the last millisecond.
     """
     with opened(tmp_path, **{"index.interval.bytes": 300}) as log:
         append(log, rng, 400, rising=True)
         every = list(log.scan("t").records())
     partition = tmp_path / "log" / "t-0"
-    path, failures = partition / (INDEX_NAME if what == "index" else LOG_NAME), 0
-    good, batches = path.read_bytes(), batches_of((partition / LOG_NAME).read_bytes())
-    points = [0, *(position for _, position in struct.iter_unpack(">ii", (partition / INDEX_NAME).read_bytes()))]
+    path = partition / (INDEX_NAME if what == "index" else LOG_NAME)
+    failures = 0
+    good = path.read_bytes()
+    batches = batches_of((partition / LOG_NAME).read_bytes())
+    points = [
+        0,
+        *(
+            position
+            for _, position in struct.iter_unpack(">ii", (partition / INDEX_NAME).read_bytes())
+        ),
+    ]
     largest = max(after - before for before, after in pairwise(batches))
     for _ in range(25):
         data = bytearray(good)
@@ -184,15 +226,24 @@ def test_damage_ends_a_divided_scan_at_the_same_record(tmp_path: Path, rng: rand
             window = Window(0, 400)
             ordered = source(log, window, READ_BYTES)
             expected, error = outcome(ordered, ordered.pieces())
-            divided, ranges = source(log, window, READ_BYTES), list[Range]()
+            divided = source(log, window, READ_BYTES)
+            ranges = list[Range]()
             found, other = outcome(divided, decodings(divided, ranges))
         failures += bool(error)
         assert bool(other) == bool(error)
         assert (expected, found) == (every[: len(expected)], every[: len(found)])
-        proven = max(each for each in points if each <= max(each for each in batches if each <= at)) if error else 0
+        proven = (
+            max(each for each in points if each <= max(each for each in batches if each <= at))
+            if error
+            else 0
+        )
         most = 0 if proven == points[-1] else batches[proven] if error else len(every)
         if "batch headers" in error:
-            earlier = [base for position, base in batches.items() if position <= proven - READ_BYTES - largest]
+            earlier = [
+                base
+                for position, base in batches.items()
+                if position <= proven - READ_BYTES - largest
+            ]
             assert max(earlier, default=0) <= len(expected) <= most
             assert (ranges[-1].window.start_offset if ranges else 0) <= len(found) <= most
         else:
@@ -201,14 +252,23 @@ def test_damage_ends_a_divided_scan_at_the_same_record(tmp_path: Path, rng: rand
     assert (failures > 0) == (what != "index")
 
 
-def test_a_read_from_the_offset_after_an_index_entry_begins_at_the_next_entry(tmp_path: Path, rng: random.Random) -> None:
+def test_a_read_from_the_offset_after_an_index_entry_begins_at_the_next_entry(
+    tmp_path: Path, rng: random.Random
+) -> None:
     """READER-7: not at the batch before, which is of no use to it."""
     with opened(tmp_path, **{"index.interval.bytes": 0}) as log:
         append(log, rng, 300)
         partition = log._engine.partition("t", 0)
         whole = partition.fetch(0, max_bytes=1 << 20, isolation="read_uncommitted")
-        positions = dict(zip(whole.batches["base_offset"].tolist(), whole.batches["position"].tolist(), strict=True))
-        for offset in list(positions)[2:]:  # the first batch has no entry, and so none is before the second one
+        positions = dict(
+            zip(
+                whole.batches["base_offset"].tolist(),
+                whole.batches["position"].tolist(),
+                strict=True,
+            )
+        )
+        # the first batch has no entry, and so none is before the second one
+        for offset in list(positions)[2:]:
             partition._reader.forget()
             fetched = partition.fetch(offset, max_bytes=1, isolation="read_uncommitted")
             assert fetched.position == positions[offset], offset

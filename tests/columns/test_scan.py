@@ -1,4 +1,6 @@
-"""Scans over a log in memory: bounds, pinning, columns, every consumer of Arrow data, failures in the middle of a stream."""
+"""Scans over a log in memory: bounds, pinning, columns, every consumer of Arrow data, failures in
+the middle of a stream.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,10 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fill(partition: FakePartition, count: int, per_batch: int = 7) -> None:
-    rows = [Row(b"v%d" % n, b"k%d" % n if n % 3 else None, [("h", b"%d" % n)] * (n % 2), 1000 * n) for n in range(count)]
+    rows = [
+        Row(b"v%d" % n, b"k%d" % n if n % 3 else None, [("h", b"%d" % n)] * (n % 2), 1000 * n)
+        for n in range(count)
+    ]
     for begin in range(0, count, per_batch):
         partition.append(rows[begin : begin + per_batch])
 
@@ -63,7 +68,10 @@ def places(scan: Scan) -> list[tuple[int, int]]:
     """Partition and offset of every row, the same by every way of reading."""
     by_record = [(record.partition, record.offset) for record in scan.records()]
     table = scan.to_arrow()
-    assert list(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True)) == by_record
+    assert (
+        list(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+        == by_record
+    )
     return by_record
 
 
@@ -79,10 +87,19 @@ def test_without_bounds_everything_comes_partition_by_partition(engine: FakeEngi
 
 
 def test_offsets_start_inclusive_end_exclusive(engine: FakeEngine) -> None:
-    assert places(scan_of(engine, "a", start_offset=10, end_offset=30)) == span(0, 10, 30) + span(1, 10, 25)
-    assert places(scan_of(engine, "a", start_offset={0: 35}, end_offset={1: 3})) == span(0, 35, 40) + span(1, 0, 3)
+    assert places(scan_of(engine, "a", start_offset=10, end_offset=30)) == span(0, 10, 30) + span(
+        1, 10, 25
+    )
+    assert places(scan_of(engine, "a", start_offset={0: 35}, end_offset={1: 3})) == span(
+        0, 35, 40
+    ) + span(1, 0, 3)
     assert places(scan_of(engine, "a", start_offset=10, end_offset=10)) == []
-    one = scan_of(engine, "a", start_offset={TopicPartition("a", 0): 38, ("a", 1): 23}, end_offset={TopicPartition("a", 0): 39})
+    one = scan_of(
+        engine,
+        "a",
+        start_offset={TopicPartition("a", 0): 38, ("a", 1): 23},
+        end_offset={TopicPartition("a", 0): 39},
+    )
     two = scan_of(engine, "a").narrowed(start_offset={0: 38, 1: 23}, end_offset={0: 39})
     assert places(one) == span(0, 38, 39) + span(1, 23, 25) == places(two)
 
@@ -109,7 +126,9 @@ def test_partitions(engine: FakeEngine) -> None:
 
 
 def test_times_filter_record_by_record(engine: FakeEngine) -> None:
-    assert places(scan_of(engine, "a", start_time=20_500, end_time=30_000)) == span(0, 21, 30) + span(1, 21, 25)
+    assert places(scan_of(engine, "a", start_time=20_500, end_time=30_000)) == span(
+        0, 21, 30
+    ) + span(1, 21, 25)
     assert places(scan_of(engine, "a", start_time=10**15)) == []
 
 
@@ -125,7 +144,9 @@ def test_times_out_of_order_are_all_found() -> None:
 def test_aware_datetimes_are_times(engine: FakeEngine) -> None:
     start = datetime(1970, 1, 1, 0, 0, 20, 500_000, tzinfo=UTC)
     end = datetime(1970, 1, 1, 1, 0, 30, tzinfo=timezone(timedelta(hours=1)))
-    assert places(scan_of(engine, "a", start_time=start, end_time=end)) == span(0, 21, 30) + span(1, 21, 25)
+    assert places(scan_of(engine, "a", start_time=start, end_time=end)) == span(0, 21, 30) + span(
+        1, 21, 25
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,7 +180,9 @@ def test_aware_datetimes_are_times(engine: FakeEngine) -> None:
         ({"isolation_level": "serializable"}, ConfigError),
     ],
 )
-def test_wrong_bounds_are_refused_when_the_scan_is_made(engine: FakeEngine, bounds: Any, error: type[Exception]) -> None:
+def test_wrong_bounds_are_refused_when_the_scan_is_made(
+    engine: FakeEngine, bounds: Any, error: type[Exception]
+) -> None:
     with pytest.raises(error):
         scan_of(engine, "a", **bounds)
 
@@ -167,9 +190,15 @@ def test_wrong_bounds_are_refused_when_the_scan_is_made(engine: FakeEngine, boun
 def test_narrowed_bounds_are_checked_but_may_cross(engine: FakeEngine) -> None:
     """A query with contradictory bounds is allowed, and returns nothing."""
     scan = scan_of(engine, "a", start_offset=20)
-    assert places(scan.narrowed(end_offset=10)) == [] == places(scan.narrowed(start_offset=30, end_offset=25))
+    assert (
+        places(scan.narrowed(end_offset=10))
+        == []
+        == places(scan.narrowed(start_offset=30, end_offset=25))
+    )
     for key in (5, TopicPartition("b", 0)):
-        with pytest.raises(UnknownTopicOrPartitionError, match="refers to a partition that is not read"):
+        with pytest.raises(
+            UnknownTopicOrPartitionError, match="refers to a partition that is not read"
+        ):
             scan.narrowed(start_offset={key: 1})  # type: ignore[dict-item]
 
 
@@ -179,7 +208,14 @@ def test_random_bounds_as_a_slow_filter(engine: FakeEngine, rng: random.Random) 
         first, last = sorted((rng.randrange(45), rng.randrange(45)))
         begin, end = sorted((rng.randrange(45_000), rng.randrange(45_000)))
         wanted = [(p, o) for p, o, t in everything if first <= o < last and begin <= t < end]
-        assert places(scan_of(engine, "a", start_offset=first, end_offset=last, start_time=begin, end_time=end)) == wanted
+        assert (
+            places(
+                scan_of(
+                    engine, "a", start_offset=first, end_offset=last, start_time=begin, end_time=end
+                )
+            )
+            == wanted
+        )
 
 
 # ---- pinning ---------------------------------------------------------------------------------------------------------
@@ -223,7 +259,10 @@ def test_a_log_that_ends_below_the_scan_is_an_error(engine: FakeEngine, few: boo
     """CHUNK-7: a scan never ends early without an error."""
     scan = scan_of(engine, "a", start_offset={0: 28} if few else None, partitions=0)
     engine.partition("a", 0).lose(35)
-    with pytest.raises(OffsetOutOfRangeError, match=r"a-0 ends before the last record of this scan.*offset 40.*found 35"):
+    with pytest.raises(
+        OffsetOutOfRangeError,
+        match=r"a-0 ends before the last record of this scan.*offset 40.*found 35",
+    ):
         list(scan.records())
     with pytest.raises(OffsetOutOfRangeError):
         scan.to_arrow()
@@ -258,7 +297,8 @@ def test_both_isolation_levels() -> None:
     partition.end(2, COMMIT)
     partition.append([b"open"], producer=3)
     committed = scan_of(engine, "a", isolation_level="read_committed")
-    assert committed.to_arrow()["value"].to_pylist() == [b"kept"] * 30  # `again` is open too: the stable offset is before it
+    # `again` is open too: the stable offset is before it
+    assert committed.to_arrow()["value"].to_pylist() == [b"kept"] * 30
     partition.end(1, COMMIT)
     committed = scan_of(engine, "a", isolation_level="read_committed")
     assert committed.to_arrow()["value"].to_pylist() == [b"kept"] * 30 + [b"again"]
@@ -279,7 +319,8 @@ def test_the_schema_is_the_one_of_the_api(engine: FakeEngine) -> None:
 def test_columns_come_in_the_order_asked_for(engine: FakeEngine) -> None:
     scan = scan_of(engine, "a", columns=["value", "offset"], end_offset=2, partitions=0)
     assert scan.to_arrow().to_pydict() == {"value": [b"v0", b"v1"], "offset": [0, 1]}
-    assert [record.key for record in scan.records()] == [None, b"k1"]  # records have all their fields
+    # records have all their fields
+    assert [record.key for record in scan.records()] == [None, b"k1"]
 
 
 @pytest.mark.parametrize("column", SCHEMA.names)
@@ -305,10 +346,14 @@ def test_pyarrow_and_duckdb_take_a_scan_as_it_is(engine: FakeEngine) -> None:
     scan = scan_of(engine, "a")
     total = sum(range(40)) + sum(range(25))
     assert pyarrow.compute.sum(pyarrow.table(scan)["offset"]).as_py() == total
-    assert duckdb.sql('select sum("offset"), count(*), min(topic) from scan').fetchall() == [(total, 65, "a")]
+    assert duckdb.sql('select sum("offset"), count(*), min(topic) from scan').fetchall() == [
+        (total, 65, "a")
+    ]
 
 
-def test_records_and_the_stream_need_no_pyarrow(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_and_the_stream_need_no_pyarrow(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = builtins.__import__
 
     def without(name: str, *rest: Any, **keywords: Any) -> Any:
@@ -336,7 +381,13 @@ def broken(engine: FakeEngine) -> None:
 
     def fetch(offset: int, **keywords: Any) -> Any:
         if offset >= 20:
-            raise CorruptRecordError("crc", path="00000000000000000000.log", position=777, expected="1a2b3c4d", found="00000000")
+            raise CorruptRecordError(
+                "crc",
+                path="00000000000000000000.log",
+                position=777,
+                expected="1a2b3c4d",
+                found="00000000",
+            )
         return real(offset, **keywords)
 
     partition.fetch = fetch  # type: ignore[method-assign]
@@ -355,7 +406,9 @@ def test_a_failure_in_the_middle_comes_behind_what_was_good(engine: FakeEngine) 
 
 
 @pytest.mark.parametrize(("package", "name"), [("pyarrow", "table"), ("polars", "DataFrame")])
-def test_a_failure_reaches_every_consumer_with_its_facts(engine: FakeEngine, package: str, name: str) -> None:
+def test_a_failure_reaches_every_consumer_with_its_facts(
+    engine: FakeEngine, package: str, name: str
+) -> None:
     consume = getattr(pytest.importorskip(package, reason=f"needs {package}"), name)
     broken(engine)
     with pytest.raises(Exception, match=r"(?s)at byte 777.*expected 1a2b3c4d, found 00000000"):
@@ -395,10 +448,15 @@ def test_pickling_is_refused_with_the_way_to_do_it(engine: FakeEngine) -> None:
 
 
 def test_it_says_what_it_is(engine: FakeEngine) -> None:
-    assert repr(scan_of(engine, "a", columns=["value"], partitions=0)) == "Scan('a', bounds={0: (0, 40)}, columns=['value'])"
+    assert (
+        repr(scan_of(engine, "a", columns=["value"], partitions=0))
+        == "Scan('a', bounds={0: (0, 40)}, columns=['value'])"
+    )
 
 
-def test_a_reading_reports_its_progress(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reading_reports_its_progress(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scan_room, "CHUNK_BYTES", 1)
     told: list[tuple[int, int]] = []
     bounds = ScanBounds(start_offset={0: 10}, columns=["value"])
@@ -408,7 +466,10 @@ def test_a_reading_reports_its_progress(engine: FakeEngine, monkeypatch: pytest.
     assert (first[0], first[-1]) == ((0, 55), (55, 55))
     assert first == sorted(first)
     assert len(first) > 4, "one report for each chunk"
-    assert [record.offset for record in scan.narrowed(partitions=0, end_offset=12).records()] == [10, 11]
+    assert [record.offset for record in scan.narrowed(partitions=0, end_offset=12).records()] == [
+        10,
+        11,
+    ]
     assert told[len(first) :] == [(0, 2), (2, 2), (2, 2)]
 
 

@@ -1,4 +1,6 @@
-"""A scan is of one topic: after a deletion and a creation under the same name it reads nothing, and raises (SCAN-1, SCAN-3)."""
+"""A scan is of one topic: after a deletion and a creation under the same name it reads nothing, and
+raises (SCAN-1, SCAN-3).
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def test_a_reading_of_a_recreated_topic_raises(log: Log, reading: str, records: 
     recreate(log)
     if records:
         send(log, records)
-    with pytest.raises(UnknownTopicOrPartitionError, match="topic t was deleted, and created again with another id") as raised:
+    with pytest.raises(
+        UnknownTopicOrPartitionError, match="topic t was deleted, and created again with another id"
+    ) as raised:
         READINGS[reading](scan)
     assert raised.value.expected == scan.topic_id
     assert raised.value.found == log.scan("t").topic_id
@@ -75,9 +79,12 @@ def test_a_deleted_topic_raises_as_before(log: Log) -> None:
         scan.head()
 
 
-def test_a_topic_that_is_created_again_between_two_lookups(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_is_created_again_between_two_lookups(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another thread may replace the open partitions after the lookup of the topic."""
-    scan, lookup = log.scan("t"), Engine.topic
+    scan = log.scan("t")
+    lookup = Engine.topic
 
     def stale(engine: Engine, name: str) -> Topic:
         found = lookup(engine, name)
@@ -100,7 +107,9 @@ def test_polars(log: Log) -> None:
     assert frame.collect().height == 10
     recreate(log)
     send(log, 50)
-    with pytest.raises((UnknownTopicOrPartitionError, polars.exceptions.ComputeError), match="created again"):
+    with pytest.raises(
+        (UnknownTopicOrPartitionError, polars.exceptions.ComputeError), match="created again"
+    ):
         frame.collect()
 
 

@@ -1,4 +1,6 @@
-"""Pieces of a scan: together they are the whole, they end between batches, and a lying index costs only evenness."""
+"""Pieces of a scan: together they are the whole, they end between batches, and a lying index costs
+only evenness.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from tests.support import random_log
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[embedlog.Log]:
-    """Topic `big`: batches of ten records of 100 bytes, an index entry every few of them, several segments."""
+    """Topic `big`: batches of ten records of 100 bytes, an index entry every few of them, several
+    segments.
+    """
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as made:
         made.create_topic("big", config={"segment.bytes": "60000"})
         with made.producer() as producer:
@@ -53,38 +57,54 @@ def test_pieces_are_of_about_the_size_asked_for_and_end_between_batches(log: emb
     assert check(log.scan("big", start_offset=995, end_offset=1005), 1 << 20) != []
 
 
-def test_pieces_of_random_scans_of_random_logs_are_the_whole(tmp_path: Path, rng: random.Random) -> None:
+def test_pieces_of_random_scans_of_random_logs_are_the_whole(
+    tmp_path: Path, rng: random.Random
+) -> None:
     topics = random_log.write(tmp_path / "log", rng)
     with embedlog.open(tmp_path / "log", read_only=True) as log:
         for topic in topics:
             for _ in range(6):
                 first, last = sorted(rng.randrange(200) for _ in range(2))
-                start, end = rng.choice([None, first]), rng.choice([None, last])
+                start = rng.choice([None, first])
+                end = rng.choice([None, last])
                 scan = log.scan(topic, start_offset=start, end_offset=end)
                 found = []
                 for piece in check(scan, rng.choice([1, 500, 3000, 20_000])):
                     part = log.scan(
-                        topic, partitions=piece.partition, start_offset=piece.start_offset, end_offset=piece.end_offset
+                        topic,
+                        partitions=piece.partition,
+                        start_offset=piece.start_offset,
+                        end_offset=piece.end_offset,
                     )
                     found += [(record.partition, record.offset) for record in part.records()]
                 assert found == [(record.partition, record.offset) for record in scan.records()]
 
 
 @pytest.mark.parametrize("damage", ["gone", "short", "zeros", "noise", "backwards"])
-def test_a_lying_index_costs_no_row(log: embedlog.Log, tmp_path: Path, rng: random.Random, damage: str) -> None:
+def test_a_lying_index_costs_no_row(
+    log: embedlog.Log, tmp_path: Path, rng: random.Random, damage: str
+) -> None:
     log.backup(tmp_path / "copy")
     for path in (tmp_path / "copy" / "big-0").glob("*.index"):
         raw = path.read_bytes()
         entries = [raw[at : at + 8] for at in range(0, len(raw), 8)]
-        noise, backwards = rng.randbytes(len(raw)), b"".join(entries[::-1])
-        damages = {"short": raw[:-13], "zeros": bytes(len(raw)), "noise": noise, "backwards": backwards}
+        noise = rng.randbytes(len(raw))
+        backwards = b"".join(entries[::-1])
+        damages = {
+            "short": raw[:-13],
+            "zeros": bytes(len(raw)),
+            "noise": noise,
+            "backwards": backwards,
+        }
         path.unlink() if damage == "gone" else path.write_bytes(damages[damage])
     with embedlog.open(tmp_path / "copy", read_only=True) as reader:
         pieces = check(reader.scan("big"), 20_000)
         rows = [
             record.offset
             for piece in pieces
-            for record in reader.scan("big", start_offset=piece.start_offset, end_offset=piece.end_offset).records()
+            for record in reader.scan(
+                "big", start_offset=piece.start_offset, end_offset=piece.end_offset
+            ).records()
         ]
     assert rows == list(range(2000))
 

@@ -99,7 +99,9 @@ def rack_seen(world: World) -> object:
     """The arguments that an assignor gets for its one member."""
     racks: list[object] = []
 
-    def mine(members: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, list[TopicPartition]]:
+    def mine(
+        members: Mapping[str, Any], counts: Mapping[str, int]
+    ) -> dict[str, list[TopicPartition]]:
         racks.extend(member.rack for member in members.values())
         return {member_id: [T0] for member_id in members}
 
@@ -123,7 +125,9 @@ def committed_by_the_next_poll(world: World) -> int | None:
 
 
 def hurries_behind_a_failure(world: World) -> bool:
-    """Whether an automatic commit that failed of something that passes is tried again within a minute."""
+    """Whether an automatic commit that failed of something that passes is tried again within a
+    minute.
+    """
     attendance = joined(world, auto_commit_interval_ms=2**31 - 1)._group
     attendance._auto_done({}, RetriableCommitFailedError("held"))
     return float(attendance._auto.due_at) - time.monotonic() < 60
@@ -131,7 +135,8 @@ def hurries_behind_a_failure(world: World) -> bool:
 
 def waits_for_the_groups_lock(world: World) -> str | None:
     ten(world)
-    member, other = assigned(world, group_id="g"), world.open()
+    member = assigned(world, group_id="g")
+    other = world.open()
     member.commit({T0: 1})
     number = world.log._engine.groups.topic.partition_of("g")
     with ThreadPoolExecutor() as pool:
@@ -189,7 +194,9 @@ def position(world: World) -> int:
 
 
 def forgets(**options: Any) -> Callable[[World], tuple[bool, bool]]:
-    """Whether maxima of the consumer and of a partition are forgotten after the time of some short windows."""
+    """Whether maxima of the consumer and of a partition are forgotten after the time of some short
+    windows.
+    """
 
     def experiment(world: World) -> tuple[bool, bool]:
         ten(world)
@@ -210,24 +217,31 @@ TABLE: dict[str, Effect] = {
     "group_id": Seen(commits, [(None, "InvalidGroupIdError"), ("g", None)]),
     "group_instance_id": Seen(group_of("instance_id"), [(None, None), ("i", "i")]),
     "group_protocol": Seen(refused, [("classic", None), ("consumer", "ConfigError")]),
-    "partition_assignment_strategy": Seen(group_of("assignor"), [(("range",), "range"), (("roundrobin",), "roundrobin")]),
-    "session_timeout_ms": Seen(lambda world: name_of(lambda: joined(world)), [(10_000, None), (5_000, "ConfigError")]),
+    "partition_assignment_strategy": Seen(
+        group_of("assignor"), [(("range",), "range"), (("roundrobin",), "roundrobin")]
+    ),
+    "session_timeout_ms": Seen(
+        lambda world: name_of(lambda: joined(world)), [(10_000, None), (5_000, "ConfigError")]
+    ),
     "heartbeat_interval_ms": Elsewhere(
         "storage/test_heartbeats.py::test_whoever_runs_beats_until_the_end",
         "a thread of the core writes heartbeats; its times are tested there",
     ),
     "max_poll_interval_ms": Elsewhere(
-        "consumer/test_groups.py::test_a_member_that_stops_polling_leaves_and_comes_again", "it takes a process that hangs"
+        "consumer/test_groups.py::test_a_member_that_stops_polling_leaves_and_comes_again",
+        "it takes a process that hangs",
     ),
     "max_poll_records": Seen(polled, [(500, 10), (3, 3)]),
     "enable_auto_commit": Seen(committed_by_the_end, [(True, 10), (False, None)]),
     "auto_commit_interval_ms": Seen(committed_by_the_next_poll, [(0, 10), (HOUR_MS, None)]),
     "auto_offset_reset": Seen(position, [("earliest", 0), ("latest", 10)]),
     "fetch_min_bytes": Elsewhere(
-        "semantics/test_consumer.py::test_configuration_fetch_min_bytes_and_fetch_max_wait_hold_a_fetch_back", "waits are counted"
+        "semantics/test_consumer.py::test_configuration_fetch_min_bytes_and_fetch_max_wait_hold_a_fetch_back",
+        "waits are counted",
     ),
     "fetch_max_wait_ms": Elsewhere(
-        "semantics/test_consumer.py::test_configuration_fetch_min_bytes_and_fetch_max_wait_hold_a_fetch_back", "waits are counted"
+        "semantics/test_consumer.py::test_configuration_fetch_min_bytes_and_fetch_max_wait_hold_a_fetch_back",
+        "waits are counted",
     ),
     "poll_spin_us": Elsewhere(
         "consumer/test_waiter.py::test_a_spinning_poll_does_not_sleep_and_ends_at_its_timeout",
@@ -239,12 +253,20 @@ TABLE: dict[str, Effect] = {
     "isolation_level": Seen(committed_seen, [("read_uncommitted", 1), ("read_committed", 0)]),
     "exclude_internal_topics": Seen(internal_followed, [(True, False), (False, True)]),
     "allow_auto_create_topics": Seen(refused, [(False, None), (True, "ConfigError")]),
-    "default_api_timeout_ms": Seen(waits_for_the_groups_lock, [(1, "LockTimeoutError"), (60_000, None)]),
+    "default_api_timeout_ms": Seen(
+        waits_for_the_groups_lock, [(1, "LockTimeoutError"), (60_000, None)]
+    ),
     "consumer_timeout_ms": Seen(loops, [(None, "WakeupError"), (1, None)]),
     "interceptor_classes": Seen(consumed, [((), WHOLE), ((First,), WHOLE[:1])]),
-    "key_deserializer": Seen(consumed, [(None, WHOLE), (twice, [(b"keykey", value) for _, value in WHOLE])]),
-    "value_deserializer": Seen(consumed, [(None, WHOLE), (twice, [(key, value * 2) for key, value in WHOLE])]),
-    "metrics_num_samples": Seen(forgets(metrics_sample_window_ms=50), [(1000, (False, False)), (1, (True, True))]),
+    "key_deserializer": Seen(
+        consumed, [(None, WHOLE), (twice, [(b"keykey", value) for _, value in WHOLE])]
+    ),
+    "value_deserializer": Seen(
+        consumed, [(None, WHOLE), (twice, [(key, value * 2) for key, value in WHOLE])]
+    ),
+    "metrics_num_samples": Seen(
+        forgets(metrics_sample_window_ms=50), [(1000, (False, False)), (1, (True, True))]
+    ),
     "metrics_sample_window_ms": Seen(forgets(), [(HOUR_MS, (False, False)), (1, (True, True))]),
     "metadata_max_age_ms": Elsewhere(
         "semantics/test_consumer.py::test_configuration_metadata_max_age_bounds_how_late_a_partition_is_noticed",

@@ -1,4 +1,6 @@
-"""Every setting of a log directory has an effect: one experiment for each name that is no default of topics."""
+"""Every setting of a log directory has an effect: one experiment for each name that is no default
+of topics.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,16 @@ from embedlog import OffsetAndMetadata, TopicPartition
 from embedlog._native import system
 from embedlog.config.topic import LogConfig
 from embedlog.storage import locks
-from tests.support.option_effects import OLD_MS, Effect, Elsewhere, Seen, World, check, keys_of, name_of
+from tests.support.option_effects import (
+    OLD_MS,
+    Effect,
+    Elsewhere,
+    Seen,
+    World,
+    check,
+    keys_of,
+    name_of,
+)
 from tests.support.set_effects import (
     added,
     copied_by_due_rounds,
@@ -31,7 +42,8 @@ from tests.support.set_effects import (
 )
 from tests.support.transactional_producers import Writer, begun, state_of
 
-HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+HOUR_MS = 3_600_000
+DAY_MS = 86_400_000
 T0 = TopicPartition("t", 0)
 
 
@@ -76,7 +88,9 @@ def rolled(world: World) -> int:
 
 
 def rolled_with_jitter(world: World) -> int:
-    """The second record rolls in any case; the third does unless less than 5 ms were taken off an hour: once in 10^6."""
+    """The second record rolls in any case; the third does unless less than 5 ms were taken off an
+    hour: once in 10^6.
+    """
     world.log = world.open(log_roll_hours=1)
     world.topic()
     for time_ms in (OLD_MS, OLD_MS + DAY_MS, OLD_MS + DAY_MS + HOUR_MS - 5):
@@ -140,7 +154,9 @@ def opens(world: World) -> str | None:
 
 
 def deleted_when_due(world: World) -> bool:
-    world.log = world.open(**({} if "log.initial.task.delay.ms" in world.setting else {"log_initial_task_delay_ms": 0}))
+    world.log = world.open(
+        **({} if "log.initial.task.delay.ms" in world.setting else {"log_initial_task_delay_ms": 0})
+    )
     world.topic(retention_ms=1000)
     assert world.send(b"x", time_ms=OLD_MS) is None
     return rounds(world, lambda: log_start(world) == 1)
@@ -163,7 +179,9 @@ def synced_a_little_early(world: World) -> int:
 def checkpointed(world: World) -> bool:
     world.topic()
     assert world.send(b"x") is None
-    return rounds(world, lambda: (Path(world.log.path) / "recovery-point-offset-checkpoint").exists())
+    return rounds(
+        world, lambda: (Path(world.log.path) / "recovery-point-offset-checkpoint").exists()
+    )
 
 
 def producers_known(world: World) -> int:
@@ -223,7 +241,9 @@ def aborted_when_due(world: World) -> bool:
 def session(timeout_ms: int) -> Callable[[World], str | None]:
     def observe(world: World) -> str | None:
         world.topic()
-        member = world.consumer("t", group_id="g", session_timeout_ms=timeout_ms, heartbeat_interval_ms=1000)
+        member = world.consumer(
+            "t", group_id="g", session_timeout_ms=timeout_ms, heartbeat_interval_ms=1000
+        )
         return name_of(lambda: member.poll(0))
 
     return observe
@@ -244,7 +264,9 @@ def assigned_at_once(world: World) -> bool:
 
 
 def waits_for_a_lock(world: World) -> str | None:
-    """A second handle, to the locks another process, changes topics while the first one holds their lock."""
+    """A second handle, to the locks another process, changes topics while the first one holds their
+    lock.
+    """
     world.topic()
     other = world.open()
     waiting = threading.Event()
@@ -290,7 +312,10 @@ def descriptors(world: World) -> bool:
     with world.log.producer() as producer:
         for number in range(40):
             producer.send("t", b"x", partition=number).result(60)
-        return sum(bool(world.log._engine.partition("t", number)._writer.fds) for number in range(40)) > 10
+        return (
+            sum(bool(world.log._engine.partition("t", number)._writer.fds) for number in range(40))
+            > 10
+        )
 
 
 def linked(world: World) -> str | None:
@@ -329,11 +354,17 @@ TABLE: dict[str, Effect] = {
     "replica_fetch_wait_max_ms": Seen(copied_by_due_rounds, [(1, 2), (HOUR_MS, 1)]),
     "leader_replication_throttled_rate": Seen(added("leader"), [(None, 2), (1, 1)]),
     "follower_replication_throttled_rate": Seen(added("follower"), [(None, 2), (1, 1)]),
-    "replica_selector_class": Seen(read_node, [("LeaderSelector", 1), ("RackAwareReplicaSelector", 2)]),
+    "replica_selector_class": Seen(
+        read_node, [("LeaderSelector", 1), ("RackAwareReplicaSelector", 2)]
+    ),
     "auto_leader_rebalance_enable": Seen(returned_by_hand, [(True, True), (False, False)]),
     "leader_imbalance_per_broker_percentage": Seen(returned_by_hand, [(10, True), (100, False)]),
-    "leader_imbalance_check_interval_seconds": Seen(returned_when_due, [(1, True), (HOUR_MS, False)]),
-    "transaction_state_log_replication_factor": Seen(transaction_copies, [(3, (3, "2")), (1, (1, "1")), (9, (3, "2"))]),
+    "leader_imbalance_check_interval_seconds": Seen(
+        returned_when_due, [(1, True), (HOUR_MS, False)]
+    ),
+    "transaction_state_log_replication_factor": Seen(
+        transaction_copies, [(3, (3, "2")), (1, (1, "1")), (9, (3, "2"))]
+    ),
     "transaction_state_log_min_isr": Seen(transaction_copies, [(2, (3, "2")), (1, (3, "1"))]),
     "offsets_topic_replication_factor": Seen(offset_copies, [(3, (3, "2")), (2, (2, "1"))]),
     "auto_create_topics_enable": Seen(opens, [(False, None), (True, "ConfigError")]),
@@ -343,28 +374,41 @@ TABLE: dict[str, Effect] = {
     "log_flush_offset_checkpoint_interval_ms": Seen(checkpointed, [(1, True), (HOUR_MS, False)]),
     "producer_id_expiration_ms": Seen(producers_known, [(2**31 - 1, 1), (1, 0)]),
     "transaction_max_timeout_ms": Elsewhere(
-        "coordination/test_transactions.py::test_the_longest_timeout_is_the_logs", "it limits the timeout of an owner"
+        "coordination/test_transactions.py::test_the_longest_timeout_is_the_logs",
+        "it limits the timeout of an owner",
     ),
     "transactional_id_expiration_ms": Seen(transactional_id, [(DAY_MS, True), (1, False)]),
-    "transaction_abort_timed_out_transaction_cleanup_interval_ms": Seen(aborted_when_due, [(1, True), (HOUR_MS, False)]),
+    "transaction_abort_timed_out_transaction_cleanup_interval_ms": Seen(
+        aborted_when_due, [(1, True), (HOUR_MS, False)]
+    ),
     "transaction_remove_expired_transaction_cleanup_interval_ms": Seen(
         transactional_id_when_due, [(1, True), (2**31 - 1, False)]
     ),
-    "transaction_state_log_num_partitions": Seen(partitions_of("__transaction_state", transaction), [(1, 1), (3, 3)]),
-    "transaction_state_log_segment_bytes": Seen(
-        segment_bytes_of("__transaction_state", transaction), [(1 << 20, "1048576"), (1 << 21, "2097152")]
+    "transaction_state_log_num_partitions": Seen(
+        partitions_of("__transaction_state", transaction), [(1, 1), (3, 3)]
     ),
-    "offsets_topic_num_partitions": Seen(partitions_of("__consumer_offsets", commit), [(1, 1), (3, 3)]),
+    "transaction_state_log_segment_bytes": Seen(
+        segment_bytes_of("__transaction_state", transaction),
+        [(1 << 20, "1048576"), (1 << 21, "2097152")],
+    ),
+    "offsets_topic_num_partitions": Seen(
+        partitions_of("__consumer_offsets", commit), [(1, 1), (3, 3)]
+    ),
     "offsets_topic_segment_bytes": Seen(
         segment_bytes_of("__consumer_offsets", commit), [(1 << 20, "1048576"), (1 << 21, "2097152")]
     ),
     "offsets_retention_minutes": Seen(offsets_kept, [(10_080, True), (1, False)]),
-    "offsets_retention_check_interval_ms": Seen(offsets_forgotten_when_due, [(1, True), (HOUR_MS, False)]),
+    "offsets_retention_check_interval_ms": Seen(
+        offsets_forgotten_when_due, [(1, True), (HOUR_MS, False)]
+    ),
     "offset_metadata_max_bytes": Seen(
-        lambda world: name_of(lambda: commit(world, "a note")), [(4096, None), (3, "RecordTooLargeError")]
+        lambda world: name_of(lambda: commit(world, "a note")),
+        [(4096, None), (3, "RecordTooLargeError")],
     ),
     "group_min_session_timeout_ms": Seen(session(10_000), [(6000, None), (20_000, "ConfigError")]),
-    "group_max_session_timeout_ms": Seen(session(30_000), [(60_000, None), (20_000, "ConfigError")]),
+    "group_max_session_timeout_ms": Seen(
+        session(30_000), [(60_000, None), (20_000, "ConfigError")]
+    ),
     "group_max_size": Seen(second_member, [(2, None), (1, "GroupSizeError")]),
     "group_initial_rebalance_delay_ms": Seen(assigned_at_once, [(0, True), (HOUR_MS, False)]),
     "lock_timeout_ms": Seen(waits_for_a_lock, [(1, "LockTimeoutError"), (60_000, None)]),

@@ -19,7 +19,17 @@ from embedlog.partition.partition import Partition
 from embedlog.partitioners import partition_of
 from embedlog.producer.sender import Sender
 from tests.faults.harness.processes import until
-from tests.support.option_effects import Differ, Effect, Elsewhere, Seen, World, check, error_name, keys_of, name_of
+from tests.support.option_effects import (
+    Differ,
+    Effect,
+    Elsewhere,
+    Seen,
+    World,
+    check,
+    error_name,
+    keys_of,
+    name_of,
+)
 
 HOUR_MS = 3_600_000
 WORDS = b" ".join(b"word %d" % number for number in random.Random(1).choices(range(50), k=4000))
@@ -35,7 +45,9 @@ def acknowledged(world: World) -> tuple[int, str | None]:
     world.topic()
     world.log.create_topic("two", config={"min.insync.replicas": 2})
     producer = world.producer()
-    return producer.send("t", b"x").result(60).offset, error_name(producer.send("two", b"x").exception(60))
+    return producer.send("t", b"x").result(60).offset, error_name(
+        producer.send("two", b"x").exception(60)
+    )
 
 
 def is_stamped(world: World) -> bool:
@@ -64,7 +76,8 @@ def batches(world: World) -> int:
 def order_of_two(world: World) -> list[bytes]:
     """A record that is sent first, and one of another producer that does not linger."""
     world.topic()
-    lingering, other = world.producer(delivery_timeout_ms=2**31 - 1), world.log.producer(linger_ms=0)
+    lingering = world.producer(delivery_timeout_ms=2**31 - 1)
+    other = world.log.producer(linger_ms=0)
     lingering.send("t", b"first")
     deadline = time.monotonic() + 60
     while world.value == 0 and not world.partition.bounds().log_end:
@@ -76,9 +89,12 @@ def order_of_two(world: World) -> list[bytes]:
 
 
 def waits_for_memory(world: World) -> str | None:
-    """The thread is delayed in an append while its memory is full; a send with a long deadline continues."""
+    """The thread is delayed in an append while its memory is full; a send with a long deadline
+    continues.
+    """
     world.topic()
-    taken, go = threading.Event(), threading.Event()
+    taken = threading.Event()
+    go = threading.Event()
     append = Partition.append
 
     def held(partition: Partition, *arguments: Any, **facts: Any) -> Any:
@@ -102,9 +118,13 @@ def waits_for_memory(world: World) -> str | None:
 
 @contextmanager
 def failing(times: int) -> Iterator[list[float]]:
-    """So many attempts to append fail of something that passes; gives the pauses that the producers make."""
-    left, pauses = [times], []
-    append, pause_s = Partition.append, Sender._pause_s
+    """So many attempts to append fail of something that passes; gives the pauses that the producers
+    make.
+    """
+    left = [times]
+    pauses = []
+    append = Partition.append
+    pause_s = Sender._pause_s
 
     def fails(partition: Partition, *arguments: Any, **facts: Any) -> Any:
         left[0] -= 1
@@ -145,7 +165,8 @@ def pause_after(times: int, **options: Any) -> Callable[[World], bool]:
 
 def waits_for_the_append_lock(world: World) -> str | None:
     world.topic()
-    other, producer = world.open(), world.producer(retries=0, linger_ms=0)
+    other = world.open()
+    producer = world.producer(retries=0, linger_ms=0)
     with other._engine.partition("t", 0).exclusive():
         future = producer.send("t", b"x")
         if world.value < 1000:
@@ -228,20 +249,31 @@ class Changing:
 
 
 TABLE: dict[str, Effect] = {
-    "client_id": Seen(lambda world: "mine" in repr(world.producer()), [("mine", True), (None, False)]),
-    "acks": Seen(acknowledged, [("all", (0, "NotEnoughReplicasError")), ("1", (0, None)), ("0", (-1, None))]),
+    "client_id": Seen(
+        lambda world: "mine" in repr(world.producer()), [("mine", True), (None, False)]
+    ),
+    "acks": Seen(
+        acknowledged, [("all", (0, "NotEnoughReplicasError")), ("1", (0, None)), ("0", (-1, None))]
+    ),
     "enable_idempotence": Seen(is_stamped, [(True, True), (False, False)]),
-    "transactional_id": Seen(begins_transactions, [(None, "InvalidTransactionStateError"), ("id", None)]),
-    "transaction_timeout_ms": Seen(begins_long_transactions, [(60_000, None), (900_001, "ConfigError")]),
+    "transactional_id": Seen(
+        begins_transactions, [(None, "InvalidTransactionStateError"), ("id", None)]
+    ),
+    "transaction_timeout_ms": Seen(
+        begins_long_transactions, [(60_000, None), (900_001, "ConfigError")]
+    ),
     "batch_size": Seen(batches, [(16_384, 1), (0, 3)]),
     "linger_ms": Seen(order_of_two, [(0, [b"first", b"second"]), (HOUR_MS, [b"second", b"first"])]),
     "buffer_memory": Seen(sent, [(1 << 20, None), (100, "RecordTooLargeError")]),
     "max_block_ms": Seen(waits_for_memory, [(1, "BufferExhaustedError"), (60_000, None)]),
     "max_request_size": Seen(sent, [(1 << 20, None), (100, "RecordTooLargeError")]),
     "delivery_timeout_ms": Seen(
-        behind_failures(4, retry_backoff_ms=40, request_timeout_ms=10), [(60, "DeadlineError"), (120_000, None)]
+        behind_failures(4, retry_backoff_ms=40, request_timeout_ms=10),
+        [(60, "DeadlineError"), (120_000, None)],
     ),
-    "request_timeout_ms": Seen(waits_for_the_append_lock, [(20, "LockTimeoutError"), (30_000, None)]),
+    "request_timeout_ms": Seen(
+        waits_for_the_append_lock, [(20, "LockTimeoutError"), (30_000, None)]
+    ),
     "retries": Seen(behind_failures(2, retry_backoff_ms=1), [(1, "LockTimeoutError"), (2, None)]),
     "retry_backoff_ms": Seen(pause_after(1), [(100, True), (1, False)]),
     "retry_backoff_max_ms": Seen(pause_after(3, retry_backoff_ms=20), [(1000, True), (20, False)]),
@@ -250,21 +282,30 @@ TABLE: dict[str, Effect] = {
     "compression_gzip_level": Differ(stored_bytes("gzip"), (1, 9)),
     "compression_lz4_level": Differ(stored_bytes("lz4"), (1, 17)),
     "compression_zstd_level": Differ(stored_bytes("zstd"), (1, 19)),
-    "partitioner": Seen(chosen, [(None, partition_of(b"k", 3)), (last, (partition_of(b"k", 3) + 1) % 3)]),
+    "partitioner": Seen(
+        chosen, [(None, partition_of(b"k", 3)), (last, (partition_of(b"k", 3) + 1) % 3)]
+    ),
     "partitioner_ignore_keys": Seen(spread, [(False, True), (True, False)]),
     "partitioner_adaptive_partitioning_enable": Elsewhere(
-        "producer/test_router.py::test_the_draw_is_uniform_where_queues_say_nothing", "it is about the odds of many draws"
+        "producer/test_router.py::test_the_draw_is_uniform_where_queues_say_nothing",
+        "it is about the odds of many draws",
     ),
     "partitioner_availability_timeout_ms": Elsewhere(
         "producer/test_router.py::test_a_partition_that_is_not_written_to_any_more_gets_nothing_new",
         "it is about the odds of many draws",
     ),
-    "metrics_num_samples": Seen(forgets("batch-size-max", metrics_sample_window_ms=50), [(1000, False), (1, True)]),
+    "metrics_num_samples": Seen(
+        forgets("batch-size-max", metrics_sample_window_ms=50), [(1000, False), (1, True)]
+    ),
     "metrics_sample_window_ms": Seen(forgets("batch-size-max"), [(HOUR_MS, False), (1, True)]),
     "on_delivery_error": Seen(flush_behind_a_loss, [("raise", "DeliveryError"), ("log", None)]),
-    "interceptor_classes": Seen(stored, [((), (b"key", b"value")), ((Changing,), (b"key", b"changed"))]),
+    "interceptor_classes": Seen(
+        stored, [((), (b"key", b"value")), ((Changing,), (b"key", b"changed"))]
+    ),
     "key_serializer": Seen(stored, [(None, (b"key", b"value")), (twice, (b"keykey", b"value"))]),
-    "value_serializer": Seen(stored, [(None, (b"key", b"value")), (twice, (b"key", b"valuevalue"))]),
+    "value_serializer": Seen(
+        stored, [(None, (b"key", b"value")), (twice, (b"key", b"valuevalue"))]
+    ),
 }
 
 

@@ -1,4 +1,6 @@
-"""Every setting of a topic has an effect, set for the topic or as the log's default: one experiment for each name."""
+"""Every setting of a topic has an effect, set for the topic or as the log's default: one experiment
+for each name.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ import pytest
 from embedlog._native import system
 from embedlog.config.options import options_of, underscored
 from embedlog.config.topic import LogConfig, TopicConfig
-from tests.support.option_effects import OLD_MS, Differ, Effect, Elsewhere, Seen, World, check, keys_of
+from tests.support.option_effects import (
+    OLD_MS,
+    Differ,
+    Effect,
+    Elsewhere,
+    Seen,
+    World,
+    check,
+    keys_of,
+)
 from tests.support.throttled_copies import joined_in_a_round
 
 DAY_MS = 86_400_000
@@ -21,18 +32,24 @@ WORDS = b" ".join(b"word %d" % number for number in random.Random(1).choices(ran
 
 
 def two_segments(world: World, **config: Any) -> None:
-    """Two records of 1970 with one key, each in a segment of its own, the second one sealed by a third."""
+    """Two records of 1970 with one key, each in a segment of its own, the second one sealed by a
+    third.
+    """
     world.topic(segment_bytes=200, **config)
     assert world.send(b"a" * 100, b"b" * 100, time_ms=OLD_MS) is None
     assert world.send(b"c" * 100) is None
 
 
-def sent(*values: bytes | None, key: bytes | None = b"k", after_ms: int | None = None, **config: Any) -> Any:
+def sent(
+    *values: bytes | None, key: bytes | None = b"k", after_ms: int | None = None, **config: Any
+) -> Any:
     """The result of a record."""
 
     def observe(world: World) -> object:
         world.topic(**config)
-        time_ms = None if after_ms is None else OLD_MS if after_ms < 0 else system.wall_ms() + after_ms
+        time_ms = (
+            None if after_ms is None else OLD_MS if after_ms < 0 else system.wall_ms() + after_ms
+        )
         return world.send(*(values or (b"x" * 200,)), key=key, time_ms=time_ms)
 
     return observe
@@ -120,7 +137,9 @@ def compacted(**config: Any) -> Any:
 
 
 def tombstones(world: World) -> int:
-    """The number of tombstones after two compactions: the first one sets the time until which they stay."""
+    """The number of tombstones after two compactions: the first one sets the time until which they
+    stay.
+    """
     world.topic(segment_bytes=200, cleanup_policy="compact", min_cleanable_dirty_ratio=0)
     assert world.send(b"a" * 100, None, time_ms=OLD_MS) is None
     for key in (b"l", b"m"):
@@ -131,7 +150,9 @@ def tombstones(world: World) -> int:
 
 def added(side: str) -> Callable[[World], int]:
     def observe(world: World) -> int:
-        return joined_in_a_round(world.path, {f"{side}.replication.throttled.rate": 1}, world.setting)
+        return joined_in_a_round(
+            world.path, {f"{side}.replication.throttled.rate": 1}, world.setting
+        )
 
     return observe
 
@@ -142,27 +163,41 @@ TABLE: dict[str, Effect] = {
     "retention_bytes": Seen(log_start, [(-1, 0), (300, 1)]),
     "segment_bytes": Seen(segments(1, 2, 3), [(1 << 30, 1), (200, 3)]),
     "segment_ms": Seen(segments(OLD_MS, OLD_MS + 2000), [(7 * DAY_MS, 1), (1000, 2)]),
-    # The second record rolls in any case. The jitter of the new segment is below 5 ms of its hour once in 10^6
+    # The second record rolls in any case. The jitter of the new segment is below 5 ms of its hour
+    # once in 10^6
     "segment_jitter_ms": Seen(
-        segments(OLD_MS, OLD_MS + DAY_MS, OLD_MS + DAY_MS + 3_600_000 - 5, segment_ms=3_600_000), [(0, 2), (3_600_000, 3)]
+        segments(OLD_MS, OLD_MS + DAY_MS, OLD_MS + DAY_MS + 3_600_000 - 5, segment_ms=3_600_000),
+        [(0, 2), (3_600_000, 3)],
     ),
-    "segment_index_bytes": Seen(segments(*range(1, 9), index_interval_bytes=0), [(10 << 20, 1), (36, 3)]),
+    "segment_index_bytes": Seen(
+        segments(*range(1, 9), index_interval_bytes=0), [(10 << 20, 1), (36, 3)]
+    ),
     "index_interval_bytes": Seen(index_entries, [(4096, False), (0, True)]),
     "preallocate": Seen(allocated, [(False, False), (True, True)]),
     "max_message_bytes": Seen(sent(), [(1_048_588, None), (100, "RecordTooLargeError")]),
-    "max_decompressed_message_bytes": Seen(sent(compression_type="zstd"), [(2**31 - 9, None), (100, "InvalidRecordError")]),
+    "max_decompressed_message_bytes": Seen(
+        sent(compression_type="zstd"), [(2**31 - 9, None), (100, "InvalidRecordError")]
+    ),
     "compression_type": Seen(codec, [("producer", 0), ("gzip", 1), ("zstd", 4)]),
     "compression_gzip_level": Differ(stored_bytes("gzip"), (1, 9)),
     "compression_lz4_level": Differ(stored_bytes("lz4"), (1, 17)),
     "compression_zstd_level": Differ(stored_bytes("zstd"), (1, 19)),
     "message_timestamp_type": Seen(timestamp_type, [("CreateTime", 0), ("LogAppendTime", 1)]),
-    "message_timestamp_before_max_ms": Seen(sent(after_ms=-1), [(NEVER, None), (1000, "InvalidTimestampError")]),
-    "message_timestamp_after_max_ms": Seen(sent(after_ms=7_200_000), [(3_600_000, "InvalidTimestampError"), (NEVER, None)]),
+    "message_timestamp_before_max_ms": Seen(
+        sent(after_ms=-1), [(NEVER, None), (1000, "InvalidTimestampError")]
+    ),
+    "message_timestamp_after_max_ms": Seen(
+        sent(after_ms=7_200_000), [(3_600_000, "InvalidTimestampError"), (NEVER, None)]
+    ),
     "flush_messages": Seen(durable, [(NEVER, 0), (1, 1)]),
     "flush_ms": Seen(durable_behind_a_round, [(NEVER, 0), (0, 1)]),
     "file_delete_delay_ms": Seen(deleted_files, [(DAY_MS, True), (0, False)]),
-    "leader_replication_throttled_replicas": Seen(added("leader"), [("none", 2), ("*", 1), ("0:1", 1), ("0:2", 2)]),
-    "follower_replication_throttled_replicas": Seen(added("follower"), [("none", 2), ("*", 1), ("0:1", 2), ("0:2", 1)]),
+    "leader_replication_throttled_replicas": Seen(
+        added("leader"), [("none", 2), ("*", 1), ("0:1", 1), ("0:2", 2)]
+    ),
+    "follower_replication_throttled_replicas": Seen(
+        added("follower"), [("none", 2), ("*", 1), ("0:1", 2), ("0:2", 1)]
+    ),
     "min_insync_replicas": Seen(sent(), [(1, None), (2, "NotEnoughReplicasError")]),
     "unclean_leader_election_enable": Elsewhere(
         "replica_set/test_election_policies.py::test_the_setting_elects_a_replica_outside_the_isr_with_a_warning",
@@ -186,5 +221,7 @@ def test_a_setting_of_a_topic_has_an_effect(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", TWINS)
-def test_a_default_of_all_topics_has_the_effect_of_the_topics_own(name: str, tmp_path: Path) -> None:
+def test_a_default_of_all_topics_has_the_effect_of_the_topics_own(
+    name: str, tmp_path: Path
+) -> None:
     check(TABLE[underscored(options_of(LogConfig)[name].topic_option)], (LogConfig, name), tmp_path)

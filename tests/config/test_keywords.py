@@ -38,7 +38,9 @@ log.close()
 """
 
 
-@pytest.mark.parametrize("verb", ["scan", "producer", "consumer", "async_producer", "describe_group"])
+@pytest.mark.parametrize(
+    "verb", ["scan", "producer", "consumer", "async_producer", "describe_group"]
+)
 def test_a_late_import_without_a_descriptor_is_a_storage_error(tmp_path: Path, verb: str) -> None:
     program = [sys.executable, "-c", PROGRAM, str(tmp_path / "log"), verb]
     answer = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)

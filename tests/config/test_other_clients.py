@@ -1,4 +1,6 @@
-"""Programs of other clients: a name that means the same is an alias, another name or value gets the right call in its error."""
+"""Programs of other clients: a name that means the same is an alias, another name or value gets the
+right call in its error.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ def log(tmp_path: Path) -> Iterator[embedlog.Log]:
 # ---- absent names --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("owner", "name"), [(owner, name) for owner, names in other_clients.ABSENT.items() for name in names])
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(owner, name) for owner, names in other_clients.ABSENT.items() for name in names],
+)
 def test_an_absent_name_states_the_right_call(owner: str, name: str) -> None:
     cls = HERE[owner]
     with pytest.raises(AttributeError) as caught:
@@ -61,7 +66,10 @@ def test_an_object_has_no_absent_name(log: embedlog.Log) -> None:
             assert not any(hasattr(made, name) for name in absent)
             assert set(dir(made)).isdisjoint(absent)
         assert "flush" in dir(producer)
-        with pytest.raises(AttributeError, match=r"'Producer' has no attribute 'produce'; send\(topic, value, key\)") as caught:
+        with pytest.raises(
+            AttributeError,
+            match=r"'Producer' has no attribute 'produce'; send\(topic, value, key\)",
+        ) as caught:
             producer.produce("t", b"v")  # type: ignore[attr-defined]
         assert caught.value.obj is producer
 
@@ -96,13 +104,22 @@ def test_an_absent_name_that_exists_is_noticed() -> None:
 
 
 def test_the_package_explains_names_of_other_packages() -> None:
-    with pytest.raises(AttributeError, match=r"no attribute 'KafkaProducer'; embedlog.open\(path\) returns the log"):
+    with pytest.raises(
+        AttributeError, match=r"no attribute 'KafkaProducer'; embedlog.open\(path\) returns the log"
+    ):
         embedlog.KafkaProducer  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match=r"no attribute 'Kafka'$"):
         embedlog.Kafka  # type: ignore[attr-defined]
-    with pytest.raises(AttributeError, match=r"no attribute 'spark'; it is a module of its own: import embedlog.spark"):
+    with pytest.raises(
+        AttributeError,
+        match=r"no attribute 'spark'; it is a module of its own: import embedlog.spark",
+    ):
         embedlog.__getattr__("spark")  # an attribute after an import of it
-    assert not any(hasattr(embedlog, name) for name in other_clients.MODULE if name not in other_clients.SUBMODULES)
+    assert not any(
+        hasattr(embedlog, name)
+        for name in other_clients.MODULE
+        if name not in other_clients.SUBMODULES
+    )
     assert all(find_spec(f"embedlog.{name}") for name in other_clients.SUBMODULES)
 
 
@@ -126,11 +143,17 @@ def test_a_client_is_made_by_its_log(make: Any) -> None:
 
 def test_results_have_the_names_of_other_clients(log: embedlog.Log) -> None:
     with log.producer() as producer, log.consumer("t", auto_offset_reset="earliest") as consumer:
-        metadata = producer.send("t", b"v", b"k", [("a", b"1"), ("b", None)], timestamp_ms=5000).get(timeout=10)
+        metadata = producer.send(
+            "t", b"v", b"k", [("a", b"1"), ("b", None)], timestamp_ms=5000
+        ).get(timeout=10)
         assert (metadata.timestamp, metadata.topic_partition) == (5000, TopicPartition("t", 0))
         assert producer.send("t", b"w", None, None).get(10).offset == 1
         record = next(consumer)
-        assert (record.timestamp, record.timestamp_ms, record.headers) == (5000, 5000, (("a", b"1"), ("b", None)))
+        assert (record.timestamp, record.timestamp_ms, record.headers) == (
+            5000,
+            5000,
+            (("a", b"1"), ("b", None)),
+        )
         found = consumer.offsets_for_times({TopicPartition("t", 0): 5000})[TopicPartition("t", 0)]
         assert found is not None
         assert (found.timestamp, found.timestamp_ms) == (5000, 5000)
@@ -140,9 +163,15 @@ def test_results_have_the_names_of_other_clients(log: embedlog.Log) -> None:
 
 def test_the_message_of_send_names_its_arguments(log: embedlog.Log) -> None:
     """It is called for each record, so the message is Python's own."""
-    wanted = r"Producer\.send\(topic, value, key, headers, partition, timestamp_ms, expected_offset\): send\(\) got an unexpected"
+    wanted = (
+        r"Producer\.send\(topic, value, key, headers, partition, timestamp_ms, expected_offset\): "
+        r"send\(\) got an unexpected"
+    )
     for wrong in ("timestamp", "time", "message", "expected_version"):
-        with log.producer() as producer, pytest.raises(TypeError, match=rf"{wanted} keyword argument '{wrong}'"):
+        with (
+            log.producer() as producer,
+            pytest.raises(TypeError, match=rf"{wanted} keyword argument '{wrong}'"),
+        ):
             producer.send("t", **{wrong: b"v"})
 
     async def asynchronous() -> None:
@@ -160,12 +189,16 @@ def test_a_list_of_topics_is_refused_with_the_type(log: embedlog.Log) -> None:
 
 def test_a_partition_in_the_place_of_headers_is_not_mistaken(log: embedlog.Log) -> None:
     """aiokafka and confluent-kafka have the partition in fourth place."""
-    with log.producer() as producer, pytest.raises(TypeError, match="partition= and timestamp_ms= are keywords"):
+    with (
+        log.producer() as producer,
+        pytest.raises(TypeError, match="partition= and timestamp_ms= are keywords"),
+    ):
         producer.send("t", b"v", b"k", 0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("add_callback", "add_done_callback"), ("is_done", r"done\(\)"), ("value", r"result\(\)")]
+    ("name", "said"),
+    [("add_callback", "add_done_callback"), ("is_done", r"done\(\)"), ("value", r"result\(\)")],
 )
 def test_a_future_states_the_right_call(log: embedlog.Log, name: str, said: str) -> None:
     with log.producer() as producer:
@@ -206,13 +239,25 @@ class NewTopic(NamedTuple):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda log: log.create_topics([NewTopic("n", 1, 1)]), r"embedlog.NewTopic\(name, partitions, config\), not tests"),
+        (
+            lambda log: log.create_topics([NewTopic("n", 1, 1)]),
+            r"embedlog.NewTopic\(name, partitions, config\), not tests",
+        ),
         (lambda log: log.create_topics({"n": {"num_partitions": 3}}), "not as a mapping"),
         (lambda log: log.delete_records({("t", 0): 0}, timeout_ms=5), "no timeout of its own"),
-        (lambda log: log.consumer("t").end_offsets([("t", 0)], timeout_ms=5), "no timeout of its own"),
+        (
+            lambda log: log.consumer("t").end_offsets([("t", 0)], timeout_ms=5),
+            "no timeout of its own",
+        ),
         (lambda log: log.consumer("t").close(timeout_ms=5), "timeout=, in seconds"),
-        (lambda log: log.consumer("t").offsets_for_times(timestamps={("t", 0): 5}), "times= is a mapping"),
-        (lambda log: log.consumer("t", group_id="g").committed({("t", 0)}), r"separate arguments, not in a set"),
+        (
+            lambda log: log.consumer("t").offsets_for_times(timestamps={("t", 0): 5}),
+            "times= is a mapping",
+        ),
+        (
+            lambda log: log.consumer("t", group_id="g").committed({("t", 0)}),
+            r"separate arguments, not in a set",
+        ),
     ],
 )
 def test_calls_of_other_forms_state_the_right_one(log: embedlog.Log, call: Any, said: str) -> None:
@@ -266,8 +311,11 @@ class Listener:
 def test_a_listener_object_and_offsets_of_another_client_are_taken(log: embedlog.Log) -> None:
     with log.producer() as producer:
         producer.send("t", b"v").result(10)
-    listener, place = Listener(), TheirPlace("t", 0)
-    with log.consumer(group_id="g", auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+    listener = Listener()
+    place = TheirPlace("t", 0)
+    with log.consumer(
+        group_id="g", auto_offset_reset="earliest", enable_auto_commit=False
+    ) as consumer:
         consumer.subscribe(["t"], listener=listener)
         assert consumer.poll(30)
         consumer.commit({place: TheirOffset(1, "note")})  # type: ignore[dict-item]
@@ -280,7 +328,9 @@ def test_a_listener_object_with_coroutines_runs_in_the_loop(log: embedlog.Log) -
     class Waiting(Listener):
         async def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:  # type: ignore[override]
             await asyncio.sleep(0)
-            self.calls.append(("in the loop" if asyncio.current_task() is not None else "", assigned))
+            self.calls.append(
+                ("in the loop" if asyncio.current_task() is not None else "", assigned)
+            )
 
     listener = Waiting()
 
@@ -304,7 +354,9 @@ def test_a_listener_object_with_coroutines_runs_in_the_loop(log: embedlog.Log) -
         ({"on_assigned": Listener()}, "listener= takes such an object"),
     ],
 )
-def test_a_wrong_listener_is_refused_before_it_is_needed(log: embedlog.Log, arguments: dict[str, Any], said: str) -> None:
+def test_a_wrong_listener_is_refused_before_it_is_needed(
+    log: embedlog.Log, arguments: dict[str, Any], said: str
+) -> None:
     with log.consumer(group_id="g") as consumer:
         with pytest.raises(TypeError, match=said):
             consumer.subscribe(["t"], **arguments)
@@ -330,7 +382,9 @@ class Level(enum.IntEnum):
         (ConsumerConfig, "isolation_level", Level.READ_COMMITTED, "read_committed"),
     ],
 )
-def test_defaults_of_other_clients_have_their_meaning(cls: type[Options], name: str, given: object, meant: object) -> None:
+def test_defaults_of_other_clients_have_their_meaning(
+    cls: type[Options], name: str, given: object, meant: object
+) -> None:
     assert getattr(parse(cls, {name: given}), name) == meant
 
 
@@ -362,7 +416,11 @@ def test_other_values_have_no_second_meaning(cls: type[Options], name: str, valu
         (LogConfig, "bootstrap_servers", "there is no server"),
         (LogConfig, "group_id", r"it is one of log\.consumer\(\)"),
         (LogConfig, "value_serializer", r"it is one of log\.producer\(\)"),
-        (ProducerConfig, "group_id", r"not an option of a producer; it is one of log\.consumer\(\)"),
+        (
+            ProducerConfig,
+            "group_id",
+            r"not an option of a producer; it is one of log\.consumer\(\)",
+        ),
         (ProducerConfig, "retention_ms", r"it is one of create_topic\(\) and alter_topic\(\)"),
         (ProducerConfig, "error_cb", "the logger is"),
         (ConsumerConfig, "value_serializer", r"it is one of log\.producer\(\)"),
@@ -373,7 +431,9 @@ def test_other_values_have_no_second_meaning(cls: type[Options], name: str, valu
         (ProducerConfig, "loop", "the running event loop"),
     ],
 )
-def test_an_option_in_the_wrong_place_names_the_right_one(cls: type[Options], name: str, said: str) -> None:
+def test_an_option_in_the_wrong_place_names_the_right_one(
+    cls: type[Options], name: str, said: str
+) -> None:
     with pytest.raises(UnknownOptionError, match=said):
         parse(cls, {name: 1})
 
@@ -417,9 +477,16 @@ def test_deserializer_objects_get_topic_and_headers_and_no_null(log: embedlog.Lo
     with log.producer() as producer:
         producer.send("t", b"v", b"k", (("h", b"1"),)).result(10)
         producer.send("t", None, b"").result(10)
-    options: dict[str, Any] = {"key_deserializer": OfThree(), "value_deserializer": OfAny(), "auto_offset_reset": "earliest"}
+    options: dict[str, Any] = {
+        "key_deserializer": OfThree(),
+        "value_deserializer": OfAny(),
+        "auto_offset_reset": "earliest",
+    }
     with log.consumer("t", **options) as consumer:
-        assert [(record.key, record.value) for record in consumer.poll(10)] == [("t [('h', b'1')] k", 3), ("t [] ", None)]
+        assert [(record.key, record.value) for record in consumer.poll(10)] == [
+            ("t [('h', b'1')] k", 3),
+            ("t [] ", None),
+        ]
 
     async def program() -> list[Any]:
         async with log.async_consumer("t", **options) as consumer:
@@ -429,7 +496,9 @@ def test_deserializer_objects_get_topic_and_headers_and_no_null(log: embedlog.Lo
 
 
 @pytest.mark.parametrize(("made", "value"), [(OfTwo(), "t v"), (OfThree(), "t [] v"), (OfAny(), 3)])
-def test_the_parameters_of_a_method_decide_what_it_gets(log: embedlog.Log, made: Any, value: object) -> None:
+def test_the_parameters_of_a_method_decide_what_it_gets(
+    log: embedlog.Log, made: Any, value: object
+) -> None:
     with log.producer() as producer:
         producer.send("t", b"v").result(10)
     with log.consumer("t", value_deserializer=made, auto_offset_reset="earliest") as consumer:
@@ -451,7 +520,10 @@ def test_a_failing_deserializer_object_stops_at_its_record(log: embedlog.Log) ->
     with log.producer() as producer:
         producer.send("t", b"1")
         producer.send("t", b"x").result(10)
-    with log.consumer("t", value_deserializer=Failing(), auto_offset_reset="earliest") as consumer, warnings.catch_warnings():
+    with (
+        log.consumer("t", value_deserializer=Failing(), auto_offset_reset="earliest") as consumer,
+        warnings.catch_warnings(),
+    ):
         assert [record.value for record in consumer.poll(10)] == [1]
         with pytest.raises(embedlog.SerializationError) as caught:
             consumer.poll(10)

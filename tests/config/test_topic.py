@@ -1,4 +1,6 @@
-"""Options: every name, type and range with wrong input; contradictions; inherited values; no setting is silently ignored."""
+"""Options: every name, type and range with wrong input; contradictions; inherited values; no
+setting is silently ignored.
+"""
 
 from __future__ import annotations
 
@@ -17,60 +19,120 @@ from tests.conftest import ROOT
 NAMES = ROOT / "tests" / "data" / "options-4.4.0.txt"  # Kafka's (tests/kafka/OptionNames.java)
 CLASSES: tuple[type[Options], ...] = (TopicConfig, LogConfig, ProducerConfig, ConsumerConfig)
 EVERY = [(cls, name) for cls in CLASSES for name in options_of(cls)]
-each_option = pytest.mark.parametrize(("cls", "name"), EVERY, ids=[f"{cls.__name__}.{name}" for cls, name in EVERY])
+each_option = pytest.mark.parametrize(
+    ("cls", "name"), EVERY, ids=[f"{cls.__name__}.{name}" for cls, name in EVERY]
+)
 each_class = pytest.mark.parametrize("cls", CLASSES)
 
-# Kafka 4's defaults (https://kafka.apache.org/documentation/#configuration), typed here a second time on purpose.
+# Kafka 4's defaults (https://kafka.apache.org/documentation/#configuration), typed here a second
+# time on purpose.
 KAFKAS = {
     TopicConfig: {
-        "cleanup.policy": "delete", "retention.bytes": -1, "segment.bytes": 1073741824, "segment.ms": 604800000,
-        "segment.jitter.ms": 0, "segment.index.bytes": 10485760, "index.interval.bytes": 4096, "preallocate": "false",
+        "cleanup.policy": "delete",
+        "retention.bytes": -1,
+        "segment.bytes": 1073741824,
+        "segment.ms": 604800000,
+        "segment.jitter.ms": 0,
+        "segment.index.bytes": 10485760,
+        "index.interval.bytes": 4096,
+        "preallocate": "false",
         "max.message.bytes": 1048588,
-        "max.decompressed.message.bytes": 2147483639, "compression.type": "producer", "compression.gzip.level": -1,
-        "compression.lz4.level": 9, "compression.zstd.level": 3, "message.timestamp.type": "CreateTime",
-        "message.timestamp.before.max.ms": LONG_MAX, "message.timestamp.after.max.ms": 3600000, "flush.messages": LONG_MAX,
-        "file.delete.delay.ms": 60000, "min.insync.replicas": 1, "min.cleanable.dirty.ratio": 0.5,
-        "min.compaction.lag.ms": 0, "max.compaction.lag.ms": LONG_MAX, "delete.retention.ms": 86400000,
-        "retention.ms": 604800000, "flush.ms": LONG_MAX,
+        "max.decompressed.message.bytes": 2147483639,
+        "compression.type": "producer",
+        "compression.gzip.level": -1,
+        "compression.lz4.level": 9,
+        "compression.zstd.level": 3,
+        "message.timestamp.type": "CreateTime",
+        "message.timestamp.before.max.ms": LONG_MAX,
+        "message.timestamp.after.max.ms": 3600000,
+        "flush.messages": LONG_MAX,
+        "file.delete.delay.ms": 60000,
+        "min.insync.replicas": 1,
+        "min.cleanable.dirty.ratio": 0.5,
+        "min.compaction.lag.ms": 0,
+        "max.compaction.lag.ms": LONG_MAX,
+        "delete.retention.ms": 86400000,
+        "retention.ms": 604800000,
+        "flush.ms": LONG_MAX,
     },
     LogConfig: {
-        "num.partitions": 1, "log.retention.check.interval.ms": 300000, "log.initial.task.delay.ms": 30000,
+        "num.partitions": 1,
+        "log.retention.check.interval.ms": 300000,
+        "log.initial.task.delay.ms": 30000,
         "log.flush.offset.checkpoint.interval.ms": 60000,
-        "producer.id.expiration.ms": 86400000, "group.initial.rebalance.delay.ms": 3000,
+        "producer.id.expiration.ms": 86400000,
+        "group.initial.rebalance.delay.ms": 3000,
         "auto.create.topics.enable": "true",
-        "offsets.topic.num.partitions": 50, "offsets.topic.segment.bytes": 104857600, "offsets.retention.minutes": 10080,
-        "offsets.retention.check.interval.ms": 600000, "offset.metadata.max.bytes": 4096, "group.max.size": 2147483647,
-        "group.min.session.timeout.ms": 6000, "group.max.session.timeout.ms": 1800000,
+        "offsets.topic.num.partitions": 50,
+        "offsets.topic.segment.bytes": 104857600,
+        "offsets.retention.minutes": 10080,
+        "offsets.retention.check.interval.ms": 600000,
+        "offset.metadata.max.bytes": 4096,
+        "group.max.size": 2147483647,
+        "group.min.session.timeout.ms": 6000,
+        "group.max.session.timeout.ms": 1800000,
     },
     ProducerConfig: {
-        "acks": "all", "enable.idempotence": "true", "transaction.timeout.ms": 60000, "batch.size": 16384, "linger.ms": 5.0,
-        "buffer.memory": 33554432, "max.block.ms": 60000, "max.request.size": 1048576, "delivery.timeout.ms": 120000,
-        "request.timeout.ms": 30000, "retries": 2147483647, "retry.backoff.ms": 100, "retry.backoff.max.ms": 1000,
-        "max.in.flight.requests.per.connection": 5, "compression.type": "none", "partitioner.ignore.keys": "false",
-        "partitioner.adaptive.partitioning.enable": "true", "partitioner.availability.timeout.ms": 0,
+        "acks": "all",
+        "enable.idempotence": "true",
+        "transaction.timeout.ms": 60000,
+        "batch.size": 16384,
+        "linger.ms": 5.0,
+        "buffer.memory": 33554432,
+        "max.block.ms": 60000,
+        "max.request.size": 1048576,
+        "delivery.timeout.ms": 120000,
+        "request.timeout.ms": 30000,
+        "retries": 2147483647,
+        "retry.backoff.ms": 100,
+        "retry.backoff.max.ms": 1000,
+        "max.in.flight.requests.per.connection": 5,
+        "compression.type": "none",
+        "partitioner.ignore.keys": "false",
+        "partitioner.adaptive.partitioning.enable": "true",
+        "partitioner.availability.timeout.ms": 0,
     },
     ConsumerConfig: {
-        "group.protocol": "classic", "session.timeout.ms": 45000, "heartbeat.interval.ms": 3000, "max.poll.interval.ms": 300000,
-        "max.poll.records": 500, "enable.auto.commit": "true", "auto.commit.interval.ms": 5000, "auto.offset.reset": "latest",
-        "fetch.min.bytes": 1, "fetch.max.wait.ms": 500, "fetch.max.bytes": 52428800, "max.partition.fetch.bytes": 1048576,
-        "check.crcs": "true", "isolation.level": "read_uncommitted", "exclude.internal.topics": "true",
-        "allow.auto.create.topics": "true", "default.api.timeout.ms": 60000, "metadata.max.age.ms": 300000,
+        "group.protocol": "classic",
+        "session.timeout.ms": 45000,
+        "heartbeat.interval.ms": 3000,
+        "max.poll.interval.ms": 300000,
+        "max.poll.records": 500,
+        "enable.auto.commit": "true",
+        "auto.commit.interval.ms": 5000,
+        "auto.offset.reset": "latest",
+        "fetch.min.bytes": 1,
+        "fetch.max.wait.ms": 500,
+        "fetch.max.bytes": 52428800,
+        "max.partition.fetch.bytes": 1048576,
+        "check.crcs": "true",
+        "isolation.level": "read_uncommitted",
+        "exclude.internal.topics": "true",
+        "allow.auto.create.topics": "true",
+        "default.api.timeout.ms": 60000,
+        "metadata.max.age.ms": 300000,
     },
-}  # fmt: skip
+}
 
 
 # ---- the documentation of the fields -------------------------------------------------------------
 
 
 @each_option
-def test_every_option_is_documented_and_takes_its_own_default(cls: type[Options], name: str) -> None:
+def test_every_option_is_documented_and_takes_its_own_default(
+    cls: type[Options], name: str
+) -> None:
     known = options_of(cls)[name]
     assert known.doc.endswith((".", "…"))
     assert known.allowed()
     default = getattr(cls, name)
     if (cls, name) != (ConsumerConfig, "enable_auto_commit"):  # which needs a group, if it is set
         assert getattr(parse(cls, {dotted(name): default}), name) == default
-    if known.kind not in ("partitioner", "objects") and default is not None and name != "enable_auto_commit":
+    if (
+        known.kind not in ("partitioner", "objects")
+        and default is not None
+        and name != "enable_auto_commit"
+    ):
         text = {row[0]: row[1] for row in rows(cls)}[dotted(name)]
         assert getattr(parse(cls, {name: text}), name) == default, "its text is taken too"
 
@@ -84,7 +146,11 @@ def test_every_difference_to_kafkas_defaults_is_declared(cls: type[Options]) -> 
     assert different <= declared
     expected = {
         TopicConfig: {"retention.ms", "flush.ms"},
-        LogConfig: {"group.initial.rebalance.delay.ms", "auto.create.topics.enable", "offsets.topic.segment.bytes"},
+        LogConfig: {
+            "group.initial.rebalance.delay.ms",
+            "auto.create.topics.enable",
+            "offsets.topic.segment.bytes",
+        },
         ProducerConfig: set(),
         ConsumerConfig: {"allow.auto.create.topics"},
     }
@@ -93,7 +159,8 @@ def test_every_difference_to_kafkas_defaults_is_declared(cls: type[Options]) -> 
 
 def test_every_option_of_a_topic_has_a_default_at_the_log() -> None:
     twins = {known.topic_option for known in options_of(LogConfig).values() if known.topic_option}
-    of_partitions = {f"{side}.replication.throttled.replicas" for side in ("leader", "follower")}  # nor does a broker of Kafka
+    # nor does a broker of Kafka
+    of_partitions = {f"{side}.replication.throttled.replicas" for side in ("leader", "follower")}
     assert twins == {dotted(name) for name in options_of(TopicConfig)} - of_partitions
 
 
@@ -116,30 +183,69 @@ def test_one_option_in_two_spellings_is_refused() -> None:
 @pytest.mark.parametrize(
     ("cls", "name", "text"),
     [
-        (TopicConfig, "segment.byte", "segment.byte is not an option of a topic; did you mean segment.bytes?"),
-        (ConsumerConfig, "auto_offset_rest", "auto_offset_rest is not an option of a consumer; did you mean auto_offset_reset?"),
-        (TopicConfig, "partitions", "partitions is not an option here: it is an argument of the creation; create_partitions("),
+        (
+            TopicConfig,
+            "segment.byte",
+            "segment.byte is not an option of a topic; did you mean segment.bytes?",
+        ),
+        (
+            ConsumerConfig,
+            "auto_offset_rest",
+            "auto_offset_rest is not an option of a consumer; did you mean auto_offset_reset?",
+        ),
+        (
+            TopicConfig,
+            "partitions",
+            "partitions is not an option here: it is an argument of the creation; "
+            "create_partitions(",
+        ),
         (ProducerConfig, "zzz", "zzz is not an option of a producer"),
         (ProducerConfig, "", " is not an option of a producer"),
-        (ProducerConfig, "bootstrap.servers", "bootstrap.servers is not an option here: there is no server; a log directory"),
-        (ConsumerConfig, "ssl_keystore_location", "ssl_keystore_location is not an option here: there is no server"),
+        (
+            ProducerConfig,
+            "bootstrap.servers",
+            "bootstrap.servers is not an option here: there is no server; a log directory",
+        ),
+        (
+            ConsumerConfig,
+            "ssl_keystore_location",
+            "ssl_keystore_location is not an option here: there is no server",
+        ),
         (ConsumerConfig, "connections.max.idle.ms", "there is no server"),
         (TopicConfig, "remote.storage.enable", "there is no tiered storage"),
         (TopicConfig, "message.format.version", "Kafka 4 removed it"),
-        (LogConfig, "retention.ms", "retention.ms is an option of a topic; the default of all topics is log.retention.ms"),
+        (
+            LogConfig,
+            "retention.ms",
+            "retention.ms is an option of a topic; the default of all topics is log.retention.ms",
+        ),
         (LogConfig, "listeners", "there is no server"),
         (LogConfig, "unclean.leader.election.interval.ms", "by the housekeeper"),
-        (LogConfig, "replica.high.watermark.checkpoint.interval.ms", "every log.flush.offset.checkpoint.interval.ms"),
-        (LogConfig, "log.flush.start.offset.checkpoint.interval.ms", "every log.flush.offset.checkpoint.interval.ms"),
+        (
+            LogConfig,
+            "replica.high.watermark.checkpoint.interval.ms",
+            "every log.flush.offset.checkpoint.interval.ms",
+        ),
+        (
+            LogConfig,
+            "log.flush.start.offset.checkpoint.interval.ms",
+            "every log.flush.offset.checkpoint.interval.ms",
+        ),
         (LogConfig, "num.recovery.threads.per.data.dir", "a partition is checked at its first use"),
-        (ProducerConfig, "metadata.max.age.ms", "compares its topics with the file of topics at each append"),
+        (
+            ProducerConfig,
+            "metadata.max.age.ms",
+            "compares its topics with the file of topics at each append",
+        ),
         (ConsumerConfig, "request.timeout.ms", "default.api.timeout.ms bounds a call"),
         (ConsumerConfig, "retry.backoff.max.ms", "every retry.backoff.ms"),
         (LogConfig, "given", "given is not an option of a log"),
         (LogConfig, "REFUSED", "REFUSED is not an option of a log"),
     ],
 )
-def test_an_unknown_name_is_refused_with_what_helps(cls: type[Options], name: str, text: str) -> None:
+def test_an_unknown_name_is_refused_with_what_helps(
+    cls: type[Options], name: str, text: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(cls, {name: 1})
     assert str(caught.value).startswith(text) or text in str(caught.value)
@@ -153,9 +259,16 @@ def test_a_configuration_that_is_no_mapping_is_a_type_error(mapping: Any) -> Non
 
 @pytest.mark.parametrize(
     ("kind", "cls"),
-    [("topic", TopicConfig), ("broker", LogConfig), ("producer", ProducerConfig), ("consumer", ConsumerConfig)],
+    [
+        ("topic", TopicConfig),
+        ("broker", LogConfig),
+        ("producer", ProducerConfig),
+        ("consumer", ConsumerConfig),
+    ],
 )
-def test_every_name_of_kafka_is_an_option_or_refused_with_the_reason(kind: str, cls: type[Options]) -> None:
+def test_every_name_of_kafka_is_an_option_or_refused_with_the_reason(
+    kind: str, cls: type[Options]
+) -> None:
     rows = [line.split("\t") for line in NAMES.read_text().splitlines()]
     names = [name for owner, name in rows if owner == kind]
     assert len(names) > 30
@@ -177,13 +290,34 @@ def test_a_name_that_is_no_text_is_refused() -> None:
 # ---- values --------------------------------------------------------------------------------------
 
 HOSTILE: tuple[Any, ...] = (
-    None, True, object(), b"1", "", " ", "x", "1e3", "1_000", "0x10", 1.5, float("nan"), float("inf"), -(2**70), 2**70, [], {},
-    (1,), "9" * 6000, "delete,delete", "\x00",
-)  # fmt: skip
+    None,
+    True,
+    object(),
+    b"1",
+    "",
+    " ",
+    "x",
+    "1e3",
+    "1_000",
+    "0x10",
+    1.5,
+    float("nan"),
+    float("inf"),
+    -(2**70),
+    2**70,
+    [],
+    {},
+    (1,),
+    "9" * 6000,
+    "delete,delete",
+    "\x00",
+)
 
 
 @each_option
-def test_a_hostile_value_is_taken_as_it_should_or_refused_with_the_key(cls: type[Options], name: str) -> None:
+def test_a_hostile_value_is_taken_as_it_should_or_refused_with_the_key(
+    cls: type[Options], name: str
+) -> None:
     known = options_of(cls)[name]
     complaints: list[str] = []
     for value in HOSTILE:
@@ -194,7 +328,11 @@ def test_a_hostile_value_is_taken_as_it_should_or_refused_with_the_key(cls: type
             continue
         if known.kind in ("int", "mode"):
             assert taken is None or type(taken) is int
-            assert taken is None or taken in known.also or (known.low or -LONG_MAX) <= taken <= (known.high or LONG_MAX)
+            assert (
+                taken is None
+                or taken in known.also
+                or (known.low or -LONG_MAX) <= taken <= (known.high or LONG_MAX)
+            )
         elif known.kind == "bool":
             assert taken in (True, False)
         elif known.choices and taken is not None:
@@ -206,45 +344,102 @@ def test_a_hostile_value_is_taken_as_it_should_or_refused_with_the_key(cls: type
 @pytest.mark.parametrize(
     ("cls", "name", "value", "text"),
     [
-        (TopicConfig, "segment.bytes", 13, "segment.bytes: expected an integer from 14 to 2147483647, found 13"),
-        (TopicConfig, "segment.bytes", "ten", "segment.bytes: expected an integer from 14 to 2147483647, found 'ten'"),
+        (
+            TopicConfig,
+            "segment.bytes",
+            13,
+            "segment.bytes: expected an integer from 14 to 2147483647, found 13",
+        ),
+        (
+            TopicConfig,
+            "segment.bytes",
+            "ten",
+            "segment.bytes: expected an integer from 14 to 2147483647, found 'ten'",
+        ),
         (TopicConfig, "retention.ms", -2, "retention.ms: expected an integer from -1, found -2"),
         (TopicConfig, "min.cleanable.dirty.ratio", 1.1, "expected a number from 0 to 1, found 1.1"),
-        (TopicConfig, "compression.gzip.level", 0, "expected an integer from 1 to 9 or -1, found 0"),
+        (
+            TopicConfig,
+            "compression.gzip.level",
+            0,
+            "expected an integer from 1 to 9 or -1, found 0",
+        ),
         (TopicConfig, "cleanup.policy", "", "expected a list out of delete, compact, found ''"),
-        (TopicConfig, "compression.type", "none", "one of producer, uncompressed, gzip, snappy, lz4, zstd, found 'none'"),
+        (
+            TopicConfig,
+            "compression.type",
+            "none",
+            "one of producer, uncompressed, gzip, snappy, lz4, zstd, found 'none'",
+        ),
         (ProducerConfig, "acks", 2, "acks: expected one of all, -1, 0, 1, found 2"),
-        (ProducerConfig, "enable.idempotence", 1, "enable.idempotence: expected true or false, found 1"),
-        (ProducerConfig, "value.serializer", "json", "value.serializer: expected a callable of the data, an object with"),
-        (ConsumerConfig, "auto.offset.reset", "by_duration:3D", "or such as by_duration:P3DT12H, found 'by_duration:3D'"),
+        (
+            ProducerConfig,
+            "enable.idempotence",
+            1,
+            "enable.idempotence: expected true or false, found 1",
+        ),
+        (
+            ProducerConfig,
+            "value.serializer",
+            "json",
+            "value.serializer: expected a callable of the data, an object with",
+        ),
+        (
+            ConsumerConfig,
+            "auto.offset.reset",
+            "by_duration:3D",
+            "or such as by_duration:P3DT12H, found 'by_duration:3D'",
+        ),
         (LogConfig, "file.mode", "444", "file.mode: expected permission bits"),
-        (LogConfig, "auto.create.topics.enable", True, "expected false: topics are created by create_topic()"),
+        (
+            LogConfig,
+            "auto.create.topics.enable",
+            True,
+            "expected false: topics are created by create_topic()",
+        ),
         (LogConfig, "shared", "yes", "shared: expected one of no, locks, found 'yes'"),
     ],
 )
-def test_a_bad_value_is_refused_with_key_range_and_value(cls: type[Options], name: str, value: object, text: str) -> None:
+def test_a_bad_value_is_refused_with_key_range_and_value(
+    cls: type[Options], name: str, value: object, text: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(cls, {name: value})
     assert text in str(caught.value)
 
 
 def test_texts_and_numpys_numbers_are_taken() -> None:
-    config = parse(TopicConfig, {"segment.bytes": np.int64(1000), "preallocate": "True", "cleanup.policy": "compact, delete"})
+    config = parse(
+        TopicConfig,
+        {
+            "segment.bytes": np.int64(1000),
+            "preallocate": "True",
+            "cleanup.policy": "compact, delete",
+        },
+    )
     assert type(config.segment_bytes) is int
     assert config.preallocate is True
     assert config.cleanup_policy == ("compact", "delete")
     assert config.compacted
-    assert parse(LogConfig, file_mode="0o640").file_mode == parse(LogConfig, file_mode=0o640).file_mode == 0o640
+    assert (
+        parse(LogConfig, file_mode="0o640").file_mode
+        == parse(LogConfig, file_mode=0o640).file_mode
+        == 0o640
+    )
     assert parse(ProducerConfig, acks=1).acks == "1"
     assert parse(ProducerConfig, acks=-1).acks == "all"
 
 
-@pytest.mark.parametrize("text", ["by_duration:P3D", "by_duration:PT1H", "by_duration:P1DT2H3M4.5S"])
+@pytest.mark.parametrize(
+    "text", ["by_duration:P3D", "by_duration:PT1H", "by_duration:P1DT2H3M4.5S"]
+)
 def test_a_duration_to_go_back(text: str) -> None:
     assert parse(ConsumerConfig, auto_offset_reset=text).auto_offset_reset == text
 
 
-@pytest.mark.parametrize("text", ["by_duration:P", "by_duration:PT", "by_duration:-P1D", "by_duration:", "P1D"])
+@pytest.mark.parametrize(
+    "text", ["by_duration:P", "by_duration:PT", "by_duration:-P1D", "by_duration:", "P1D"]
+)
 def test_a_duration_that_is_none(text: str) -> None:
     with pytest.raises(ConfigError, match=r"auto\.offset\.reset"):
         parse(ConsumerConfig, auto_offset_reset=text)
@@ -263,12 +458,17 @@ def test_a_configuration_is_frozen_comparable_and_made_directly_too(cls: type[Op
 def test_a_configuration_made_directly_is_checked_too() -> None:
     with pytest.raises(ConfigError, match=r"segment\.bytes"):
         TopicConfig(segment_bytes=5)
-    with pytest.raises(TypeError, match=r"TopicConfig\.__init__\(\) got an unexpected keyword argument 'segment_size'"):
+    with pytest.raises(
+        TypeError,
+        match=r"TopicConfig\.__init__\(\) got an unexpected keyword argument 'segment_size'",
+    ):
         TopicConfig(segment_size=5)  # type: ignore[call-arg]
 
 
 def test_configurations_are_compared_and_shown_by_their_values() -> None:
-    default, same, other = TopicConfig(), parse(TopicConfig, {"flush.ms": TopicConfig().flush_ms}), TopicConfig(flush_ms=7)
+    default = TopicConfig()
+    same = parse(TopicConfig, {"flush.ms": TopicConfig().flush_ms})
+    other = TopicConfig(flush_ms=7)
     assert same.given
     assert same == default
     assert hash(same) == hash(default)
@@ -287,18 +487,44 @@ def test_configurations_are_compared_and_shown_by_their_values() -> None:
 @pytest.mark.parametrize(
     ("cls", "options", "text"),
     [
-        (TopicConfig, {"min.compaction.lag.ms": 6, "max.compaction.lag.ms": 5}, "at most max.compaction.lag.ms (5), found 6"),
-        (ProducerConfig, {"enable.idempotence": True, "acks": 1}, "acks: expected all, because of idempotence, found 1"),
-        (ProducerConfig, {"transactional.id": "t", "retries": 0}, "retries: expected above 0, because of idempotence, found 0"),
-        (ProducerConfig, {"transactional.id": "t", "enable.idempotence": False}, "because transactional.id is set"),
-        (ProducerConfig, {"delivery.timeout.ms": 30004}, "at least linger.ms + request.timeout.ms (30005), found 30004"),
-        (ConsumerConfig, {"heartbeat.interval.ms": 45000}, "below session.timeout.ms (45000), found 45000"),
+        (
+            TopicConfig,
+            {"min.compaction.lag.ms": 6, "max.compaction.lag.ms": 5},
+            "at most max.compaction.lag.ms (5), found 6",
+        ),
+        (
+            ProducerConfig,
+            {"enable.idempotence": True, "acks": 1},
+            "acks: expected all, because of idempotence, found 1",
+        ),
+        (
+            ProducerConfig,
+            {"transactional.id": "t", "retries": 0},
+            "retries: expected above 0, because of idempotence, found 0",
+        ),
+        (
+            ProducerConfig,
+            {"transactional.id": "t", "enable.idempotence": False},
+            "because transactional.id is set",
+        ),
+        (
+            ProducerConfig,
+            {"delivery.timeout.ms": 30004},
+            "at least linger.ms + request.timeout.ms (30005), found 30004",
+        ),
+        (
+            ConsumerConfig,
+            {"heartbeat.interval.ms": 45000},
+            "below session.timeout.ms (45000), found 45000",
+        ),
         (ConsumerConfig, {"enable.auto.commit": True}, "false, because there is no group.id"),
         (ConsumerConfig, {"check.crcs": False}, "every batch is checked"),
         (ConsumerConfig, {"allow.auto.create.topics": True}, "create_topic()"),
     ],
 )
-def test_a_contradiction_that_the_user_wrote_is_an_error(cls: type[Options], options: dict[str, object], text: str) -> None:
+def test_a_contradiction_that_the_user_wrote_is_an_error(
+    cls: type[Options], options: dict[str, object], text: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(cls, options)
     assert text in str(caught.value)
@@ -316,10 +542,19 @@ def test_a_contradiction_with_a_default_gives_way() -> None:
 
 
 def test_a_topic_inherits_the_logs_defaults_and_overrides_them() -> None:
-    log = parse(LogConfig, {"log.segment.bytes": 1000, "log.flush.interval.ms": 7, "message.max.bytes": 50})
+    log = parse(
+        LogConfig, {"log.segment.bytes": 1000, "log.flush.interval.ms": 7, "message.max.bytes": 50}
+    )
     config = log.topic_config({"flush.ms": "9", "segment.bytes": "1000"})
-    assert (config.segment_bytes, config.flush_ms, config.max_message_bytes, config.retention_ms) == (1000, 9, 50, -1)
-    assert config.overrides() == {"flush.ms": "9", "segment.bytes": "1000"}, "also where it equals the default"
+    assert (
+        config.segment_bytes,
+        config.flush_ms,
+        config.max_message_bytes,
+        config.retention_ms,
+    ) == (1000, 9, 50, -1)
+    assert config.overrides() == {"flush.ms": "9", "segment.bytes": "1000"}, (
+        "also where it equals the default"
+    )
 
 
 def test_the_finest_unit_that_was_set_wins() -> None:
@@ -350,13 +585,19 @@ def test_a_default_that_no_topic_could_have_is_refused_when_the_log_opens() -> N
         ({"segment.bytes": 100, "max.message.bytes": 101}, "segment.bytes"),
     ],
 )
-def test_the_setting_that_limits_a_batch_is_the_one_that_is_named(settings: dict[str, int], name: str) -> None:
+def test_the_setting_that_limits_a_batch_is_the_one_that_is_named(
+    settings: dict[str, int], name: str
+) -> None:
     config = parse(TopicConfig, settings)
     config.check_batch(100, "a batch")
-    with pytest.raises(RecordTooLargeError, match=rf"^a batch is larger than {name}: expected at most 100 bytes.*, found 101$"):
+    with pytest.raises(
+        RecordTooLargeError,
+        match=rf"^a batch is larger than {name}: expected at most 100 bytes.*, found 101$",
+    ):
         config.check_batch(101, "a batch")
 
 
 def test_a_setting_that_only_another_version_knows_does_not_hinder_this_one() -> None:
-    stored = {"hologram.depth": "9", "message.format.version": "3.0", "flush.ms": "5"}  # of a newer and an older one
+    # of a newer and an older one
+    stored = {"hologram.depth": "9", "message.format.version": "3.0", "flush.ms": "5"}
     assert LogConfig().topic_config(stored).flush_ms == 5

@@ -15,7 +15,8 @@ from tests.console.support import make_log
 @pytest.fixture(scope="session")
 def known_log() -> Iterator[Path]:
     """The directory of `make_log`, for tests that only read it."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a short path, which the width of a screen does not cut
+    # a short path, which the width of a screen does not cut
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         make_log(Path(folder) / "data")
         yield Path(folder) / "data"
 

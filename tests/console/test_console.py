@@ -1,4 +1,6 @@
-"""The application as its user sees it: tabs, keys, filters, views, changes, and what it survives."""
+"""The application as its user sees it: tabs, keys, filters, views, changes, and what it
+survives.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def test_the_record_is_shown_in_three_views(known_log: Path) -> None:
     async def scenario() -> None:
         async with opened(known_log, size=(118, 60)) as screen:
             await to_records(screen)
-            await screen.shows("── header trace: 4 bytes", "view: text", "CreateTime 2023-11-14 22:17:29.000")
+            await screen.shows(
+                "── header trace: 4 bytes", "view: text", "CreateTime 2023-11-14 22:17:29.000"
+            )
             await screen.press("v")
             await screen.shows("view: json", '  "price": 1.10', '  "n": 249')
             await screen.press("v")
@@ -60,7 +64,11 @@ def test_pages_and_positions_are_reached_by_keys(known_log: Path) -> None:
             await screen.shows("page 2", '{"n":149,')
             await screen.press("e")
             await screen.shows("page 1", '{"n":249,')
-            for where, first in (("beginning", '{"n":0,'), ("60", '{"n":120,'), ("@2023-11-14T22:14:00", '{"n":40,')):
+            for where, first in (
+                ("beginning", '{"n":0,'),
+                ("60", '{"n":120,'),
+                ("@2023-11-14T22:14:00", '{"n":40,'),
+            ):
                 await screen.press("g")
                 await screen.shows("Position")
                 await screen.fill(where=where)
@@ -85,11 +93,15 @@ def test_filters_select_records(known_log: Path) -> None:
 
             async def search(**texts: str) -> None:
                 await screen.press("slash")
-                await screen.fill(**dict.fromkeys(("key", "value", "header", "since", "until"), "") | texts)
+                await screen.fill(
+                    **dict.fromkeys(("key", "value", "header", "since", "until"), "") | texts
+                )
                 await screen.press("enter")
 
             await search(key="k7", value='/"n":.*7,/')
-            await screen.shows('key=k7 value=/"n":.*7,/', "page 1, the last", '{"n":247,', '{"n":237,')
+            await screen.shows(
+                'key=k7 value=/"n":.*7,/', "page 1, the last", '{"n":247,', '{"n":237,'
+            )
             assert len(screen.app.panes["records"].page.lines) == 25
             await search(header="trace=t33")
             await screen.shows("header=trace=t33", '{"n":33,')
@@ -107,10 +119,13 @@ def test_filters_select_records(known_log: Path) -> None:
 
 
 @pytest.mark.slow
-def test_escape_cancels_a_search_and_the_next_page_continues_it(known_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_escape_cancels_a_search_and_the_next_page_continues_it(
+    known_log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from embedlog.console.model import pages
 
-    reading, go_on = threading.Event(), threading.Event()
+    reading = threading.Event()
+    go_on = threading.Event()
     matches = pages._matches
 
     def delayed(*arguments: Any) -> Any:
@@ -147,7 +162,12 @@ def test_contents_do_not_control_the_terminal(known_log: Path) -> None:
     async def scenario() -> None:
         async with opened(known_log, size=(200, 40)) as screen:
             await screen.tab(2)
-            await screen.shows("topic evil", "␛]0;title␇[red]", "␛[31mred␛[0m [bold]markup[/bold] [/] ␍␊␇", "<U+202E>\\xff␀")
+            await screen.shows(
+                "topic evil",
+                "␛]0;title␇[red]",
+                "␛[31mred␛[0m [bold]markup[/bold] [/] ␍␊␇",
+                "<U+202E>\\xff␀",
+            )
             await screen.press("down")
             await screen.shows("── header ␛[2Jh[/x]: 4 bytes")
             for view in ("json", "hex", "text"):
@@ -165,7 +185,14 @@ def test_without_write_every_change_is_refused(known_log: Path) -> None:
             for tab, pressed in ((1, "cds"), (2, "sx"), (3, "o")):
                 await screen.tab(tab)
                 await screen.shows("readers" if tab == 3 else "evil")
-                assert not {"create", "delete", "send", "delete records", "delete older", "reset offsets"} & offered(screen)
+                assert not {
+                    "create",
+                    "delete",
+                    "send",
+                    "delete records",
+                    "delete older",
+                    "reset offsets",
+                } & offered(screen)
                 for key in pressed:
                     screen.app.say("")
                     await screen.press(key)
@@ -181,7 +208,11 @@ def test_without_write_every_change_is_refused(known_log: Path) -> None:
 
 def offered(screen: Screen) -> set[str]:
     """The words of the footer."""
-    return {binding.binding.description for binding in screen.app.screen.active_bindings.values() if binding.binding.show}
+    return {
+        binding.binding.description
+        for binding in screen.app.screen.active_bindings.values()
+        if binding.binding.show
+    }
 
 
 def test_only_a_console_with_write_offers_changes(known_log: Path) -> None:
@@ -204,11 +235,25 @@ def test_changes_are_made_after_their_name_was_typed(own_log: Path) -> None:
     async def scenario() -> None:
         async with opened(own_log, write=True) as screen:
             await screen.shows("2 topics")
-            await form(screen, "c", "Create a topic", topic="audit", partitions="3", settings="retention.ms=1000")
+            await form(
+                screen,
+                "c",
+                "Create a topic",
+                topic="audit",
+                partitions="3",
+                settings="retention.ms=1000",
+            )
             await confirm(screen, "audit", "created topic audit")
             await screen.shows("3 topics", "audit")
             await screen.press("home")
-            await form(screen, "s", "Send a record to audit", partition="2", text="sent by hand", headers="h=1")
+            await form(
+                screen,
+                "s",
+                "Send a record to audit",
+                partition="2",
+                text="sent by hand",
+                headers="h=1",
+            )
             await confirm(screen, "audit", "sent audit-2 offset 0")
             await screen.press("down", "d")
             await confirm(screen, "evil", "deleted topic evil")
@@ -227,7 +272,12 @@ def test_changes_are_made_after_their_name_was_typed(own_log: Path) -> None:
         assert log.topics() == ["audit", "orders"]
         assert dict(log.describe_topic("audit").config) == {"retention.ms": "1000"}
         (record,) = log.scan("audit").records()
-        assert (record.partition, record.key, record.value, record.headers) == (2, None, b"sent by hand", (("h", b"1"),))
+        assert (record.partition, record.key, record.value, record.headers) == (
+            2,
+            None,
+            b"sent by hand",
+            (("h", b"1"),),
+        )
         assert log.describe_topic("orders").partitions[0].log_start_offset == 7
         assert log.group_offsets("readers")[TopicPartition("orders", 1)].offset == 10
 
@@ -254,7 +304,10 @@ async def confirm(screen: Screen, name: str, result: str) -> None:
 
 def test_an_open_transaction_is_shown_and_aborted(own_log: Path) -> None:
     async def scenario() -> None:
-        with embedlog.open(own_log, config=QUICK) as log, log.producer(transactional_id="tx") as producer:
+        with (
+            embedlog.open(own_log, config=QUICK) as log,
+            log.producer(transactional_id="tx") as producer,
+        ):
             producer.init_transactions()
             producer.begin_transaction()
             producer.send("orders", b"open", partition=1).result(timeout=DEADLINE_S)
@@ -294,23 +347,30 @@ def test_rates_and_new_records_are_shown_while_another_process_writes(own_log: P
                 rates = screen.app.panes["topics"]._rates
                 await screen.until(lambda: rates.of([("orders", 0)]).records == 0.0)
                 for number in range(1000):
-                    producer.send("orders", b"live %d" % number, partition=0, timestamp_ms=TIME_MS + 10**6)
+                    producer.send(
+                        "orders", b"live %d" % number, partition=0, timestamp_ms=TIME_MS + 10**6
+                    )
                     if number % 100 == 0:
                         producer.flush(timeout=DEADLINE_S)
                         await screen.pilot.pause()
                     if (rates.of([("orders", 0)]).records or 0) > 0:
                         break
                 producer.flush(timeout=DEADLINE_S)
-                await screen.until(lambda: (rates.of([("orders", 0)]).records or 0) > 0 or rates.of([("orders", 0)]).size_bytes)
+                await screen.until(
+                    lambda: (
+                        (rates.of([("orders", 0)]).records or 0) > 0
+                        or rates.of([("orders", 0)]).size_bytes
+                    )
+                )
                 await screen.press("down", "enter")
                 await screen.shows("topic orders, id")
                 await screen.press("enter")
                 await screen.shows("topic orders · partition 0", f"live {number}")
                 await screen.press("f")
                 await screen.shows("following")
-                producer.send("orders", b"newest of all", partition=0, timestamp_ms=TIME_MS + 2 * 10**6).result(
-                    timeout=DEADLINE_S
-                )
+                producer.send(
+                    "orders", b"newest of all", partition=0, timestamp_ms=TIME_MS + 2 * 10**6
+                ).result(timeout=DEADLINE_S)
                 await screen.shows("newest of all")
 
     run(scenario)
@@ -324,7 +384,9 @@ def test_a_removed_directory_is_a_line_and_the_application_goes_on(own_log: Path
             own_log.rename(own_log.with_name("moved"))
             for number in range(1, 8):
                 await screen.tab(number)
-                await screen.shows("error: ", "does not exist" if number != 7 else "no such log directory")
+                await screen.shows(
+                    "error: ", "does not exist" if number != 7 else "no such log directory"
+                )
             await screen.tab(1)
             own_log.with_name("moved").rename(own_log)
             await screen.hides("error: ")
@@ -347,7 +409,9 @@ def test_damage_is_a_line_in_records_and_a_row_of_the_check(own_log: Path) -> No
             await screen.shows("error: ", "00000000000000000000.log")
             await screen.tab(8)
             await screen.press("c")
-            await screen.shows("damage", "these records cannot be read", "orders-0/00000000000000000000.log")
+            await screen.shows(
+                "damage", "these records cannot be read", "orders-0/00000000000000000000.log"
+            )
 
     run(scenario)
 
@@ -361,7 +425,9 @@ def test_a_damaged_topic_is_a_row_beside_the_others(own_log: Path) -> None:
 
     async def scenario() -> None:
         async with opened(own_log, size=(200, 24)) as screen:
-            await screen.shows("2 topics · 1 not readable: press 8, then c", "evil", "checksum of a batch")
+            await screen.shows(
+                "2 topics · 1 not readable: press 8, then c", "evil", "checksum of a batch"
+            )
             await screen.tab(3)
             await screen.shows("readers")
             await screen.tab(6)
@@ -404,7 +470,9 @@ def test_find_limits_the_rows_and_keeps_the_cursor(known_log: Path) -> None:
             table = screen.app.pane.sections[0].table
             await screen.until(lambda: screen.app.focused is table)
             await screen.press("end")
-            await screen.until(lambda: table.selected is not None and table.selected.key == "orders retention.ms")
+            await screen.until(
+                lambda: table.selected is not None and table.selected.key == "orders retention.ms"
+            )
             before = table.selected.key
             await screen.press("escape")
             await screen.shows("cleanup.policy")

@@ -1,4 +1,6 @@
-"""Pages show each record of a topic once and in order, and a search shows those that a slow comparison finds."""
+"""Pages show each record of a topic once and in order, and a search shows those that a slow
+comparison finds.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def task() -> Task:
 def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
     """Three partitions with gaps by markers and deleted records, and one that is empty."""
     source = random.Random(20231114)
-    with embedlog.open(tmp_path_factory.mktemp("pages") / "log", config={"transaction.state.log.num.partitions": 1}) as made:
+    with embedlog.open(
+        tmp_path_factory.mktemp("pages") / "log", config={"transaction.state.log.num.partitions": 1}
+    ) as made:
         made.create_topic("t", 4, {"retention.ms": "-1"})
         with made.producer(transactional_id="x") as producer:
             producer.init_transactions()
@@ -36,9 +40,14 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
                 producer.begin_transaction()
                 for _ in range(source.randrange(20)):
                     number = source.randrange(3)
-                    producer.send("t", b"v%d" % source.randrange(100), source.choice([None, b"a", b"b"]), partition=number,
-                                  headers=[("h", b"%d" % source.randrange(5))] * source.randrange(3),
-                                  timestamp_ms=NOW_MS - source.randrange(1000))  # fmt: skip
+                    producer.send(
+                        "t",
+                        b"v%d" % source.randrange(100),
+                        source.choice([None, b"a", b"b"]),
+                        partition=number,
+                        headers=[("h", b"%d" % source.randrange(5))] * source.randrange(3),
+                        timestamp_ms=NOW_MS - source.randrange(1000),
+                    )
                 producer.commit_transaction()
         made.delete_records({embedlog.TopicPartition("t", 0): 40})
         yield made
@@ -63,7 +72,9 @@ def offsets(lines: list[Line], number: int) -> list[int]:
 
 
 @pytest.mark.parametrize("newest_first", [True, False])
-def test_all_pages_have_each_record_once_in_the_order_of_its_partition(log: Log, newest_first: bool, rng: random.Random) -> None:
+def test_all_pages_have_each_record_once_in_the_order_of_its_partition(
+    log: Log, newest_first: bool, rng: random.Random
+) -> None:
     cursor = pages.from_end(log, "t", ()) if newest_first else pages.from_offset(log, "t", (), 0)
     count = rng.choice([1, 7, 100, 10_000])
     found = every_page(log, cursor, count)
@@ -80,10 +91,16 @@ def test_partitions_are_merged_by_time(tmp_path: Path) -> None:
         with log.producer() as producer:
             for number in range(30):
                 producer.send("t", b"v", partition=number * 7 % 3, timestamp_ms=NOW_MS + number)
-        times = [line.timestamp_ms - NOW_MS for page in every_page(log, pages.from_end(log, "t", ()), 4) for line in page.lines]
+        times = [
+            line.timestamp_ms - NOW_MS
+            for page in every_page(log, pages.from_end(log, "t", ()), 4)
+            for line in page.lines
+        ]
         assert times == list(range(29, -1, -1))
         cursor = pages.from_time(log, "t", (), NOW_MS + 12)
-        times = [line.timestamp_ms - NOW_MS for page in every_page(log, cursor, 4) for line in page.lines]
+        times = [
+            line.timestamp_ms - NOW_MS for page in every_page(log, cursor, 4) for line in page.lines
+        ]
         assert times == list(range(12, 30))
         cursor = pages.from_time(log, "t", (1,), NOW_MS + 10_000)
         assert pages.read(log, "t", cursor, 4).lines == ()
@@ -104,7 +121,10 @@ def slow(filters: Filters, record: Record[Any, Any]) -> bool:
     return (
         (not filters.key or holds(filters.key, record.key))
         and (not filters.value or holds(filters.value, record.value))
-        and (not filters.header or any(each == name and holds(wanted, value) for each, value in record.headers))
+        and (
+            not filters.header
+            or any(each == name and holds(wanted, value) for each, value in record.headers)
+        )
         and (not filters.since or record.timestamp_ms >= int(filters.since))
         and (not filters.until or record.timestamp_ms < int(filters.until))
     )
@@ -117,18 +137,32 @@ def test_a_search_finds_what_a_slow_comparison_finds(
     monkeypatch.setattr(pages, "PIECE_BYTES", 600)
     for _ in range(10):
         filters = Filters(
-            rng.choice(["", "", "a", "/^[ab]$/"]), rng.choice(["", "1", "v7", "/V[0-4]./i", "/v(1|é)/"]),
-            rng.choice(["", "", "h", "h=3", "h=/[12]/", "g"]), rng.choice(["", str(NOW_MS - 500)]),
+            rng.choice(["", "", "a", "/^[ab]$/"]),
+            rng.choice(["", "1", "v7", "/V[0-4]./i", "/v(1|é)/"]),
+            rng.choice(["", "", "h", "h=3", "h=/[12]/", "g"]),
+            rng.choice(["", str(NOW_MS - 500)]),
             rng.choice(["", str(NOW_MS - 200)]),
-        )  # fmt: skip
-        cursor = pages.from_end(log, "t", ()) if newest_first else pages.from_offset(log, "t", (), 0)
-        lines = [line for page in every_page(log, cursor, rng.choice([1, 5, 50]), filters) for line in page.lines]
+        )
+        cursor = (
+            pages.from_end(log, "t", ()) if newest_first else pages.from_offset(log, "t", (), 0)
+        )
+        lines = [
+            line
+            for page in every_page(log, cursor, rng.choice([1, 5, 50]), filters)
+            for line in page.lines
+        ]
         for number in range(4):
-            found = [record.offset for record in log.scan("t", partitions=number).records() if slow(filters, record)]
+            found = [
+                record.offset
+                for record in log.scan("t", partitions=number).records()
+                if slow(filters, record)
+            ]
             assert offsets(lines, number) == (found[::-1] if newest_first else found), filters
 
 
-def test_a_cancelled_search_continues_where_it_stopped(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_search_continues_where_it_stopped(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pages, "PIECE_BYTES", 600)
     cancelled = task()
     cancelled.cancelled.set()
@@ -145,14 +179,22 @@ def test_a_cancelled_search_continues_where_it_stopped(log: Log, monkeypatch: py
 def test_a_deleted_record_is_no_record(log: Log) -> None:
     assert pages.record_at(log, "t", 0, 3) is None
     start = log.describe_topic("t").partitions[0].log_start_offset
-    assert any(pages.record_at(log, "t", 0, offset) is not None for offset in range(start, start + 5))
+    assert any(
+        pages.record_at(log, "t", 0, offset) is not None for offset in range(start, start + 5)
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "time_ms"),
-    [("", None), ("123", 123), ("-5m", NOW_MS - 300_000), ("-2d", NOW_MS - 172_800_000),
-     ("2023-11-14T22:13:20", 1_700_000_000_000), ("2023-11-14T22:13:20+01:00", 1_699_996_400_000)],
-)  # fmt: skip
+    [
+        ("", None),
+        ("123", 123),
+        ("-5m", NOW_MS - 300_000),
+        ("-2d", NOW_MS - 172_800_000),
+        ("2023-11-14T22:13:20", 1_700_000_000_000),
+        ("2023-11-14T22:13:20+01:00", 1_699_996_400_000),
+    ],
+)
 def test_times(text: str, time_ms: int | None) -> None:
     assert moment("since", text, NOW_MS) == time_ms
 
@@ -166,4 +208,8 @@ def test_a_time_without_meaning_is_named(text: str) -> None:
 def test_an_expression_without_meaning_is_named() -> None:
     with pytest.raises(FilterError, match="value: not a regular expression: "):
         pattern("value", "/(/")
-    assert (pattern("value", ""), pattern("value", "/a"), pattern("value", "é")) == (None, b"/a", "é".encode())
+    assert (pattern("value", ""), pattern("value", "/a"), pattern("value", "é")) == (
+        None,
+        b"/a",
+        "é".encode(),
+    )

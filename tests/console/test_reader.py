@@ -66,8 +66,11 @@ def test_an_unexpected_error_is_one_line(reader: Reader, outcomes: queue.Queue[O
     assert done(reader, outcomes, topics).value == ["evil", "orders"]
 
 
-def test_a_waiting_task_is_replaced_by_a_new_one(reader: Reader, outcomes: queue.Queue[Outcome]) -> None:
-    started, go_on = threading.Event(), threading.Event()
+def test_a_waiting_task_is_replaced_by_a_new_one(
+    reader: Reader, outcomes: queue.Queue[Outcome]
+) -> None:
+    started = threading.Event()
+    go_on = threading.Event()
 
     def slow(task: Any) -> None:
         started.set()
@@ -84,9 +87,13 @@ def test_a_waiting_task_is_replaced_by_a_new_one(reader: Reader, outcomes: queue
     assert outcomes.empty()
 
 
-def test_a_thread_that_does_not_answer_does_not_keep_the_application(own_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_does_not_answer_does_not_keep_the_application(
+    own_log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("embedlog.console.model.reader.CLOSE_S", 0.01)
-    started, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    started = threading.Event()
+    go_on = threading.Event()
+    ended = threading.Event()
 
     def stuck(task: Any) -> None:
         started.set()
@@ -127,7 +134,9 @@ def test_the_check_finds_a_changed_byte_and_names_its_place(
     assert any(row.cells[0] == "damage" and row.cells[4] == "embedlog.topics" for row in found.rows)
 
 
-def test_a_cancelled_check_reports_how_much_was_read(reader: Reader, outcomes: queue.Queue[Outcome]) -> None:
+def test_a_cancelled_check_reports_how_much_was_read(
+    reader: Reader, outcomes: queue.Queue[Outcome]
+) -> None:
     def cancelled(task: Any) -> Any:
         task.cancelled.set()
         return damage.check(task, [])
@@ -140,7 +149,8 @@ def test_a_cancelled_check_reports_how_much_was_read(reader: Reader, outcomes: q
 
 
 def test_rates_are_differences_by_time() -> None:
-    rates, place = Rates(), [("t", 0)]
+    rates = Rates()
+    place = [("t", 0)]
     rates.observe(10.0, {("t", 0): Level("id", 0, 100, 1000)})
     assert rates.of(place) == UNKNOWN
     rates.observe(12.0, {("t", 0): Level("id", 0, 300, 5000), ("t", 1): Level("id", 0, 1, 1)})
@@ -170,33 +180,52 @@ def cells(grid: Grid, *columns: str) -> list[tuple[str, ...]]:
 
 
 def test_a_group_has_its_members_assignments_and_lags(own_log: Path) -> None:
-    with embedlog.open(own_log, config=QUICK) as log, embedlog.open(own_log, read_only=True) as reading:
-        with log.consumer("orders", group_id="live", client_id="c1", auto_offset_reset="earliest") as consumer:
+    with (
+        embedlog.open(own_log, config=QUICK) as log,
+        embedlog.open(own_log, read_only=True) as reading,
+    ):
+        with log.consumer(
+            "orders", group_id="live", client_id="c1", auto_offset_reset="earliest"
+        ) as consumer:
             records = []
             while len(records) < 250:
                 records += consumer.poll(timeout=WAIT_S)
             consumer.commit({TopicPartition("orders", 0): OffsetAndMetadata(100, "m")})
             groups, members, lags = observe.groups(reading, "live")
             assert cells(groups, "group", "state", "members", "lag") == [
-                ("live", "Stable", "1", "-"), ("readers", "Empty", "0", "50"),
-            ]  # fmt: skip
-            assert cells(members, "client", "topics", "assignment") == [("c1", "orders", "orders-0 orders-1")]
+                ("live", "Stable", "1", "-"),
+                ("readers", "Empty", "0", "50"),
+            ]
+            assert cells(members, "client", "topics", "assignment") == [
+                ("c1", "orders", "orders-0 orders-1")
+            ]
             assert cells(lags, "topic", "partition", "committed", "end", "lag", "metadata") == [
-                ("orders", "0", "100", "125", "25", "m"), ("orders", "1", "-", "125", "-", "-"),
-            ]  # fmt: skip
-        assert [grid.title for grid in observe.groups(reading, "readers")][1:] == ["members of readers", "partitions of readers"]
+                ("orders", "0", "100", "125", "25", "m"),
+                ("orders", "1", "-", "125", "-", "-"),
+            ]
+        assert [grid.title for grid in observe.groups(reading, "readers")][1:] == [
+            "members of readers",
+            "partitions of readers",
+        ]
 
 
 def test_an_open_transaction_has_its_age_and_its_partitions(own_log: Path) -> None:
-    with embedlog.open(own_log, config=QUICK) as log, log.producer(transactional_id="tx") as producer:
+    with (
+        embedlog.open(own_log, config=QUICK) as log,
+        log.producer(transactional_id="tx") as producer,
+    ):
         producer.init_transactions()
         producer.begin_transaction()
         producer.send("orders", b"open", partition=1).result(timeout=WAIT_S)
         started_ms = log.transactions()[0].started_ms
         assert started_ms is not None
         ids, opened = observe.transactions(log, started_ms + 125_000)
-        assert cells(ids, "transactional id", "state", "open since", "partitions") == [("tx", "Ongoing", "2 min", "orders-1")]
-        assert cells(opened, "topic", "partition", "first offset", "transactional id") == [("orders", "1", "125", "tx")]
+        assert cells(ids, "transactional id", "state", "open since", "partitions") == [
+            ("tx", "Ongoing", "2 min", "orders-1")
+        ]
+        assert cells(opened, "topic", "partition", "first offset", "transactional id") == [
+            ("orders", "1", "125", "tx")
+        ]
         producer.abort_transaction()
 
 
@@ -205,10 +234,15 @@ def test_the_replicas_of_a_set_and_its_decisions_are_listed(tmp_path: Path) -> N
     with embedlog.open(places, housekeeping=False) as log:
         log.create_topic("t", 1, replication_factor=2)
         directories, copies, events = observe.replicas(log, internal=False)
-        assert cells(directories, "node", "state", "path") == [("1", "live", str(places[0])), ("2", "live", str(places[1]))]
+        assert cells(directories, "node", "state", "path") == [
+            ("1", "live", str(places[0])),
+            ("2", "live", str(places[1])),
+        ]
         found = cells(copies, "topic", "partition", "node", "role")
         assert sorted(role for *_, role in found) == ["in sync", "leader"]
-        assert {"warning", "decision"} >= {kind for (kind,) in cells(events, "kind")} >= {"decision"}
+        assert (
+            {"warning", "decision"} >= {kind for (kind,) in cells(events, "kind")} >= {"decision"}
+        )
 
 
 @pytest.mark.usefixtures("usual_internal_topics")
@@ -231,12 +265,19 @@ def test_internal_topics_are_counted_and_shown_if_they_are_asked_for(tmp_path: P
 def test_settings_have_their_origin_and_long_lists_are_cut(own_log: Path) -> None:
     with embedlog.open(own_log, read_only=True) as log:
         (own,) = observe.settings(log, own_only=True)
-        assert own.rows == tuple(row for row in own.rows if row.cells[1:] == ("retention.ms", "-1", "topic"))
+        assert own.rows == tuple(
+            row for row in own.rows if row.cells[1:] == ("retention.ms", "-1", "topic")
+        )
         (every,) = observe.settings(log, own_only=False)
     assert ("orders", "retention.ms", "-1", "topic") in [row.cells for row in every.rows]
     assert ("orders", "segment.bytes", "1073741824", "default") in [row.cells for row in every.rows]
     assert len(every.matching("RETENTION").rows) < len(every.rows)
-    many = Grid("t", ("a",), tuple(Row(str(number), (str(number),)) for number in range(ROWS_MAX + 1)))
-    assert many.matching("").title == f"t, the first {ROWS_MAX:,} of {ROWS_MAX + 1:,} rows: / limits them"
+    many = Grid(
+        "t", ("a",), tuple(Row(str(number), (str(number),)) for number in range(ROWS_MAX + 1))
+    )
+    assert (
+        many.matching("").title
+        == f"t, the first {ROWS_MAX:,} of {ROWS_MAX + 1:,} rows: / limits them"
+    )
     assert len(many.matching("").rows) == ROWS_MAX
     assert [row.key for row in many.matching("1000").rows] == ["1000"]

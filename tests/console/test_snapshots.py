@@ -1,6 +1,7 @@
 """The whole screen of each tab on a known directory, compared with stored texts.
 
-`EMBEDLOG_UPDATE_SNAPSHOTS=1` writes them anew. What differs in each run is replaced: the path, the id of a topic, processes.
+`EMBEDLOG_UPDATE_SNAPSHOTS=1` writes them anew. What differs in each run is replaced: the path, the
+id of a topic, processes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ pytest.importorskip("textual", reason=NEEDED)
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 TEXTUAL = importlib.metadata.version("textual").partition(".")[0]
 
-pytestmark = pytest.mark.skipif(TEXTUAL != "8", reason="the snapshots have the borders and lines of textual 8")
+pytestmark = pytest.mark.skipif(
+    TEXTUAL != "8", reason="the snapshots have the borders and lines of textual 8"
+)
 
 
 Compare = Callable[[str, Screen], Awaitable[None]]
@@ -36,7 +39,8 @@ def compare(known_log: Path, monkeypatch: pytest.MonkeyPatch) -> Compare:
         text = re.sub(r"(topic \w+, id )\S+", r"\1ID", screen.text)
         if str(known_log) in text:  # its length moves the columns
             text = re.sub(r" {2,}", "  ", text.replace(str(known_log), "PATH"))
-        text = re.sub(r"(?m)^ +pid ", " pid ", text)  # the widths of the pid and of the command are those of a run
+        # the widths of the pid and of the command are those of a run
+        text = re.sub(r"(?m)^ +pid ", " pid ", text)
         return re.sub(r"(?m)^ +\d+  \w+ +read .*\n[ ▏▎▍▌▋▊▉█]*$", " (a process)", text) + "\n"
 
     async def call(name: str, screen: Screen) -> None:

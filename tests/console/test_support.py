@@ -18,7 +18,9 @@ from textual.message_pump import MessagePump
 
 @pytest.fixture(params=[0, 1, 10])
 def late_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some turns of the loop pass before a widget or the application handles a key that it has taken."""
+    """Some turns of the loop pass before a widget or the application handles a key that it has
+    taken.
+    """
     dispatch = MessagePump._dispatch_message
 
     async def delayed(pump: MessagePump, message: Any) -> None:

@@ -24,7 +24,10 @@ def test_every_character_becomes_harmless() -> None:
 
 def test_no_byte_reaches_the_terminal_as_a_control(rng: random.Random) -> None:
     data = bytes(range(256)) + rng.randbytes(4000) + "\u202e\u200b\ufeff\U000e0041".encode()
-    shown = [text.brief(data, 10_000), *(line for view in views.NAMES for line in views.shown(data, view))]
+    shown = [
+        text.brief(data, 10_000),
+        *(line for view in views.NAMES for line in views.shown(data, view)),
+    ]
     assert all(is_harmless(character) for line in shown for character in line)
     assert text.visible("a\x1b[31m\x7f\x9b\u202e\nb") == "a␛[31m␡<U+009B><U+202E>␊b"
 
@@ -35,7 +38,8 @@ def test_null_is_no_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "shown"), [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (5_000_000, "4.77 MiB"), (None, "-")]
+    ("number", "shown"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (5_000_000, "4.77 MiB"), (None, "-")],
 )
 def test_sizes(number: int | None, shown: str) -> None:
     assert text.size(number) == shown
@@ -47,7 +51,12 @@ def test_times_that_no_date_has_are_numbers() -> None:
 
 
 def some_json(rng: random.Random, depth: int = 0) -> object:
-    kinds = [lambda: rng.randint(-(10**20), 10**20), rng.random, lambda: None, lambda: 'a"\\\n[{é,:' * rng.randrange(3)]
+    kinds = [
+        lambda: rng.randint(-(10**20), 10**20),
+        rng.random,
+        lambda: None,
+        lambda: 'a"\\\n[{é,:' * rng.randrange(3),
+    ]
     if depth < 4:
         kinds += [lambda: [some_json(rng, depth + 1) for _ in range(rng.randrange(4))]]
         kinds += [lambda: {f"k{n}": some_json(rng, depth + 1) for n in range(rng.randrange(4))}]
@@ -57,7 +66,11 @@ def some_json(rng: random.Random, depth: int = 0) -> object:
 def test_json_is_indented_as_the_standard_library_does(rng: random.Random) -> None:
     for _ in range(200):
         value = some_json(rng)
-        for given in (json.dumps(value), json.dumps(value, separators=(",", ":")), json.dumps(value, indent=4)):
+        for given in (
+            json.dumps(value),
+            json.dumps(value, separators=(",", ":")),
+            json.dumps(value, indent=4),
+        ):
             assert views.as_json(given.encode())[0] == json.dumps(value, indent=2)
 
 
@@ -67,7 +80,9 @@ def test_json_keeps_numbers_and_repeated_names() -> None:
     assert views.as_json(given.encode())[0] == expected
 
 
-@pytest.mark.parametrize("data", [b"{", b"NaN", b"\xff", b"[" * 100_000, b"1 2", b" " * (views.JSON_BYTES + 1)])
+@pytest.mark.parametrize(
+    "data", [b"{", b"NaN", b"\xff", b"[" * 100_000, b"1 2", b" " * (views.JSON_BYTES + 1)]
+)
 def test_what_is_not_json_is_shown_as_text_with_the_reason(data: bytes) -> None:
     indented, reason = views.as_json(data)
     assert indented is None

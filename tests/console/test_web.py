@@ -61,7 +61,8 @@ async def session_of(http: Any) -> tuple[str, str]:
     answer = await http.get("/?key=secret", allow_redirects=False)
     assert answer.status == 302
     match = re.fullmatch(
-        r"(embedlog-console-1=[\w-]{22}); HttpOnly; Path=(/[\w-]{22}/); SameSite=Strict", answer.headers["Set-Cookie"]
+        r"(embedlog-console-1=[\w-]{22}); HttpOnly; Path=(/[\w-]{22}/); SameSite=Strict",
+        answer.headers["Set-Cookie"],
     )
     assert match is not None
     assert answer.headers["Location"] == match[2]
@@ -74,7 +75,14 @@ def test_a_request_without_the_key_is_refused() -> None:
             root, cookie = await session_of(http)
             assert "secret" not in root + cookie
             below = ("", "ws", "ws?key=secret", "?key=secret", "static/js/textual.js", "download/x")
-            for path in ("/", "/ws", "/static/js/textual.js", "/?key=", "/?key=wrong", *(root + name for name in below)):
+            for path in (
+                "/",
+                "/ws",
+                "/static/js/textual.js",
+                "/?key=",
+                "/?key=wrong",
+                *(root + name for name in below),
+            ):
                 for wrong in ({}, {"Cookie": "embedlog-console-1=secret"}, {"Cookie": cookie[:-1]}):
                     answer = await http.get(path, headers=wrong, allow_redirects=False)
                     assert (answer.status, await answer.text()) == (403, REFUSED), (path, wrong)
@@ -86,7 +94,9 @@ def test_a_request_without_the_key_is_refused() -> None:
             ):  # the cookie without its path
                 answer = await http.get(path, headers={"Cookie": cookie})
                 assert (answer.status, await answer.text()) == (403, REFUSED), path
-            assert (await http.get(f"{root}static/js/textual.js", headers={"Cookie": cookie})).status == 200
+            assert (
+                await http.get(f"{root}static/js/textual.js", headers={"Cookie": cookie})
+            ).status == 200
 
     asyncio.run(scenario())
 
@@ -103,7 +113,8 @@ def test_a_page_loads_nothing_from_elsewhere() -> None:
             page = await answer.text()
             assert f'"ws://127.0.0.1:{http.port}{root}ws"' in page
             hosts = set(re.findall(r"//([^/\s\"')]+)", page))
-            assert hosts == {f"127.0.0.1:{http.port}", "www.w3.org"}, hosts  # the latter names the language SVG
+            # the latter names the language SVG
+            assert hosts == {f"127.0.0.1:{http.port}", "www.w3.org"}, hosts
 
     asyncio.run(scenario())
 
@@ -117,15 +128,24 @@ def test_a_foreign_host_or_origin_is_refused_everywhere() -> None:
             own = {"Host": f"127.0.0.1:{http.port}", "Origin": f"http://127.0.0.1:{http.port}"}
             for changed in (
                 {"Host": f"evil.example:{http.port}", "Origin": f"http://evil.example:{http.port}"},
-                {"Host": "127.0.0.1.evil.example"}, {"Host": "[::1].evil.example"}, {"Host": "127.0.0.1@evil.example"},
+                {"Host": "127.0.0.1.evil.example"},
+                {"Host": "[::1].evil.example"},
+                {"Host": "127.0.0.1@evil.example"},
                 {"Host": ""},
-                {"Origin": "http://evil.example"}, {"Origin": "null"}, {"Origin": "http://127.0.0.1:1"},
+                {"Origin": "http://evil.example"},
+                {"Origin": "null"},
+                {"Origin": "http://127.0.0.1:1"},
                 {"Origin": f"https://127.0.0.1:{http.port}"},
-            ):  # fmt: skip
+            ):
                 for path in ("/", "/?key=secret", root, f"{root}ws", f"{root}static/js/textual.js"):
-                    answer = await http.get(path, headers={"Cookie": cookie, **own, **changed}, allow_redirects=False)
+                    answer = await http.get(
+                        path, headers={"Cookie": cookie, **own, **changed}, allow_redirects=False
+                    )
                     text = await answer.text()
-                    assert (answer.status, text.split()[0]) == (403, "Origin" if "Host" not in changed else "Host"), (
+                    assert (answer.status, text.split()[0]) == (
+                        403,
+                        "Origin" if "Host" not in changed else "Host",
+                    ), (
                         changed,
                         path,
                     )
@@ -133,8 +153,11 @@ def test_a_foreign_host_or_origin_is_refused_everywhere() -> None:
                     await http.ws_connect(f"{root}ws", headers={"Cookie": cookie, **own, **changed})
                 assert refused.value.status == 403
             with pytest.raises(WSServerHandshakeError):
-                await http.ws_connect(f"{root}ws", headers={"Cookie": cookie})  # no browser: each sends an Origin
-            async with http.ws_connect(f"{root}ws", headers={"Cookie": cookie, **own}) as socket_of_page:
+                # no browser: each sends an Origin
+                await http.ws_connect(f"{root}ws", headers={"Cookie": cookie})
+            async with http.ws_connect(
+                f"{root}ws", headers={"Cookie": cookie, **own}
+            ) as socket_of_page:
                 assert not socket_of_page.closed
 
     asyncio.run(scenario())
@@ -155,7 +178,9 @@ def test_the_names_of_this_machine_are_accepted(host: str) -> None:
                 socket.gethostname(),
             ]
             for name in own:
-                answer = await http.get("/?key=secret", headers={"Host": name}, allow_redirects=False)
+                answer = await http.get(
+                    "/?key=secret", headers={"Host": name}, allow_redirects=False
+                )
                 assert answer.status == 302, name
 
     asyncio.run(scenario())
@@ -164,7 +189,17 @@ def test_the_names_of_this_machine_are_accepted(host: str) -> None:
 @contextmanager
 def served(path: Path, *arguments: str) -> Iterator[str]:
     """The address of a server, which is ended by SIGTERM; it and its processes have then ended."""
-    command = [sys.executable, "-m", "embedlog", "console", str(path), "--web", "--port", str(free_port()), *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "embedlog",
+        "console",
+        str(path),
+        "--web",
+        "--port",
+        str(free_port()),
+        *arguments,
+    ]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
@@ -191,8 +226,12 @@ def test_the_server_listens_on_the_given_address_only(known_log: Path) -> None:
     with served(known_log) as address:
         found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/\?key=[\w-]{22}", address)
         assert found is not None
-        listening = subprocess.run(["ss", "-Hltn", f"sport = :{found[1]}"], capture_output=True, text=True, check=False).stdout
-        assert not listening or [line.split()[3] for line in listening.splitlines()] == [f"127.0.0.1:{found[1]}"]
+        listening = subprocess.run(
+            ["ss", "-Hltn", f"sport = :{found[1]}"], capture_output=True, text=True, check=False
+        ).stdout
+        assert not listening or [line.split()[3] for line in listening.splitlines()] == [
+            f"127.0.0.1:{found[1]}"
+        ]
         connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=DEADLINE_S)
         with closing(connection):
             connection.request("GET", "/")
@@ -200,8 +239,13 @@ def test_the_server_listens_on_the_given_address_only(known_log: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_real_browser_shows_the_log_and_its_keyboard_works(known_log: Path, tmp_path: Path) -> None:
-    with browser.started("--window-size=1400,900") as driven, served(known_log, "--interval", "0.2") as address:
+def test_a_real_browser_shows_the_log_and_its_keyboard_works(
+    known_log: Path, tmp_path: Path
+) -> None:
+    with (
+        browser.started("--window-size=1400,900") as driven,
+        served(known_log, "--interval", "0.2") as address,
+    ):
         driven.get(address)
         screen = Browser(driven)
         screen.shows("orders", "evil", "read-only")
@@ -224,7 +268,10 @@ class Browser:
     """What the terminal in a browser receives, and its keyboard."""
 
     def __init__(self, driven: Any) -> None:
-        self._browser, self.output, self._requests = driven, b"", []  # type: ignore[var-annotated]
+        # type: ignore[var-annotated]
+        self._browser = driven
+        self.output = b""
+        self._requests = []
 
     def _read(self) -> None:
         for entry in self._browser.get_log("performance"):
@@ -244,12 +291,17 @@ class Browser:
 
     def shows(self, *texts: str) -> None:
         """Wait until all texts were written to the terminal since the last key."""
-        plain = lambda: re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", self.output).decode("utf-8", "replace")  # noqa: E731
+        plain = lambda: re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", self.output).decode(  # noqa: E731
+            "utf-8", "replace"
+        )
         self._until(lambda: all(text in plain() for text in texts), f"not shown: {texts}")
 
     def closed(self) -> None:
         """Wait until the page says that the session has ended."""
-        self._until(lambda: "-closed" in self._browser.execute_script("return document.body.className"), "still open")
+        self._until(
+            lambda: "-closed" in self._browser.execute_script("return document.body.className"),
+            "still open",
+        )
 
     def press(self, *keys: str) -> None:
         from selenium.webdriver.common.action_chains import ActionChains

@@ -1,4 +1,6 @@
-"""Subscriptions and the assignments made of them: round trips, user data, and every invalid assignment."""
+"""Subscriptions and the assignments made of them: round trips, user data, and every invalid
+assignment.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,21 @@ import pytest
 
 from embedlog.assignors import ASSIGNORS, assign_range
 from embedlog.assignors import Member as Reader
-from embedlog.consumer.assignment import Strategy, assign, is_cooperative, members_of, protocols, strategies
+from embedlog.consumer.assignment import (
+    Strategy,
+    assign,
+    is_cooperative,
+    members_of,
+    protocols,
+    strategies,
+)
 from embedlog.errors import AssignorError, ConfigError
 from embedlog.format.consumer_protocol import decode_assignment, decode_subscription
 from embedlog.group import Group, Member
 from embedlog.types import TopicPartition
 
-A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+A0 = TopicPartition("a", 0)
+A1 = TopicPartition("a", 1)
 
 
 def member(member_id: str, said: tuple[tuple[str, bytes], ...]) -> Member:
@@ -32,15 +42,18 @@ def named(name: str, cooperative: bool = False) -> Any:
     return assignor
 
 
-# ---- strategies --------------------------------------------------------------------------------------------------------
+# ---- strategies ----------------------------------------------------------------------------------
 
 
 def test_names_and_callables_are_strategies() -> None:
     own = named("mine", cooperative=True)
     found = strategies(["range", "cooperative-sticky", own, ASSIGNORS["sticky"]])
     assert [(each.name, each.cooperative) for each in found] == [
-        ("range", False), ("cooperative-sticky", True), ("mine", True), ("sticky", False)
-    ]  # fmt: skip
+        ("range", False),
+        ("cooperative-sticky", True),
+        ("mine", True),
+        ("sticky", False),
+    ]
 
 
 def test_an_object_with_a_name_is_a_strategy() -> None:
@@ -53,7 +66,9 @@ def test_an_object_with_a_name_is_a_strategy() -> None:
     assert strategies([Mine()])[0].name == "mine"
 
 
-@pytest.mark.parametrize("given", [["range", assign_range], ["x"], [named("sticky")], [None], [named("")]])
+@pytest.mark.parametrize(
+    "given", [["range", assign_range], ["x"], [named("sticky")], [None], [named("")]]
+)
 def test_what_is_no_strategy_is_refused(given: Any) -> None:
     with pytest.raises(ConfigError, match=r"partition\.assignment\.strategy"):
         strategies(given)
@@ -64,7 +79,7 @@ def test_cooperative_only_if_all_of_them_are() -> None:
     assert not is_cooperative(strategies(["cooperative-sticky", "range"]))
 
 
-# ---- subscriptions of members ------------------------------------------------------------------------------------------
+# ---- subscriptions of members --------------------------------------------------------------------
 
 
 def test_a_members_word_reaches_the_assignor() -> None:
@@ -74,10 +89,17 @@ def test_a_members_word_reaches_the_assignor() -> None:
 
 
 def test_sticky_remembers_what_it_had_before_it_gave_everything_up() -> None:
-    """An eager member owns nothing when it joins; its user data is Kafka's: partitions by topic, and the generation."""
+    """An eager member owns nothing when it joins; its user data is Kafka's: partitions by topic,
+    and the generation.
+    """
     said = protocols(strategies(["sticky", "range"]), ["a"], [], [A0, A1], 7, None)
-    assert decode_subscription(said[0][1]).user_data == struct.pack(">ih1siiii", 1, 1, b"a", 2, 0, 1, 7)
-    known = {name: members_of(Group(protocol=name, members={"m": member("m", said)}))["m"] for name, _ in said}
+    assert decode_subscription(said[0][1]).user_data == struct.pack(
+        ">ih1siiii", 1, 1, b"a", 2, 0, 1, 7
+    )
+    known = {
+        name: members_of(Group(protocol=name, members={"m": member("m", said)}))["m"]
+        for name, _ in said
+    }
     assert (known["sticky"].owned, known["sticky"].generation) == ((A0, A1), 7)
     assert known["range"].owned == ()
 
@@ -87,7 +109,9 @@ def test_cooperative_sticky_says_since_when() -> None:
     assert decode_subscription(said[0][1]).user_data == struct.pack(">i", 3)
 
 
-@pytest.mark.parametrize("data", [b"\0", b"\0\0\0\5", b"\xff" * 9, struct.pack(">ih1si", 1, 1, b"a", 9)])
+@pytest.mark.parametrize(
+    "data", [b"\0", b"\0\0\0\5", b"\xff" * 9, struct.pack(">ih1si", 1, 1, b"a", 9)]
+)
 def test_user_data_that_cannot_be_read_is_no_claim(data: bytes) -> None:
     from embedlog.format.consumer_protocol import Subscription, encode_subscription
 
@@ -100,12 +124,17 @@ def test_a_member_that_speaks_in_riddles_subscribes_to_nothing() -> None:
     assert members_of(group) == {"m": Reader(frozenset())}
 
 
-# ---- assignments of leaders --------------------------------------------------------------------------------------------
+# ---- assignments of leaders ----------------------------------------------------------------------
 
 
 def test_an_assignment_is_one_for_every_member() -> None:
-    found = assign(strategies(["range"])[0], {"m": Reader(["a"]), "n": Reader(["b"])}, {"a": range(2)}, False)
-    assert {member_id: decode_assignment(data) for member_id, data in found.items()} == {"m": (A0, A1), "n": ()}
+    found = assign(
+        strategies(["range"])[0], {"m": Reader(["a"]), "n": Reader(["b"])}, {"a": range(2)}, False
+    )
+    assert {member_id: decode_assignment(data) for member_id, data in found.items()} == {
+        "m": (A0, A1),
+        "n": (),
+    }
 
 
 @pytest.mark.parametrize(
@@ -127,7 +156,12 @@ def test_an_assignment_is_one_for_every_member() -> None:
 def test_an_assignment_that_must_not_be(answer: Any, words: str) -> None:
     strategy = Strategy("mine", lambda members, counts: answer, False)
     with pytest.raises(AssignorError, match=words) as caught:
-        assign(strategy, {"m": Reader(["a"]), "n": Reader(["a"])}, {"a": range(2), "b": range(1)}, False)
+        assign(
+            strategy,
+            {"m": Reader(["a"]), "n": Reader(["a"])},
+            {"a": range(2), "b": range(1)},
+            False,
+        )
     assert "'mine'" in str(caught.value)
 
 
@@ -153,16 +187,27 @@ def test_an_assignor_cannot_change_what_it_is_given() -> None:
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 def test_where_partitions_are_missing_those_that_are_here_are_shared(name: str) -> None:
-    """Numbered as if they were all there, because an assignor cannot distinguish them; owners keep their partitions."""
+    """Numbered as if they were all there, because an assignor cannot distinguish them; owners keep
+    their partitions.
+    """
     here = {"a": [2, 5, 9, 2**31 - 1], "b": range(2)}
-    everything = {TopicPartition(topic, number) for topic, numbers in here.items() for number in numbers}
+    everything = {
+        TopicPartition(topic, number) for topic, numbers in here.items() for number in numbers
+    }
     members = {"m": Reader(["a", "b"]), "n": Reader(["a", "b"])}
     strategy = Strategy(name, ASSIGNORS[name], False)
-    first = {each: decode_assignment(raw) for each, raw in assign(strategy, members, here, False).items()}
+    first = {
+        each: decode_assignment(raw) for each, raw in assign(strategy, members, here, False).items()
+    }
     assert sorted(tp for each in first.values() for tp in each) == sorted(everything)
-    again = {each: replace(member, owned=list(first[each]), generation=1) for each, member in members.items()}
+    again = {
+        each: replace(member, owned=list(first[each]), generation=1)
+        for each, member in members.items()
+    }
     second = assign(strategy, again, here, False)
-    assert {each: set(decode_assignment(raw)) for each, raw in second.items()} == {each: set(tps) for each, tps in first.items()}
+    assert {each: set(decode_assignment(raw)) for each, raw in second.items()} == {
+        each: set(tps) for each, tps in first.items()
+    }
 
 
 def test_a_cooperative_assignor_gives_nobody_what_another_one_holds() -> None:
@@ -175,4 +220,6 @@ def test_a_cooperative_assignor_gives_nobody_what_another_one_holds() -> None:
 
 def test_two_that_claim_one_partition_are_no_handover() -> None:
     members = {"m": Reader(["a"], [A0]), "n": Reader(["a"], [A0])}
-    assert assign(Strategy("mine", lambda members, counts: {"m": [A0]}, True), members, {"a": range(1)}, True)
+    assert assign(
+        Strategy("mine", lambda members, counts: {"m": [A0]}, True), members, {"a": range(1)}, True
+    )

@@ -1,4 +1,6 @@
-"""Polls over a log in memory: limits, turns, isolation levels, positions. Over real ones: test_live."""
+"""Polls over a log in memory: limits, turns, isolation levels, positions. Over real ones:
+test_live.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,24 @@ def engine() -> FakeEngine:
 def test_records_have_all_their_fields(engine: FakeEngine, consumer: Any) -> None:
     engine.partition("b", 0).append([Row(b"v", b"k", [("h", b"1"), ("h", None)], 77)])
     (record,) = consumer("b").poll()
-    assert (record.topic, record.partition, record.offset, record.timestamp_ms, record.timestamp_type) == ("b", 0, 0, 77, 0)
-    assert (record.key, record.value, record.headers, record.leader_epoch) == (b"k", b"v", (("h", b"1"), ("h", None)), 0)
+    assert (
+        record.topic,
+        record.partition,
+        record.offset,
+        record.timestamp_ms,
+        record.timestamp_type,
+    ) == ("b", 0, 0, 77, 0)
+    assert (record.key, record.value, record.headers, record.leader_epoch) == (
+        b"k",
+        b"v",
+        (("h", b"1"), ("h", None)),
+        0,
+    )
 
 
-def test_a_poll_is_cut_at_max_poll_records_and_the_rest_stays_buffered(engine: FakeEngine, consumer: Any) -> None:
+def test_a_poll_is_cut_at_max_poll_records_and_the_rest_stays_buffered(
+    engine: FakeEngine, consumer: Any
+) -> None:
     fill(engine.partition("b", 0), 25)
     reader = consumer("b", max_poll_records=10)
     assert [len(reader.poll()) for _ in range(4)] == [10, 10, 5, 0]
@@ -62,13 +77,24 @@ def test_partitions_take_turns(engine: FakeEngine, consumer: Any) -> None:
     reader = consumer("a", max_partition_fetch_bytes=1, max_poll_records=10)
     polls = [places(reader.poll()) for _ in range(12)]
     assert [poll[0][0] for poll in polls] == [0, 1, 2] * 4
-    assert sorted(place for poll in polls for place in poll) == [(p, o) for p in range(3) for o in range(40)]
+    assert sorted(place for poll in polls for place in poll) == [
+        (p, o) for p in range(3) for o in range(40)
+    ]
 
 
-def test_one_poll_drains_a_partition_and_goes_on_with_the_next(engine: FakeEngine, consumer: Any) -> None:
+def test_one_poll_drains_a_partition_and_goes_on_with_the_next(
+    engine: FakeEngine, consumer: Any
+) -> None:
     fill(engine.partition("a", 0), 4)
     fill(engine.partition("a", 2), 4)
-    assert places(consumer("a", max_poll_records=6).poll()) == [(0, 0), (0, 1), (0, 2), (0, 3), (2, 0), (2, 1)]
+    assert places(consumer("a", max_poll_records=6).poll()) == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (0, 3),
+        (2, 0),
+        (2, 1),
+    ]
 
 
 def test_a_batch_larger_than_every_limit_is_read(engine: FakeEngine, consumer: Any) -> None:
@@ -76,7 +102,9 @@ def test_a_batch_larger_than_every_limit_is_read(engine: FakeEngine, consumer: A
     assert len(consumer("b", max_partition_fetch_bytes=1).poll()) == 1
 
 
-def test_the_first_batch_may_hold_records_before_the_position(engine: FakeEngine, consumer: Any) -> None:
+def test_the_first_batch_may_hold_records_before_the_position(
+    engine: FakeEngine, consumer: Any
+) -> None:
     fill(engine.partition("b", 0), 20)
     reader = consumer("b")
     reader.seek(TopicPartition("b", 0), 7)
@@ -125,7 +153,9 @@ def test_a_waiting_poll_returns_when_something_comes(engine: FakeEngine, consume
     thread.join()
 
 
-def test_a_committed_reader_sleeps_while_a_transaction_is_open(engine: FakeEngine, consumer: Any) -> None:
+def test_a_committed_reader_sleeps_while_a_transaction_is_open(
+    engine: FakeEngine, consumer: Any
+) -> None:
     """It must not spin because the log is longer than its visible part."""
     engine.partition("b", 0).append([b"x"], producer=7)
     reader = consumer("b", isolation_level="read_committed")
@@ -136,7 +166,9 @@ def test_a_committed_reader_sleeps_while_a_transaction_is_open(engine: FakeEngin
 # ---- isolation ------------------------------------------------------------------------------------------------------
 
 
-def test_read_committed_sees_what_was_committed_below_the_stable_offset(engine: FakeEngine, consumer: Any) -> None:
+def test_read_committed_sees_what_was_committed_below_the_stable_offset(
+    engine: FakeEngine, consumer: Any
+) -> None:
     mixed(engine.partition("b", 0))
     reader = consumer("b", isolation_level="read_committed")
     assert [record.value for record in reader.poll()] == [b"plain", b"kept", b"again"]
@@ -153,7 +185,9 @@ def test_read_uncommitted_sees_all_but_markers(engine: FakeEngine, consumer: Any
 
 
 @pytest.mark.parametrize("size", [1, 100, 1 << 20])
-def test_a_fetch_that_begins_inside_an_aborted_transaction(engine: FakeEngine, consumer: Any, size: int) -> None:
+def test_a_fetch_that_begins_inside_an_aborted_transaction(
+    engine: FakeEngine, consumer: Any, size: int
+) -> None:
     partition = engine.partition("b", 0)
     for _ in range(5):
         partition.append([b"gone"], producer=1)
@@ -183,20 +217,25 @@ def test_seeking(engine: FakeEngine, consumer: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("offset", "error"), [(-1, OffsetOutOfRangeError), ("3", TypeError), (True, TypeError), (1.0, TypeError)]
+    ("offset", "error"),
+    [(-1, OffsetOutOfRangeError), ("3", TypeError), (True, TypeError), (1.0, TypeError)],
 )
 def test_wrong_offsets_are_refused(consumer: Any, offset: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         consumer("a").seek(A0, offset)
 
 
-@pytest.mark.parametrize("verb", ["position", "pause", "resume", "current_lag", "seek_to_end", "seek_to_beginning"])
+@pytest.mark.parametrize(
+    "verb", ["position", "pause", "resume", "current_lag", "seek_to_end", "seek_to_beginning"]
+)
 def test_positions_of_what_is_not_assigned_are_a_state_error(consumer: Any, verb: str) -> None:
     with pytest.raises(StateError, match="b-0 is not assigned"):
         getattr(consumer("a"), verb)(TopicPartition("b", 0))
 
 
-def test_a_position_out_of_range_follows_the_reset_policy(engine: FakeEngine, consumer: Any) -> None:
+def test_a_position_out_of_range_follows_the_reset_policy(
+    engine: FakeEngine, consumer: Any
+) -> None:
     fill(engine.partition("b", 0), 10)
     engine.partition("b", 0).log_start = 4
     reader = consumer("b")
@@ -206,11 +245,14 @@ def test_a_position_out_of_range_follows_the_reset_policy(engine: FakeEngine, co
     assert places(reader.poll(max_records=1)) == [(0, 4)]
 
 
-def test_retention_faster_than_a_reset_is_followed(engine: FakeEngine, consumer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retention_faster_than_a_reset_is_followed(
+    engine: FakeEngine, consumer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The start at which a reader is set down may be gone again before it reads from there."""
     partition = engine.partition("b", 0)
     fill(partition, 10)
-    fetch, starts = partition.fetch, iter([3, 5, 8])
+    fetch = partition.fetch
+    starts = iter([3, 5, 8])
 
     def overtaken(offset: int, **keywords: Any) -> Any:
         partition.log_start = next(starts, partition.log_start)
@@ -220,7 +262,9 @@ def test_retention_faster_than_a_reset_is_followed(engine: FakeEngine, consumer:
     assert places(consumer("b").poll(max_records=1)) == [(0, 8)]
 
 
-def test_a_position_out_of_range_without_a_policy_is_an_error(engine: FakeEngine, consumer: Any) -> None:
+def test_a_position_out_of_range_without_a_policy_is_an_error(
+    engine: FakeEngine, consumer: Any
+) -> None:
     fill(engine.partition("b", 0), 10)
     reader = consumer("b", auto_offset_reset="none")
     with pytest.raises(NoOffsetForPartitionError, match="b-0"):
@@ -246,7 +290,10 @@ def test_beginnings_ends_and_times_need_no_assignment(engine: FakeEngine, consum
     reader = consumer()
     assert reader.beginning_offsets([A0, A1]) == {A0: 0, A1: 3}
     assert reader.end_offsets([A0, A1]) == {A0: 0, A1: 10}
-    assert reader.offsets_for_times({A1: 4500, A0: 1}) == {A1: OffsetAndTimestamp(5, 5000, 0), A0: None}
+    assert reader.offsets_for_times({A1: 4500, A0: 1}) == {
+        A1: OffsetAndTimestamp(5, 5000, 0),
+        A0: None,
+    }
     assert reader.offsets_for_times({A1: 99_000}) == {A1: None}
     with pytest.raises(InvalidTimestampError, match="a-1"):
         reader.offsets_for_times({A1: -1})

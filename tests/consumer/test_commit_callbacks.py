@@ -1,4 +1,6 @@
-"""Callbacks of `commit_async` that commit again: each call of the consumer ends, and close calls them all (COMMITTER-3)."""
+"""Callbacks of `commit_async` that commit again: each call of the consumer ends, and close calls
+them all (COMMITTER-3).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ class Again:
     """A callback that commits again, whatever the result."""
 
     def __init__(self, consumer: Consumer, *, waits: bool = False) -> None:
-        self._consumer, self._waits = consumer, waits
+        self._consumer = consumer
+        self._waits = waits
         self.errors: list[Exception | None] = []
         self.refused: list[Exception] = []
 
@@ -76,7 +79,8 @@ def test_a_close_calls_all_callbacks_and_ends(log: Log, assigned: bool) -> None:
     if assigned:
         consumer.assign([TP])
     assert consumer.poll(timeout=None)
-    again, last = Again(consumer), list[Any]()
+    again = Again(consumer)
+    last = list[Any]()
     consumer.commit_async({TP: 3}, callback=again)
     consumer.commit_async({TP: 4}, callback=lambda offsets, error: last.append(error))
     consumer.close()
@@ -86,7 +90,8 @@ def test_a_close_calls_all_callbacks_and_ends(log: Log, assigned: bool) -> None:
 
 def test_a_callback_that_closes_the_consumer(log: Log) -> None:
     """The close calls the other callbacks; the call that was interrupted by it has none left."""
-    consumer, heard = log.consumer("t", **MANUAL), list[Any]()
+    consumer = log.consumer("t", **MANUAL)
+    heard = list[Any]()
     assert consumer.poll(timeout=None)
     consumer.commit_async({TP: 3}, callback=lambda offsets, error: consumer.close())
     consumer.commit_async({TP: 4}, callback=lambda offsets, error: heard.append(error))

@@ -38,7 +38,9 @@ def engine() -> FakeEngine:
 # ---- iteration ------------------------------------------------------------------------------------------------------
 
 
-def test_iteration_ends_after_consumer_timeout_and_goes_on_where_it_was(engine: FakeEngine, consumer: Any) -> None:
+def test_iteration_ends_after_consumer_timeout_and_goes_on_where_it_was(
+    engine: FakeEngine, consumer: Any
+) -> None:
     fill(engine.partition("a", 0), 15)
     fill(engine.partition("a", 1), 15)
     reader = consumer("a", consumer_timeout_ms=0)
@@ -55,7 +57,9 @@ def test_the_position_follows_the_loop(engine: FakeEngine, consumer: Any) -> Non
         assert reader.position(TopicPartition("b", 0)) == record.offset + 1
 
 
-def test_a_broken_off_loop_loses_nothing(engine: FakeEngine, consumer: Any, rng: random.Random) -> None:
+def test_a_broken_off_loop_loses_nothing(
+    engine: FakeEngine, consumer: Any, rng: random.Random
+) -> None:
     for number in range(3):
         fill(engine.partition("a", number), 50)
     reader = consumer("a", consumer_timeout_ms=0, max_partition_fetch_bytes=300)
@@ -65,7 +69,11 @@ def test_a_broken_off_loop_loses_nothing(engine: FakeEngine, consumer: Any, rng:
         if ways == 0:
             got += places(reader.poll(max_records=rng.randrange(1, 9)))
         elif ways == 1:
-            got += [(each.partition, int(offset)) for each in [next(reader.batches(timeout=0))] for offset in each.offsets]
+            got += [
+                (each.partition, int(offset))
+                for each in [next(reader.batches(timeout=0))]
+                for offset in each.offsets
+            ]
         else:
             for record in reader:
                 got.append((record.partition, record.offset))
@@ -110,10 +118,13 @@ def test_closing_inside_the_loop_ends_it(engine: FakeEngine, consumer: Any) -> N
     assert seen == [0]
 
 
-def test_an_iterator_that_lost_its_loop_gives_nothing_twice(engine: FakeEngine, consumer: Any) -> None:
+def test_an_iterator_that_lost_its_loop_gives_nothing_twice(
+    engine: FakeEngine, consumer: Any
+) -> None:
     fill(engine.partition("b", 0), 10)
     reader = consumer("b", consumer_timeout_ms=0)
-    first, second = iter(reader), iter(reader)
+    first = iter(reader)
+    second = iter(reader)
     got = [next(first).offset, next(second).offset, next(first).offset, next(second).offset]
     assert got == [0, 1, 2, 3]
 
@@ -127,7 +138,10 @@ def test_batches_move_the_same_positions(engine: FakeEngine, consumer: Any) -> N
     reader = consumer("a")
     reader.poll(max_records=3)
     got = list(reader.batches(timeout=0))
-    assert [(each.topic, each.partition, each.base_offset, each.num_rows) for each in got] == [("a", 0, 3, 27), ("a", 1, 0, 5)]
+    assert [(each.topic, each.partition, each.base_offset, each.num_rows) for each in got] == [
+        ("a", 0, 3, 27),
+        ("a", 1, 0, 5),
+    ]
     assert reader.position(A0) == 30
     assert [row.value for row in got[1].records()] == [b"%d" % n for n in range(5)]
 
@@ -135,14 +149,18 @@ def test_batches_move_the_same_positions(engine: FakeEngine, consumer: Any) -> N
 def test_batches_step_over_markers(engine: FakeEngine, consumer: Any) -> None:
     mixed(engine.partition("b", 0))
     reader = consumer("b", isolation_level="read_committed")
-    assert [list(each.values) for each in reader.batches(timeout=0)] == [[b"plain", b"kept", b"again"]]
+    assert [list(each.values) for each in reader.batches(timeout=0)] == [
+        [b"plain", b"kept", b"again"]
+    ]
     assert reader.position(TopicPartition("b", 0)) == 8
 
 
 # ---- records that cannot be returned --------------------------------------------------------------------------------
 
 
-def test_a_poison_record_waits_for_those_before_it_and_stays(engine: FakeEngine, consumer: Any) -> None:
+def test_a_poison_record_waits_for_those_before_it_and_stays(
+    engine: FakeEngine, consumer: Any
+) -> None:
     engine.partition("b", 0).append([b"1", b"2", b"poison", b"4"])
     reader = consumer("b", value_deserializer=int)
     assert [record.value for record in reader.poll()] == [1, 2]
@@ -173,7 +191,9 @@ def test_a_null_is_not_deserialized(engine: FakeEngine, consumer: Any) -> None:
 
 
 def damaged(base: int) -> bytes:
-    """A batch whose second record claims to be longer than it is: its CRC is right, its content is not."""
+    """A batch whose second record claims to be longer than it is: its CRC is right, its content is
+    not.
+    """
     broken = batch(base, [Row(b"good"), Row(b"bad")]).replace(b"\x06bad", b"\x7ebad")
     return broken[:17] + crc32c(broken[21:]).to_bytes(4, "big") + broken[21:]
 
@@ -191,7 +211,9 @@ def test_a_damaged_batch_waits_for_those_before_it(engine: FakeEngine, consumer:
     assert reader.position(TopicPartition("b", 0)) == 3
 
 
-def test_records_collected_before_another_partitions_error_go_out_first(engine: FakeEngine, consumer: Any) -> None:
+def test_records_collected_before_another_partitions_error_go_out_first(
+    engine: FakeEngine, consumer: Any
+) -> None:
     engine.partition("a", 0).append([b"1"])
     engine.partition("a", 1).append([b"poison"])
     reader = consumer("a", value_deserializer=int)
@@ -258,7 +280,12 @@ def test_a_second_thread_is_refused(engine: FakeEngine, consumer: Any) -> None:
     thread = threading.Thread(target=poll)
     thread.start()
     assert engine.sleeping.wait(10)
-    for call in (reader.poll, reader.metrics, lambda: reader.seek(A0, 1), lambda: next(iter(reader))):
+    for call in (
+        reader.poll,
+        reader.metrics,
+        lambda: reader.seek(A0, 1),
+        lambda: next(iter(reader)),
+    ):
         with pytest.raises(ConcurrentUseError, match="wakeup"):
             call()
     reader.wakeup()
@@ -296,7 +323,13 @@ def test_closed_is_closed_and_closing_twice_is_nothing(consumer: Any) -> None:
     reader = consumer("a")
     reader.close()
     reader.close()
-    calls = reader.poll, reader.metrics, lambda: iter(reader), reader.batches, lambda: reader.assign([A0])
+    calls = (
+        reader.poll,
+        reader.metrics,
+        lambda: iter(reader),
+        reader.batches,
+        lambda: reader.assign([A0]),
+    )
     for call in (*calls, lambda: reader.position(A0)):
         with pytest.raises(ClosedError):
             call()
@@ -324,7 +357,13 @@ def test_pickling_is_refused_with_the_way_to_do_it(consumer: Any) -> None:
 
 def test_what_needs_a_group_says_so(consumer: Any) -> None:
     reader = consumer("a")
-    calls = [reader.commit, reader.commit_async, reader.committed, reader.group_metadata, reader.enforce_rebalance]
+    calls = [
+        reader.commit,
+        reader.commit_async,
+        reader.committed,
+        reader.group_metadata,
+        reader.enforce_rebalance,
+    ]
     for call in [*calls, lambda: reader.subscribe(["a"], on_assigned=print)]:
         with pytest.raises(InvalidGroupIdError, match="group id"):
             call()
@@ -340,7 +379,11 @@ def test_metrics_count_what_was_handed_out(engine: FakeEngine, consumer: Any) ->
     reader = consumer("a")
     reader.poll(max_records=4)
     metrics = reader.metrics()
-    assert (metrics["records-consumed-total"], metrics["records-lag-max"], metrics["records-lead-min"]) == (4, 6, 4)
+    assert (
+        metrics["records-consumed-total"],
+        metrics["records-lag-max"],
+        metrics["records-lead-min"],
+    ) == (4, 6, 4)
     known = metrics["partitions"][A0]
     assert {name: known[name] for name in ("position", "records-lag", "records-lead")} == {
         "position": 4,
@@ -352,7 +395,9 @@ def test_metrics_count_what_was_handed_out(engine: FakeEngine, consumer: Any) ->
 
 
 def test_a_child_of_this_process_is_not_hindered_by_the_guard(consumer: Any) -> None:
-    """The guard holds thread identities, which a forked child may repeat: it must refuse by the log's check, not hang."""
+    """The guard holds thread identities, which a forked child may repeat: it must refuse by the
+    log's check, not hang.
+    """
     reader = consumer("a")
     child = os.fork()
     if child == 0:

@@ -1,4 +1,6 @@
-"""The end of a consumer's `with` block by an exception: automatic commits include only what was processed."""
+"""The end of a consumer's `with` block by an exception: automatic commits include only what was
+processed.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ WAYS = pytest.mark.parametrize("read", [poll, iterate, batches])
 
 
 @WAYS
-def test_records_that_were_returned_last_are_not_committed(log: embedlog.Log, read: Callable[[Consumer], None]) -> None:
+def test_records_that_were_returned_last_are_not_committed(
+    log: embedlog.Log, read: Callable[[Consumer], None]
+) -> None:
     with pytest.raises(Failed), log.consumer("t", **OPTIONS) as consumer:
         read(consumer)
         raise Failed
@@ -100,7 +104,10 @@ def test_an_error_of_a_poll_commits_what_was_returned_before(log: embedlog.Log) 
             raise ValueError("bad")
         return data
 
-    with pytest.raises(embedlog.SerializationError), log.consumer("t", value_deserializer=refuse, **OPTIONS) as consumer:
+    with (
+        pytest.raises(embedlog.SerializationError),
+        log.consumer("t", value_deserializer=refuse, **OPTIONS) as consumer,
+    ):
         poll(consumer)
         with log.producer() as producer:
             producer.send("t", b"bad").result(20)
@@ -124,7 +131,9 @@ def test_async_records_that_were_returned_last_are_not_committed(log: embedlog.L
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_cancelled_task_commits_what_it_had_processed(log: embedlog.Log, waits: bool) -> None:
-    """`waits`: the task is cancelled while it waits for more records, otherwise in the work on the last one."""
+    """`waits`: the task is cancelled while it waits for more records, otherwise in the work on the
+    last one.
+    """
 
     async def work(processed: asyncio.Event) -> None:
         async with log.async_consumer("t", **OPTIONS) as consumer:

@@ -1,4 +1,6 @@
-"""A consumer that a deserializer or an interceptor ends inside of its own call: no error of the consumer itself."""
+"""A consumer that a deserializer or an interceptor ends inside of its own call: no error of the
+consumer itself.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def log(tmp_path: Path) -> Iterator[Log]:
 @pytest.mark.parametrize("limit", [1, 2, 10])
 @pytest.mark.parametrize("group", [None, "g"])
 @pytest.mark.parametrize("end", ENDS)
-def test_a_deserializer_that_ends_the_reading(log: Log, end: str, group: str | None, limit: int) -> None:
+def test_a_deserializer_that_ends_the_reading(
+    log: Log, end: str, group: str | None, limit: int
+) -> None:
     seen: list[bytes] = []
 
     def value(data: bytes) -> bytes:
@@ -40,7 +44,9 @@ def test_a_deserializer_that_ends_the_reading(log: Log, end: str, group: str | N
             ENDS[end](consumer)
         return data
 
-    consumer = log.consumer("t", auto_offset_reset="earliest", value_deserializer=value, group_id=group)
+    consumer = log.consumer(
+        "t", auto_offset_reset="earliest", value_deserializer=value, group_id=group
+    )
     found = consumer.poll(timeout=None, max_records=limit)
     assert [record.value for record in found][:2] == [b"a", b"stop"][:limit]
     with pytest.raises((ClosedError, StateError)):

@@ -1,4 +1,6 @@
-"""A log that comes back shorter than a reader has seen it: noticed by leader epochs, never passed over in silence."""
+"""A log that comes back shorter than a reader has seen it: noticed by leader epochs, never passed
+over in silence.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def seven(partition: FakePartition) -> None:
 # ---- the reset policy after a truncation -------------------------------------------------------------------------------
 
 
-def test_with_none_the_error_says_where_the_log_parted_ways(engine: FakeEngine, consumer: Any) -> None:
+def test_with_none_the_error_says_where_the_log_parted_ways(
+    engine: FakeEngine, consumer: Any
+) -> None:
     partition = engine.partition("t", 0)
     seven(partition)
     reader = consumer(auto_offset_reset="none")
@@ -62,13 +66,19 @@ def test_with_none_the_error_says_where_the_log_parted_ways(engine: FakeEngine, 
         assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("t", 0, 7)
         assert reader.position(T0) == 7
     again = pickle.loads(pickle.dumps(caught.value))
-    assert (again.diverging, again.offset, str(again)) == (caught.value.diverging, 7, str(caught.value))
+    assert (again.diverging, again.offset, str(again)) == (
+        caught.value.diverging,
+        7,
+        str(caught.value),
+    )
     reader.seek(T0, caught.value.diverging)
     assert [record.offset for record in reader.poll()] == list(range(4, 11))
 
 
 @pytest.mark.parametrize("policy", ["earliest", "latest", "by_duration:P1D"])
-def test_with_any_policy_reading_goes_on_where_the_log_parted_ways(engine: FakeEngine, consumer: Any, policy: str) -> None:
+def test_with_any_policy_reading_goes_on_where_the_log_parted_ways(
+    engine: FakeEngine, consumer: Any, policy: str
+) -> None:
     """Kafka: not where the policy leads, which is for positions that are nowhere."""
     partition = engine.partition("t", 0)
     seven(partition)
@@ -93,7 +103,9 @@ def test_a_cut_above_the_position_is_nothing_to_it(engine: FakeEngine, consumer:
     assert values_of(reader.poll()) == [b"2", b"3", b"new 4"]
 
 
-def test_what_was_fetched_before_the_cut_goes_out_and_then_it_is_noticed(engine: FakeEngine, consumer: Any) -> None:
+def test_what_was_fetched_before_the_cut_goes_out_and_then_it_is_noticed(
+    engine: FakeEngine, consumer: Any
+) -> None:
     partition = engine.partition("t", 0)
     partition.append([Row(b"%d" % number) for number in range(7)])
     reader = consumer(auto_offset_reset="none")
@@ -135,7 +147,9 @@ def test_a_seek_with_an_epoch_is_checked(engine: FakeEngine, consumer: Any) -> N
     assert reader.poll()[0].offset == 6
 
 
-def test_an_epoch_that_the_log_never_had_is_a_truncation_without_a_place(engine: FakeEngine, consumer: Any) -> None:
+def test_an_epoch_that_the_log_never_had_is_a_truncation_without_a_place(
+    engine: FakeEngine, consumer: Any
+) -> None:
     partition = engine.partition("t", 0)
     seven(partition)
     reader = consumer(auto_offset_reset="none")
@@ -163,7 +177,9 @@ def test_an_offset_out_of_range_names_its_partition(engine: FakeEngine, consumer
 
 
 def after_power_loss(source: Path, target: Path, size: int) -> Path:
-    """The directory as it comes back: the segment is as long as at some sync, mapped pages are zeroes, marks are as they were."""
+    """The directory as it comes back: the segment is as long as at some sync, mapped pages are
+    zeroes, marks are as they were.
+    """
     shutil.copytree(source, target)
     for page in [*target.rglob("embedlog.page"), target / "embedlog.control"]:
         page.write_bytes(bytes(4096))
@@ -203,7 +219,9 @@ def test_a_power_loss_behind_what_was_read_is_noticed(tmp_path: Path) -> None:
 
 
 def test_an_epoch_that_was_seen_is_not_used_again(tmp_path: Path) -> None:
-    """Two power losses in a row: the second takes all that the epoch of the first held, and the next one had its number."""
+    """Two power losses in a row: the second takes all that the epoch of the first held, and the
+    next one had its number.
+    """
     path = tmp_path / "log"
     with embedlog.open(path, config=QUIET) as log:
         log.create_topic("t")
@@ -220,4 +238,6 @@ def test_an_epoch_that_was_seen_is_not_used_again(tmp_path: Path) -> None:
         send(log, *[b"other %d" % number for number in range(2, 9)])
         with log.consumer("t", auto_offset_reset="earliest") as reader:
             reader.seek(T0, OffsetAndMetadata(last.offset + 1, leader_epoch=last.leader_epoch))
-            assert values_of(reader.poll())[0] == b"other 2", f"the records up to {last.offset} are gone without an error"
+            assert values_of(reader.poll())[0] == b"other 2", (
+                f"the records up to {last.offset} are gone without an error"
+            )

@@ -1,4 +1,6 @@
-"""A poll for few records after a seek reads one batch: the same records and errors as a reader of the whole log."""
+"""A poll for few records after a seek reads one batch: the same records and errors as a reader of
+the whole log.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,19 @@ def opened(tmp_path: Path) -> embedlog.Log:
     return embedlog.open(tmp_path / "log", config={"housekeeping": False})
 
 
-def filled(log: embedlog.Log, rng: random.Random, count: int = 900, most: int = 300, **config: Any) -> None:
-    """Batches of all sizes up to `most` records, codecs and header counts, over several segments."""
+def filled(
+    log: embedlog.Log, rng: random.Random, count: int = 900, most: int = 300, **config: Any
+) -> None:
+    """Batches of all sizes up to `most` records, codecs and header counts, over several
+    segments.
+    """
     log.create_topic("t", config=SMALL | config)
     left = count
     while left > 0:
         taken = min(left, most, rng.choice([1, 17, 60, 300]))
-        with log.producer(compression_type=rng.choice(CODECS), batch_size=rng.choice([0, 500, 16_384])) as producer:
+        with log.producer(
+            compression_type=rng.choice(CODECS), batch_size=rng.choice([0, 500, 16_384])
+        ) as producer:
             for number in range(taken):
                 value = None if rng.random() < 0.05 else rng.randbytes(rng.randrange(120))
                 headers = [("h", b"%d" % number)] if rng.random() < 0.1 else []
@@ -48,7 +56,8 @@ def compare(log: embedlog.Log, rng: random.Random, *, rounds: int = 60, **option
         reader.assign([T0])
         start, end = (limits([T0])[T0] for limits in (reader.beginning_offsets, reader.end_offsets))
         for _ in range(rounds):
-            offset, limit = rng.randrange(start, end), rng.choice([1, 1, 1, 2, 16])
+            offset = rng.randrange(start, end)
+            limit = rng.choice([1, 1, 1, 2, 16])
             expected = [each for each in known if each.offset >= offset]
             reader.seek(T0, offset)
             got = reader.poll(max_records=limit)
@@ -68,7 +77,9 @@ def test_random_offsets_of_all_codecs_and_segments(tmp_path: Path, rng: random.R
         compare(log, rng)
 
 
-def test_a_compacted_log_has_gaps_between_and_inside_of_batches(tmp_path: Path, rng: random.Random) -> None:
+def test_a_compacted_log_has_gaps_between_and_inside_of_batches(
+    tmp_path: Path, rng: random.Random
+) -> None:
     with opened(tmp_path) as log:
         filled(log, rng, **COMPACTED)
         compact(log)
@@ -76,7 +87,9 @@ def test_a_compacted_log_has_gaps_between_and_inside_of_batches(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_markers_and_aborted_batches_are_passed(tmp_path: Path, rng: random.Random, isolation: str) -> None:
+def test_markers_and_aborted_batches_are_passed(
+    tmp_path: Path, rng: random.Random, isolation: str
+) -> None:
     with opened(tmp_path) as log, log.producer(transactional_id="x", batch_size=500) as producer:
         log.create_topic("t", config=SMALL)
         producer.init_transactions()
@@ -89,13 +102,16 @@ def test_one_batch_is_read_and_its_rest_is_kept(tmp_path: Path) -> None:
         log.create_topic("t")
         with log.producer() as producer:
             for first in range(0, 10_000, 1000):
-                producer.send_batch("t", [b"%0100d" % number for number in range(first, first + 1000)]).result()
+                producer.send_batch(
+                    "t", [b"%0100d" % number for number in range(first, first + 1000)]
+                ).result()
         with log.consumer() as reader:
             reader.assign([T0])
             fetcher = reader._reading.fetcher
             for offset in (0, 5, 999, 1000, 4321, 9999):
                 reader.seek(T0, offset)
-                before, fetches = fetcher.size_bytes, fetcher.fetch_count
+                before = fetcher.size_bytes
+                fetches = fetcher.fetch_count
                 assert [each.value for each in reader.poll(max_records=1)] == [b"%0100d" % offset]
                 assert 100_000 < fetcher.size_bytes - before < 120_000, "one batch of a thousand"
                 for following in range(offset + 1, min(offset + 4, offset // 1000 * 1000 + 1000)):
@@ -103,7 +119,9 @@ def test_one_batch_is_read_and_its_rest_is_kept(tmp_path: Path) -> None:
                 assert fetcher.fetch_count == fetches + 1
             reader.seek(T0, 990)
             assert reader.poll(max_records=1)[0].offset == 990
-            assert [next(reader).offset for _ in range(20)] == list(range(991, 1011)), "iteration continues with the rest"
+            assert [next(reader).offset for _ in range(20)] == list(range(991, 1011)), (
+                "iteration continues with the rest"
+            )
 
 
 def flip(path: Path, at: int) -> None:
@@ -137,7 +155,9 @@ def test_a_damaged_batch_is_an_error_at_its_offset(tmp_path: Path, place: int) -
         flip(path, at)  # or the close would report it
 
 
-def test_held_records_survive_a_roll_and_end_with_the_log_start(tmp_path: Path, rng: random.Random) -> None:
+def test_held_records_survive_a_roll_and_end_with_the_log_start(
+    tmp_path: Path, rng: random.Random
+) -> None:
     with opened(tmp_path) as log, log.consumer(auto_offset_reset="none") as reader:
         filled(log, rng, 600)
         known = whole(log)
@@ -156,7 +176,9 @@ def test_held_records_survive_a_roll_and_end_with_the_log_start(tmp_path: Path, 
         assert reader.poll(max_records=1) == known[500:501]
 
 
-def test_files_that_a_compaction_replaced_are_read_again(tmp_path: Path, rng: random.Random) -> None:
+def test_files_that_a_compaction_replaced_are_read_again(
+    tmp_path: Path, rng: random.Random
+) -> None:
     with opened(tmp_path) as log, log.consumer() as reader:
         filled(log, rng, **COMPACTED)
         reader.assign([T0])
@@ -166,7 +188,9 @@ def test_files_that_a_compaction_replaced_are_read_again(tmp_path: Path, rng: ra
         known = whole(log)
         for offset in rng.sample(range(known[-1].offset), 40):
             reader.seek(T0, offset)
-            assert reader.poll(max_records=1) == [each for each in known if each.offset >= offset][:1]
+            assert (
+                reader.poll(max_records=1) == [each for each in known if each.offset >= offset][:1]
+            )
 
 
 @pytest.mark.parametrize("broken", ["index", "digests"])

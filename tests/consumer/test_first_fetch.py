@@ -1,4 +1,6 @@
-"""The first fetch of a short log takes all its records by a tail: the same records as a scan, and the same errors."""
+"""The first fetch of a short log takes all its records by a tail: the same records as a scan, and
+the same errors.
+"""
 
 from __future__ import annotations
 
@@ -26,26 +28,40 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each first fetch went by a tail."""
     results: list[bool] = []
     original = Fetcher._begun
-    monkeypatch.setattr(Fetcher, "_begun", lambda self, cursor: results.append(original(self, cursor)) or results[-1])
+    monkeypatch.setattr(
+        Fetcher,
+        "_begun",
+        lambda self, cursor: results.append(original(self, cursor)) or results[-1],
+    )
     return results
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_the_same_records_as_a_scan(tmp_path: Path, rng: random.Random, begun: list[bool], isolation: str) -> None:
+def test_the_same_records_as_a_scan(
+    tmp_path: Path, rng: random.Random, begun: list[bool], isolation: str
+) -> None:
     with opened(tmp_path) as log, log.producer(transactional_id="x", batch_size=300) as producer:
         log.create_topic("t")
         producer.init_transactions()
         for turn in range(30):
             if rng.random() < 0.5:
-                with log.producer(compression_type=rng.choice(["none", "none", "none", "lz4"])) as plain:
+                with log.producer(
+                    compression_type=rng.choice(["none", "none", "none", "lz4"])
+                ) as plain:
                     for number in range(rng.randrange(8)):
-                        plain.send("t", b"%d-%d" % (turn, number), headers=[("h", b"x")] if rng.random() < 0.2 else [])
+                        plain.send(
+                            "t",
+                            b"%d-%d" % (turn, number),
+                            headers=[("h", b"x")] if rng.random() < 0.2 else [],
+                        )
             elif rng.random() < 0.3:
                 producer.begin_transaction()
                 for number in range(rng.randrange(1, 6)):
                     producer.send("t", b"t%d-%d" % (turn, number))
                 producer.commit_transaction() if rng.random() < 0.7 else producer.abort_transaction()
-            assert first_poll(log, isolation_level=isolation) == whole(log, isolation_level=isolation)
+            assert first_poll(log, isolation_level=isolation) == whole(
+                log, isolation_level=isolation
+            )
             assert (
                 first_poll(log, isolation_level=isolation, max_partition_fetch_bytes=1000)[:1]
                 == whole(log, isolation_level=isolation)[:1]
@@ -53,7 +69,9 @@ def test_the_same_records_as_a_scan(tmp_path: Path, rng: random.Random, begun: l
     assert any(begun)
 
 
-def test_a_rolled_log_a_moved_start_and_a_long_one_are_fetched(tmp_path: Path, begun: list[bool]) -> None:
+def test_a_rolled_log_a_moved_start_and_a_long_one_are_fetched(
+    tmp_path: Path, begun: list[bool]
+) -> None:
     with opened(tmp_path) as log, log.producer(batch_size=0) as producer:
         log.create_topic("t", config={"segment.bytes": 30_000})
         for number in range(10):
@@ -80,7 +98,10 @@ def test_damage_is_an_error_at_its_offset(tmp_path: Path) -> None:
         size = path.stat().st_size
         for place in (5, size // 2, size - 3):
             flip(path, place)
-            with log.consumer("t", auto_offset_reset="earliest") as reader, pytest.raises(CorruptRecordError):
+            with (
+                log.consumer("t", auto_offset_reset="earliest") as reader,
+                pytest.raises(CorruptRecordError),
+            ):
                 for _ in range(12):
                     reader.poll()
             flip(path, place)

@@ -1,4 +1,6 @@
-"""Consumers of a group over a real log, in processes of their own: partitions move, and nothing is skipped."""
+"""Consumers of a group over a real log, in processes of their own: partitions move, and nothing is
+skipped.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ from embedlog.partition.log_context import Bounds
 from embedlog.storage.locks import LoadPendingError
 
 SHORT = {"group.min.session.timeout.ms": 100, "housekeeping": False}
-QUICK = {"session_timeout_ms": 600, "heartbeat_interval_ms": 50, "auto_offset_reset": "earliest", "auto_commit_interval_ms": 50}
+QUICK = {
+    "session_timeout_ms": 600,
+    "heartbeat_interval_ms": 50,
+    "auto_offset_reset": "earliest",
+    "auto_commit_interval_ms": 50,
+}
 RETRY_S = 60.0
 
 MEMBER = """
@@ -76,13 +83,17 @@ class Process:
         self._process.send_signal(number)
 
     def read(self) -> set[tuple[int, int]]:
-        """Partition and offset of the records that it was handed; a line that was cut by its death is none."""
+        """Partition and offset of the records that it was handed; a line that was cut by its death
+        is none.
+        """
         found = (re.fullmatch(r"read (\d+) (\d+)", line) for line in list(self.heard))
         return {(int(each[1]), int(each[2])) for each in found if each}
 
     def assigned_count(self) -> int:
         """Partitions that it was assigned so far, one after the other."""
-        return sum(len(line.split()) - 1 for line in list(self.heard) if line.startswith("assigned"))
+        return sum(
+            len(line.split()) - 1 for line in list(self.heard) if line.startswith("assigned")
+        )
 
     def end(self) -> None:
         self._process.kill()
@@ -133,44 +144,69 @@ def committed(log: embedlog.Log) -> int:
 # ---- a member that ends -----------------------------------------------------------------------------------------------
 
 
-def test_the_partitions_of_a_killed_process_move_and_nothing_is_skipped(log: embedlog.Log, process: Any) -> None:
+def test_the_partitions_of_a_killed_process_move_and_nothing_is_skipped(
+    log: embedlog.Log, process: Any
+) -> None:
     send(log, 400)
-    first, second = process("first"), process("second")
+    first = process("first")
+    second = process("second")
     until(lambda: first.holds(2) and second.holds(2), "two members share four partitions")
     first.end()
     until(lambda: second.holds(4), "the other one has them all")
     send(log, 400)
     until(lambda: committed(log) == 800, "everything is committed")
-    assert first.read() | second.read() == {(partition, offset) for partition in range(4) for offset in range(200)}
+    assert first.read() | second.read() == {
+        (partition, offset) for partition in range(4) for offset in range(200)
+    }
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_a_frozen_process_is_given_up_and_knows_it_when_it_goes_on(log: embedlog.Log, process: Any, strategy: str) -> None:
+def test_a_frozen_process_is_given_up_and_knows_it_when_it_goes_on(
+    log: embedlog.Log, process: Any, strategy: str
+) -> None:
     kind = {"partition_assignment_strategy": [strategy]}
-    first, second = process("first", auto_commit_interval_ms=100_000, **kind), process("second", **kind)  # holds no lock for long
+    # holds no lock for long
+    first = process("first", auto_commit_interval_ms=100_000, **kind)
+    second = process("second", **kind)
     until(lambda: first.holds(2) and second.holds(2), "two members share four partitions")
     send(log, 40)
-    until(lambda: len(first.read()) >= 20 and len(first.read() | second.read()) == 40, "the records of both")
+    until(
+        lambda: len(first.read()) >= 20 and len(first.read() | second.read()) == 40,
+        "the records of both",
+    )
     had = first.read()
     first.signal(signal.SIGSTOP)
     until(lambda: second.assigned_count() >= 4, "the other one has them all")
     send(log, 40)
     until(lambda: len(second.read() - had) >= 60, "the other one reads them")
     first.signal(signal.SIGCONT)
-    until(lambda: any(line.startswith("lost") for line in first.heard), "the call of its listener for lost partitions")
-    until(lambda: len(log.describe_group("g").members) == 2 and log.describe_group("g").state == "Stable", "it is back")
+    until(
+        lambda: any(line.startswith("lost") for line in first.heard),
+        "the call of its listener for lost partitions",
+    )
+    until(
+        lambda: (
+            len(log.describe_group("g").members) == 2 and log.describe_group("g").state == "Stable"
+        ),
+        "it is back",
+    )
     send(log, 40)
     until(lambda: len(first.read() | second.read()) == 120, "everything is read")
     of_the_other = {(partition, offset) for partition in range(4) for offset in range(10, 20)}
     assert not of_the_other & first.read()
 
 
-def test_a_member_that_stops_polling_leaves_and_comes_again(log: embedlog.Log, process: Any) -> None:
+def test_a_member_that_stops_polling_leaves_and_comes_again(
+    log: embedlog.Log, process: Any
+) -> None:
     lost: list[str] = []
     lazy = log.consumer(group_id="g", max_poll_interval_ms=200, **QUICK)
     lazy.subscribe(["t"], on_lost=lambda tps: lost.append("lost"))
     other = process("other")
-    until(lambda: not lazy.poll(0.05) and len(lazy.assignment()) == 2 and other.holds(2), "two members share four partitions")
+    until(
+        lambda: not lazy.poll(0.05) and len(lazy.assignment()) == 2 and other.holds(2),
+        "two members share four partitions",
+    )
     lost.clear()  # a slow machine may have been late before
     until(lambda: other.holds(4), "the other one has them all")  # this one polls no more
     with pytest.raises(CommitFailedError):
@@ -186,7 +222,8 @@ def test_a_member_that_stops_polling_leaves_and_comes_again(log: embedlog.Log, p
 
 
 def test_a_static_member_comes_back_without_a_rebalance(log: embedlog.Log, process: Any) -> None:
-    first, second = process("1", group_instance_id="one", session_timeout_ms=30_000), process("2", session_timeout_ms=30_000)
+    first = process("1", group_instance_id="one", session_timeout_ms=30_000)
+    second = process("2", session_timeout_ms=30_000)
     until(lambda: first.holds(2) and second.holds(2), "two members share four partitions")
     generation = log.describe_group("g").generation
     first.end()
@@ -199,11 +236,19 @@ def test_a_static_member_comes_back_without_a_rebalance(log: embedlog.Log, proce
 # ---- transactions -----------------------------------------------------------------------------------------------------
 
 
-def test_offsets_go_with_a_transaction_and_a_member_that_lost_its_place_takes_none_along(log: embedlog.Log) -> None:
+def test_offsets_go_with_a_transaction_and_a_member_that_lost_its_place_takes_none_along(
+    log: embedlog.Log,
+) -> None:
     send(log, 8)
     log.create_topic("out")
-    config = {**{key: value for key, value in QUICK.items() if "auto_commit" not in key}, "enable_auto_commit": False}
-    with log.consumer("t", group_id="g", **config) as consumer, log.producer(transactional_id="x") as producer:
+    config = {
+        **{key: value for key, value in QUICK.items() if "auto_commit" not in key},
+        "enable_auto_commit": False,
+    }
+    with (
+        log.consumer("t", group_id="g", **config) as consumer,
+        log.producer(transactional_id="x") as producer,
+    ):
         producer.init_transactions()
         records: list[Any] = []
         until(lambda: bool(records.extend(consumer.poll(0.1)) or len(records) == 8), "all is read")
@@ -234,7 +279,8 @@ def test_new_partitions_and_new_topics_are_shared_out(log: embedlog.Log) -> None
         def shared(count: int) -> Callable[[], bool]:
             def look() -> bool:
                 one.poll(0.02), other.poll(0.02)
-                mine, yours = one.assignment(), other.assignment()
+                mine = one.assignment()
+                yours = other.assignment()
                 return len(mine) + len(yours) == count and not mine & yours and bool(mine and yours)
 
             return look
@@ -264,7 +310,10 @@ def test_a_poll_that_waits_is_woken_by_a_rebalance(log: embedlog.Log, process: A
 
 
 def test_who_only_reads_the_log_is_in_no_group(log: embedlog.Log) -> None:
-    with embedlog.open(log.path, read_only=True) as reader, pytest.raises(ReadOnlyError, match="group"):
+    with (
+        embedlog.open(log.path, read_only=True) as reader,
+        pytest.raises(ReadOnlyError, match="group"),
+    ):
         reader.consumer("t", group_id="g")
 
 
@@ -310,7 +359,8 @@ def test_before_the_first_poll_there_is_nothing_to_commit(tmp_path: Path) -> Non
 def test_a_poll_looks_again_for_the_position_in_a_partition_that_another_thread_loads(
     log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, reset: str
 ) -> None:
-    reset_position, missed = Collector.reset_position, list[TopicPartition]()
+    reset_position = Collector.reset_position
+    missed = list[TopicPartition]()
 
     def pending(self: Collector, cursor: Cursor) -> Bounds | None:
         if len(missed) < 3:
@@ -319,10 +369,16 @@ def test_a_poll_looks_again_for_the_position_in_a_partition_that_another_thread_
         return reset_position(self, cursor)
 
     monkeypatch.setattr(Collector, "reset_position", pending)
-    with log.producer() as producer, log.consumer("t", group_id="other", **{**QUICK, "auto_offset_reset": reset}) as consumer:
+    with (
+        log.producer() as producer,
+        log.consumer("t", group_id="other", **{**QUICK, "auto_offset_reset": reset}) as consumer,
+    ):
         producer.send("t", b"before").result()
-        deadline, found = time.monotonic() + RETRY_S, list[bytes | None]()
-        while len(missed) < 3 or len(consumer.assignment()) < len(log.describe_topic("t").partitions):
+        deadline = time.monotonic() + RETRY_S
+        found = list[bytes | None]()
+        while len(missed) < 3 or len(consumer.assignment()) < len(
+            log.describe_topic("t").partitions
+        ):
             assert time.monotonic() < deadline
             found += [record.value for record in consumer.poll(timeout=0.1)]
         found += [record.value for record in consumer.poll(timeout=0.3)]

@@ -1,4 +1,6 @@
-"""Interceptors of a consumer: their input, their changes, and that they cannot break the reading."""
+"""Interceptors of a consumer: their input, their changes, and that they cannot break the
+reading.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +63,15 @@ def test_an_empty_poll_shows_nothing(engine: FakeEngine, consumer: Any) -> None:
     assert watching.shown == []
 
 
-def test_one_that_raises_is_logged_and_the_others_go_on(consumer: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_raises_is_logged_and_the_others_go_on(
+    consumer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     last = Watching()
-    reader = consumer("a", interceptor_classes=[Watching(broken), Watching(lambda records: None), last], max_poll_records=3)
+    reader = consumer(
+        "a",
+        interceptor_classes=[Watching(broken), Watching(lambda records: None), last],
+        max_poll_records=3,
+    )
     with caplog.at_level(logging.ERROR, "embedlog"):
         assert [record.offset for record in reader.poll()] == [0, 1, 2]
     assert last.shown == [[0, 1, 2]]
@@ -88,7 +96,9 @@ def test_a_loop_shows_each_record_once_also_where_it_breaks_off(consumer: Any) -
 
 def test_a_loop_goes_on_where_everything_was_left_out(engine: FakeEngine, consumer: Any) -> None:
     watching = Watching(lambda records: [])
-    reader = consumer("a", interceptor_classes=[watching], consumer_timeout_ms=0, max_partition_fetch_bytes=200)
+    reader = consumer(
+        "a", interceptor_classes=[watching], consumer_timeout_ms=0, max_partition_fetch_bytes=200
+    )
     assert list(reader) == []
     assert reader.position(A0) == 30
     assert len(watching.shown) > 1
@@ -101,8 +111,11 @@ def test_columns_pass_them_by(consumer: Any) -> None:
     assert watching.shown == []
 
 
-def test_they_are_closed_with_the_consumer_once_each(consumer: Any, caplog: pytest.LogCaptureFixture) -> None:
-    one, two = Watching(), Watching()
+def test_they_are_closed_with_the_consumer_once_each(
+    consumer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = Watching()
+    two = Watching()
     one.close = broken  # type: ignore[method-assign]
     reader = consumer("a", interceptor_classes=[one, two])
     with caplog.at_level(logging.ERROR, "embedlog"):

@@ -1,4 +1,6 @@
-"""Ctrl-C inside a close: a second close completes what the first one began, and nobody stays in a group."""
+"""Ctrl-C inside a close: a second close completes what the first one began, and nobody stays in a
+group.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ from tests.support.interrupts import within
 
 SAMPLE = 20  # of the points of a close
 CLOSE_S = 20.0
-CONFIG = {"housekeeping": False, "offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
+CONFIG = {
+    "housekeeping": False,
+    "offsets.topic.num.partitions": 1,
+    "transaction.state.log.num.partitions": 1,
+}
 
 pytestmark = [
     pytest.mark.may_leak("an interrupt between a system call and the assignment of its result"),
@@ -67,9 +73,12 @@ def ignoring_swallowed() -> Iterator[None]:
 
 
 def strike_each(
-    rng: random.Random, make: Callable[[], tuple[Callable[[], Any], Callable[[Strike], Any]]], sample: int = SAMPLE
+    rng: random.Random,
+    make: Callable[[], tuple[Callable[[], Any], Callable[[Strike], Any]]],
+    sample: int = SAMPLE,
 ) -> None:
-    """Interrupt some points of a call, among them the first ones; `make` prepares it and returns it with its judge.
+    """Interrupt some points of a call, among them the first ones; `make` prepares it and returns it
+    with its judge.
 
     The number of points of two calls differs a little, so the end may be missed.
     """
@@ -77,7 +86,9 @@ def strike_each(
     counted = Strike(0)
     counted.run(call)
     judge(counted)
-    points = sorted({*range(1, 6), *rng.sample(range(1, counted.points + 1), min(sample, counted.points))})
+    points = sorted(
+        {*range(1, 6), *rng.sample(range(1, counted.points + 1), min(sample, counted.points))}
+    )
     struck_count = 0
     for nth in points:
         call, judge = make()
@@ -125,7 +136,9 @@ def test_a_second_close_leaves_the_group(log: embedlog.Log, rng: random.Random) 
     strike_each(rng, make)
 
 
-def test_a_second_close_commits_nothing_after_the_exception_that_left_the_block(log: embedlog.Log) -> None:
+def test_a_second_close_commits_nothing_after_the_exception_that_left_the_block(
+    log: embedlog.Log,
+) -> None:
     """Points of the interrupted end of a `with` block that an exception leaves."""
     for nth in range(40, 400, 40):
         consumer = log.consumer("t", group_id=f"g{nth}", auto_offset_reset="earliest")
@@ -161,7 +174,9 @@ def test_a_listener_that_raises_ends_the_close(log: embedlog.Log) -> None:
     assert log.describe_group("g").members == ()
 
 
-def closed_in(loop: asyncio.AbstractEventLoop, client: AsyncConsumer[Any, Any] | AsyncProducer[Any, Any]) -> None:
+def closed_in(
+    loop: asyncio.AbstractEventLoop, client: AsyncConsumer[Any, Any] | AsyncProducer[Any, Any]
+) -> None:
     """Close again, after the tasks that the interrupt has left, as `asyncio.run` ends them."""
     for task in asyncio.all_tasks(loop):
         task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -169,10 +184,14 @@ def closed_in(loop: asyncio.AbstractEventLoop, client: AsyncConsumer[Any, Any] |
     asyncio.run(asyncio.wait_for(client.close(CLOSE_S), 2 * CLOSE_S))
 
 
-def test_a_second_close_of_an_asyncio_consumer_leaves_the_group(log: embedlog.Log, rng: random.Random) -> None:
+def test_a_second_close_of_an_asyncio_consumer_leaves_the_group(
+    log: embedlog.Log, rng: random.Random
+) -> None:
     def make() -> tuple[Callable[[], Any], Callable[[Strike], Any]]:
         loop = asyncio.new_event_loop()
-        client = log.async_consumer("t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
+        client = log.async_consumer(
+            "t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False
+        )
         assert loop.run_until_complete(client.poll(timeout=CLOSE_S, max_records=1))
 
         def judge(strike: Strike) -> None:
@@ -185,7 +204,9 @@ def test_a_second_close_of_an_asyncio_consumer_leaves_the_group(log: embedlog.Lo
     strike_each(rng, make)
 
 
-def test_a_close_of_an_asyncio_consumer_after_a_cancelled_one_leaves_the_group(log: embedlog.Log) -> None:
+def test_a_close_of_an_asyncio_consumer_after_a_cancelled_one_leaves_the_group(
+    log: embedlog.Log,
+) -> None:
     async def run() -> None:
         client = log.async_consumer("t", group_id="g", auto_offset_reset="earliest")
         assert await client.poll(timeout=CLOSE_S, max_records=1)
@@ -203,7 +224,9 @@ def test_a_close_of_an_asyncio_consumer_after_a_cancelled_one_leaves_the_group(l
 # ---- producers ------------------------------------------------------------------------------------
 
 
-def test_a_second_close_of_a_producer_writes_its_records(log: embedlog.Log, rng: random.Random) -> None:
+def test_a_second_close_of_a_producer_writes_its_records(
+    log: embedlog.Log, rng: random.Random
+) -> None:
     closes: list[int] = []
 
     class Closing:
@@ -228,7 +251,9 @@ def test_a_second_close_of_a_producer_writes_its_records(log: embedlog.Log, rng:
     strike_each(rng, make)
 
 
-def test_a_second_close_of_a_transactional_producer_ends_its_transaction(log: embedlog.Log, rng: random.Random) -> None:
+def test_a_second_close_of_a_transactional_producer_ends_its_transaction(
+    log: embedlog.Log, rng: random.Random
+) -> None:
     def make() -> tuple[Callable[[], Any], Callable[[Strike], Any]]:
         producer: Producer[Any, Any] = log.producer(transactional_id="x")
         producer.init_transactions()
@@ -244,7 +269,9 @@ def test_a_second_close_of_a_transactional_producer_ends_its_transaction(log: em
     strike_each(rng, make)
 
 
-def test_a_second_close_of_an_asyncio_producer_writes_its_records(log: embedlog.Log, rng: random.Random) -> None:
+def test_a_second_close_of_an_asyncio_producer_writes_its_records(
+    log: embedlog.Log, rng: random.Random
+) -> None:
     def make() -> tuple[Callable[[], Any], Callable[[Strike], Any]]:
         loop = asyncio.new_event_loop()
         client = log.async_producer(linger_ms=60_000)
@@ -259,8 +286,12 @@ def test_a_second_close_of_an_asyncio_producer_writes_its_records(log: embedlog.
     strike_each(rng, make)
 
 
-def test_a_cancelled_close_of_an_asyncio_producer_continues_though_its_thread_is_busy(log: embedlog.Log) -> None:
-    """A call that no thread has taken is withdrawn by its cancellation: then another one must end the producer."""
+def test_a_cancelled_close_of_an_asyncio_producer_continues_though_its_thread_is_busy(
+    log: embedlog.Log,
+) -> None:
+    """A call that no thread has taken is withdrawn by its cancellation: then another one must end
+    the producer.
+    """
 
     async def run() -> embedlog.Future[Any]:
         client = log.async_producer(linger_ms=60_000)
@@ -286,9 +317,13 @@ def is_free(directory: Path) -> bool:
 
 
 @pytest.mark.parametrize("directories", [1, 2])
-def test_a_second_close_of_a_log_leaves_its_directories(tmp_path: Path, rng: random.Random, directories: int) -> None:
+def test_a_second_close_of_a_log_leaves_its_directories(
+    tmp_path: Path, rng: random.Random, directories: int
+) -> None:
     root = tmp_path / "disks"
-    paths: Any = [root / f"d{number}" for number in range(directories)] if directories > 1 else root / "d0"
+    paths: Any = (
+        [root / f"d{number}" for number in range(directories)] if directories > 1 else root / "d0"
+    )
 
     def make() -> tuple[Callable[[], Any], Callable[[Strike], Any]]:
         shutil.rmtree(root, ignore_errors=True)
@@ -305,7 +340,9 @@ def test_a_second_close_of_a_log_leaves_its_directories(tmp_path: Path, rng: ran
             assert repr(consumer).endswith("closed>"), strike.place
             assert repr(producer).endswith("closed>"), strike.place
             with embedlog.open(paths, config=CONFIG) as again:
-                assert [record.value for record in again.scan("t").records()] == [b"w"], strike.place
+                assert [record.value for record in again.scan("t").records()] == [b"w"], (
+                    strike.place
+                )
                 assert again.describe_group("g").members == (), strike.place
 
         return log.close, judge

@@ -1,4 +1,6 @@
-"""The consumer over real logs: waits that end, interrupts that lose nothing, readers of directories that others write."""
+"""The consumer over real logs: waits that end, interrupts that lose nothing, readers of directories
+that others write.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +62,13 @@ def test_a_waiting_poll_is_woken_by_another_process(log: embedlog.Log) -> None:
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_one_who_stands_at_the_end_is_given_whatever_comes(log: embedlog.Log, codec: str) -> None:
-    """Plain batches take a fast path from there; others must come all the same, and the batches after them."""
-    with log.consumer("t", auto_offset_reset="earliest") as consumer, log.producer(compression_type=codec) as producer:
+    """Plain batches take a fast path from there; others must come all the same, and the batches
+    after them.
+    """
+    with (
+        log.consumer("t", auto_offset_reset="earliest") as consumer,
+        log.producer(compression_type=codec) as producer,
+    ):
         for turn in range(4):
             sent = [b"%d-%d " % (turn, number) * 20 for number in range(50)]
             producer.send_batch("t", sent, partition=0).result(10)
@@ -104,7 +111,8 @@ def test_an_interrupt_ends_a_wait_at_once(log: embedlog.Log) -> None:
             began = time.monotonic()
             with pytest.raises(KeyboardInterrupt):
                 consumer.poll(timeout=60)
-            assert time.monotonic() - began < 0.05 + 0.1 + 0.2  # the last is the machine's, not ours
+            # the last is the machine's, not ours
+            assert time.monotonic() - began < 0.05 + 0.1 + 0.2
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
@@ -114,22 +122,31 @@ def test_an_interrupt_ends_a_wait_at_once(log: embedlog.Log) -> None:
 
 @pytest.mark.timeout(method="thread")  # it takes SIGALRM for itself
 def test_interrupts_at_any_moment_lose_nothing(log: embedlog.Log, rng: random.Random) -> None:
-    """Interrupts strike while records are collected; the next poll returns the records that an interrupted one did not."""
+    """Interrupts strike while records are collected; the next poll returns the records that an
+    interrupted one did not.
+    """
     count = 20_000
     send(log, [b"%d" % n for n in range(count)])
     got: list[bytes] = []
     struck = 0
 
     def interrupt(number: int, frame: Any) -> None:
-        # Python code of the test itself, between return and bookkeeping, is the application's own danger.
+        # Python code of the test itself, between return and bookkeeping, is the application's own
+        # danger.
         nonlocal struck
-        if frame is not None and "embedlog" in frame.f_code.co_filename and frame.f_code.co_name in HANDS_OUT:
+        if (
+            frame is not None
+            and "embedlog" in frame.f_code.co_filename
+            and frame.f_code.co_name in HANDS_OUT
+        ):
             struck += 1
             raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        with log.consumer("t", auto_offset_reset="earliest", max_partition_fetch_bytes=2000) as consumer:
+        with log.consumer(
+            "t", auto_offset_reset="earliest", max_partition_fetch_bytes=2000
+        ) as consumer:
             while len(got) < count:
                 signal.setitimer(signal.ITIMER_REAL, rng.random() * 0.002 + 1e-5)
                 try:
@@ -143,7 +160,19 @@ def test_interrupts_at_any_moment_lose_nothing(log: embedlog.Log, rng: random.Ra
     assert got == [b"%d" % n for n in range(count)]
 
 
-HANDS_OUT = {"collect", "fill", "_next", "read_chunk", "decode", "fetch", "take", "_ready", "_in_range", "records_of", "drained"}
+HANDS_OUT = {
+    "collect",
+    "fill",
+    "_next",
+    "read_chunk",
+    "decode",
+    "fetch",
+    "take",
+    "_ready",
+    "_in_range",
+    "records_of",
+    "drained",
+}
 
 
 def test_closing_the_log_ends_a_wait(log: embedlog.Log) -> None:
@@ -175,7 +204,12 @@ def test_a_forked_child_is_refused(log: embedlog.Log) -> None:
         child = os.fork()
         if child == 0:
             refused = 0
-            for call in (consumer.poll, lambda: next(scan), lambda: next(iter(consumer)), lambda: log.scan("t")):
+            for call in (
+                consumer.poll,
+                lambda: next(scan),
+                lambda: next(iter(consumer)),
+                lambda: log.scan("t"),
+            ):
                 try:
                     call()
                 except embedlog.ForkedError:
@@ -239,18 +273,24 @@ def test_retention_under_a_reader_follows_the_reset_policy(log: embedlog.Log) ->
 @pytest.mark.parametrize("codec", ["uncompressed", "gzip", "lz4", "zstd"])
 def test_what_compresses_well_is_read_in_small_groups(tmp_path: Path, codec: str) -> None:
     """A chunk of many MiB may hold gigabytes: neither a poll nor a scan takes them all at once."""
-    count, size = 40, 1_000_000
+    count = 40
+    size = 1_000_000
     with embedlog.open(tmp_path / "log") as log:
         log.create_topic("t", config={"compression.type": codec, "max.message.bytes": 4 << 20})
         for n in range(count):
             send(log, [b"%04d" % n + bytes(size)])
-        lengths = [len(batch) for batch in log.consumer("t", auto_offset_reset="earliest").batches(timeout=0)]
+        lengths = [
+            len(batch)
+            for batch in log.consumer("t", auto_offset_reset="earliest").batches(timeout=0)
+        ]
         assert sum(lengths) == count
         assert max(lengths) <= 8
         scanned = [batch.num_rows for batch in log.scan("t")]
         assert sum(scanned) == count
         assert max(scanned) <= 8
-        assert [record.value[:4] for record in log.scan("t").records()] == [b"%04d" % n for n in range(count)]
+        assert [record.value[:4] for record in log.scan("t").records()] == [
+            b"%04d" % n for n in range(count)
+        ]
 
 
 def test_every_way_of_reading_gives_the_same(log: embedlog.Log, rng: random.Random) -> None:
@@ -266,7 +306,10 @@ def test_every_way_of_reading_gives_the_same(log: embedlog.Log, rng: random.Rand
     with log.consumer("t", auto_offset_reset="earliest") as consumer:
         by_batch = [record for batch in consumer.batches(timeout=0) for record in batch.records()]
     by_scan = list(log.scan("t").records())
-    by_place = [sorted(each, key=lambda r: (r.partition, r.offset)) for each in (by_poll, by_loop, by_batch, by_scan)]
+    by_place = [
+        sorted(each, key=lambda r: (r.partition, r.offset))
+        for each in (by_poll, by_loop, by_batch, by_scan)
+    ]
     assert by_place[0] == by_place[1] == by_place[2] == by_place[3]
     table = log.scan("t").to_arrow()
     table.validate(full=True)

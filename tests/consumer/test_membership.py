@@ -1,4 +1,6 @@
-"""Members under random orders of events: no partition has two owners, nothing is skipped; and invalid results of assignors."""
+"""Members under random orders of events: no partition has two owners, nothing is skipped; and
+invalid results of assignors.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from typing import Any
 import pytest
 
 from embedlog.consumer.consumer import Consumer
-from embedlog.errors import AssignorError, ClosedError, CommitFailedError, RebalanceInProgressError, StateError
+from embedlog.errors import (
+    AssignorError,
+    ClosedError,
+    CommitFailedError,
+    RebalanceInProgressError,
+    StateError,
+)
 from embedlog.group import State, Verdict, evict
 from embedlog.types import TopicPartition
 from tests.support.fake_engine import fill
@@ -29,7 +37,9 @@ def engine() -> GroupEngine:
 
 
 def first_takes_all(members: Any, counts: Any) -> Any:
-    everything = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
+    everything = [
+        TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)
+    ]
     return {min(members): everything}
 
 
@@ -42,7 +52,10 @@ def broken(members: Any, counts: Any) -> Any:
 
 
 def test_an_assignor_of_the_users_own_shares_out(engine: GroupEngine, member: Any) -> None:
-    both = [member("a", client_id=name, partition_assignment_strategy=[first_takes_all]) for name in ("1", "2")]
+    both = [
+        member("a", client_id=name, partition_assignment_strategy=[first_takes_all])
+        for name in ("1", "2")
+    ]
     settle(*both)
     assert [len(each.assignment()) for each in both] == [5, 0]
     assert engine.group().protocol == "first_takes_all"
@@ -70,8 +83,11 @@ def test_an_assignor_that_does_what_it_must_not_is_the_leaders_error_and_the_gro
     assert sum(len(each.assignment()) for each in rest) == 5
 
 
-def test_a_stranger_that_commits_is_refused_and_the_group_goes_on(engine: GroupEngine, member: Any) -> None:
-    inside, stranger = member("a"), member()
+def test_a_stranger_that_commits_is_refused_and_the_group_goes_on(
+    engine: GroupEngine, member: Any
+) -> None:
+    inside = member("a")
+    stranger = member()
     settle(inside)
     stranger.assign([TopicPartition("a", 0)])
     with pytest.raises(CommitFailedError):
@@ -86,7 +102,9 @@ def test_a_stranger_that_commits_is_refused_and_the_group_goes_on(engine: GroupE
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 @pytest.mark.parametrize("when", ["on_assigned", "on_revoked"])
 @pytest.mark.parametrize("how", ["unsubscribe", "close"])
-def test_a_listener_that_leaves_holds_nothing(engine: GroupEngine, member: Any, strategy: str, when: str, how: str) -> None:
+def test_a_listener_that_leaves_holds_nothing(
+    engine: GroupEngine, member: Any, strategy: str, when: str, how: str
+) -> None:
     reader, other = (member(partition_assignment_strategy=[strategy]) for _ in range(2))
     left: list[Any] = []
 
@@ -108,10 +126,13 @@ def test_a_listener_that_leaves_holds_nothing(engine: GroupEngine, member: Any, 
     assert len(engine.group().members) == 1
 
 
-def test_closing_under_a_call_that_does_not_end_shows_no_life_any_more(engine: GroupEngine, member: Any) -> None:
+def test_closing_under_a_call_that_does_not_end_shows_no_life_any_more(
+    engine: GroupEngine, member: Any
+) -> None:
     reader = member("a")
     settle(reader)
-    inside, go_on = threading.Event(), threading.Event()
+    inside = threading.Event()
+    go_on = threading.Event()
 
     def stuck() -> None:
         with reader._thread_guard:
@@ -133,7 +154,8 @@ def test_closing_under_a_call_that_does_not_end_shows_no_life_any_more(engine: G
 def test_an_interrupt_behind_the_join_leaves_no_member_that_nobody_is(
     engine: GroupEngine, member: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reader, decide = member("a"), engine.groups.decide
+    reader = member("a")
+    decide = engine.groups.decide
 
     def interrupted(*arguments: Any) -> Any:
         decide(*arguments)
@@ -177,7 +199,9 @@ def test_an_interrupt_at_any_decision_leaves_a_group_that_goes_on(
 
 
 def test_a_consumer_that_is_dropped_shows_no_life_any_more(engine: GroupEngine) -> None:
-    reader = Consumer(engine, ["a"], group_id="g", session_timeout_ms=1000, heartbeat_interval_ms=100)
+    reader = Consumer(
+        engine, ["a"], group_id="g", session_timeout_ms=1000, heartbeat_interval_ms=100
+    )
     reader.poll()
     assert not engine.liveness.leases[0].ended
     del reader
@@ -185,17 +209,23 @@ def test_a_consumer_that_is_dropped_shows_no_life_any_more(engine: GroupEngine) 
     assert engine.liveness.leases[0].ended
 
 
-def test_a_deleted_topic_keeps_the_offsets_of_others_from_no_commit(engine: GroupEngine, member: Any) -> None:
+def test_a_deleted_topic_keeps_the_offsets_of_others_from_no_commit(
+    engine: GroupEngine, member: Any
+) -> None:
     fill(engine.partition("a", 0), 5)
     reader = member("a", "b")
     reader.poll()
-    engine._partitions["b"][0].closed = engine._partitions["b"][1].closed = engine._partitions["b"][2].closed = True
+    engine._partitions["b"][0].closed = engine._partitions["b"][1].closed = engine._partitions["b"][
+        2
+    ].closed = True
     del engine._partitions["b"]
     reader.unsubscribe()
     assert engine.committed()[TopicPartition("a", 0)] == 5
 
 
-def test_who_sought_reads_though_a_transaction_holds_the_committed_offset_back(engine: GroupEngine, member: Any) -> None:
+def test_who_sought_reads_though_a_transaction_holds_the_committed_offset_back(
+    engine: GroupEngine, member: Any
+) -> None:
     fill(engine.partition("a", 0), 5)
     engine.groups.unstable = {TopicPartition("a", 0)}
     reader = member("a")
@@ -208,21 +238,33 @@ def test_who_sought_reads_though_a_transaction_holds_the_committed_offset_back(e
 
 
 class World:
-    """Members that join, poll, commit, freeze, die and leave in a random order; and the allowed owners of each partition."""
+    """Members that join, poll, commit, freeze, die and leave in a random order; and the allowed
+    owners of each partition.
+    """
 
     def __init__(self, engine: GroupEngine, strategy: str, seed: int) -> None:
-        self.engine, self.strategy, self.random = engine, strategy, random.Random(seed)
+        self.engine = engine
+        self.strategy = strategy
+        self.random = random.Random(seed)
         self.alive: list[Consumer] = []
         self.read: set[tuple[str, int, int]] = set()
         self.made = 0
         self.highest: dict[TopicPartition, int] = {}
 
     def come(self) -> None:
-        config: dict[str, Any] = {"partition_assignment_strategy": [self.strategy], "auto_commit_interval_ms": 0}
+        config: dict[str, Any] = {
+            "partition_assignment_strategy": [self.strategy],
+            "auto_commit_interval_ms": 0,
+        }
         if self.random.random() < 0.3:
             config["group_instance_id"] = f"static-{self.made}"
         self.made += 1
-        config |= {"group_id": "g", "auto_offset_reset": "earliest", "session_timeout_ms": 1000, "heartbeat_interval_ms": 100}
+        config |= {
+            "group_id": "g",
+            "auto_offset_reset": "earliest",
+            "session_timeout_ms": 1000,
+            "heartbeat_interval_ms": 100,
+        }
         self.alive.append(Consumer(self.engine, ["a", "b"], **config))
 
     def poll(self, reader: Consumer) -> None:
@@ -231,7 +273,9 @@ class World:
             self.read.add((record.topic, record.partition, record.offset))
 
     def one_event(self) -> None:
-        what = self.random.choice(["poll"] * 12 + ["come", "close", "die", "freeze", "commit", "enforce", "lazy", "grow"])
+        what = self.random.choice(
+            ["poll"] * 12 + ["come", "close", "die", "freeze", "commit", "enforce", "lazy", "grow"]
+        )
         if what == "come" or not self.alive:
             if len(self.alive) < 5:
                 self.come()
@@ -273,16 +317,21 @@ class World:
         self.evict_id(reader.group_metadata().member_id)
 
     def evict_id(self, member_id: str) -> None:
-        self.engine.groups.decide("g", lambda old: old and evict(old, {member_id: Verdict.EXPIRED}, 0))
+        self.engine.groups.decide(
+            "g", lambda old: old and evict(old, {member_id: Verdict.EXPIRED}, 0)
+        )
 
     def check(self) -> None:
-        """Of members of the present generation, no two own one partition; and committed offsets never fall."""
+        """Of members of the present generation, no two own one partition; and committed offsets
+        never fall.
+        """
         group = self.engine.groups.current("g")
         if group is not None:
             held = [
                 tp
                 for reader in self.alive
-                if reader.group_metadata().generation == group.generation and reader.group_metadata().member_id in group.members
+                if reader.group_metadata().generation == group.generation
+                and reader.group_metadata().member_id in group.members
                 for tp in reader.assignment()
             ]
             assert len(held) == len(set(held))
@@ -294,7 +343,9 @@ class World:
 @pytest.mark.sample(0.5)
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
 @pytest.mark.parametrize("turn", range(5))
-def test_random_histories_have_one_owner_and_skip_nothing(engine: GroupEngine, strategy: str, turn: int) -> None:
+def test_random_histories_have_one_owner_and_skip_nothing(
+    engine: GroupEngine, strategy: str, turn: int
+) -> None:
     seed = turn * 1000 + 7
     print(f"seed {seed}")
     for topic, count in (("a", 5), ("b", 3)):
@@ -311,7 +362,10 @@ def test_random_histories_have_one_owner_and_skip_nothing(engine: GroupEngine, s
             world.poll(reader)
             world.check()
     expected = {
-        (topic, number, offset) for topic in "ab" for number in range(engine.topic(topic).partitions) for offset in range(20)
+        (topic, number, offset)
+        for topic in "ab"
+        for number in range(engine.topic(topic).partitions)
+        for offset in range(20)
     }
     assert world.read == expected
     for reader in world.alive:

@@ -1,4 +1,5 @@
-"""Events between two steps of a member: interrupts, locks that others hold, places that others take.
+"""Events between two steps of a member: interrupts, locks that others hold, places that others
+take.
 
 The groups are in memory, under the real rules (tests/support/fake_groups.py).
 """
@@ -16,7 +17,17 @@ from embedlog.errors import CommitFailedError, FencedInstanceIdError, RebalanceI
 from embedlog.group import State
 from embedlog.types import TopicPartition
 from tests.support.fake_engine import fill
-from tests.support.fake_groups import A0, A1, B0, COOPERATIVE, GroupEngine, engine, member, run_duties, settle
+from tests.support.fake_groups import (
+    A0,
+    A1,
+    B0,
+    COOPERATIVE,
+    GroupEngine,
+    engine,
+    member,
+    run_duties,
+    settle,
+)
 
 __all__ = ["engine", "member"]
 
@@ -29,9 +40,14 @@ def stop_polling(engine: GroupEngine, number: int, reader: Consumer) -> None:
 # ---- a place that another one has taken ------------------------------------------------------------------------------------
 
 
-def test_a_static_member_that_slept_does_not_take_its_place_back(engine: GroupEngine, member: Any) -> None:
-    """Its polls had stopped, and another process came with its instance id: the one that slept is fenced, not the new one."""
-    old, new = member("b", group_instance_id="one"), member("b", group_instance_id="one")
+def test_a_static_member_that_slept_does_not_take_its_place_back(
+    engine: GroupEngine, member: Any
+) -> None:
+    """Its polls had stopped, and another process came with its instance id: the one that slept is
+    fenced, not the new one.
+    """
+    old = member("b", group_instance_id="one")
+    new = member("b", group_instance_id="one")
     settle(old)
     stop_polling(engine, 0, old)
     settle(new)
@@ -42,8 +58,12 @@ def test_a_static_member_that_slept_does_not_take_its_place_back(engine: GroupEn
     assert new.assignment() == {B0}
 
 
-def test_a_static_leader_that_comes_back_sees_what_has_changed_while_nobody_led(engine: GroupEngine, member: Any) -> None:
-    """It gets its former partitions without a rebalance; a partition created meanwhile is in no assignment."""
+def test_a_static_leader_that_comes_back_sees_what_has_changed_while_nobody_led(
+    engine: GroupEngine, member: Any
+) -> None:
+    """It gets its former partitions without a rebalance; a partition created meanwhile is in no
+    assignment.
+    """
     settle(member("b", group_instance_id="one"))
     engine._partitions["b"].append(engine._partitions["a"].pop())
     engine.word += 2
@@ -65,7 +85,8 @@ def test_a_join_that_was_written_but_not_told_leaves_nobody_behind(
         decide(*arguments)
         raise KeyboardInterrupt
 
-    reader, other = member("a"), member("a")
+    reader = member("a")
+    other = member("a")
     settle(other)
     monkeypatch.setattr(engine.groups, "decide", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -74,8 +95,11 @@ def test_a_join_that_was_written_but_not_told_leaves_nobody_behind(
     assert len(engine.group().members) == 2
 
 
-def test_a_member_whose_leaving_nobody_could_hear_of_is_not_waited_for(engine: GroupEngine, member: Any) -> None:
-    reader, other = member("a"), member("a")
+def test_a_member_whose_leaving_nobody_could_hear_of_is_not_waited_for(
+    engine: GroupEngine, member: Any
+) -> None:
+    reader = member("a")
+    other = member("a")
     settle(reader, other)
     stop_polling(engine, 0, reader)
     engine.groups.locked = True
@@ -87,9 +111,12 @@ def test_a_member_whose_leaving_nobody_could_hear_of_is_not_waited_for(engine: G
     assert {len(reader.assignment()), len(other.assignment())} == {1}
 
 
-def test_who_unsubscribes_under_a_lock_that_others_hold_shows_no_life_any_more(engine: GroupEngine, member: Any) -> None:
+def test_who_unsubscribes_under_a_lock_that_others_hold_shows_no_life_any_more(
+    engine: GroupEngine, member: Any
+) -> None:
     """Else it would be a member for ever: it is alive, so no member evicts it."""
-    reader, other = member("a"), member("a")
+    reader = member("a")
+    other = member("a")
     settle(reader, other)
     engine.groups.locked = True
     reader.unsubscribe()
@@ -111,8 +138,11 @@ def test_who_unsubscribes_under_a_lock_that_others_hold_shows_no_life_any_more(e
 def test_a_commit_while_a_member_waits_for_its_assignment_is_for_later(
     engine: GroupEngine, member: Any, config: dict[str, Any], state: State
 ) -> None:
-    """It was not evicted: it is in the middle of a rebalance, and can commit the partitions that it still owns afterwards."""
-    first, second = member("a", **config), member("a", **config)
+    """It was not evicted: it is in the middle of a rebalance, and can commit the partitions that it
+    still owns afterwards.
+    """
+    first = member("a", **config)
+    second = member("a", **config)
     settle(first)
     run_duties(second)
     first._group.membership.step(1 << 62)  # it has joined, and not read the group again
@@ -127,14 +157,20 @@ def test_a_commit_while_a_member_waits_for_its_assignment_is_for_later(
         reader.commit({A0: 1})
 
 
-@pytest.mark.parametrize("state", [State.COMPLETING_REBALANCE, State.STABLE, State.PREPARING_REBALANCE])
+@pytest.mark.parametrize(
+    "state", [State.COMPLETING_REBALANCE, State.STABLE, State.PREPARING_REBALANCE]
+)
 def test_the_positions_that_a_cooperative_member_keeps_are_committed_in_each_state(
     engine: GroupEngine, member: Any, state: State
 ) -> None:
-    """Nobody else gets its partitions before it has released them; a static member may have missed a round."""
+    """Nobody else gets its partitions before it has released them; a static member may have missed
+    a round.
+    """
     for number in range(2):
         fill(engine.partition("a", number), 3)
-    first, second, third = member("a", **COOPERATIVE), member("a", **COOPERATIVE), member("a", **COOPERATIVE)
+    first = member("a", **COOPERATIVE)
+    second = member("a", **COOPERATIVE)
+    third = member("a", **COOPERATIVE)
     settle(first)
     assert len(first.poll()) == 6
     run_duties(second)
@@ -155,10 +191,13 @@ def test_the_positions_that_a_cooperative_member_keeps_are_committed_in_each_sta
         first.commit()
 
 
-def test_an_automatic_commit_in_the_middle_of_a_rebalance_waits(engine: GroupEngine, member: Any) -> None:
+def test_an_automatic_commit_in_the_middle_of_a_rebalance_waits(
+    engine: GroupEngine, member: Any
+) -> None:
     for number in range(2):
         fill(engine.partition("a", number), 3)
-    first, second = member("a", auto_commit_interval_ms=0, **COOPERATIVE), member("a", **COOPERATIVE)
+    first = member("a", auto_commit_interval_ms=0, **COOPERATIVE)
+    second = member("a", **COOPERATIVE)
     settle(first)
     assert len(first.poll()) == 6
     run_duties(second)
@@ -181,7 +220,8 @@ def test_a_listener_may_end_or_change_the_subscription(
     engine: GroupEngine, member: Any, config: dict[str, Any], moment: str, verb: str
 ) -> None:
     """The step that called it must not bring the member back into a group that it has left."""
-    reader, other = member(**config), member(**config)
+    reader = member(**config)
+    other = member(**config)
 
     def enough(_: object) -> None:
         if verb == "unsubscribe":

@@ -11,7 +11,13 @@ from embedlog._native import system
 from embedlog.consumer import group_metrics
 from embedlog.consumer.interceptors import ConsumerInterceptors
 from embedlog.consumer.offset_committer import AutoCommit, OffsetCommitter
-from embedlog.errors import ClosedError, CommitFailedError, LockTimeoutError, RetriableCommitFailedError, UnknownMemberError
+from embedlog.errors import (
+    ClosedError,
+    CommitFailedError,
+    LockTimeoutError,
+    RetriableCommitFailedError,
+    UnknownMemberError,
+)
 from embedlog.types import OffsetAndMetadata, TopicPartition
 
 TP = TopicPartition("a", 0)
@@ -35,8 +41,12 @@ class Store:
         self.commit(group_id, offsets, None, deadline_ns)
 
 
-def committing(store: Store, api_timeout_s: float = 60.0, metrics: Metrics | None = None) -> OffsetCommitter:
-    return OffsetCommitter(store, "g", ConsumerInterceptors(()), api_timeout_s, metrics or Metrics())
+def committing(
+    store: Store, api_timeout_s: float = 60.0, metrics: Metrics | None = None
+) -> OffsetCommitter:
+    return OffsetCommitter(
+        store, "g", ConsumerInterceptors(()), api_timeout_s, metrics or Metrics()
+    )
 
 
 def soon() -> int:
@@ -55,11 +65,14 @@ def test_auto_commit_is_due_an_interval_later_and_sooner_behind_what_passes() ->
 
 
 def test_what_waits_for_a_lock_is_first_when_it_is_free() -> None:
-    store, results = Store(), []
+    store = Store()
+    results = []
     commits = committing(store)
     store.problem = LockTimeoutError("taken")
     for offset in (1, 2):
-        commits.later(at(offset), None, lambda offsets, error: results.append((offsets[TP].offset, error)))
+        commits.later(
+            at(offset), None, lambda offsets, error: results.append((offsets[TP].offset, error))
+        )
     assert commits.is_waiting
     store.problem = None
     commits.now(at(3), None, soon())
@@ -78,7 +91,8 @@ def test_a_commit_does_not_overtake_one_that_cannot_be_made() -> None:
 
 
 def test_waiting_too_long_is_a_failure_that_passes() -> None:
-    store, results = Store(), []
+    store = Store()
+    results = []
     commits = committing(store, api_timeout_s=0.0)
     store.problem = LockTimeoutError("taken")
     commits.later(at(1), None, lambda offsets, error: results.append(error))
@@ -90,7 +104,8 @@ def test_waiting_too_long_is_a_failure_that_passes() -> None:
 
 
 def test_a_refused_one_keeps_its_place_in_the_row() -> None:
-    store, results = Store(), []
+    store = Store()
+    results = []
     commits = committing(store)
     commits.later(at(1), None, lambda offsets, error: results.append((1, error)))
     problem = CommitFailedError("x")
@@ -100,7 +115,8 @@ def test_a_refused_one_keeps_its_place_in_the_row() -> None:
 
 
 def test_a_real_error_is_told_as_it_is_and_the_next_one_is_tried() -> None:
-    store, results = Store(), []
+    store = Store()
+    results = []
     commits = committing(store)
     store.problem = UnknownMemberError("x")
     commits.later(at(1), None, lambda offsets, error: results.append(error))
@@ -121,7 +137,8 @@ def test_a_callback_may_commit_again() -> None:
 
 
 def test_a_callback_that_commits_again_is_called_again_later() -> None:
-    store, heard = Store(), list[int]()
+    store = Store()
+    heard = list[int]()
     commits = committing(store)
 
     def again(offsets: Any, error: Exception | None) -> None:
@@ -137,7 +154,8 @@ def test_a_callback_that_commits_again_is_called_again_later() -> None:
 
 
 def test_the_end_calls_also_callbacks_of_commits_that_were_not_made() -> None:
-    store, heard = Store(), list[Any]()
+    store = Store()
+    heard = list[Any]()
     commits = committing(store)
     commits.later(at(1), None, lambda offsets, error: heard.append(error))
     store.problem = LockTimeoutError("taken")

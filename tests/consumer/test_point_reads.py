@@ -1,4 +1,6 @@
-"""Batches that a reader verified are kept: a second read returns the same records as the files, or the same error."""
+"""Batches that a reader verified are kept: a second read returns the same records as the files, or
+the same error.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,11 @@ def test_a_kept_batch_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Monk
         points = log._engine.partition("t", 0)._reader.points
         reads: list[int] = []
         original = points._verified
-        monkeypatch.setattr(points, "_verified", lambda offset, *rest: reads.append(offset) or original(offset, *rest))
+        monkeypatch.setattr(
+            points,
+            "_verified",
+            lambda offset, *rest: reads.append(offset) or original(offset, *rest),
+        )
         with reader_of(log) as reader, reader_of(log) as other:
             for offset in (7, 4999, 0, 2500, 7):
                 assert at(reader, offset).value == at(other, offset).value == b"%0100d" % offset
@@ -92,7 +98,11 @@ def test_batches_of_transactions_are_not_returned_to_committed_readers(tmp_path:
 @pytest.mark.parametrize("alone", [True, False], ids=["same process", "another process"])
 def test_a_cut_drops_kept_batches(tmp_path: Path, alone: bool) -> None:
     """Two open logs have nothing in common but the files, like two processes."""
-    with opened(tmp_path) as other, opened(tmp_path) as log, log.producer(batch_size=0, compression_type="gzip") as producer:
+    with (
+        opened(tmp_path) as other,
+        opened(tmp_path) as log,
+        log.producer(batch_size=0, compression_type="gzip") as producer,
+    ):
         log.create_topic("t")
         reader = reader_of(log if alone else other)
         for number in range(20):
@@ -131,7 +141,8 @@ def test_log_start_and_deletion_hide_kept_batches(tmp_path: Path, rng: random.Ra
 def test_a_compaction_drops_kept_batches(tmp_path: Path, rng: random.Random, alone: bool) -> None:
     with opened(tmp_path) as other, opened(tmp_path) as log:
         filled(log, rng, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0})
-        reader, known = reader_of(log if alone else other), whole(log)
+        reader = reader_of(log if alone else other)
+        known = whole(log)
         for offset in rng.sample(range(known[-1].offset), 60):
             reader.seek(T0, offset)
             reader.poll(max_records=1)
@@ -139,24 +150,34 @@ def test_a_compaction_drops_kept_batches(tmp_path: Path, rng: random.Random, alo
         known = whole(log)
         for offset in rng.sample(range(known[-1].offset), 60):
             reader.seek(T0, offset)
-            assert reader.poll(max_records=1) == [each for each in known if each.offset >= offset][:1]
+            assert (
+                reader.poll(max_records=1) == [each for each in known if each.offset >= offset][:1]
+            )
 
 
 @pytest.mark.parametrize("by_time", [False, True], ids=["offset", "time"])
 def test_after_a_compaction_by_another_process_no_file_of_before_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_time: bool
 ) -> None:
-    """POINT-6: a replaced segment keeps its name. The first read after the compaction is a point read."""
-    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.0", "segment.bytes": "2000"}
+    """POINT-6: a replaced segment keeps its name. The first read after the compaction is a point
+    read.
+    """
+    config = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0.0",
+        "segment.bytes": "2000",
+    }
     with opened(tmp_path) as other, opened(tmp_path) as log:
         log.create_topic("t", config=config)
         with log.producer() as producer:
             for number in range(60):
                 key = b"%d" % (number or 30)  # only the first record is superseded
                 producer.send("t", b"%050d" % number, key, timestamp_ms=1000 + number).result()
-        reader, partition = reader_of(other), other._engine.partition("t", 0)
+        reader = reader_of(other)
+        partition = other._engine.partition("t", 0)
         points = partition._reader.points
-        acquired, read = points._acquired, list[str]()
+        acquired = points._acquired
+        read = list[str]()
 
         def checked(place: Any, files: Any) -> Any:
             found = acquired(place, files)
@@ -182,7 +203,9 @@ def test_after_a_compaction_by_another_process_no_file_of_before_is_read(
         assert read
 
 
-def test_reads_beside_appends_rolls_and_a_moving_log_start(tmp_path: Path, rng: random.Random) -> None:
+def test_reads_beside_appends_rolls_and_a_moving_log_start(
+    tmp_path: Path, rng: random.Random
+) -> None:
     """Every record is the one of its offset, whatever happens meanwhile."""
     with opened(tmp_path) as log:
         log.create_topic("t", config=SMALL)
@@ -203,7 +226,8 @@ def test_reads_beside_appends_rolls_and_a_moving_log_start(tmp_path: Path, rng: 
             written = pool.submit(write)
             count = 0
             while not stop.is_set() or count < 200:
-                start, end = reader.beginning_offsets([T0])[T0], reader.end_offsets([T0])[T0]
+                start = reader.beginning_offsets([T0])[T0]
+                end = reader.end_offsets([T0])[T0]
                 if start == end:
                     continue
                 offset = rng.randrange(start, end)
@@ -227,7 +251,9 @@ def test_damage_is_found_when_a_batch_is_read_and_never_returned(tmp_path: Path)
         with reader_of(log) as reader:
             assert at(reader, 11).value == b"%0200d" % 11
             flip(path, place)
-            assert at(reader, 11).value == b"%0200d" % 11, "the verified bytes, not those of the file"
+            assert at(reader, 11).value == b"%0200d" % 11, (
+                "the verified bytes, not those of the file"
+            )
             log._engine.partition("t", 0)._state.forget_files()
             with pytest.raises(CorruptRecordError):
                 at(reader, 11)
@@ -253,7 +279,8 @@ def test_the_memory_of_kept_batches_is_bounded(tmp_path: Path, rng: random.Rando
 def test_a_closed_partition_keeps_nothing(tmp_path: Path, rng: random.Random) -> None:
     with opened(tmp_path) as log:
         filled(log, rng, 300)
-        points, recent = log._engine.partition("t", 0)._reader.points, log._engine.home.context.recent_batches
+        points = log._engine.partition("t", 0)._reader.points
+        recent = log._engine.home.context.recent_batches
         with reader_of(log) as reader:
             at(reader, 3)
         assert recent.size_bytes > 0
@@ -263,7 +290,15 @@ def test_a_closed_partition_keeps_nothing(tmp_path: Path, rng: random.Random) ->
 def test_a_run_begins_at_any_record(tmp_path: Path, rng: random.Random) -> None:
     """Marks lead to the same records as a walk from the start, also with gaps inside of a batch."""
     with opened(tmp_path) as log:
-        filled(log, rng, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0, "segment.bytes": 100_000})
+        filled(
+            log,
+            rng,
+            **{
+                "cleanup.policy": "compact",
+                "min.cleanable.dirty.ratio": 0.0,
+                "segment.bytes": 100_000,
+            },
+        )
         with log.producer() as producer:
             producer.send("t", b"x" * 99_000, key=b"last")
         log._engine.partition("t", 0).compact(-1, 1 << 20, 0)
@@ -272,17 +307,23 @@ def test_a_run_begins_at_any_record(tmp_path: Path, rng: random.Random) -> None:
             data = path.read_bytes()
             batches = scan(data, Chain(gaps_allowed=True)).batches
             for row in range(len(batches)):
-                place, size = int(batches["position"][row]), int(batches["size"][row])
+                place = int(batches["position"][row])
+                size = int(batches["size"][row])
                 if batches["attributes"][row] & 7:
                     continue
-                base, body = int(batches["base_offset"][row]), data[place + 61 : place + size]
+                base = int(batches["base_offset"][row])
+                body = data[place + 61 : place + size]
                 first = record_run("t", 0, batches[row : row + 1], body, base)
                 assert first is not None
                 for start in range(base, first.end + 1):
                     slow = record_run("t", 0, batches[row : row + 1], body, start)
                     fast = first.at(start)
                     assert slow is not None
-                    assert (fast.count, fast.offset, fast.end) == (slow.count, slow.offset, slow.end)
+                    assert (fast.count, fast.offset, fast.end) == (
+                        slow.count,
+                        slow.offset,
+                        slow.end,
+                    )
                     assert fast.take(3) == slow.take(3)
                     compared += 1
         assert compared > 20  # the seed decides how many are left

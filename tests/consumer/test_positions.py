@@ -25,7 +25,8 @@ class Bounds(NamedTuple):
 class Dated:
     """A partition with bounds, and one record per second from offset 3."""
 
-    topic, number = "t", 0
+    topic = "t"
+    number = 0
 
     def bounds(self) -> Bounds:
         return Bounds()
@@ -42,7 +43,10 @@ def record(offset: int) -> Record:
 def cursor(*offsets: int, next_offset: int | None = None) -> Cursor:
     made = Cursor(T0, Dated(), None)
     made.seek(offsets[0] if offsets else 0)
-    made.fill([record(offset) for offset in offsets], offsets[-1] + 1 if next_offset is None else next_offset)
+    made.fill(
+        [record(offset) for offset in offsets],
+        offsets[-1] + 1 if next_offset is None else next_offset,
+    )
     return made
 
 
@@ -62,7 +66,12 @@ def test_a_policy_leads_to_an_offset(policy: str, isolation: str, offset: int) -
 
 
 def test_a_duration_that_meets_no_record_leads_to_the_end() -> None:
-    assert Reset("by_duration:PT1S").place(Dated(), Dated().bounds(), "read_committed", lambda: 10**9)[0] == 15
+    assert (
+        Reset("by_duration:PT1S").place(Dated(), Dated().bounds(), "read_committed", lambda: 10**9)[
+            0
+        ]
+        == 15
+    )
 
 
 def test_no_policy_names_the_partition() -> None:

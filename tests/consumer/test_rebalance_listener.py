@@ -1,4 +1,6 @@
-"""Calls of listeners in a rebalance: the listener's table as pure rules, and listeners that fail."""
+"""Calls of listeners in a rebalance: the listener's table as pure rules, and listeners that
+fail.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from embedlog.consumer.rebalance_listener import Change, Listeners, change, to_r
 from embedlog.errors import ListenerError, WakeupError
 from embedlog.types import TopicPartition
 
-A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+A0 = TopicPartition("a", 0)
+A1 = TopicPartition("a", 1)
+B0 = TopicPartition("b", 0)
 
 
 def only_a(topic: str) -> bool:
@@ -40,7 +44,9 @@ def test_what_is_given_up_before_a_join(owned: Any, cooperative: bool, expected:
         ({A0}, [A0], True, Change([], [])),
     ],
 )
-def test_what_an_assignment_changes(owned: Any, assigned: Any, cooperative: bool, expected: Change) -> None:
+def test_what_an_assignment_changes(
+    owned: Any, assigned: Any, cooperative: bool, expected: Change
+) -> None:
     found = change(owned, assigned, cooperative)
     assert found == expected
     assert found.again is bool(expected.revoked)
@@ -52,12 +58,16 @@ def test_without_on_lost_it_is_on_revoked() -> None:
     listeners.listen(None, lambda tps: heard.append(("revoked", tps)), None)
     listeners.lost([A0])
     listeners.assigned([A0])
-    listeners.listen(None, lambda tps: heard.append(("revoked", tps)), lambda tps: heard.append(("lost", tps)))
+    listeners.listen(
+        None, lambda tps: heard.append(("revoked", tps)), lambda tps: heard.append(("lost", tps))
+    )
     listeners.lost([A1])
     assert heard == [("revoked", [A0]), ("lost", [A1])]
 
 
-def test_the_first_error_is_raised_once_and_the_others_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_first_error_is_raised_once_and_the_others_are_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def fail(tps: list[TopicPartition]) -> None:
         raise ValueError(f"of the user's for {tps[0].topic}")
 
@@ -83,7 +93,8 @@ def test_a_wakeup_that_a_listener_met_is_raised_as_it_is() -> None:
 
 
 def test_a_listener_cannot_change_what_counts() -> None:
-    listeners, tps = Listeners(), [A0]
+    listeners = Listeners()
+    tps = [A0]
     listeners.listen(lambda given: given.clear(), None, None)
     listeners.assigned(tps)
     assert tps == [A0]

@@ -69,7 +69,9 @@ def test_an_empty_list_is_unsubscribe(consumer: Any) -> None:
     reader.subscribe(["b"])
 
 
-def test_a_pattern_matches_whole_names_and_no_internal_topic(engine: FakeEngine, consumer: Any) -> None:
+def test_a_pattern_matches_whole_names_and_no_internal_topic(
+    engine: FakeEngine, consumer: Any
+) -> None:
     engine.grow("ab", 1)
     engine.grow("__a", 1)
     reader = consumer()
@@ -97,7 +99,9 @@ def test_partitions_are_pairs(consumer: Any, tps: Any) -> None:
         consumer().assign(tps)
 
 
-def test_reassigning_keeps_the_positions_of_those_that_stay(engine: FakeEngine, consumer: Any) -> None:
+def test_reassigning_keeps_the_positions_of_those_that_stay(
+    engine: FakeEngine, consumer: Any
+) -> None:
     fill(engine.partition("a", 0), 10)
     reader = consumer()
     reader.assign([A0, A1])

@@ -1,4 +1,6 @@
-"""Committed reading of real logs: records after an open transaction wait; which process can end it, and which cannot."""
+"""Committed reading of real logs: records after an open transaction wait; which process can end it,
+and which cannot.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,16 @@ def write(log: embedlog.Log, owner: Owner | None, *values: bytes, partition: int
     """One batch each; with an owner, of its present transaction."""
     target = log._engine.partition("t", partition)
     for sequence, value in enumerate(values):
-        column = record_batch.BytesColumn(np.frombuffer(value, np.uint8), np.array([0, len(value)], np.int32))
-        run = next(iter(record_batch.encode(record_batch.Columns(1, column, timestamps=time.time_ns() // 1_000_000))))
+        column = record_batch.BytesColumn(
+            np.frombuffer(value, np.uint8), np.array([0, len(value)], np.int32)
+        )
+        run = next(
+            iter(
+                record_batch.encode(
+                    record_batch.Columns(1, column, timestamps=time.time_ns() // 1_000_000)
+                )
+            )
+        )
         if owner is None:
             target.append(run)
         else:
@@ -53,7 +63,9 @@ def test_a_dead_owners_transaction_is_ended_by_who_waits_behind_it(log: embedlog
     write(log, None, b"before")
     owner = began(log, "x", b"never decided")
     write(log, None, b"after")
-    with log.consumer("t", auto_offset_reset="earliest", isolation_level="read_committed") as reader:
+    with log.consumer(
+        "t", auto_offset_reset="earliest", isolation_level="read_committed"
+    ) as reader:
         assert values_of(reader.poll()) == [b"before"]
         assert reader.poll(timeout=0.3) == []  # its owner is alive, and its timeout is not over
         owner.close()
@@ -61,10 +73,14 @@ def test_a_dead_owners_transaction_is_ended_by_who_waits_behind_it(log: embedlog
         assert reader.end_offsets([T0]) == {T0: 4}  # with the marker
 
 
-def test_a_transaction_that_is_out_of_time_is_ended_by_who_waits_behind_it(log: embedlog.Log) -> None:
+def test_a_transaction_that_is_out_of_time_is_ended_by_who_waits_behind_it(
+    log: embedlog.Log,
+) -> None:
     owner = began(log, "x", b"too slow", timeout_ms=200)
     write(log, None, b"after")
-    with log.consumer("t", auto_offset_reset="earliest", isolation_level="read_committed") as reader:
+    with log.consumer(
+        "t", auto_offset_reset="earliest", isolation_level="read_committed"
+    ) as reader:
         assert values_of(reader.poll(timeout=30)) == [b"after"]
     with pytest.raises(embedlog.FencedError):
         owner.end(True)
@@ -77,7 +93,9 @@ def test_a_loop_and_columns_end_it_too(log: embedlog.Log) -> None:
         lambda reader: next(reader.batches(timeout=30)).values[0],
     ]
     for way in ways:
-        with log.consumer("t", isolation_level="read_committed", consumer_timeout_ms=30_000) as reader:
+        with log.consumer(
+            "t", isolation_level="read_committed", consumer_timeout_ms=30_000
+        ) as reader:
             began(log, "x", b"left").close()
             write(log, None, b"after")
             assert way(reader) == b"after"
@@ -89,7 +107,9 @@ def test_a_read_only_reader_changes_nothing_and_shows_what_it_waits_for(log: emb
     write(log, None, b"after")
     with (
         embedlog.open(log.path, read_only=True) as watching,
-        watching.consumer("t", auto_offset_reset="earliest", isolation_level="read_committed") as reader,
+        watching.consumer(
+            "t", auto_offset_reset="earliest", isolation_level="read_committed"
+        ) as reader,
     ):
         assert values_of(reader.poll(timeout=10)) == [b"before"]
         assert reader.poll(timeout=0.3) == []
@@ -101,7 +121,8 @@ def test_a_read_only_reader_changes_nothing_and_shows_what_it_waits_for(log: emb
 
 
 def test_every_way_of_reading_sees_the_same_transactions(log: embedlog.Log) -> None:
-    committed, aborted = began(log, "one", b"1", b"2"), began(log, "two", b"gone")
+    committed = began(log, "one", b"1", b"2")
+    aborted = began(log, "two", b"gone")
     write(log, None, b"plain")
     write(log, committed, partition=1)
     aborted.end(False)
@@ -117,7 +138,9 @@ def test_every_way_of_reading_sees_the_same_transactions(log: embedlog.Log) -> N
         with log.consumer("t", **config, consumer_timeout_ms=0) as reader:
             assert values_of(list(reader)) == expected
         with log.consumer("t", **config) as reader:
-            assert [value for batch in reader.batches(timeout=0) for value in batch.values] == expected
+            assert [
+                value for batch in reader.batches(timeout=0) for value in batch.values
+            ] == expected
         assert values_of(list(log.scan("t", isolation_level=isolation).records())) == expected
     for owner in (committed, aborted):
         owner.close()
@@ -128,17 +151,22 @@ def tail_of(reader: embedlog.Consumer) -> object:
 
 
 def test_a_reader_at_the_end_follows_transactions_as_they_end(log: embedlog.Log) -> None:
-    """The fast path continues over open transactions and markers; after an abort the ordinary one takes over."""
+    """The fast path continues over open transactions and markers; after an abort the ordinary one
+    takes over.
+    """
     owner = log._engine.transactions.owner("x", 60_000)
     owner.init()
     write(log, None, b"first")
     with (
-        log.consumer("t", auto_offset_reset="earliest", isolation_level="read_committed") as committed,
+        log.consumer(
+            "t", auto_offset_reset="earliest", isolation_level="read_committed"
+        ) as committed,
         log.consumer("t", auto_offset_reset="earliest") as uncommitted,
     ):
         assert values_of(uncommitted.poll()) == values_of(committed.poll()) == [b"first"]
         assert uncommitted.poll() == committed.poll() == []
-        short, same = tail_of(uncommitted), tail_of(committed)
+        short = tail_of(uncommitted)
+        same = tail_of(committed)
         assert short is not None
         for turn in range(6):
             kept = turn % 3 < 2
@@ -151,15 +179,25 @@ def test_a_reader_at_the_end_follows_transactions_as_they_end(log: embedlog.Log)
             assert values_of(committed.poll()) == ([b"%d" % turn] if kept else [])
             assert (tail_of(committed) is same) == (turn < 2)
             write(log, None, b"plain %d" % turn)
-            assert values_of(uncommitted.poll()) == values_of(committed.poll()) == [b"plain %d" % turn]
-            assert uncommitted.position(T0) == committed.position(T0) == uncommitted.end_offsets([T0])[T0]
+            assert (
+                values_of(uncommitted.poll()) == values_of(committed.poll()) == [b"plain %d" % turn]
+            )
+            assert (
+                uncommitted.position(T0)
+                == committed.position(T0)
+                == uncommitted.end_offsets([T0])[T0]
+            )
         assert tail_of(uncommitted) is short
     owner.close()
 
 
-def test_a_committed_reader_at_the_end_takes_what_is_stable_below_an_open_transaction(log: embedlog.Log) -> None:
+def test_a_committed_reader_at_the_end_takes_what_is_stable_below_an_open_transaction(
+    log: embedlog.Log,
+) -> None:
     write(log, None, b"first")
-    with log.consumer("t", auto_offset_reset="earliest", isolation_level="read_committed") as reader:
+    with log.consumer(
+        "t", auto_offset_reset="earliest", isolation_level="read_committed"
+    ) as reader:
         assert values_of(reader.poll()) == [b"first"]
         assert reader.poll() == []
         write(log, None, b"stable")

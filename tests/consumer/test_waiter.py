@@ -50,7 +50,9 @@ def during(act: Callable[[], object], poll: Callable[[], Any]) -> Any:
 
 
 def work_of(call: Callable[[], object]) -> tuple[int, int]:
-    """Calls of the system's table that were made meanwhile, and how often this thread went to sleep."""
+    """Calls of the system's table that were made meanwhile, and how often this thread went to
+    sleep.
+    """
     before, _ = system.fault_counters()
     slept = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
     call()
@@ -60,7 +62,9 @@ def work_of(call: Callable[[], object]) -> tuple[int, int]:
 
 
 def test_an_idle_consumer_only_looks_whether_a_signal_came(real: embedlog.Log) -> None:
-    """In the main thread, which runs signal handlers: 20 times a second, and without any other call."""
+    """In the main thread, which runs signal handlers: 20 times a second, and without any other
+    call.
+    """
     with real.consumer("t") as reader:
         reader.poll()
         calls, slept = work_of(lambda: reader.poll(timeout=1.0))
@@ -71,12 +75,16 @@ def test_an_idle_consumer_only_looks_whether_a_signal_came(real: embedlog.Log) -
 def test_a_spinning_poll_returns_a_record_that_another_thread_appends(real: embedlog.Log) -> None:
     with real.consumer("t", poll_spin_us=60_000_000) as reader, real.producer() as producer:
         assert reader.poll() == []
-        records = during(lambda: producer.send("t", b"value").result(), lambda: reader.poll(timeout=60))
+        records = during(
+            lambda: producer.send("t", b"value").result(), lambda: reader.poll(timeout=60)
+        )
         assert [record.value for record in records] == [b"value"]
 
 
 @pytest.mark.parametrize("spin_us", [60_000_000, 1, 0])
-def test_a_spinning_poll_does_not_sleep_and_ends_at_its_timeout(real: embedlog.Log, spin_us: int) -> None:
+def test_a_spinning_poll_does_not_sleep_and_ends_at_its_timeout(
+    real: embedlog.Log, spin_us: int
+) -> None:
     with real.consumer("t", poll_spin_us=spin_us) as reader:
         reader.poll()
         found: list[list[Record]] = []
@@ -176,10 +184,14 @@ def test_a_topic_that_was_made_anew_is_read_from_its_start(real: embedlog.Log) -
         real.delete_topic("t")
         real.create_topic("t", 2)
         producer.send("t", b"new", partition=0).result(10)
-        assert [(record.offset, record.value) for record in reader.poll(timeout=10)] == [(0, b"new")]
+        assert [(record.offset, record.value) for record in reader.poll(timeout=10)] == [
+            (0, b"new")
+        ]
 
 
-def test_the_word_of_the_topics_is_odd_while_they_change(real: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_word_of_the_topics_is_odd_while_they_change(
+    real: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = real._engine.topics_version()
     assert not before & 1
     seen = []
@@ -196,7 +208,9 @@ def test_the_word_of_the_topics_is_odd_while_they_change(real: embedlog.Log, mon
     assert not real._engine.topics_version() & 1
 
 
-def test_a_killed_change_makes_readers_look_at_the_topics_themselves(engine: FakeEngine, consumer: Any) -> None:
+def test_a_killed_change_makes_readers_look_at_the_topics_themselves(
+    engine: FakeEngine, consumer: Any
+) -> None:
     reader = consumer("a")
     reader.poll()
     engine.word |= 1  # the process that changed them did not publish the end of the change
@@ -207,7 +221,9 @@ def test_a_killed_change_makes_readers_look_at_the_topics_themselves(engine: Fak
     assert [record.value for record in reader.poll(timeout=10)] == [b"x"]
 
 
-def test_metadata_max_age_is_the_longest_time_between_two_looks(engine: FakeEngine, consumer: Any) -> None:
+def test_metadata_max_age_is_the_longest_time_between_two_looks(
+    engine: FakeEngine, consumer: Any
+) -> None:
     reader = consumer("a", metadata_max_age_ms=1)
     reader.poll()
     word = engine.word
@@ -251,7 +267,10 @@ def test_a_poll_that_may_not_wait_takes_what_is_there(engine: FakeEngine, consum
 
 
 def test_real_logs_know_how_much_is_unread(real: embedlog.Log) -> None:
-    with real.producer() as producer, real.consumer("t", auto_offset_reset="earliest", fetch_min_bytes=2) as reader:
+    with (
+        real.producer() as producer,
+        real.consumer("t", auto_offset_reset="earliest", fetch_min_bytes=2) as reader,
+    ):
         producer.send("t", b"x" * 1000, partition=0).result(10)
         reader.poll()
         partition = real._engine.partition("t", 0)
@@ -279,14 +298,21 @@ class Helper:
         return True
 
 
-def test_a_reader_held_back_by_a_dead_transaction_sees_to_it(engine: FakeEngine, consumer: Any) -> None:
+def test_a_reader_held_back_by_a_dead_transaction_sees_to_it(
+    engine: FakeEngine, consumer: Any
+) -> None:
     partition = engine.partition("a", 0)
     partition.append([b"open"], producer=3)
     partition.append([b"after"])
     engine.transactions = Helper(engine)
     reader = consumer("a", isolation_level="read_committed")
     assert [record.value for record in reader.poll(timeout=60)] == [b"open", b"after"]
-    gaps = [late - early for early, late in zip(engine.transactions.asked, engine.transactions.asked[1:], strict=False)]
+    gaps = [
+        late - early
+        for early, late in zip(
+            engine.transactions.asked, engine.transactions.asked[1:], strict=False
+        )
+    ]
     assert len(gaps) == 2
     assert min(gaps) >= waiter.RESOLVE_S
 
@@ -304,8 +330,12 @@ def test_short_polls_see_to_it_as_well(engine: FakeEngine, consumer: Any) -> Non
     assert len(engine.transactions.asked) == 3
 
 
-@pytest.mark.parametrize(("isolation", "read_only"), [("read_uncommitted", False), ("read_committed", True)])
-def test_others_leave_transactions_alone(engine: FakeEngine, consumer: Any, isolation: str, read_only: bool) -> None:
+@pytest.mark.parametrize(
+    ("isolation", "read_only"), [("read_uncommitted", False), ("read_committed", True)]
+)
+def test_others_leave_transactions_alone(
+    engine: FakeEngine, consumer: Any, isolation: str, read_only: bool
+) -> None:
     partition = engine.partition("a", 0)
     partition.append([b"open"], producer=3)
     engine.transactions = Helper(engine)
@@ -316,14 +346,17 @@ def test_others_leave_transactions_alone(engine: FakeEngine, consumer: Any, isol
     assert not engine.transactions.asked
 
 
-def test_a_read_only_reader_that_is_held_back_shows_a_lag(engine: FakeEngine, consumer: Any) -> None:
+def test_a_read_only_reader_that_is_held_back_shows_a_lag(
+    engine: FakeEngine, consumer: Any
+) -> None:
     partition = engine.partition("a", 0)
     partition.append([b"seen"])
     partition.append([b"open"], producer=3)
     partition.append([b"after"])
     reader = consumer("a", isolation_level="read_committed")
     assert len(reader.poll()) == 1
-    assert reader.current_lag(A0) == 0  # Kafka's: to the last stable offset; another process will end the transaction
+    # Kafka's: to the last stable offset; another process will end the transaction
+    assert reader.current_lag(A0) == 0
     engine.read_only = True
     assert reader.current_lag(A0) == 2
     assert reader.metrics()["records-lag-max"] == 2

@@ -1,4 +1,6 @@
-"""Bad directories at opening: a typed error with the facts, nothing written, usable after the correction."""
+"""Bad directories at opening: a typed error with the facts, nothing written, usable after the
+correction.
+"""
 
 from __future__ import annotations
 
@@ -105,34 +107,101 @@ DIRECTORIES: list[tuple[str, Callable[[Path], None], type[Exception], str]] = [
     ("a file", a_file, ForeignDirectoryError, "not a directory"),
     ("other people's files", somebody_elses, ForeignDirectoryError, "letter.txt"),
     ("damaged file of topics", damaged_topics, ForeignDirectoryError, "checksum"),
-    ("empty file of topics", rewritten("embedlog.topics", b""), ForeignDirectoryError, "embedlog.topics"),
-    ("nested file of topics", rewritten("embedlog.topics", b"[" * 100_000), ForeignDirectoryError, "embedlog.topics"),
+    (
+        "empty file of topics",
+        rewritten("embedlog.topics", b""),
+        ForeignDirectoryError,
+        "embedlog.topics",
+    ),
+    (
+        "nested file of topics",
+        rewritten("embedlog.topics", b"[" * 100_000),
+        ForeignDirectoryError,
+        "embedlog.topics",
+    ),
     ("newer file of topics", newer_topics, UnsupportedFormatError, "expected 1, found 2"),
-    ("newer control page", lambda path: newer_page(path / "embedlog.control"), UnsupportedFormatError, "newer embedlog"),
+    (
+        "newer control page",
+        lambda path: newer_page(path / "embedlog.control"),
+        UnsupportedFormatError,
+        "newer embedlog",
+    ),
     ("newer manifest", newer_manifest, UnsupportedFormatError, "found 4"),
-    ("newer page", lambda path: newer_page(path / "t-0" / "embedlog.page"), UnsupportedFormatError, "newer embedlog"),
-    ("newer identity", changed("meta.properties", b"version=1", b"version=2"), UnsupportedFormatError, "0 or 1"),
-    ("corrupt identity", changed("meta.properties", b"node.id=1", b"node.id=x"), ForeignDirectoryError, "node.id"),
-    ("newer topic id file", changed("t-0/partition.metadata", b"version: 0", b"version: 1"), UnsupportedFormatError, "metadata"),
-    ("newer checkpoint", rewritten("recovery-point-offset-checkpoint", b"1\n0\n"), UnsupportedFormatError, "checkpoint"),
-    ("malformed checkpoint", rewritten("log-start-offset-checkpoint", b"0\n1\nt 0\n"), ForeignDirectoryError, "line 3"),
-    ("a checkpoint of no topic", rewritten("log-start-offset-checkpoint", b"0\n1\nto!ic 0 0\n"), ForeignDirectoryError, "line 3"),
-    ("malformed epochs", rewritten("t-0/leader-epoch-checkpoint", b"0\n1\n0\n"), ForeignDirectoryError, "line 3"),
+    (
+        "newer page",
+        lambda path: newer_page(path / "t-0" / "embedlog.page"),
+        UnsupportedFormatError,
+        "newer embedlog",
+    ),
+    (
+        "newer identity",
+        changed("meta.properties", b"version=1", b"version=2"),
+        UnsupportedFormatError,
+        "0 or 1",
+    ),
+    (
+        "corrupt identity",
+        changed("meta.properties", b"node.id=1", b"node.id=x"),
+        ForeignDirectoryError,
+        "node.id",
+    ),
+    (
+        "newer topic id file",
+        changed("t-0/partition.metadata", b"version: 0", b"version: 1"),
+        UnsupportedFormatError,
+        "metadata",
+    ),
+    (
+        "newer checkpoint",
+        rewritten("recovery-point-offset-checkpoint", b"1\n0\n"),
+        UnsupportedFormatError,
+        "checkpoint",
+    ),
+    (
+        "malformed checkpoint",
+        rewritten("log-start-offset-checkpoint", b"0\n1\nt 0\n"),
+        ForeignDirectoryError,
+        "line 3",
+    ),
+    (
+        "a checkpoint of no topic",
+        rewritten("log-start-offset-checkpoint", b"0\n1\nto!ic 0 0\n"),
+        ForeignDirectoryError,
+        "line 3",
+    ),
+    (
+        "malformed epochs",
+        rewritten("t-0/leader-epoch-checkpoint", b"0\n1\n0\n"),
+        ForeignDirectoryError,
+        "line 3",
+    ),
     ("a batch of another kind", foreign_magic, CorruptRecordError, "magic"),
-    ("an unfinished backup", rewritten("embedlog.backup", b""), ForeignDirectoryError, "incomplete backup"),
+    (
+        "an unfinished backup",
+        rewritten("embedlog.backup", b""),
+        ForeignDirectoryError,
+        "incomplete backup",
+    ),
 ]
 
 
-PAGES_OF_A_WRITER = {"newer control page", "newer page"}  # a reader of a closed directory reads no page
+# a reader of a closed directory reads no page
+PAGES_OF_A_WRITER = {"newer control page", "newer page"}
 NOT_ASKED_BY_A_READER = {"newer identity", "corrupt identity"}
 
 
 @pytest.mark.parametrize("read_only", [False, True], ids=["writer", "reader"])
-@pytest.mark.parametrize(("spoil", "error", "fact"), [pytest.param(*row[1:], id=row[0]) for row in DIRECTORIES])
+@pytest.mark.parametrize(
+    ("spoil", "error", "fact"), [pytest.param(*row[1:], id=row[0]) for row in DIRECTORIES]
+)
 def test_a_directory_that_cannot_be_used_is_refused_and_left_alone(
-    closed: Path, request: pytest.FixtureRequest, spoil: Callable[[Path], None], error: type[Exception], fact: str,
+    closed: Path,
+    request: pytest.FixtureRequest,
+    spoil: Callable[[Path], None],
+    error: type[Exception],
+    fact: str,
     read_only: bool,
-) -> None:  # fmt: skip
+) -> None:
     spoil(closed)
     row = request.node.callspec.id
     before = frozen(closed) if closed.is_dir() else {"": closed.read_bytes()}
@@ -146,7 +215,11 @@ def test_a_directory_that_cannot_be_used_is_refused_and_left_alone(
     after = frozen(closed) if closed.is_dir() else {"": closed.read_bytes()}
     if read_only or closed.is_file() or "other people" in row:
         assert after == before
-    kept = {name for name in before if Path(name).suffix in (".log", ".topics", ".properties", ".txt", ".jpg")}
+    kept = {
+        name
+        for name in before
+        if Path(name).suffix in (".log", ".topics", ".properties", ".txt", ".jpg")
+    }
     assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
 
 
@@ -202,13 +275,21 @@ def test_lost_and_found_is_left_alone(tmp_path: Path) -> None:
         ({"config": {"listeners": "x"}}, ConfigError, "server"),
         ({"config": {"file.mode": "0o99"}}, ConfigError, "octal"),
         ({"config": 5}, TypeError, "mapping"),
-        ({"read_only": True, "create": True, "path": "absent"}, StorageError, "no such log directory"),
+        (
+            {"read_only": True, "create": True, "path": "absent"},
+            StorageError,
+            "no such log directory",
+        ),
     ],
     ids=repr,
 )
-def test_an_opening_that_is_wrong_makes_nothing(tmp_path: Path, arguments: Any, error: type[Exception], fact: str) -> None:
+def test_an_opening_that_is_wrong_makes_nothing(
+    tmp_path: Path, arguments: Any, error: type[Exception], fact: str
+) -> None:
     given = {"path": tmp_path / "log"} | arguments
-    given["path"] = tmp_path / given["path"] if isinstance(given["path"], (str, Path)) else given["path"]
+    given["path"] = (
+        tmp_path / given["path"] if isinstance(given["path"], (str, Path)) else given["path"]
+    )
     with pytest.raises(error) as problem:
         embedlog.open(**given)
     assert fact in str(problem.value), str(problem.value)
@@ -222,7 +303,9 @@ def test_a_directory_that_a_broker_holds(nursery: Nursery, closed: Path, read_on
     before = frozen(closed)
     victim = nursery.spawn()
     with pytest.raises(RemoteError) as refused:
-        victim.call("open", str(closed), read_only=read_only, config=QUIET | {"lock.timeout.ms": 100})
+        victim.call(
+            "open", str(closed), read_only=read_only, config=QUIET | {"lock.timeout.ms": 100}
+        )
     assert refused.value.kind == "DirectoryInUseError"
     assert "broker" in str(refused.value)
     assert frozen(closed) == before
@@ -232,7 +315,9 @@ def test_a_directory_that_a_broker_holds(nursery: Nursery, closed: Path, read_on
 
 
 def test_damage_in_what_a_stranger_left_is_an_error_and_never_cut_away(closed: Path) -> None:
-    """A copy looks as if another process had used it. Its files still count as durable, as its mark says."""
+    """A copy looks as if another process had used it. Its files still count as durable, as its mark
+    says.
+    """
     copy = closed.with_name("copy")
     shutil.copytree(closed, copy)
     foreign_magic(copy)
@@ -250,8 +335,12 @@ def test_damage_in_what_a_stranger_left_is_an_error_and_never_cut_away(closed: P
     assert not list(copy.glob("t-0/embedlog.cut-*"))
 
 
-def test_a_swap_that_was_broken_off_is_finished_by_a_writer_and_never_read_past(closed: Path) -> None:
-    """Compaction renames its output at its end; a reader must not take a file before its renaming for a gap."""
+def test_a_swap_that_was_broken_off_is_finished_by_a_writer_and_never_read_past(
+    closed: Path,
+) -> None:
+    """Compaction renames its output at its end; a reader must not take a file before its renaming
+    for a gap.
+    """
     base = sorted((closed / "t-0").glob("*.log"))[1].stem
     for suffix in ("log", "index", "timeindex"):
         path = closed / "t-0" / f"{base}.{suffix}"
@@ -286,7 +375,9 @@ def test_a_first_segment_that_is_gone_is_missed_unless_retention_took_it(closed:
 
 
 def test_a_first_opening_that_a_power_loss_broke_off_can_be_repeated(tmp_path: Path) -> None:
-    """Found by a simulated cut: nothing but the first temporary file had reached the disk, and the directory was refused."""
+    """Found by a simulated cut: nothing but the first temporary file had reached the disk, and the
+    directory was refused.
+    """
     (tmp_path / "meta.properties.tmp").write_bytes(b"clus")
     with embedlog.open(tmp_path) as log:
         log.create_topic("events", 1)

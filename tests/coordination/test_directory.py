@@ -1,4 +1,6 @@
-"""The origin of the clean mark in a directory, and the age of the other files: the library's own, a copy's, a broker's."""
+"""The origin of the clean mark in a directory, and the age of the other files: the library's own, a
+copy's, a broker's.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,25 @@ import embedlog
 from embedlog._native import system
 from embedlog.storage import file_names, identity
 from embedlog.storage.manifest import Manifest
-from tests.support.segmented_logs import COUNT, PARTITION, QUIET, closed, copied, flip, logs, middle_missing, read, write
+from tests.support.segmented_logs import (
+    COUNT,
+    PARTITION,
+    QUIET,
+    closed,
+    copied,
+    flip,
+    logs,
+    middle_missing,
+    read,
+    write,
+)
 
 __all__ = ["closed"]
 
 
-def test_our_mark_is_signed_and_a_brokers_is_not(closed: Path, golden_copy: Callable[[str], Path]) -> None:
+def test_our_mark_is_signed_and_a_brokers_is_not(
+    closed: Path, golden_copy: Callable[[str], Path]
+) -> None:
     with (closed / file_names.CONTROL).open("r+b") as file:
         page = system.Page(file.fileno(), True)
     assert identity.mark_owner(closed) == page.incarnation()
@@ -29,7 +44,9 @@ def test_our_mark_is_signed_and_a_brokers_is_not(closed: Path, golden_copy: Call
 
 
 def test_a_mark_that_was_copied_before_the_rest_says_nothing(closed: Path) -> None:
-    """A copy of an open directory, begun while no process had it open: the mark is older than the rest."""
+    """A copy of an open directory, begun while no process had it open: the mark is older than the
+    rest.
+    """
     mark = (closed / file_names.CLEAN_MARK).read_bytes()
     log = embedlog.open(closed, config=QUIET)
     with log.producer(linger_ms=0) as producer:
@@ -74,8 +91,12 @@ def two_topics(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("visit", ["kept", "damaged"])
-def test_what_a_broker_changed_is_no_damage_even_if_it_is_looked_at_much_later(tmp_path: Path, visit: str) -> None:
-    """It removes the first segments of a topic and begins others; this library opens twice before it opens that topic."""
+def test_what_a_broker_changed_is_no_damage_even_if_it_is_looked_at_much_later(
+    tmp_path: Path, visit: str
+) -> None:
+    """It removes the first segments of a topic and begins others; this library opens twice before
+    it opens that topic.
+    """
     path = two_topics(tmp_path / "log")
     first, second, *_, last = logs(path)
     for each in (first, second):

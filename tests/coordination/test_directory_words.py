@@ -20,12 +20,22 @@ from embedlog.storage import file_names
 
 QUIET: dict[str, Any] = {"housekeeping": False}
 USED_BYTES = 0x150  # of the page; zeros follow
-BITS_FAST, BITS_LONG = 8, 400
+BITS_FAST = 8
+BITS_LONG = 400
 
 WORDS = {
     f"{module.__name__}.{name}": getattr(module, name)
     for module, names in {
-        directory: ("MARK_INODE", "MARK_NS", "WAS_CLEAN", "WAS_FOREIGN", "BY_LOCKS", "BOOT", "IN_SET", "REGISTERED"),
+        directory: (
+            "MARK_INODE",
+            "MARK_NS",
+            "WAS_CLEAN",
+            "WAS_FOREIGN",
+            "BY_LOCKS",
+            "BOOT",
+            "IN_SET",
+            "REGISTERED",
+        ),
         directory_jobs: ("NEXT_ROUND_NS", "NEXT_POINTS_NS", "NEXT_CLEANING_NS"),
         housekeeper: ("NEXT_TRANSACTIONS_NS", "NEXT_IDS_NS", "NEXT_OFFSETS_NS", "NEXT_GROUPS_NS"),
         recovery_due: ("LAST_CACHE", "RECOVERY_DUE"),
@@ -37,7 +47,9 @@ WORDS = {
 
 
 def test_each_word_has_one_use() -> None:
-    assert len(set(WORDS.values())) == len(WORDS), sorted((value, name) for name, value in WORDS.items())
+    assert len(set(WORDS.values())) == len(WORDS), sorted(
+        (value, name) for name, value in WORDS.items()
+    )
 
 
 def test_a_directory_is_opened_again_after_the_tasks_of_its_housekeeper(tmp_path: Path) -> None:
@@ -51,11 +63,15 @@ def test_a_directory_is_opened_again_after_the_tasks_of_its_housekeeper(tmp_path
 
 
 @pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("bits", [BITS_FAST, pytest.param(BITS_LONG, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize(
+    "bits", [BITS_FAST, pytest.param(BITS_LONG, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+)
 def test_a_flipped_bit_of_the_page_of_an_open_directory_loses_nothing(
     tmp_path: Path, rng: random.Random, count: int, bits: int
 ) -> None:
-    """The process that has the directory open continues, and a later opening finds all. Another one may be refused."""
+    """The process that has the directory open continues, and a later opening finds all. Another one
+    may be refused.
+    """
     for bit in rng.sample(range(USED_BYTES * 8), bits):
         root = tmp_path / str(bit)
         paths = [root / f"d{number}" for number in range(count)]

@@ -1,4 +1,6 @@
-"""Directories of other programs: they are no log, none of their subdirectories is a topic, and no file in them is removed."""
+"""Directories of other programs: they are no log, none of their subdirectories is a topic, and no
+file in them is removed.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ AT_ONCE = QUIET | {"log.segment.delete.delay.ms": 0}
 
 
 def frozen(path: Path) -> dict[str, bytes | None]:
-    return {str(each.relative_to(path)): each.read_bytes() if each.is_file() else None for each in sorted(path.rglob("*"))}
+    return {
+        str(each.relative_to(path)): each.read_bytes() if each.is_file() else None
+        for each in sorted(path.rglob("*"))
+    }
 
 
 def album(path: Path) -> Path:
@@ -45,12 +50,20 @@ OTHERS: dict[str, Callable[[Path], object]] = {
     "a subdirectory": lambda path: album(path / "holiday-1"),
     "many": lambda path: [album(path / name) for name in ("dbus-1", "python-3", "build-1")],
     "an empty subdirectory": lambda path: (path / "build-1").mkdir(),
-    "a checkpoint of another program": lambda path: (path / "model-checkpoint").write_text("weights"),
+    "a checkpoint of another program": lambda path: (path / "model-checkpoint").write_text(
+        "weights"
+    ),
     "a file that begins with our name": lambda path: (path / "embedlog.toml").write_text("[log]"),
-    "a temporary of another program": lambda path: (path / "model-checkpoint.tmp").write_text("weights"),
-    "a lock of another program": lambda path: [(path / name).write_text("") for name in (".lock", "notes")],
+    "a temporary of another program": lambda path: (path / "model-checkpoint.tmp").write_text(
+        "weights"
+    ),
+    "a lock of another program": lambda path: [
+        (path / name).write_text("") for name in (".lock", "notes")
+    ],
     "a link to a partition": linked,
-    "a numbered file": lambda path: (album(path / "holiday-1") / f"{7:020d}.jpg").write_bytes(b"jpeg"),
+    "a numbered file": lambda path: (album(path / "holiday-1") / f"{7:020d}.jpg").write_bytes(
+        b"jpeg"
+    ),
     "a directory that is closed to us": lambda path: album(path / "build-1").chmod(0),
 }
 
@@ -75,7 +88,9 @@ def test_the_refusal_names_a_file_in_the_directory(tmp_path: Path) -> None:
         embedlog.open(tmp_path)
 
 
-def test_a_partition_is_a_log_without_any_file_of_the_directory(tmp_path: Path, closed: Path) -> None:
+def test_a_partition_is_a_log_without_any_file_of_the_directory(
+    tmp_path: Path, closed: Path
+) -> None:
     """Partitions may be copied alone; brokers before 2.8 wrote no partition.metadata."""
     for number, kept in enumerate(("partition.metadata", "00000000000000000000.log")):
         root = tmp_path / str(number)
@@ -86,17 +101,21 @@ def test_a_partition_is_a_log_without_any_file_of_the_directory(tmp_path: Path, 
             assert log.topics() == ["t"]
 
 
-# ---- beside partitions -----------------------------------------------------------------------------
+# ---- beside partitions ---------------------------------------------------------------------------
 
 
-def test_a_foreign_directory_in_a_log_is_no_topic(closed: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_foreign_directory_in_a_log_is_no_topic(
+    closed: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     before = frozen(album(closed / "holiday-1"))
     for read_only in (True, False):
         with embedlog.open(closed, read_only=read_only, config=AT_ONCE) as log:
             assert log.topics() == ["t"]
             if not read_only:
                 log.housekeep()
-            notes = [(each.severity, Path(each.path).name, each.found) for each in log.check().findings]
+            notes = [
+                (each.severity, Path(each.path).name, each.found) for each in log.check().findings
+            ]
             assert notes == [("note", "holiday-1", "photo.jpg")]
     assert frozen(closed / "holiday-1") == before
     assert caplog.text.count("holiday-1 is no partition") == 1
@@ -129,7 +148,9 @@ def test_no_topic_is_made_or_grows_in_a_foreign_directory(closed: Path) -> None:
     assert frozen(closed / "holiday-1") | frozen(closed / "t-1") == before
 
 
-def test_the_topic_of_an_interrupted_creation_is_not_made_in_a_foreign_directory(tmp_path: Path) -> None:
+def test_the_topic_of_an_interrupted_creation_is_not_made_in_a_foreign_directory(
+    tmp_path: Path,
+) -> None:
     before = frozen(album(tmp_path / "holiday-0"))
     topic = Topic("holiday", identity.new_id(), 1, state="creating")
     with pytest.raises(ForeignDirectoryError, match="is no partition"):
@@ -137,7 +158,9 @@ def test_the_topic_of_an_interrupted_creation_is_not_made_in_a_foreign_directory
     assert frozen(tmp_path / "holiday-0") == before
 
 
-def test_a_link_to_a_foreign_directory_makes_no_topic_even_if_links_are_followed(closed: Path) -> None:
+def test_a_link_to_a_foreign_directory_makes_no_topic_even_if_links_are_followed(
+    closed: Path,
+) -> None:
     photos = album(closed.with_name("photos"))
     before = frozen(photos)
     (closed / "holiday-1").symlink_to(photos)
@@ -153,10 +176,12 @@ def test_an_empty_partition_is_one(closed: Path) -> None:
         assert log.topics() == ["t", "u"]
 
 
-# ---- deletion --------------------------------------------------------------------------------------
+# ---- deletion ------------------------------------------------------------------------------------
 
 
-def test_a_deletion_keeps_files_that_no_partition_has(closed: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_deletion_keeps_files_that_no_partition_has(
+    closed: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     album(closed / "t-0" / "album")
     (closed / "t-0" / "notes.txt").write_text("of an operator")
     (closed / "t-0" / f"{0:020d}.log.bak").write_bytes(b"a copy")
@@ -166,8 +191,13 @@ def test_a_deletion_keeps_files_that_no_partition_has(closed: Path, caplog: pyte
             log.housekeep()
     (retired,) = closed.glob("t-0.*-delete")
     assert sorted(frozen(retired)) == [
-        "00000000000000000000.log.bak", "album", "album/photo.jpg", "album/raw", "album/raw/photo.dng", "notes.txt",
-    ]  # fmt: skip
+        "00000000000000000000.log.bak",
+        "album",
+        "album/photo.jpg",
+        "album/raw",
+        "album/raw/photo.dng",
+        "notes.txt",
+    ]
     messages = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert len(messages) == 1
     assert all(name in messages[0] for name in (retired.name, "album", "notes.txt", ".log.bak"))
@@ -213,21 +243,43 @@ def test_every_file_that_a_log_makes_has_a_known_name(closed: Path) -> None:
         for opened in (True, False):
             if not opened:
                 log.close()
-            assert [name for name in files.listing(closed / "t-0") if not file_names.is_of_partition(name)] == []
+            assert [
+                name
+                for name in files.listing(closed / "t-0")
+                if not file_names.is_of_partition(name)
+            ] == []
             own = (name for name in files.listing(closed) if name.startswith("embedlog."))
             assert [name for name in own if not file_names.is_of_directory(name)] == []
 
 
 @pytest.mark.parametrize(
     ("name", "known"),
-    [("00000000000000000000.log", True), ("00000000000000000000.log.deleted", True), ("00000000000000000009.index.cleaned", True),
-     ("00000000000000000009.timeindex.swap", True), ("00000000000000000009.txnindex", True), ("partition.metadata.tmp", True),
-     ("00000000000000000009.snapshot.deleted", True), ("leader-epoch-checkpoint", True), ("embedlog.page", True),
-     ("embedlog.digests-00000000000000000009", True), ("embedlog.poison-9", True), ("embedlog.cut-00000000000000000009-61", True),
-     ("embedlog.manifest.0123456789abcdef.tmp", True), ("0.log", False), ("00000000000000000000.log.bak", False),
-     ("00000000000000000000.jpg", False), ("00000000000000000000", False), ("00000000000000000000.deleted", False),
-     ("photo.deleted", False), ("embedlog.toml", False), ("embedlog.toml.tmp", False), ("embedlog.cut-notes", False),
-     ("x-checkpoint", False), ("99999999999999999999.log", False)],
-)  # fmt: skip
+    [
+        ("00000000000000000000.log", True),
+        ("00000000000000000000.log.deleted", True),
+        ("00000000000000000009.index.cleaned", True),
+        ("00000000000000000009.timeindex.swap", True),
+        ("00000000000000000009.txnindex", True),
+        ("partition.metadata.tmp", True),
+        ("00000000000000000009.snapshot.deleted", True),
+        ("leader-epoch-checkpoint", True),
+        ("embedlog.page", True),
+        ("embedlog.digests-00000000000000000009", True),
+        ("embedlog.poison-9", True),
+        ("embedlog.cut-00000000000000000009-61", True),
+        ("embedlog.manifest.0123456789abcdef.tmp", True),
+        ("0.log", False),
+        ("00000000000000000000.log.bak", False),
+        ("00000000000000000000.jpg", False),
+        ("00000000000000000000", False),
+        ("00000000000000000000.deleted", False),
+        ("photo.deleted", False),
+        ("embedlog.toml", False),
+        ("embedlog.toml.tmp", False),
+        ("embedlog.cut-notes", False),
+        ("x-checkpoint", False),
+        ("99999999999999999999.log", False),
+    ],
+)
 def test_names_of_a_partitions_files(name: str, known: bool) -> None:
     assert file_names.is_of_partition(name) is known

@@ -1,4 +1,6 @@
-"""Keys and values of `__consumer_offsets`: Kafka's bytes, a broker's records, the library's additions, and damage."""
+"""Keys and values of `__consumer_offsets`: Kafka's bytes, a broker's records, the library's
+additions, and damage.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,13 @@ from embedlog.types import OffsetAndMetadata, TopicPartition
 
 TIME_MS = 1_700_000_000_000
 V3 = (
-    "0003 0008 636f6e73756d6572 00000008 0005 72616e6765 0002 6d31 0000018bcfe56800 00000001 0002 6d31 ffff 0001 63 0002 2f68"
+    "0003 0008 636f6e73756d6572 00000008 0005 72616e6765 0002 6d31 0000018bcfe56800 00000001 0002 "
+    "6d31 ffff 0001 63 0002 2f68"
     " 0000ea60 0000afc8 00000002 0102 00000001 03"
 )
 V4 = (
-    "0004 09 636f6e73756d6572 00000008 06 72616e6765 03 6d31 0000018bcfe56800 02 03 6d31 00 02 63 03 2f68 0000ea60 0000afc8"
+    "0004 09 636f6e73756d6572 00000008 06 72616e6765 03 6d31 0000018bcfe56800 02 03 6d31 00 02 63 "
+    "03 2f68 0000ea60 0000afc8"
     " 03 0102 02 03 00 00"
 )
 ONE = Member("m1", None, "c", "/h", 60_000, 45_000, (("range", b"\1\2"),), b"\3")
@@ -48,8 +52,31 @@ OURS = Group(
     State.PREPARING_REBALANCE,
     TIME_MS,
     {
-        "m1": Member("m1", "i", "c", "/h", 1, 2, (("range", b"\1\2"), ("sticky", b"\3")), b"x", True, ProcessSlot(3, 2**64 - 1)),
-        "m2": Member("m2", None, "", "", 1, 2, (("sticky", b"\3" * 300),), b"", False, None, ((7, b"?"), (20_000, b""))),
+        "m1": Member(
+            "m1",
+            "i",
+            "c",
+            "/h",
+            1,
+            2,
+            (("range", b"\1\2"), ("sticky", b"\3")),
+            b"x",
+            True,
+            ProcessSlot(3, 2**64 - 1),
+        ),
+        "m2": Member(
+            "m2",
+            None,
+            "",
+            "",
+            1,
+            2,
+            (("sticky", b"\3" * 300),),
+            b"",
+            False,
+            None,
+            ((7, b"?"), (20_000, b"")),
+        ),
     },
     True,
     77,
@@ -63,7 +90,11 @@ OURS = Group(
 def test_keys_are_kafkas() -> None:
     key = bytes.fromhex("0001 0002 6731 0001 74 00000003")
     assert encode_offset_key("g1", "t", 3) == key
-    assert decode_offset_key(key) == decode_offset_key(b"\0\0" + key[2:]) == ("g1", TopicPartition("t", 3))
+    assert (
+        decode_offset_key(key)
+        == decode_offset_key(b"\0\0" + key[2:])
+        == ("g1", TopicPartition("t", 3))
+    )
     assert encode_group_key("g1") == bytes.fromhex("0002 0002 6731")
     assert decode_names(encode_group_key("żółć")) == ("żółć", "")
     assert decode_names(bytes.fromhex("0005 0002 6731 0001 6d")) == ("g1", "m")
@@ -93,7 +124,9 @@ def test_an_offsets_key_that_does_not_fit_its_lengths_is_corrupt(broken: str) ->
         decode_offset_key(bytes.fromhex(broken))
 
 
-@pytest.mark.parametrize("broken", ["0002", "0002 0002 67", "0002 ffff", "0005 0001 67 0001 6d 00", "0002 0001 ff"])
+@pytest.mark.parametrize(
+    "broken", ["0002", "0002 0002 67", "0002 ffff", "0005 0001 67 0001 6d 00", "0002 0001 ff"]
+)
 def test_a_groups_key_that_does_not_fit_its_lengths_is_corrupt(broken: str) -> None:
     with pytest.raises(CorruptRecordError, match="key in __consumer_offsets"):
         decode_names(bytes.fromhex(broken))
@@ -103,7 +136,9 @@ def test_a_groups_key_that_does_not_fit_its_lengths_is_corrupt(broken: str) -> N
 
 OFFSETS = {
     "0000 000000000000007b 0002 6d64 0000018bcfe56800": Committed(123, -1, "md", TIME_MS),
-    "0001 000000000000007b 0002 6d64 0000018bcfe56800 0000018bcfe56be8": Committed(123, -1, "md", TIME_MS, TIME_MS + 1000),
+    "0001 000000000000007b 0002 6d64 0000018bcfe56800 0000018bcfe56be8": Committed(
+        123, -1, "md", TIME_MS, TIME_MS + 1000
+    ),
     "0002 000000000000007b 0002 6d64 0000018bcfe56800": Committed(123, -1, "md", TIME_MS),
     "0003 000000000000007b 00000005 0002 6d64 0000018bcfe56800": Committed(123, 5, "md", TIME_MS),
     "0004 000000000000007b 00000005 03 6d64 0000018bcfe56800 00": Committed(123, 5, "md", TIME_MS),
@@ -167,11 +202,15 @@ def test_older_groups_lack_what_came_later() -> None:
     assert decode_group(v1) == replace(GROUP, changed_ms=-1)
     v0 = b"\0\0" + v1[2:].replace(bytes.fromhex("0000ea60"), b"")
     slow = replace(ONE, rebalance_timeout_ms=45_000)
-    assert decode_group(v0) == replace(GROUP, changed_ms=-1, members={"m1": slow}), "the session timeout stands for both"
+    assert decode_group(v0) == replace(GROUP, changed_ms=-1, members={"m1": slow}), (
+        "the session timeout stands for both"
+    )
 
 
 def test_kafka_reads_ours_as_it_reads_its_own() -> None:
-    """A reader that knows no tag of this library finds the fields of version 4, and tagged fields to skip."""
+    """A reader that knows no tag of this library finds the fields of version 4, and tagged fields
+    to skip.
+    """
     ours = encode_group(GROUP)
     theirs = bytes.fromhex(V4)
     assert ours.startswith(theirs[:-2]), "everything before the member's tagged fields"
@@ -186,9 +225,11 @@ def strangers_view(value: bytes) -> list[tuple[int, bytes]]:
     found: list[tuple[int, bytes]] = []
     at = head
     while at < len(value):
-        count, at = value[at], at + 1
+        count = value[at]
+        at = at + 1
         for _ in range(count):
-            tag, size = value[at] & 0x7F | value[at + 1] << 7, value[at + 2]
+            tag = value[at] & 0x7F | value[at + 1] << 7
+            size = value[at + 2]
             found.append((tag, value[at + 3 : at + 3 + size]))
             at += 3 + size
     return found
@@ -258,7 +299,10 @@ def test_random_groups_come_back(seed: int) -> None:
 
 def random_group(chance: random.Random) -> Group:
     def text(longest: int = 200) -> str:
-        return "".join(chance.choice(string.ascii_letters + "żß€😀") for _ in range(chance.choice((0, 1, 20, longest))))
+        return "".join(
+            chance.choice(string.ascii_letters + "żß€😀")
+            for _ in range(chance.choice((0, 1, 20, longest)))
+        )
 
     def data() -> bytes:
         return chance.randbytes(chance.choice((0, 1, 126, 127, 128, 20_000)))
@@ -266,19 +310,50 @@ def random_group(chance: random.Random) -> Group:
     def member() -> Member:
         names = chance.sample(("range", "roundrobin", "sticky", "x" * 300), chance.randint(1, 4))
         protocols = tuple((name, data()) for name in names)
-        process_slot = ProcessSlot(chance.getrandbits(16), chance.getrandbits(64)) if chance.random() < 0.8 else None
+        process_slot = (
+            ProcessSlot(chance.getrandbits(16), chance.getrandbits(64))
+            if chance.random() < 0.8
+            else None
+        )
         instance = text() or "i" if chance.random() < 0.3 else None
         times = chance.randrange(2**31), chance.randrange(2**31)
-        return Member(text(), instance, text(), text(), *times, protocols, data(), chance.random() < 0.5, process_slot, tags())
+        return Member(
+            text(),
+            instance,
+            text(),
+            text(),
+            *times,
+            protocols,
+            data(),
+            chance.random() < 0.5,
+            process_slot,
+            tags(),
+        )
 
     def tags() -> tuple[tuple[int, bytes], ...]:
         unknown = chance.sample((0, 3, 9_999, JOINED_TAG + 1, 2**31), chance.choice((0, 0, 2)))
         return tuple(sorted((tag, data()) for tag in unknown))
 
     members = {each.member_id: each for each in (member() for _ in range(chance.choice((0, 1, 8))))}
-    state = chance.choice([State.PREPARING_REBALANCE, State.COMPLETING_REBALANCE, State.STABLE]) if members else State.EMPTY
+    state = (
+        chance.choice([State.PREPARING_REBALANCE, State.COMPLETING_REBALANCE, State.STABLE])
+        if members
+        else State.EMPTY
+    )
     protocol = chance.choice(next(iter(members.values())).protocols)[0] if members else None
     leader = chance.choice(list(members)) if members else None
     moment = chance.randrange(-1, 2**62)
-    delayed, round_ = chance.random() < 0.2, chance.getrandbits(32)
-    return Group(text(), chance.randrange(2**31), protocol, leader, state, moment, members, delayed, round_, tags())
+    delayed = chance.random() < 0.2
+    round_ = chance.getrandbits(32)
+    return Group(
+        text(),
+        chance.randrange(2**31),
+        protocol,
+        leader,
+        state,
+        moment,
+        members,
+        delayed,
+        round_,
+        tags(),
+    )

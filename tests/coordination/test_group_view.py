@@ -1,4 +1,6 @@
-"""The view of a partition of `__consumer_offsets`: groups, offsets, and records that transactions hold back."""
+"""The view of a partition of `__consumer_offsets`: groups, offsets, and records that transactions
+hold back.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from embedlog.types import OffsetAndMetadata, TopicPartition
 from tests.kafka import BOTH_PROTOCOLS
 from tests.support.group_members import A, B, emptied, stable
 
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
 
 
 def offset(number: int, note: str = "") -> bytes:
@@ -55,7 +58,8 @@ def test_the_newest_record_counts() -> None:
 
 
 def test_what_is_known_already_is_not_decoded() -> None:
-    view, group = GroupEntries(), stable(A)
+    view = GroupEntries()
+    group = stable(A)
     view.apply(encode_group_key("g"), encode_group(group))
     view.keep("g", group)
     assert view.group("g") is group
@@ -133,10 +137,15 @@ def test_a_broken_value_is_nobody_elses_trouble() -> None:
         view.offsets("bad")
 
 
-def test_what_was_decoded_from_old_bytes_is_not_taken_for_what_the_new_ones_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One thread reads while another applies: between reading and storing the bytes, they are replaced."""
+def test_what_was_decoded_from_old_bytes_is_not_taken_for_what_the_new_ones_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One thread reads while another applies: between reading and storing the bytes, they are
+    replaced.
+    """
     view = GroupEntries()
-    old, new = stable(A), stable(A, B)
+    old = stable(A)
+    new = stable(A, B)
     view.apply(encode_group_key("g"), encode_group(old))
 
     def slowly(value: bytes) -> Group:
@@ -204,15 +213,19 @@ def test_what_is_newer_than_an_undecided_offset_outlives_its_marker(newer: bytes
 
 
 def test_random_histories_end_as_a_compacted_log_says(seed: int) -> None:
-    """The reference implementation: of all records of decided transactions and of none, the last one of each key."""
+    """The reference implementation: of all records of decided transactions and of none, the last
+    one of each key.
+    """
     chance = random.Random(seed)
     for _ in range(200):
-        view, log = GroupEntries(), []
+        view = GroupEntries()
+        log = []
         outcome: dict[int, bool] = {}
         producers = [chance.randrange(3) for _ in range(3)]
         epoch = 0
         for step in range(chance.randrange(40)):
-            partition, producer = chance.randrange(3), chance.choice(producers)
+            partition = chance.randrange(3)
+            producer = chance.choice(producers)
             match chance.randrange(4):
                 case 0:
                     value = offset(step) if chance.random() < 0.7 else None
@@ -248,7 +261,8 @@ def golden_view(golden: Path, name: str, until: int | None = None) -> GroupEntri
     view = GroupEntries()
     with embedlog.open(golden / name / "log", read_only=True) as log:
         partition = log._engine.partition("__consumer_offsets", 0)
-        at, end = partition.bounds().log_start, partition.bounds().log_end
+        at = partition.bounds().log_start
+        end = partition.bounds().log_end
         while at < end:
             found = partition.fetch(at)
             at = found.next_offset
@@ -262,7 +276,9 @@ def golden_view(golden: Path, name: str, until: int | None = None) -> GroupEntri
 
 
 @pytest.mark.parametrize("clean", BOTH_PROTOCOLS)
-def test_a_brokers_groups_and_offsets_are_those_that_its_tool_lists(golden: Path, clean: str) -> None:
+def test_a_brokers_groups_and_offsets_are_those_that_its_tool_lists(
+    golden: Path, clean: str
+) -> None:
     """Except records of aborted transactions: the layer above separates these batches."""
     listed: dict[str, dict[TopicPartition, int]] = {}
     for line in (golden / clean / "expected" / "groups.txt").read_text().splitlines():

@@ -36,7 +36,20 @@ from embedlog.group import Group, Limits, Refusal, State, Verdict
 from embedlog.topic import TOPICS
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.support.group_logs import ONE, OTHER, TWO, keep, log, other, written
-from tests.support.group_members import BOTH, LATER, LIMITS, NOW, A, B, C, emptied, member, preparing, stable, taken
+from tests.support.group_members import (
+    BOTH,
+    LATER,
+    LIMITS,
+    NOW,
+    A,
+    B,
+    C,
+    emptied,
+    member,
+    preparing,
+    stable,
+    taken,
+)
 from tests.support.transactional_producers import QUIET, begun
 
 __all__ = ["log", "other"]
@@ -49,7 +62,11 @@ def test_what_is_decided_is_seen_by_everybody(groups: Groups, other: Groups) -> 
     groups.decide("g", lambda old: rules.join(old, A, LIMITS, NOW))
     seen = other.current("g")
     assert seen is not None
-    assert (seen.state, seen.generation, list(seen.members)) == (State.COMPLETING_REBALANCE, 1, ["a"])
+    assert (seen.state, seen.generation, list(seen.members)) == (
+        State.COMPLETING_REBALANCE,
+        1,
+        ["a"],
+    )
     other.decide("g", lambda old: rules.sync(old, "a", 1, None, {"a": b"all"}, NOW))
     assert groups.current("g") == other.current("g")
     assert taken(groups.current("g")).members["a"].assignment == b"all"
@@ -70,7 +87,9 @@ def test_what_changes_nothing_writes_nothing(log: embedlog.Log, groups: Groups) 
 @pytest.mark.parametrize("refusal", list(Refusal), ids=lambda refusal: refusal.name)
 def test_a_refusal_is_an_error_that_says_why(groups: Groups, refusal: Refusal) -> None:
     keep(groups, stable(A))
-    with pytest.raises(EmbedlogError, match=f"group 'g': .*{refusal.name}.*found Stable, generation 1, 1 members") as found:
+    with pytest.raises(
+        EmbedlogError, match=f"group 'g': .*{refusal.name}.*found Stable, generation 1, 1 members"
+    ) as found:
         groups.decide("g", lambda old: refusal)
     assert type(found.value) is not EmbedlogError
 
@@ -80,14 +99,22 @@ def test_a_refusal_is_an_error_that_says_why(groups: Groups, refusal: Refusal) -
     [
         (lambda old: rules.join(old, member("x", session_timeout_ms=1), LIMITS, NOW), ConfigError),
         (lambda old: rules.join(old, C, Limits(max_size=2), NOW), GroupSizeError),
-        (lambda old: rules.join(old, member("c", protocols=(("mine", b""),)), LIMITS, NOW), InconsistentGroupProtocolError),
+        (
+            lambda old: rules.join(old, member("c", protocols=(("mine", b""),)), LIMITS, NOW),
+            InconsistentGroupProtocolError,
+        ),
         (lambda old: rules.sync(old, "a", 1, None, {}, NOW), IllegalGenerationError),
         (lambda old: rules.sync(old, "a", 2, "i", {}, NOW), UnknownMemberError),
         (lambda old: rules.sync(preparing(A, B), "a", 2, None, {}, NOW), RebalanceInProgressError),
-        (lambda old: rules.sync(stable(member("s", "i")), "a", 1, "i", {}, NOW), FencedInstanceIdError),
+        (
+            lambda old: rules.sync(stable(member("s", "i")), "a", 1, "i", {}, NOW),
+            FencedInstanceIdError,
+        ),
     ],
-)  # fmt: skip
-def test_kafkas_errors_by_what_one_can_do(groups: Groups, event: Callable[[Group | None], Any], error: type[Exception]) -> None:
+)
+def test_kafkas_errors_by_what_one_can_do(
+    groups: Groups, event: Callable[[Group | None], Any], error: type[Exception]
+) -> None:
     keep(groups, stable(A, B))
     with pytest.raises(error):
         groups.decide("g", event)
@@ -96,8 +123,10 @@ def test_kafkas_errors_by_what_one_can_do(groups: Groups, event: Callable[[Group
 @pytest.mark.parametrize("name", ["", "\udcff", "g" * 32_768])
 def test_a_group_id_that_cannot_be_is_refused(log: embedlog.Log, groups: Groups, name: str) -> None:
     verbs: list[Callable[[], object]] = [
-        lambda: groups.decide(name, lambda old: old), lambda: groups.delete(name), lambda: groups.delete_offsets(name, [ONE]),
-    ]  # fmt: skip
+        lambda: groups.decide(name, lambda old: old),
+        lambda: groups.delete(name),
+        lambda: groups.delete_offsets(name, [ONE]),
+    ]
     for verb in verbs:
         with pytest.raises(InvalidGroupIdError):
             verb()
@@ -106,7 +135,9 @@ def test_a_group_id_that_cannot_be_is_refused(log: embedlog.Log, groups: Groups,
     assert log.topics(include_internal=True) == ["t", "u"]
 
 
-def test_members_of_many_threads_and_processes_join_one_group(groups: Groups, other: Groups) -> None:
+def test_members_of_many_threads_and_processes_join_one_group(
+    groups: Groups, other: Groups
+) -> None:
     errors: list[BaseException] = []
 
     def work(own: Groups, number: int) -> None:
@@ -117,7 +148,10 @@ def test_members_of_many_threads_and_processes_join_one_group(groups: Groups, ot
         except BaseException as problem:  # noqa: BLE001  a thread's edge
             errors.append(problem)
 
-    threads = [threading.Thread(target=work, args=((groups, other)[number % 2], number)) for number in range(8)]
+    threads = [
+        threading.Thread(target=work, args=((groups, other)[number % 2], number))
+        for number in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -129,11 +163,16 @@ def test_members_of_many_threads_and_processes_join_one_group(groups: Groups, ot
 def test_a_group_beyond_a_batch_is_refused_and_stays_as_it_was(groups: Groups) -> None:
     keep(groups, stable(A))
     with pytest.raises(RecordTooLargeError):
-        groups.decide("g", lambda old: old and replace(old, members={"a": replace(A, assignment=bytes(1 << 21))}))
+        groups.decide(
+            "g",
+            lambda old: old and replace(old, members={"a": replace(A, assignment=bytes(1 << 21))}),
+        )
     assert groups.current("g") == stable(A)
 
 
-def test_who_follows_a_group_is_told_of_it_and_not_of_commits(groups: Groups, other: Groups) -> None:
+def test_who_follows_a_group_is_told_of_it_and_not_of_commits(
+    groups: Groups, other: Groups
+) -> None:
     number = groups.topic.partition_of("g")
     before = other.topic.notice(number)
     groups.commit("g", {ONE: 1})
@@ -166,7 +205,9 @@ def test_only_members_of_the_generation_commit(groups: Groups, other: Groups) ->
     assert groups.committed("g") == {ONE: OffsetAndMetadata(7)}
 
 
-def test_a_member_evicted_between_its_look_and_its_lock_commits_nothing(groups: Groups, other: Groups) -> None:
+def test_a_member_evicted_between_its_look_and_its_lock_commits_nothing(
+    groups: Groups, other: Groups
+) -> None:
     keep(groups, stable(A, B))
     check = other.check_topics
 
@@ -204,8 +245,11 @@ def test_an_administrator_resets_while_the_group_is_empty(groups: Groups) -> Non
 class Seen:
     """An observer with a verdict; under the lock it checks once more."""
 
-    def __init__(self, verdicts: dict[str, Verdict], confirmed: dict[str, Verdict] | None = None) -> None:
-        self.found, self.confirmed = verdicts, verdicts if confirmed is None else confirmed
+    def __init__(
+        self, verdicts: dict[str, Verdict], confirmed: dict[str, Verdict] | None = None
+    ) -> None:
+        self.found = verdicts
+        self.confirmed = verdicts if confirmed is None else confirmed
         self.asked: list[Any] = []
 
     def verdicts(self, group: Group, me: str | None, whole: bool = False) -> Mapping[str, Verdict]:
@@ -234,9 +278,12 @@ def test_who_is_back_under_the_lock_stays(log: embedlog.Log, groups: Groups) -> 
     assert written(log) == records
 
 
-def test_the_housekeeper_sees_to_groups_whose_members_are_all_gone(log: embedlog.Log, groups: Groups) -> None:
+def test_the_housekeeper_sees_to_groups_whose_members_are_all_gone(
+    log: embedlog.Log, groups: Groups
+) -> None:
     liveness = log._engine.transactions.liveness
-    dead, alive = liveness.begin(), liveness.begin()
+    dead = liveness.begin()
+    alive = liveness.begin()
     groups.commit("g", {ONE: 1})
     keep(groups, stable(replace(A, process_slot=dead), replace(B, process_slot=alive)))
     keep(groups, stable(member("s", "instance", process_slot=dead)), "static")
@@ -244,7 +291,9 @@ def test_the_housekeeper_sees_to_groups_whose_members_are_all_gone(log: embedlog
     with embedlog.open(log.path, config=QUIET) as second:
         second.housekeep()
         assert list(taken(groups.current("g")).members) == ["b"]
-        assert list(taken(groups.current("static")).members) == ["s"], "it may come back within its session timeout"
+        assert list(taken(groups.current("static")).members) == ["s"], (
+            "it may come back within its session timeout"
+        )
         liveness.end(alive)
         second.housekeep()
         assert taken(groups.current("g")).state is State.EMPTY
@@ -254,7 +303,11 @@ def test_a_round_that_meets_the_close_of_its_log_reports_nothing(
     groups: Groups, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     keep(groups, stable(A, B))
-    monkeypatch.setattr(groups, "evict", lambda *_, **__: (_ for _ in ()).throw(embedlog.ClosedError("the log was closed")))
+    monkeypatch.setattr(
+        groups,
+        "evict",
+        lambda *_, **__: (_ for _ in ()).throw(embedlog.ClosedError("the log was closed")),
+    )
     groups.housekeep()
     assert not caplog.records
 
@@ -312,7 +365,9 @@ def test_many_tombstones_are_several_batches(path: Path) -> None:
     with embedlog.open(path, config=small) as log:
         log.create_topic("t", 100)
         for start in range(0, 100, 20):
-            log._engine.groups.commit("g", {TopicPartition("t", start + number): 1 for number in range(20)})
+            log._engine.groups.commit(
+                "g", {TopicPartition("t", start + number): 1 for number in range(20)}
+            )
         log._engine.groups.delete("g")
         assert log._engine.groups.names() == []
         assert written(log).count((OFFSET_KEY, False)) == 100
@@ -325,7 +380,11 @@ def test_a_group_of_the_newer_protocol_is_left_alone(groups: Groups, other: Grou
     number = groups.topic.partition_of("new")
     with groups.topic.deciding(number, groups.deadline(None)) as decision:
         decision.append([(b"\0\3\0\3new", bytes.fromhex("0000 00000007 00"))])
-    for verb in (lambda: keep(other, stable(A), "new"), lambda: other.delete("new"), lambda: other.delete_offsets("new", [ONE])):
+    for verb in (
+        lambda: keep(other, stable(A), "new"),
+        lambda: other.delete("new"),
+        lambda: other.delete_offsets("new", [ONE]),
+    ):
         with pytest.raises(InconsistentGroupProtocolError, match="newer protocol"):
             verb()
     other.commit("new", {ONE: 5})  # it has no members
@@ -356,4 +415,6 @@ def test_a_directory_with_some_of_the_partitions_shows_what_it_has(path: Path) -
 def test_a_broker_reads_members_of_ours_as_its_own(groups: Groups) -> None:
     """Kafka's fields are where a broker reads them; the rest is in fields that it skips."""
     value = encode_group(stable(member("m", protocols=BOTH)))
-    assert value.startswith(bytes.fromhex("0004 09") + b"consumer" + bytes.fromhex("00000001 06") + b"range")
+    assert value.startswith(
+        bytes.fromhex("0004 09") + b"consumer" + bytes.fromhex("00000001 06") + b"range"
+    )

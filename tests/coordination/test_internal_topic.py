@@ -1,4 +1,6 @@
-"""Lock, catch up, decide, append: a counter that processes and threads raise; and stale views that must not be used."""
+"""Lock, catch up, decide, append: a counter that processes and threads raise; and stale views that
+must not be used.
+"""
 
 from __future__ import annotations
 
@@ -64,10 +66,18 @@ def count_up(topic: InternalTopic[Newest], number: int = 0, key: bytes = b"n") -
 # ---- Kafka's partition ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "number", "partition"), [
-    ("group-1", 293427299, 49), ("test-group", 627841412, 12), ("payments", 1382682413, 13), ("żółć-grupa", -1369065334, 34),
-    ("polygenelubricants", -2147483648, 0), ("my-txn-id", 1405732511, 11), ("", 0, 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "number", "partition"),
+    [
+        ("group-1", 293427299, 49),
+        ("test-group", 627841412, 12),
+        ("payments", 1382682413, 13),
+        ("żółć-grupa", -1369065334, 34),
+        ("polygenelubricants", -2147483648, 0),
+        ("my-txn-id", 1405732511, 11),
+        ("", 0, 0),
+    ],
+)
 def test_a_name_has_kafkas_partition(name: str, number: int, partition: int) -> None:
     assert java_hash(name) == number
     assert java_partition(name, 50) == partition
@@ -76,7 +86,9 @@ def test_a_name_has_kafkas_partition(name: str, number: int, partition: int) -> 
 # ---- making --------------------------------------------------------------------------------------
 
 
-def test_the_topic_is_made_by_whoever_needs_it_first_and_then_used_as_it_is(log: embedlog.Log) -> None:
+def test_the_topic_is_made_by_whoever_needs_it_first_and_then_used_as_it_is(
+    log: embedlog.Log,
+) -> None:
     topic = topic_of(log, partitions=5)
     assert topic.count() == 0
     assert NAME not in log.topics(include_internal=True)
@@ -90,7 +102,10 @@ def test_the_topic_is_made_by_whoever_needs_it_first_and_then_used_as_it_is(log:
 
 def test_two_that_make_it_at_once_get_one(tmp_path: Path) -> None:
     with embedlog.open(tmp_path / "log") as one, embedlog.open(tmp_path / "log") as two:
-        threads = [threading.Thread(target=topic_of(each, partitions=2).partition_of, args=("a",)) for each in (one, two)]
+        threads = [
+            threading.Thread(target=topic_of(each, partitions=2).partition_of, args=("a",))
+            for each in (one, two)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -111,7 +126,8 @@ def test_a_partition_is_blank_until_somebody_writes(log: embedlog.Log, tmp_path:
 
 
 def test_threads_and_open_logs_never_decide_from_the_same_state(tmp_path: Path) -> None:
-    path, turns = tmp_path / "log", 40
+    path = tmp_path / "log"
+    turns = 40
     with embedlog.open(path) as one, embedlog.open(path) as two:
         topics = [topic_of(one), topic_of(one), topic_of(two)]
         topics[0].partition_of("a")
@@ -132,7 +148,8 @@ def test_threads_and_open_logs_never_decide_from_the_same_state(tmp_path: Path) 
 def test_a_deciding_thread_and_those_that_look_agree(log: embedlog.Log) -> None:
     topic = topic_of(log)
     topic.partition_of("a")
-    stop, wrong = threading.Event(), []
+    stop = threading.Event()
+    wrong = []
 
     def look() -> None:
         last = 0
@@ -189,7 +206,10 @@ def test_a_frozen_decider_is_named_after_the_deadline(nursery: Nursery, tmp_path
         victim.arm(["point"], "stop_after", name="locked")
         victim.start("decide", 0)
         victim.wait_stopped()
-        with pytest.raises(LockTimeoutError, match=str(victim.pid)), topic.deciding(0, files.deadline_after(0.1)):
+        with (
+            pytest.raises(LockTimeoutError, match=str(victim.pid)),
+            topic.deciding(0, files.deadline_after(0.1)),
+        ):
             pass
         victim.resume()
         assert victim.result() == 1
@@ -197,7 +217,9 @@ def test_a_frozen_decider_is_named_after_the_deadline(nursery: Nursery, tmp_path
 
 
 @pytest.mark.parametrize("action", ["kill_before", "kill_after", "torn_kill"])
-def test_who_dies_while_appending_leaves_a_whole_outcome_or_none(nursery: Nursery, tmp_path: Path, action: str) -> None:
+def test_who_dies_while_appending_leaves_a_whole_outcome_or_none(
+    nursery: Nursery, tmp_path: Path, action: str
+) -> None:
     with embedlog.open(tmp_path / "log") as log:
         topic = topic_of(log)
         topic.partition_of("a")
@@ -216,10 +238,12 @@ def test_a_decision_stands_if_its_partition_is_closed_before_the_late_flush(
     """The decision was appended, so its caller must not get the error of an unknown topic."""
     topic = topic_of(log)
     topic.partition_of("a")
-    flush_late, flushed = internal_topic._flush_late, []
+    flush_late = internal_topic._flush_late
+    flushed = []
 
     def overtaken(partition: Partition, end: int, deadline_ns: int) -> None:
-        del log._engine.home.partitions[NAME, 0]  # as after the deletion of the topic by another process
+        # as after the deletion of the topic by another process
+        del log._engine.home.partitions[NAME, 0]
         partition.close()
         flush_late(partition, end, deadline_ns)
         flushed.append(end)
@@ -242,20 +266,28 @@ def test_the_segment_rolls_under_a_decision(log: embedlog.Log) -> None:
 # ---- catching up ---------------------------------------------------------------------------------
 
 
-def test_a_rest_that_is_too_long_is_read_outside_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others append between the look and the lock: reading under the lock stays bounded, and the decision is right."""
+def test_a_rest_that_is_too_long_is_read_outside_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others append between the look and the lock: reading under the lock stays bounded, and the
+    decision is right.
+    """
     monkeypatch.setattr(internal_topic, "REST_BYTES", 2000)
     monkeypatch.setattr(internal_topic, "REPLAY_BYTES", 1000)
     with embedlog.open(tmp_path / "log") as one, embedlog.open(tmp_path / "log") as two:
-        mine, theirs = topic_of(one), topic_of(two)
+        mine = topic_of(one)
+        theirs = topic_of(two)
         mine.partition_of("a")
         count_up(mine)
-        refresh, overtaken = mine._refreshed, []
+        refresh = mine._refreshed
+        overtaken = []
 
         def overtake() -> None:
             with theirs.deciding(0, soon()) as decision:
                 for at in range(40):
-                    decision.append([(b"n", b"%d" % (100 * len(overtaken) + at)), (b"other", bytes(100))])
+                    decision.append(
+                        [(b"n", b"%d" % (100 * len(overtaken) + at)), (b"other", bytes(100))]
+                    )
             overtaken.append(1)
 
         def refresh_and_be_overtaken(number: int) -> Any:
@@ -274,8 +306,11 @@ def test_a_rest_that_is_too_long_is_read_outside_the_lock(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("mutant", ["", "trust_old_look"])
 def test_swap_2_a_look_below_what_was_purged_begins_again(log: embedlog.Log, mutant: str) -> None:
-    """A cleaner removed a key's record and its tombstone: a reader with an older position must not keep the key."""
-    topic, count = topic_of(log), 0
+    """A cleaner removed a key's record and its tombstone: a reader with an older position must not
+    keep the key.
+    """
+    topic = topic_of(log)
+    count = 0
     topic.partition_of("a")
     with topic.deciding(0, soon()) as decision:
         decision.append([(b"gone", b"1"), (b"n", b"0")])
@@ -285,7 +320,8 @@ def test_swap_2_a_look_below_what_was_purged_begins_again(log: embedlog.Log, mut
     for _ in range(3):
         count = count_up(other)
     partition = topic.partition(0)
-    with partition.exclusive() as held:  # as if the tombstone of "gone" had been written and cleaned away below 3
+    # as if the tombstone of "gone" had been written and cleaned away below 3
+    with partition.exclusive() as held:
         held.publish_replaced(held.now._replace(purged_to=3, log_start=1))
     with mutated(mutant):
         view = topic.view(0)
@@ -309,11 +345,14 @@ def test_a_look_in_another_epoch_begins_again(log: embedlog.Log) -> None:
 
 
 class Handled(Newest):
-    """A view with handlers of signals, each of which runs at the beginning or the end of the application of a record."""
+    """A view with handlers of signals, each of which runs at the beginning or the end of the
+    application of a record.
+    """
 
     def __init__(self, handlers: list[Callable[[], object]], found: list[object]) -> None:
         super().__init__()
-        self.handlers, self.found = handlers, found
+        self.handlers = handlers
+        self.found = found
 
     def interrupt(self) -> None:
         if self.handlers:
@@ -326,16 +365,22 @@ class Handled(Newest):
         self.interrupt()
 
 
-def topic_with_handlers(log: embedlog.Log) -> tuple[InternalTopic[Handled], list[Callable[[], object]], list[object]]:
+def topic_with_handlers(
+    log: embedlog.Log,
+) -> tuple[InternalTopic[Handled], list[Callable[[], object]], list[object]]:
     """A topic whose views share the handlers, and what these return."""
     handlers: list[Callable[[], object]] = []
     found: list[object] = []
     config = {"cleanup.policy": "compact", "compression.type": "uncompressed"}
-    topic = InternalTopic(log._engine, NAME, partitions=3, config=config, view=lambda: Handled(handlers, found))
+    topic = InternalTopic(
+        log._engine, NAME, partitions=3, config=config, view=lambda: Handled(handlers, found)
+    )
     return topic, handlers, found
 
 
-def test_a_signal_handler_reads_and_decides_while_its_thread_changes_the_view(log: embedlog.Log) -> None:
+def test_a_signal_handler_reads_and_decides_while_its_thread_changes_the_view(
+    log: embedlog.Log,
+) -> None:
     """It interrupts at each record that is applied; its decisions count, and no view loses one."""
     topic, handlers, found = topic_with_handlers(log)
     other = topic_of(log)
@@ -344,7 +389,10 @@ def test_a_signal_handler_reads_and_decides_while_its_thread_changes_the_view(lo
     def whole() -> None:
         for number in range(1, 4):
             count_up(other)
-            handlers[:] = [lambda: count_up(topic, key=b"handler"), lambda: topic.view(0).values[b"n"]]
+            handlers[:] = [
+                lambda: count_up(topic, key=b"handler"),
+                lambda: topic.view(0).values[b"n"],
+            ]
             assert topic.view(0).values[b"n"] == b"%d" % number
             assert set(found) == {b"%d" % number, number}
             assert topic.view(0).values == other.view(0).values
@@ -378,9 +426,13 @@ class Sums(Newest):
 
 @OF_THIS_INTERPRETER
 @pytest.mark.parametrize("kind", ["read", "append"])
-def test_an_interrupt_at_any_point_of_an_update_applies_no_record_twice(log: embedlog.Log, kind: str) -> None:
+def test_an_interrupt_at_any_point_of_an_update_applies_no_record_twice(
+    log: embedlog.Log, kind: str
+) -> None:
     config = {"cleanup.policy": "delete", "compression.type": "uncompressed"}
-    topic, other = (InternalTopic(log._engine, NAME, partitions=1, config=config, view=Sums) for _ in range(2))
+    topic, other = (
+        InternalTopic(log._engine, NAME, partitions=1, config=config, view=Sums) for _ in range(2)
+    )
     topic.partition_of("a")
     records = [(b"n", b"1"), (b"n", b"10")]
 
@@ -396,7 +448,8 @@ def test_an_interrupt_at_any_point_of_an_update_applies_no_record_twice(log: emb
         interrupt.run(lambda: topic.view(0) if kind == "read" else append(topic))
         count = int(topic.partition(0).published().log_end)
         epoch = topic.partition(0).published().epoch
-        topic.partition(0).confirm(count, epoch)  # in a set, nothing has committed an interrupted decision
+        # in a set, nothing has committed an interrupted decision
+        topic.partition(0).confirm(count, epoch)
         assert topic.view(0).values == {b"n": b"%d" % (count // 2 * 11)}, interrupt.struck
         if interrupt.struck is None:
             break
@@ -404,10 +457,13 @@ def test_an_interrupt_at_any_point_of_an_update_applies_no_record_twice(log: emb
     assert nth > 20
 
 
-def test_no_thread_waits_for_an_update_that_does_not_end(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_thread_waits_for_an_update_that_does_not_end(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its thread may be in a signal handler that waits for the others (INTERNALTOPIC-10)."""
     monkeypatch.setattr(internal_topic, "UPDATE_S", 0.01)
-    reached, ended = threading.Event(), threading.Event()
+    reached = threading.Event()
+    ended = threading.Event()
 
     class Slow(Newest):
         def apply(self, key: bytes, value: bytes | None) -> None:
@@ -434,7 +490,7 @@ def test_no_thread_waits_for_an_update_that_does_not_end(log: embedlog.Log, monk
     assert topic.view(0).values == other.view(0).values == {b"n": b"2"}
 
 
-# ---- the number of partitions ----------------------------------------------------------------------------------------
+# ---- the number of partitions --------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("usual_internal_topics")
@@ -445,5 +501,7 @@ def test_internal_topics_have_as_many_partitions_as_a_brokers(tmp_path: Path) ->
             producer.init_transactions()
             consumer.assign([embedlog.TopicPartition("t", 0)])
             consumer.commit({embedlog.TopicPartition("t", 0): 0})
-        counts = {name: log.describe_topic(name).partition_count for name in ("__consumer_offsets", NAME)}
+        counts = {
+            name: log.describe_topic(name).partition_count for name in ("__consumer_offsets", NAME)
+        }
     assert counts == {"__consumer_offsets": 50, NAME: 50}

@@ -41,7 +41,13 @@ def text(word: str) -> bytes:
 
 
 def parts(*numbers: int) -> bytes:
-    return b"\2" + TOPIC.bytes + bytes((len(numbers) + 1,)) + struct.pack(f">{len(numbers)}i", *numbers) + b"\0"
+    return (
+        b"\2"
+        + TOPIC.bytes
+        + bytes((len(numbers) + 1,))
+        + struct.pack(f">{len(numbers)}i", *numbers)
+        + b"\0"
+    )
 
 
 def key(kind: int, member: str = "") -> bytes:
@@ -51,7 +57,16 @@ def key(kind: int, member: str = "") -> bytes:
 
 def member_value(tags: bytes = b"\0") -> bytes:
     head = b"\0\0" + b"\0" + text("rack") + text("client") + text("/host")
-    return head + b"\3" + text("t") + text("u") + text("t.*") + struct.pack(">i", 300_000) + text("uniform") + tags
+    return (
+        head
+        + b"\3"
+        + text("t")
+        + text("u")
+        + text("t.*")
+        + struct.pack(">i", 300_000)
+        + text("uniform")
+        + tags
+    )
 
 
 def epoch(number: int) -> bytes:
@@ -63,7 +78,15 @@ def current(number: int, state: int, assigned: bytes = b"\1", revoking: bytes = 
 
 
 TOPICS_VALUE = (
-    b"\0\0\2" + TOPIC.bytes + text("t") + struct.pack(">i", 2) + b"\2" + struct.pack(">i", 0) + b"\2" + text("r1") + b"\0\0\0"
+    b"\0\0\2"
+    + TOPIC.bytes
+    + text("t")
+    + struct.pack(">i", 2)
+    + b"\2"
+    + struct.pack(">i", 0)
+    + b"\2"
+    + text("r1")
+    + b"\0\0\0"
 )
 
 
@@ -87,9 +110,19 @@ RECORDS = {
 def test_a_group_is_put_together_from_its_records() -> None:
     group = view(RECORDS).modern("g")
     assert group is not None
-    assert (group.epoch, group.assignment_epoch, group.state, group.topics) == (3, 3, "Stable", {TOPIC: "t"})
+    assert (group.epoch, group.assignment_epoch, group.state, group.topics) == (
+        3,
+        3,
+        "Stable",
+        {TOPIC: "t"},
+    )
     member = group.members["m1"]
-    assert (member.instance_id, member.rack, member.client_id, member.client_host) == (None, "rack", "client", "/host")
+    assert (member.instance_id, member.rack, member.client_id, member.client_host) == (
+        None,
+        "rack",
+        "client",
+        "/host",
+    )
     assert (member.topics, member.pattern, member.assignor) == (("t", "u"), "t.*", "uniform")
     assert (member.rebalance_timeout_ms, member.classic) == (300_000, False)
     assert (member.epoch, member.previous_epoch, member.state) == (3, 2, "Stable")
@@ -113,7 +146,9 @@ STATES = [
 
 
 @pytest.mark.parametrize(("changed", "state"), STATES)
-def test_its_state_follows_from_the_epochs(changed: dict[tuple[int, str], bytes], state: str) -> None:
+def test_its_state_follows_from_the_epochs(
+    changed: dict[tuple[int, str], bytes], state: str
+) -> None:
     group = view(RECORDS | changed).modern("g")
     assert group is not None
     assert group.state == state
@@ -159,12 +194,19 @@ def test_every_kind_is_covered() -> None:
     assert {kind for kind, _ in STREAMS_RECORDS} == STREAMS_KINDS
 
 
-# ---- share groups and streams groups ---------------------------------------------------------------------------------
+# ---- share groups and streams groups -------------------------------------------------------------
 
 SHARE_RECORDS = {
     (SHARE_GROUP, ""): b"\0\0" + struct.pack(">iq", 3, 77) + b"\0",
     (SHARE_TARGET, ""): epoch(3),
-    (SHARE_TOPICS, ""): b"\0\0\1" + b"\2" + TOPIC.bytes + text("t") + b"\2" + struct.pack(">i", 0) + b"\0" + b"\1\0",
+    (SHARE_TOPICS, ""): b"\0\0\1"
+    + b"\2"
+    + TOPIC.bytes
+    + text("t")
+    + b"\2"
+    + struct.pack(">i", 0)
+    + b"\0"
+    + b"\1\0",
     (SHARE_MEMBER, "m1"): b"\0\0\0" + text("client") + text("/host") + b"\2" + text("t") + b"\0",
     (SHARE_TARGET_OF, "m1"): b"\0\0" + parts(0, 1) + b"\0",
     (SHARE_CURRENT, "m1"): b"\0\0" + struct.pack(">iib", 3, 2, 0) + parts(0, 1) + b"\0",
@@ -173,17 +215,26 @@ STREAMS_RECORDS = {
     (STREAMS_GROUP, ""): b"\0\0" + struct.pack(">iq", 5, 77) + b"\0",
     (STREAMS_TARGET, ""): epoch(5),
     (STREAMS_TOPOLOGY, ""): b"\0\0" + struct.pack(">i", 1) + b"\1\0",
-    (STREAMS_MEMBER, "m1"): b"\0\0\0\0" + text("client") + text("/host") + struct.pack(">ii", 300_000, 1) + text("p")
+    (STREAMS_MEMBER, "m1"): b"\0\0\0\0"
+    + text("client")
+    + text("/host")
+    + struct.pack(">ii", 300_000, 1)
+    + text("p")
     + b"\xff\1\0",
     (STREAMS_TARGET_OF, "m1"): b"\0\0\1\1\1\0",
     (STREAMS_CURRENT, "m1"): b"\0\0" + struct.pack(">iib", 5, 4, 0) + b"\1\1\1\1\1\1\0",
-}  # fmt: skip
+}
 
 
 def test_a_share_group_is_put_together_from_its_records() -> None:
     group = view(SHARE_RECORDS).modern("g")
     assert group is not None
-    assert (group.type, group.epoch, group.assignment_epoch, group.state) == ("share", 3, 3, "Stable")
+    assert (group.type, group.epoch, group.assignment_epoch, group.state) == (
+        "share",
+        3,
+        3,
+        "Stable",
+    )
     assert group.topics == {TOPIC: "t"}
     member = group.members["m1"]
     assert (member.client_id, member.client_host, member.topics) == ("client", "/host", ("t",))
@@ -194,9 +245,18 @@ def test_a_share_group_is_put_together_from_its_records() -> None:
 def test_a_streams_group_is_put_together_from_its_records() -> None:
     group = view(STREAMS_RECORDS).modern("g")
     assert group is not None
-    assert (group.type, group.epoch, group.assignment_epoch, group.state) == ("streams", 5, 5, "Stable")
+    assert (group.type, group.epoch, group.assignment_epoch, group.state) == (
+        "streams",
+        5,
+        5,
+        "Stable",
+    )
     member = group.members["m1"]
-    assert (member.client_id, member.client_host, member.rebalance_timeout_ms) == ("client", "/host", 300_000)
+    assert (member.client_id, member.client_host, member.rebalance_timeout_ms) == (
+        "client",
+        "/host",
+        300_000,
+    )
     assert (member.epoch, member.previous_epoch, member.state) == (5, 4, "Stable")
 
 
@@ -208,13 +268,28 @@ def test_a_group_without_members_is_empty() -> None:
 
 
 READ = [
-    *((SHARE_RECORDS, kind) for kind in (SHARE_GROUP, SHARE_TARGET, SHARE_TOPICS, SHARE_MEMBER, SHARE_TARGET_OF, SHARE_CURRENT)),
-    *((STREAMS_RECORDS, kind) for kind in (STREAMS_GROUP, STREAMS_TARGET, STREAMS_MEMBER, STREAMS_CURRENT)),
+    *(
+        (SHARE_RECORDS, kind)
+        for kind in (
+            SHARE_GROUP,
+            SHARE_TARGET,
+            SHARE_TOPICS,
+            SHARE_MEMBER,
+            SHARE_TARGET_OF,
+            SHARE_CURRENT,
+        )
+    ),
+    *(
+        (STREAMS_RECORDS, kind)
+        for kind in (STREAMS_GROUP, STREAMS_TARGET, STREAMS_MEMBER, STREAMS_CURRENT)
+    ),
 ]
 
 
 @pytest.mark.parametrize(("records", "kind"), READ)
-def test_a_record_of_theirs_that_is_newer_is_refused_and_never_misread(records: dict[tuple[int, str], bytes], kind: int) -> None:
+def test_a_record_of_theirs_that_is_newer_is_refused_and_never_misread(
+    records: dict[tuple[int, str], bytes], kind: int
+) -> None:
     which = next(each for each in records if each[0] == kind)
     with pytest.raises(UnsupportedFormatError):
         view(records | {which: b"\0\1" + records[which][2:]}).modern("g")

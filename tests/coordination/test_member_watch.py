@@ -1,4 +1,6 @@
-"""The verdicts of an observer on the process slots of members, and the times when it must have none."""
+"""The verdicts of an observer on the process slots of members, and the times when it must have
+none.
+"""
 
 from __future__ import annotations
 
@@ -49,17 +51,22 @@ class Clock:
 
 
 class Stage:
-    """One observer, `me`, among others named by letters; the slot of a letter is its number in the alphabet."""
+    """One observer, `me`, among others named by letters; the slot of a letter is its number in the
+    alphabet.
+    """
 
     def __init__(self) -> None:
-        self.slots, self.clock = Slots(), Clock()
+        self.slots = Slots()
+        self.clock = Clock()
         self.watch = self.another()
 
     def another(self) -> Watch:
         slots: Any = self.slots
         return Watch(slots, self.clock)
 
-    def see(self, group: Group, me: str | None = "a", watch: Watch | None = None) -> dict[str, Verdict]:
+    def see(
+        self, group: Group, me: str | None = "a", watch: Watch | None = None
+    ) -> dict[str, Verdict]:
         return (watch or self.watch).verdicts(group, me)
 
     def look_for(self, group: Group, ms: int, step_ms: int = 1000) -> dict[str, Verdict]:
@@ -136,7 +143,9 @@ def test_a_brokers_member_is_nobody_who_could_be_alive(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("mutant", ["", "static_member_dies"])
-def test_member_5_death_never_evicts_a_static_member(stage: Stage, mutant: str, switched_off: Callable[[str], None]) -> None:
+def test_member_5_death_never_evicts_a_static_member(
+    stage: Stage, mutant: str, switched_off: Callable[[str], None]
+) -> None:
     """Its place is kept for the process that comes after it, until its session is over."""
     group = trio(instance="i")
     switched_off(mutant)
@@ -192,13 +201,17 @@ def test_who_left_and_came_again_begins_with_a_whole_session(stage: Stage) -> No
 
 
 def test_an_observer_that_was_away_itself_evicts_nobody_at_once(stage: Stage) -> None:
-    """Frozen together, as a container or a shell's job is: the others write heartbeats again a moment later."""
+    """Frozen together, as a container or a shell's job is: the others write heartbeats again a
+    moment later.
+    """
     group = trio(session_timeout_ms=10_000)
     stage.see(group)
     stage.clock.passes(3_600_000)
     assert stage.see(group) == {}
     assert stage.look_for(group, 4_000) == {}
-    assert stage.look_for(group, 1_000) == {"b": Verdict.EXPIRED}, "but its count does not restart each time"
+    assert stage.look_for(group, 1_000) == {"b": Verdict.EXPIRED}, (
+        "but its count does not restart each time"
+    )
 
 
 def test_who_looks_seldom_finds_out_in_the_end(stage: Stage) -> None:
@@ -211,7 +224,9 @@ def test_who_looks_seldom_finds_out_in_the_end(stage: Stage) -> None:
 def test_member_3_a_suspended_machine_evicts_nobody(
     stage: Stage, mutant: str, switched_off: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Time on the boot clock passes while no process can write a heartbeat; on the monotonic clock none does."""
+    """Time on the boot clock passes while no process can write a heartbeat; on the monotonic clock
+    none does.
+    """
     asleep_ms = 0
     monkeypatch.setattr(system, "boot_ns", lambda: stage.clock() + asleep_ms * MS)
     group = trio(session_timeout_ms=10_000)
@@ -224,7 +239,9 @@ def test_member_3_a_suspended_machine_evicts_nobody(
     assert (stage.see(group, watch=watch) == {"b": Verdict.EXPIRED}) == bool(mutant)
 
 
-def test_the_clock_of_a_watch_is_the_monotonic_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_of_a_watch_is_the_monotonic_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(system, "boot_ns", lambda: 1 / 0)
     watch = Watch(Liveness(tmp_path))
     assert watch.due()
@@ -286,7 +303,9 @@ def test_whom_a_round_waits_for_is_late_after_its_timeout(stage: Stage) -> None:
     came = rules.join(group, group.members["b"], rules.Limits(), NOW)
     assert isinstance(came, Group)
     assert stage.watch.confirm(came, verdicts) == {"c": Verdict.LATE}
-    assert stage.watch.confirm(replace(group, round=group.round + 2), verdicts) == {}, "that was another round"
+    assert stage.watch.confirm(replace(group, round=group.round + 2), verdicts) == {}, (
+        "that was another round"
+    )
 
 
 def test_a_leader_without_a_sync_is_late(stage: Stage) -> None:
@@ -308,7 +327,9 @@ def test_each_phase_has_a_timeout_of_its_own(stage: Stage) -> None:
 
 
 def test_while_newcomers_are_waited_for_nobody_is_late(stage: Stage) -> None:
-    group = replace(preparing(*(someone(name, rebalance_timeout_ms=10_000) for name in "abc")), delayed=True)
+    group = replace(
+        preparing(*(someone(name, rebalance_timeout_ms=10_000) for name in "abc")), delayed=True
+    )
     assert stage.look_for(group, 30_000) == {}
 
 
@@ -318,7 +339,10 @@ def test_while_newcomers_are_waited_for_nobody_is_late(stage: Stage) -> None:
 def crowd(count: int) -> Group:
     members = {
         each.member_id: each
-        for each in (replace(someone("a"), member_id=f"{n:03}", process_slot=ProcessSlot(n, n)) for n in range(count))
+        for each in (
+            replace(someone("a"), member_id=f"{n:03}", process_slot=ProcessSlot(n, n))
+            for n in range(count)
+        )
     }
     return replace(stable(someone("a")), members=members, leader="000")
 
@@ -345,7 +369,9 @@ def test_everybody_is_looked_after_by_somebody_whoever_dies(stage: Stage) -> Non
     for _ in range(5):
         stage.clock.passes(100)
         gone = stage.see(group, "007")
-        group = replace(group, members={name: each for name, each in group.members.items() if name not in gone})
+        group = replace(
+            group, members={name: each for name, each in group.members.items() if name not in gone}
+        )
     assert set(group.members) == alive
 
 
@@ -364,7 +390,9 @@ def test_a_stranger_and_whoever_wants_the_whole_look_at_all(stage: Stage) -> Non
 # ---- with real slots -------------------------------------------------------------------------------------------------
 
 
-def test_killed_frozen_and_late_processes_are_told_apart(until_end: ExitStack, nursery: Nursery, tmp_path: Path) -> None:
+def test_killed_frozen_and_late_processes_are_told_apart(
+    until_end: ExitStack, nursery: Nursery, tmp_path: Path
+) -> None:
     here = until_end.enter_context(closing(Liveness(tmp_path)))
     lives = {}
     for name, poll_ms in (("b", 1 << 30), ("c", 1 << 30), ("d", 1), ("e", 1 << 30)):
@@ -372,16 +400,23 @@ def test_killed_frozen_and_late_processes_are_told_apart(until_end: ExitStack, n
         lives[name] = victim, ProcessSlot(*victim.call("lease", str(tmp_path), 400, 20, poll_ms))
     lives["d"][0].call("lease_do", "polled")
     members = [
-        replace(member(name, process_slot=process_slot), session_timeout_ms=400) for name, (_, process_slot) in lives.items()
+        replace(member(name, process_slot=process_slot), session_timeout_ms=400)
+        for name, (_, process_slot) in lives.items()
     ]
-    group = replace(stable(someone("a")), members={each.member_id: each for each in (someone("a"), *members)})
+    group = replace(
+        stable(someone("a")), members={each.member_id: each for each in (someone("a"), *members)}
+    )
     watch = Watch(here)
-    until(lambda: watch.verdicts(group, "a") == {"d": Verdict.LEFT}, "the verdict on the late member")
+    until(
+        lambda: watch.verdicts(group, "a") == {"d": Verdict.LEFT}, "the verdict on the late member"
+    )
     lives["b"][0].kill()
     lives["c"][0].stop()
     assert watch.verdicts(group, "a") == {"b": Verdict.DEAD, "d": Verdict.LEFT}
     wanted = {"b", "c", "d"}
-    until(lambda: watch.verdicts(group, "a").keys() == wanted, "the frozen one's session to be over")
+    until(
+        lambda: watch.verdicts(group, "a").keys() == wanted, "the frozen one's session to be over"
+    )
     verdicts = watch.verdicts(group, "a")
     assert verdicts["c"] is Verdict.EXPIRED
     assert watch.confirm(group, verdicts) == verdicts

@@ -1,4 +1,6 @@
-"""Committed offsets: the checks of a commit and their time, its errors, and its end with its topic."""
+"""Committed offsets: the checks of a commit and their time, its errors, and its end with its
+topic.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ from tests.support.campaign_report import add_counts
 from tests.support.mutants import mutated
 from tests.support.transactional_producers import QUIET, begun, soon
 
-ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
+ONE = TopicPartition("t", 0)
+TWO = TopicPartition("t", 1)
 
 
 @pytest.fixture
@@ -56,9 +59,14 @@ def test_what_is_committed_is_told_to_everybody(groups: Groups, other: Groups) -
     groups.commit("g", {ONE: OffsetAndMetadata(5, "noté", 3), TWO: 7})
     for each in (groups, other):
         assert each.committed("g", [ONE, TopicPartition("t", 2), TWO]) == {
-            ONE: OffsetAndMetadata(5, "noté", 3), TopicPartition("t", 2): None, TWO: OffsetAndMetadata(7),
-        }  # fmt: skip
-        assert each.committed("g") == {ONE: OffsetAndMetadata(5, "noté", 3), TWO: OffsetAndMetadata(7)}
+            ONE: OffsetAndMetadata(5, "noté", 3),
+            TopicPartition("t", 2): None,
+            TWO: OffsetAndMetadata(7),
+        }
+        assert each.committed("g") == {
+            ONE: OffsetAndMetadata(5, "noté", 3),
+            TWO: OffsetAndMetadata(7),
+        }
         assert each.committed("other") == {}
         assert each.names() == ["g"]
         assert each.current("g") is None, "no member has joined it"
@@ -89,7 +97,11 @@ def test_a_read_only_log_refuses_commits(log: embedlog.Log, path: Path, groups: 
     groups.commit("g", {ONE: 1})
     with embedlog.open(path, read_only=True) as reader:
         own = reader._engine.groups
-        verbs = (lambda: own.commit("g", {ONE: 5}), lambda: own.delete("g"), lambda: own.decide("g", lambda old: old))
+        verbs = (
+            lambda: own.commit("g", {ONE: 5}),
+            lambda: own.delete("g"),
+            lambda: own.decide("g", lambda old: old),
+        )
         for verb in (*verbs, own.expire):
             with pytest.raises(ReadOnlyError):
                 verb()
@@ -119,14 +131,20 @@ def test_threads_commit_at_once(groups: Groups, other: Groups) -> None:
         except BaseException as problem:  # noqa: BLE001  a thread's edge
             errors.append(problem)
 
-    jobs = [(name, own, place) for name in ("g", "h") for own in (groups, other) for place in (ONE, TWO)]
+    jobs = [
+        (name, own, place) for name in ("g", "h") for own in (groups, other) for place in (ONE, TWO)
+    ]
     threads = [threading.Thread(target=work, args=job) for job in jobs]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
     assert not errors
-    assert groups.committed("g") == other.committed("h") == {ONE: OffsetAndMetadata(59), TWO: OffsetAndMetadata(59)}
+    assert (
+        groups.committed("g")
+        == other.committed("h")
+        == {ONE: OffsetAndMetadata(59), TWO: OffsetAndMetadata(59)}
+    )
 
 
 # ---- bad input -----------------------------------------------------------------------------------
@@ -182,7 +200,9 @@ def test_the_longest_note_and_an_offset_beyond_the_end_are_taken(groups: Groups)
 def test_a_commit_beyond_a_batch_is_refused_as_a_whole(path: Path) -> None:
     with embedlog.open(path, config=QUIET | {"offset.metadata.max.bytes": 32_000}) as log:
         log.create_topic("t", 40)
-        many = {TopicPartition("t", number): OffsetAndMetadata(1, "x" * 32_000) for number in range(40)}
+        many = {
+            TopicPartition("t", number): OffsetAndMetadata(1, "x" * 32_000) for number in range(40)
+        }
         with pytest.raises(RecordTooLargeError, match="at most 1048588 bytes"):
             log._engine.groups.commit("g", many)
         assert log._engine.groups.committed("g") == {}
@@ -203,7 +223,10 @@ def test_a_commit_by_a_stranger_is_refused(groups: Groups) -> None:
 
 def test_a_lock_that_somebody_holds_is_a_timeout(groups: Groups, other: Groups) -> None:
     groups.commit("g", {ONE: 1})
-    with other.topic.partition(other.topic.partition_of("g")).exclusive(soon()), pytest.raises(LockTimeoutError):
+    with (
+        other.topic.partition(other.topic.partition_of("g")).exclusive(soon()),
+        pytest.raises(LockTimeoutError),
+    ):
         groups.commit("g", {ONE: 2}, None, files.deadline_after(0.05))
     assert other.committed("g") == {ONE: OffsetAndMetadata(1)}
 
@@ -211,19 +234,25 @@ def test_a_lock_that_somebody_holds_is_a_timeout(groups: Groups, other: Groups) 
 # ---- with their topic ----------------------------------------------------------------------------
 
 
-def offsets_behind_a_deletion(log: embedlog.Log, other: Groups) -> dict[TopicPartition, OffsetAndMetadata | None]:
+def offsets_behind_a_deletion(
+    log: embedlog.Log, other: Groups
+) -> dict[TopicPartition, OffsetAndMetadata | None]:
     log._engine.groups.commit("g", {ONE: 5})
     log.delete_topic("t")
     log.create_topic("t", 3)
     return other.committed("g")
 
 
-def test_a_deleted_topic_takes_its_offsets_along(log: embedlog.Log, groups: Groups, other: Groups) -> None:
+def test_a_deleted_topic_takes_its_offsets_along(
+    log: embedlog.Log, groups: Groups, other: Groups
+) -> None:
     log.create_topic("kept")
     for name in ("g", "h", "k"):
         groups.commit(name, {ONE: 5, TWO: 5, TopicPartition("kept", 0): 6})
     groups.commit("gone", {ONE: 1})
-    assert offsets_behind_a_deletion(log, other) == {TopicPartition("kept", 0): OffsetAndMetadata(6)}
+    assert offsets_behind_a_deletion(log, other) == {
+        TopicPartition("kept", 0): OffsetAndMetadata(6)
+    }
     for each in (groups, other):
         assert each.names() == ["g", "h", "k"]
         for name in each.names():
@@ -248,15 +277,20 @@ def test_a_deletion_that_failed_before_the_offsets_is_completed_before_the_name_
     assert other.committed("g") == {}
 
 
-def test_without_that_a_new_topic_would_be_read_from_the_offsets_of_the_old(log: embedlog.Log, other: Groups) -> None:
+def test_without_that_a_new_topic_would_be_read_from_the_offsets_of_the_old(
+    log: embedlog.Log, other: Groups
+) -> None:
     with mutated("keep_offsets"):
         assert offsets_behind_a_deletion(log, other) == {ONE: OffsetAndMetadata(5)}
 
 
-def commit_that_looks_before_a_deletion(log: embedlog.Log, other: Groups) -> dict[TopicPartition, OffsetAndMetadata | None]:
+def commit_that_looks_before_a_deletion(
+    log: embedlog.Log, other: Groups
+) -> dict[TopicPartition, OffsetAndMetadata | None]:
     """The topics existed at the check; another process deletes one before the lock is taken."""
     other.commit("g", {ONE: 1})
-    check, turns = other.check_topics, iter([False, True])
+    check = other.check_topics
+    turns = iter([False, True])
 
     def check_and_wait(wanted: Any) -> None:
         if next(turns):
@@ -271,7 +305,9 @@ def commit_that_looks_before_a_deletion(log: embedlog.Log, other: Groups) -> dic
     return log._engine.groups.committed("g")
 
 
-def test_a_commit_looks_at_the_topics_once_more_under_the_lock(log: embedlog.Log, other: Groups) -> None:
+def test_a_commit_looks_at_the_topics_once_more_under_the_lock(
+    log: embedlog.Log, other: Groups
+) -> None:
     assert commit_that_looks_before_a_deletion(log, other) == {}
 
 
@@ -281,7 +317,9 @@ def test_without_that_look_an_offset_outlives_its_topic(log: embedlog.Log, other
 
 
 def test_a_backup_has_no_offset_behind_its_records(tmp_path: Path) -> None:
-    """A process reads and commits during it: committed offsets are read before the ends of the partitions."""
+    """A process reads and commits during it: committed offsets are read before the ends of the
+    partitions.
+    """
     with embedlog.open(tmp_path / "log", config=QUIET) as log, log.producer() as producer:
         for name in ("A", "t"):
             log.create_topic(name)
@@ -309,7 +347,20 @@ def test_a_backup_has_no_offset_behind_its_records(tmp_path: Path) -> None:
 
 # ---- calls that fail -----------------------------------------------------------------------------
 
-FAILING = ("open", "pread", "pwrite", "fsync", "fdatasync", "stat", "lock", "mmap", "list", "mkdir", "rename", "fallocate")
+FAILING = (
+    "open",
+    "pread",
+    "pwrite",
+    "fsync",
+    "fdatasync",
+    "stat",
+    "lock",
+    "mmap",
+    "list",
+    "mkdir",
+    "rename",
+    "fallocate",
+)
 
 
 def commits(log: embedlog.Log, offset: int) -> None:
@@ -332,11 +383,16 @@ VERBS = {"commit": (commits, 1), "in-transaction": (transacts, 1), "first-use": 
 def test_a_call_that_fails_is_an_error_of_ours_and_harms_nothing(
     path: Path, verb: Callable[[embedlog.Log, int], None], step: int
 ) -> None:
-    """For every failing call of the operating system: a typed error, an old or a new offset, and later commits work."""
+    """For every failing call of the operating system: a typed error, an old or a new offset, and
+    later commits work.
+    """
     with embedlog.open(path, config=QUIET) as log:
         log.create_topic("t", 2)
         verb(log, 0)
-    nth, before, struck, failed = 1, 0, 1, 0
+    nth = 1
+    before = 0
+    struck = 1
+    failed = 0
     log = embedlog.open(path, config=QUIET)
     try:
         while struck:
@@ -356,8 +412,11 @@ def test_a_call_that_fails_is_an_error_of_ours_and_harms_nothing(
             assert found is not None
             assert found.offset in (before, before + 1)
             verb(log, before + 2)
-            assert log._engine.groups.committed("g", None, soon()) == {ONE: OffsetAndMetadata(before + 2)}
-            before, nth = before + 2, nth + step
+            assert log._engine.groups.committed("g", None, soon()) == {
+                ONE: OffsetAndMetadata(before + 2)
+            }
+            before = before + 2
+            nth = nth + step
     finally:
         log.close()
     add_counts("calls that fail", points=nth // step, errors=failed, violations=0)

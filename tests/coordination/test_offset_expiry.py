@@ -1,4 +1,6 @@
-"""Committed offsets expire after their time, and a view replays from the start after a compaction."""
+"""Committed offsets expire after their time, and a view replays from the start after a
+compaction.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,16 @@ from tests.support.transactional_producers import QUIET, begun
 
 __all__ = ["log", "other"]
 
-DAY_MS, MINUTE_MS = 86_400_000, 60_000
+DAY_MS = 86_400_000
+MINUTE_MS = 60_000
 
 
 # ---- expiry: a row of Kafka's table each ---------------------------------------------------------
 
 
-OLD, YOUNG = 7 * DAY_MS + MINUTE_MS, 6 * DAY_MS  # of Kafka's seven; the moments below are those of the import
+# of Kafka's seven; the moments below are those of the import
+OLD = 7 * DAY_MS + MINUTE_MS
+YOUNG = 6 * DAY_MS
 
 
 EXPIRY = {
@@ -36,7 +41,12 @@ EXPIRY = {
     "simple, young": (None, ONE, YOUNG, False),
     "empty for long": (replace(emptied(), changed_ms=since(OLD)), ONE, OLD + 5, True),
     "empty for a while": (replace(emptied(), changed_ms=since(YOUNG)), ONE, OLD, False),
-    "empty for long, committed since": (replace(emptied(), changed_ms=since(OLD)), ONE, YOUNG, False),
+    "empty for long, committed since": (
+        replace(emptied(), changed_ms=since(OLD)),
+        ONE,
+        YOUNG,
+        False,
+    ),
     "empty, for an unknown time": (replace(emptied(), changed_ms=-1), ONE, OLD, True),
     "stable, topic that is read": (stable(A), ONE, OLD, False),
     "stable, topic that is not read any more": (stable(A), OTHER, OLD, True),
@@ -50,14 +60,21 @@ EXPIRY = {
 
 @pytest.mark.parametrize(("group", "place", "age_ms", "gone"), EXPIRY.values(), ids=EXPIRY)
 def test_offsets_expire_by_the_state_of_their_group(
-    groups: Groups, other: Groups, group: Group | None, place: TopicPartition, age_ms: int, gone: bool
+    groups: Groups,
+    other: Groups,
+    group: Group | None,
+    place: TopicPartition,
+    age_ms: int,
+    gone: bool,
 ) -> None:
     if group is not None:
         keep(groups, group)
     commit_at(groups, "g", place, since(age_ms))
     groups.expire()
     assert (place not in other.committed("g")) == gone
-    assert other.current("g") == (None if gone and group is not None and group.state is State.EMPTY else group)
+    assert other.current("g") == (
+        None if gone and group is not None and group.state is State.EMPTY else group
+    )
 
 
 def test_a_group_can_be_exempt_from_expiry(groups: Groups, other: Groups) -> None:
@@ -93,7 +110,9 @@ def test_an_empty_group_goes_with_its_last_offset(groups: Groups) -> None:
     assert set(groups.committed("g")) == {TWO}
 
 
-def test_a_group_that_never_had_members_goes_with_its_last_offset(log: embedlog.Log, groups: Groups) -> None:
+def test_a_group_that_never_had_members_goes_with_its_last_offset(
+    log: embedlog.Log, groups: Groups
+) -> None:
     """A broker lists a group of which it finds no tombstone."""
     commit_at(groups, "g", ONE, since(OLD))
     commit_at(groups, "g", TWO, since(OLD))
@@ -102,7 +121,9 @@ def test_a_group_that_never_had_members_goes_with_its_last_offset(log: embedlog.
     assert groups.expire() == 0
 
 
-def test_nothing_expires_while_a_transaction_holds_offsets(log: embedlog.Log, groups: Groups) -> None:
+def test_nothing_expires_while_a_transaction_holds_offsets(
+    log: embedlog.Log, groups: Groups
+) -> None:
     keep(groups, replace(emptied(), changed_ms=since(OLD)))
     commit_at(groups, "g", ONE, since(OLD))
     writer = begun(log)
@@ -136,9 +157,11 @@ def test_housekeeping_forgets_when_it_is_time(path: Path) -> None:
 
 
 SMALL: dict[str, Any] = QUIET | {
-    "offsets.topic.segment.bytes": 4000, "log.cleaner.delete.retention.ms": 0, "log.cleaner.min.cleanable.ratio": 0,
+    "offsets.topic.segment.bytes": 4000,
+    "log.cleaner.delete.retention.ms": 0,
+    "log.cleaner.min.cleanable.ratio": 0,
     "offsets.topic.num.partitions": 1,
-}  # fmt: skip
+}
 
 
 def clean(log: embedlog.Log, turns: int = 3) -> None:
@@ -151,7 +174,9 @@ def clean(log: embedlog.Log, turns: int = 3) -> None:
 
 @pytest.mark.parametrize("mutant", [False, True], ids=["", "trust_old_look"])
 def test_swap_2_who_looked_before_a_cleaning_begins_again(path: Path, mutant: bool) -> None:
-    """A group was deleted and its tombstones were removed: a view that contained it must drop it."""
+    """A group was deleted and its tombstones were removed: a view that contained it must drop
+    it.
+    """
     with embedlog.open(path, config=SMALL) as log, embedlog.open(path, config=SMALL) as late:
         log.create_topic("t")
         log._engine.groups.commit("gone", {ONE: 5})
@@ -162,12 +187,18 @@ def test_swap_2_who_looked_before_a_cleaning_begins_again(path: Path, mutant: bo
         clean(log)
         assert (OFFSET_KEY, False) not in written(log), "the tombstones are gone"
         with mutated(*["trust_old_look"] * mutant):
-            assert late._engine.groups.names() == ["busy", "gone", "stays"] if mutant else ["busy", "stays"]
+            assert (
+                late._engine.groups.names() == ["busy", "gone", "stays"]
+                if mutant
+                else ["busy", "stays"]
+            )
             assert late._engine.groups.committed("busy") == {ONE: OffsetAndMetadata(259)}
         assert log._engine.groups.names() == ["busy", "stays"]
 
 
-def test_swap_2_a_transaction_that_ended_below_what_was_cleaned_is_no_longer_waited_for(path: Path) -> None:
+def test_swap_2_a_transaction_that_ended_below_what_was_cleaned_is_no_longer_waited_for(
+    path: Path,
+) -> None:
     with embedlog.open(path, config=SMALL) as log, embedlog.open(path, config=SMALL) as late:
         log.create_topic("t")
         writer = begun(log)
@@ -179,7 +210,9 @@ def test_swap_2_a_transaction_that_ended_below_what_was_cleaned_is_no_longer_wai
         clean(log)
         log._engine.groups.commit("g", {ONE: 7})
         clean(log)
-        assert late._engine.groups.committed("g", None, late._engine.groups.deadline(None)) == {ONE: OffsetAndMetadata(7)}
+        assert late._engine.groups.committed("g", None, late._engine.groups.deadline(None)) == {
+            ONE: OffsetAndMetadata(7)
+        }
 
 
 def test_offsets_of_an_open_transaction_survive_a_cleaning(path: Path) -> None:

@@ -40,7 +40,9 @@ class Discerning(Plain):
 def fed(data: bytes, view: Plain, position: int = 0) -> list[Event]:
     found = scan(data, Chain(0))
     assert found.problem is None
-    replay.read(memoryview(data), found.batches, position, isinstance(view, replay.TransactionalView)).apply_to(view)
+    replay.read(
+        memoryview(data), found.batches, position, isinstance(view, replay.TransactionalView)
+    ).apply_to(view)
     return view.events
 
 
@@ -50,16 +52,32 @@ def rows(*keys: bytes) -> list[Row]:
 
 LOG = (
     batch(0, rows(b"a"))
-    + batch(1, rows(b"b", b"c"), attributes=TRANSACTIONAL, producer_id=7, producer_epoch=0, base_sequence=0)
+    + batch(
+        1,
+        rows(b"b", b"c"),
+        attributes=TRANSACTIONAL,
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=0,
+    )
     + batch(3, rows(b"d"))
-    + batch(4, rows(b"e"), attributes=TRANSACTIONAL, producer_id=8, producer_epoch=0, base_sequence=0)
+    + batch(
+        4, rows(b"e"), attributes=TRANSACTIONAL, producer_id=8, producer_epoch=0, base_sequence=0
+    )
     + marker(5, 7, COMMIT)
     + batch(6, [Row(None, b"f")])
     + marker(7, 8, ABORT)
 )
 EVENTS: list[Event] = [
-    (b"a", b"v"), (7, b"b", b"v"), (7, b"c", b"v"), (b"d", b"v"), (8, b"e", b"v"), (7, True), (b"f", None), (8, False),
-]  # fmt: skip
+    (b"a", b"v"),
+    (7, b"b", b"v"),
+    (7, b"c", b"v"),
+    (b"d", b"v"),
+    (8, b"e", b"v"),
+    (7, True),
+    (b"f", None),
+    (8, False),
+]
 
 
 def test_each_record_and_each_end_comes_in_the_order_of_the_log() -> None:
@@ -77,17 +95,28 @@ def test_a_view_that_does_not_tell_them_apart_gets_every_record() -> None:
 
 
 def test_a_batch_that_compaction_emptied_is_nothing() -> None:
-    emptied = batch(0, [], attributes=TRANSACTIONAL, producer_id=7, producer_epoch=0, base_sequence=0, last_offset_delta=2)
+    emptied = batch(
+        0,
+        [],
+        attributes=TRANSACTIONAL,
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=0,
+        last_offset_delta=2,
+    )
     assert fed(emptied, Discerning()) == []
     assert fed(emptied + marker(3, 7, COMMIT), Discerning()) == [(7, True)]
 
 
 def test_random_logs_come_in_order(rng: random.Random) -> None:
     for _ in range(50):
-        data, events, offset = b"", [], 0
+        data = b""
+        events = []
+        offset = 0
         for _ in range(rng.randrange(12)):
             keys = [b"%d" % rng.randrange(9) for _ in range(rng.randint(1, 3))]
-            producer_id, kind = rng.randrange(3), rng.randrange(3)
+            producer_id = rng.randrange(3)
+            kind = rng.randrange(3)
             if kind == 0:
                 data += batch(offset, rows(*keys))
                 events += [(key, b"v") for key in keys]
@@ -96,7 +125,8 @@ def test_random_logs_come_in_order(rng: random.Random) -> None:
                 data += batch(offset, rows(*keys), attributes=TRANSACTIONAL, **stamp)
                 events += [(producer_id, key, b"v") for key in keys]
             else:
-                commit, keys = rng.random() < 0.5, [b""]
+                commit = rng.random() < 0.5
+                keys = [b""]
                 data += marker(offset, producer_id, COMMIT if commit else ABORT)
                 events.append((producer_id, commit))
             offset += len(keys)
@@ -104,7 +134,7 @@ def test_random_logs_come_in_order(rng: random.Random) -> None:
         assert fed(data, Discerning(), position) == events[position:]
 
 
-# ---- in a log ----------------------------------------------------------------------------------------------------------
+# ---- in a log ------------------------------------------------------------------------------------
 
 
 def test_transactions_in_an_internal_topic_reach_its_view(tmp_path: Path) -> None:
@@ -112,11 +142,18 @@ def test_transactions_in_an_internal_topic_reach_its_view(tmp_path: Path) -> Non
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
 
         def topic() -> InternalTopic[Discerning]:
-            return InternalTopic(log._engine, "__inner", partitions=1, config={"cleanup.policy": "compact"}, view=Discerning)
+            return InternalTopic(
+                log._engine,
+                "__inner",
+                partitions=1,
+                config={"cleanup.policy": "compact"},
+                view=Discerning,
+            )
 
         mine = topic()
         mine.partition_of("a")
-        partition, stamp = mine.partition(0), Stamp(7, 0, transactional=True, opens=True)
+        partition = mine.partition(0)
+        stamp = Stamp(7, 0, transactional=True, opens=True)
         expected: list[Event] = []
 
         def check(*events: Event) -> None:

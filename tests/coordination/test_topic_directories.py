@@ -1,4 +1,6 @@
-"""Directories of topics: every step of creation and deletion interrupted, a broker's directories adopted, retired ones purged."""
+"""Directories of topics: every step of creation and deletion interrupted, a broker's directories
+adopted, retired ones purged.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from typing import Any
 import pytest
 
 from embedlog.coordination import topic_directories
-from embedlog.coordination.topic_directories import finish_creation, finish_deletion, registry_changes, scan_directories
+from embedlog.coordination.topic_directories import (
+    finish_creation,
+    finish_deletion,
+    registry_changes,
+    scan_directories,
+)
 from embedlog.errors import ForeignDirectoryError, InvalidPartitionsError, StorageError
 from embedlog.storage import checkpoints, file_names, files, identity
 from embedlog.topic import Topic, TopicRegistry
@@ -54,7 +61,9 @@ def created(path: Path, name: str = "events", partitions: int = 2) -> Topic:
 
 
 def directories(path: Path) -> list[str]:
-    return sorted(re.sub(r"\.[0-9a-f]{32}-", ".ID-", each.name) for each in path.iterdir() if each.is_dir())
+    return sorted(
+        re.sub(r"\.[0-9a-f]{32}-", ".ID-", each.name) for each in path.iterdir() if each.is_dir()
+    )
 
 
 def left_alone(number: int, path: Path) -> None:
@@ -66,26 +75,60 @@ def left_alone(number: int, path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("a-0", ("a", 0)), ("a-b-17", ("a-b", 17)),
-     ("a.b_c-2147483647", ("a.b_c", 2147483647)), ("a--1", ("a-", 1)), ("---3", ("--", 3)),
-     ("a-01", None), ("a-", None), ("-0", None), ("a", None), ("lost+found", None), ("a-2147483648", None), ("..-0", None),
-     ("a-0.0123456789abcdef0123456789abcdef-delete", None), ("a" * 250 + "-0", None), ("a-٣", None)],
-)  # fmt: skip
-def test_directories_are_split_at_the_last_dash(name: str, expected: tuple[str, int] | None) -> None:
+    [
+        ("a-0", ("a", 0)),
+        ("a-b-17", ("a-b", 17)),
+        ("a.b_c-2147483647", ("a.b_c", 2147483647)),
+        ("a--1", ("a-", 1)),
+        ("---3", ("--", 3)),
+        ("a-01", None),
+        ("a-", None),
+        ("-0", None),
+        ("a", None),
+        ("lost+found", None),
+        ("a-2147483648", None),
+        ("..-0", None),
+        ("a-0.0123456789abcdef0123456789abcdef-delete", None),
+        ("a" * 250 + "-0", None),
+        ("a-٣", None),
+    ],
+)
+def test_directories_are_split_at_the_last_dash(
+    name: str, expected: tuple[str, int] | None
+) -> None:
     assert file_names.parse_partition_name(name) == expected
 
 
 def test_a_scan_tells_kafkas_forms_apart(tmp_path: Path) -> None:
     unique = "0123456789abcdef0123456789abcdef"
-    for name in ("a-0", "a-10", "b.c-3", f"a-1.{unique}-delete", f"a-1.{unique}-future", f"a-1.{unique}-stray", "lost+found",
-                 "a-007", "__cluster_metadata-0", "remote-log-index-cache", "__consumer_offsets-49"):  # fmt: skip
+    for name in (
+        "a-0",
+        "a-10",
+        "b.c-3",
+        f"a-1.{unique}-delete",
+        f"a-1.{unique}-future",
+        f"a-1.{unique}-stray",
+        "lost+found",
+        "a-007",
+        "__cluster_metadata-0",
+        "remote-log-index-cache",
+        "__consumer_offsets-49",
+    ):
         (tmp_path / name).mkdir()
     (tmp_path / "a-5").write_text("a file, not a partition")
     found = scan_directories(tmp_path)
     live = {name: sorted(numbers) for name, numbers in found.live.items()}
     assert live == {"a": [0, 10], "b.c": [3], "__consumer_offsets": [49]}
-    forms = [[path.name for path in each] for each in (found.deleted, found.future, found.stray, found.unknown)]
-    assert forms == [[f"a-1.{unique}-delete"], [f"a-1.{unique}-future"], [f"a-1.{unique}-stray"], ["a-007", "lost+found"]]
+    forms = [
+        [path.name for path in each]
+        for each in (found.deleted, found.future, found.stray, found.unknown)
+    ]
+    assert forms == [
+        [f"a-1.{unique}-delete"],
+        [f"a-1.{unique}-future"],
+        [f"a-1.{unique}-stray"],
+        ["a-007", "lost+found"],
+    ]
 
 
 def test_a_scan_of_nothing_is_a_typed_error(tmp_path: Path) -> None:
@@ -107,7 +150,7 @@ def test_partitions_whose_directory_could_not_be_named() -> None:
         topic_directories.check_lengths("t" * 249, 100_001)
 
 
-# ---- creation and deletion, interrupted -------------------------------------------------------------
+# ---- creation and deletion, interrupted ----------------------------------------------------------
 
 
 def test_a_new_topic_has_what_a_broker_needs(tmp_path: Path) -> None:
@@ -120,8 +163,12 @@ def test_a_new_topic_has_what_a_broker_needs(tmp_path: Path) -> None:
     assert registry(tmp_path).live("events") == topic._replace(state="live")
 
 
-def interrupted(act: Callable[[Path], object], prepare: Callable[[Path], object], root: Path) -> Iterator[Path]:
-    """A directory for every step of `act` at which the process can die, in the state that this leaves."""
+def interrupted(
+    act: Callable[[Path], object], prepare: Callable[[Path], object], root: Path
+) -> Iterator[Path]:
+    """A directory for every step of `act` at which the process can die, in the state that this
+    leaves.
+    """
     for step in range(100):
         path = root / str(step)
         path.mkdir()
@@ -152,8 +199,9 @@ def test_a_creation_killed_at_any_step_is_finished_by_the_next(tmp_path: Path) -
 
 
 def test_a_deletion_killed_at_any_step_is_finished_by_the_next(tmp_path: Path) -> None:
-    """DIR-1: persisted in the topic's file first, then every partition retired and renamed. The next process completes a
-    partial deletion, and until then no process can use it."""
+    """DIR-1: persisted in the topic's file first, then every partition retired and renamed. The
+    next process completes a partial deletion, and until then no process can use it.
+    """
     retired: set[tuple[Path, int]] = set()
 
     def prepare(path: Path) -> None:
@@ -174,20 +222,29 @@ def test_a_deletion_killed_at_any_step_is_finished_by_the_next(tmp_path: Path) -
     for path in interrupted(delete, prepare, tmp_path):
         found = registry(path)
         if "events" in found.names():
-            assert directories(path) == ["events-0", "events-1", "events-2", "kept-0"], "a topic half deleted can be used"
+            assert directories(path) == ["events-0", "events-1", "events-2", "kept-0"], (
+                "a topic half deleted can be used"
+            )
             continue
         for topic in found.unfinished():
             finish(path, topic)
         assert registry(path).all() == [found.live("kept")]
-        assert directories(path) == ["events-0.ID-delete", "events-1.ID-delete", "events-2.ID-delete", "kept-0"]
+        assert directories(path) == [
+            "events-0.ID-delete",
+            "events-1.ID-delete",
+            "events-2.ID-delete",
+            "kept-0",
+        ]
         assert retired >= {(path, 0), (path, 1), (path, 2)}
         for name in (file_names.RECOVERY_POINTS, file_names.LOG_STARTS):
             assert checkpoints.read_offsets(path / name) == {("kept", 0): 6}
 
 
 def test_a_partition_is_retired_before_its_directory_is_renamed(tmp_path: Path) -> None:
-    """DIR-1: an appender that holds the old directory's descriptors must find DELETED under its lock. If the name
-    changed first, it would acknowledge into a directory that is purged in a minute."""
+    """DIR-1: an appender that holds the old directory's descriptors must find DELETED under its
+    lock. If the name changed first, it would acknowledge into a directory that is purged in a
+    minute.
+    """
     topic = created(tmp_path)
     found = registry(tmp_path)
     found.put(topic._replace(state="deleting"))
@@ -201,14 +258,19 @@ def test_a_partition_is_retired_before_its_directory_is_renamed(tmp_path: Path) 
 
 
 def test_a_deletion_does_not_touch_a_new_topic_of_the_same_name(tmp_path: Path) -> None:
-    """DIR-1: the id identifies the directory; a broker may have created the name again during the deletion."""
+    """DIR-1: the id identifies the directory; a broker may have created the name again during the
+    deletion.
+    """
     topic = created(tmp_path, partitions=1)
     found = registry(tmp_path)
     found.put(topic._replace(state="deleting"))
     identity.write_topic_id(tmp_path / "events-0", identity.new_id())
     finish_deletion(tmp_path, found, topic, left_alone)
     assert directories(tmp_path) == ["events-0"]
-    assert registry_changes({}, scan_directories(tmp_path), foreign=False).topics[0].topic_id != topic.topic_id
+    assert (
+        registry_changes({}, scan_directories(tmp_path), foreign=False).topics[0].topic_id
+        != topic.topic_id
+    )
 
 
 def test_creation_refuses_a_directory_of_another_topic(tmp_path: Path) -> None:
@@ -237,12 +299,15 @@ def test_permissions_are_those_asked_for(tmp_path: Path) -> None:
         finish_creation(tmp_path, found, topic, 0o666)
     finally:
         os.umask(mask)
-    modes = [oct(path.stat().st_mode & 0o777) for path in (tmp_path / "events-0", tmp_path / "events-0" / "partition.metadata")]
+    modes = [
+        oct(path.stat().st_mode & 0o777)
+        for path in (tmp_path / "events-0", tmp_path / "events-0" / "partition.metadata")
+    ]
     assert modes == ["0o750", "0o640"]
     assert oct(found.path.stat().st_mode & 0o777) == "0o640"
 
 
-# ---- purging ----------------------------------------------------------------------------------------
+# ---- purging -------------------------------------------------------------------------------------
 
 
 def test_retired_directories_wait_for_their_readers_and_go(tmp_path: Path) -> None:
@@ -257,22 +322,28 @@ def test_retired_directories_wait_for_their_readers_and_go(tmp_path: Path) -> No
     assert directories(tmp_path) == []
 
 
-def test_without_a_delay_a_retired_directory_goes_in_the_millisecond_of_its_renaming(tmp_path: Path) -> None:
+def test_without_a_delay_a_retired_directory_goes_in_the_millisecond_of_its_renaming(
+    tmp_path: Path,
+) -> None:
     (tmp_path / f"events-0.{'a' * 32}-delete").mkdir()
     changed_ns = (tmp_path / f"events-0.{'a' * 32}-delete").stat().st_ctime_ns
     assert len(topic_directories.purge_retired(tmp_path, changed_ns // 1_000_000, 0)) == 1
 
 
-def test_a_directory_that_cannot_be_removed_is_kept_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_directory_that_cannot_be_removed_is_kept_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for unique in ("a" * 32, "b" * 32):
         (tmp_path / f"events-0.{unique}-delete").mkdir()
     (tmp_path / f"events-0.{'a' * 32}-delete" / "another directory").mkdir()
     far = 10**14
-    assert [path.name for path in topic_directories.purge_retired(tmp_path, far, 0)] == [f"events-0.{'b' * 32}-delete"]
+    assert [path.name for path in topic_directories.purge_retired(tmp_path, far, 0)] == [
+        f"events-0.{'b' * 32}-delete"
+    ]
     assert "another directory" in caplog.text
 
 
-# ---- adoption ---------------------------------------------------------------------------------------
+# ---- adoption ------------------------------------------------------------------------------------
 
 
 def test_a_brokers_topics_are_adopted(golden_copy: Callable[[str], Path]) -> None:
@@ -285,7 +356,9 @@ def test_a_brokers_topics_are_adopted(golden_copy: Callable[[str], Path]) -> Non
     assert {topic.state for topic in topics.values()} == {"live"}
     found = registry(path)
     found.change(adoption.topics, adoption.removed)
-    assert not registry_changes({topic.name: topic for topic in found.all()}, scan_directories(path), foreign=True)
+    assert not registry_changes(
+        {topic.name: topic for topic in found.all()}, scan_directories(path), foreign=True
+    )
 
 
 def test_one_brokers_share_of_a_topic_is_adopted_as_such(tmp_path: Path) -> None:
@@ -298,21 +371,31 @@ def test_one_brokers_share_of_a_topic_is_adopted_as_such(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("foreign", [False, True])
 def test_a_partition_that_came_to_one_brokers_share_is_seen(tmp_path: Path, foreign: bool) -> None:
-    """By a reassignment in the cluster, or because its directory was copied here: below the largest number that was here."""
+    """By a reassignment in the cluster, or because its directory was copied here: below the largest
+    number that was here.
+    """
     topic = Topic("events", identity.new_id(), 6, only=(0, 5))
     for number in (0, 3, 5):
         (tmp_path / f"events-{number}").mkdir()
         identity.write_topic_id(tmp_path / f"events-{number}", topic.topic_id)
-    (seen,) = registry_changes({"events": topic}, scan_directories(tmp_path), foreign=foreign).topics
+    (seen,) = registry_changes(
+        {"events": topic}, scan_directories(tmp_path), foreign=foreign
+    ).topics
     assert (seen.partitions, seen.only, seen.here) == (6, (0, 3, 5), [0, 3, 5])
     assert not registry_changes({"events": seen}, scan_directories(tmp_path), foreign=foreign)
     growing = topic._replace(partitions=3, only=(0,), growing=6)
-    (seen,) = registry_changes({"events": growing._replace(only=(1,))}, scan_directories(tmp_path), foreign=foreign).topics
-    assert (seen.partitions, seen.growing, seen.only) == (3, 6, (0, 1)), "partitions under creation are not there yet"
+    (seen,) = registry_changes(
+        {"events": growing._replace(only=(1,))}, scan_directories(tmp_path), foreign=foreign
+    ).topics
+    assert (seen.partitions, seen.growing, seen.only) == (3, 6, (0, 1)), (
+        "partitions under creation are not there yet"
+    )
     for number in (1, 2, 4):
         (tmp_path / f"events-{number}").mkdir()
         identity.write_topic_id(tmp_path / f"events-{number}", topic.topic_id)
-    (whole,) = registry_changes({"events": topic}, scan_directories(tmp_path), foreign=foreign).topics
+    (whole,) = registry_changes(
+        {"events": topic}, scan_directories(tmp_path), foreign=foreign
+    ).topics
     assert (whole.partitions, whole.only) == (6, ())
 
 
@@ -324,7 +407,9 @@ def test_directories_without_an_id_get_one(tmp_path: Path) -> None:
     found.put(topic)
     finish_creation(tmp_path, found, topic)
     assert identity.read_topic_id(tmp_path / "old-0") == topic.topic_id
-    assert not registry_changes({"old": found.live("old")}, scan_directories(tmp_path), foreign=True)
+    assert not registry_changes(
+        {"old": found.live("old")}, scan_directories(tmp_path), foreign=True
+    )
 
 
 def test_settings_stay_when_a_broker_added_partitions_and_go_with_the_topic(tmp_path: Path) -> None:
@@ -342,7 +427,9 @@ def test_settings_stay_when_a_broker_added_partitions_and_go_with_the_topic(tmp_
 
 def test_a_topic_without_directories_is_gone_only_if_somebody_else_was_here(tmp_path: Path) -> None:
     topic = Topic("events", identity.new_id(), 1)
-    assert registry_changes({"events": topic}, scan_directories(tmp_path), foreign=True).removed == ("events",)
+    assert registry_changes(
+        {"events": topic}, scan_directories(tmp_path), foreign=True
+    ).removed == ("events",)
     assert not registry_changes({"events": topic}, scan_directories(tmp_path), foreign=False)
 
 
@@ -360,7 +447,9 @@ def test_a_lost_registry_is_rebuilt_from_the_directories(tmp_path: Path) -> None
     assert registry_changes({}, scan_directories(tmp_path), foreign=False).topics == (topic,)
 
 
-def test_a_partition_that_is_deleted_during_a_scan_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_that_is_deleted_during_a_scan_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that deletes a topic renames its directories without the housekeeper's lock."""
     listing = files.listing
     for name in ("events-0", f"events-1.{'a' * 32}-delete"):
@@ -373,4 +462,6 @@ def test_a_partition_that_is_deleted_during_a_scan_is_no_error(tmp_path: Path, m
 
     monkeypatch.setattr(files, "listing", late)
     far_ms = 1 << 50
-    assert [path.name for path in topic_directories.purge_retired(tmp_path, far_ms, 0)] == [f"events-1.{'a' * 32}-delete"]
+    assert [path.name for path in topic_directories.purge_retired(tmp_path, far_ms, 0)] == [
+        f"events-1.{'a' * 32}-delete"
+    ]

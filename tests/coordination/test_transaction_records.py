@@ -1,4 +1,6 @@
-"""Keys and values of `__transaction_state`: Kafka's bytes, a broker's records, the library's additions, and damage."""
+"""Keys and values of `__transaction_state`: Kafka's bytes, a broker's records, the library's
+additions, and damage.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,28 @@ from embedlog.transaction import Beginning, Outcome, Status, Transaction
 from tests.kafka import CLEAN, GOLDEN
 
 TIME_MS = 1_700_000_000_000
-ONGOING = Transaction(4000, 2, 60_000, Status.ONGOING, frozenset({("t", 0), ("t", 1)}), TIME_MS, TIME_MS, client_version=0)
-V0 = "0000 0000000000000fa0 0002 0000ea60 01 00000001 0001 74 00000002 00000000 00000001 0000018bcfe56800 0000018bcfe56800"
-V1 = "0001 0000000000000fa0 0002 0000ea60 01 02 02 74 03 00000000 00000001 00 0000018bcfe56800 0000018bcfe56800 00"
-EMPTY = "0001 0000000000000fa0 0002 0000ea60 00 00 0000018bcfe56800 ffffffffffffffff 02 00 08 0000000000000f9f 02 02 0002"
+ONGOING = Transaction(
+    4000,
+    2,
+    60_000,
+    Status.ONGOING,
+    frozenset({("t", 0), ("t", 1)}),
+    TIME_MS,
+    TIME_MS,
+    client_version=0,
+)
+V0 = (
+    "0000 0000000000000fa0 0002 0000ea60 01 00000001 0001 74 00000002 00000000 00000001 "
+    "0000018bcfe56800 0000018bcfe56800"
+)
+V1 = (
+    "0001 0000000000000fa0 0002 0000ea60 01 02 02 74 03 00000000 00000001 00 0000018bcfe56800 "
+    "0000018bcfe56800 00"
+)
+EMPTY = (
+    "0001 0000000000000fa0 0002 0000ea60 00 00 0000018bcfe56800 ffffffffffffffff 02 00 08 "
+    "0000000000000f9f 02 02 0002"
+)
 OURS = ONGOING._replace(
     client_version=2,
     owner=ProcessSlot(3, 2**64 - 1),
@@ -41,7 +61,9 @@ def test_keys_are_kafkas() -> None:
     assert encode_key("tx") == bytes.fromhex("0000 0002 7478")
     assert decode_key(bytes.fromhex("0000 0002 7478")) == "tx"
     assert decode_key(encode_key("żółć")) == "żółć"
-    assert decode_key(bytes.fromhex("0001 0002 7478")) is None, "a kind of key of a newer Kafka only"
+    assert decode_key(bytes.fromhex("0001 0002 7478")) is None, (
+        "a kind of key of a newer Kafka only"
+    )
     for broken in ("00", "0000 0003 7478", "0000 0001 7478"):
         with pytest.raises(CorruptRecordError):
             decode_key(bytes.fromhex(broken))
@@ -58,11 +80,15 @@ def test_values_are_kafkas_byte_for_byte() -> None:
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_what_a_broker_wrote_is_understood(golden: Path, name: str) -> None:
-    """Every record reads, and is written again as the same one, but for the order of topics; the last ones fit the scenario."""
-    view, count = Entries(), 0
+    """Every record reads, and is written again as the same one, but for the order of topics; the
+    last ones fit the scenario.
+    """
+    view = Entries()
+    count = 0
     with embedlog.open(golden / name / "log", read_only=True) as log:
         partition = log._engine.partition("__transaction_state", 0)
-        at, end = partition.bounds().log_start, partition.bounds().log_end
+        at = partition.bounds().log_start
+        end = partition.bounds().log_end
         while at < end:
             found = partition.fetch(at)
             at = found.next_offset
@@ -70,12 +96,14 @@ def test_what_a_broker_wrote_is_understood(golden: Path, name: str) -> None:
             assert rows.keys is not None
             assert rows.values is not None
             for row in range(rows.count):
-                key, value = rows.keys[row], rows.values[row]
+                key = rows.keys[row]
+                value = rows.values[row]
                 assert key is not None
                 assert value is not None
                 view.apply(key, value)
                 assert encode_key(decode_key(key) or "") == key
-                assert len(encode(decode(value))) == len(value) or value[:2] == bytes(2)  # Kafka 3 writes version 0, we write 1
+                # Kafka 3 writes version 0, we write 1
+                assert len(encode(decode(value))) == len(value) or value[:2] == bytes(2)
                 assert decode(encode(decode(value))) == decode(value)
                 count += 1
     assert count >= 2
@@ -84,7 +112,8 @@ def test_what_a_broker_wrote_is_understood(golden: Path, name: str) -> None:
         assert states["offsets-commit"].status is Status.COMPLETE_COMMIT  # type: ignore[union-attr]
         assert states["offsets-abort"].status is Status.COMPLETE_ABORT  # type: ignore[union-attr]
     left_open = "transaction-left-open-writer-0" if name in CLEAN else "transactions-writer-0"
-    assert view.unsettled() == ([] if name == "clean" else [left_open])  # the coordinator had ended it there
+    # the coordinator had ended it there
+    assert view.unsettled() == ([] if name == "clean" else [left_open])
     for each, state in states.items():
         assert state is not None
         assert view.name_of(state.producer_id) == each
@@ -92,7 +121,9 @@ def test_what_a_broker_wrote_is_understood(golden: Path, name: str) -> None:
 
 def test_our_own_fields_lie_behind_kafkas_and_come_back() -> None:
     assert decode(encode(OURS)) == OURS
-    assert encode(OURS).startswith(encode(OURS._replace(owner=None, began=None, outcome=None, client_version=0))[:-1])
+    assert encode(OURS).startswith(
+        encode(OURS._replace(owner=None, began=None, outcome=None, client_version=0))[:-1]
+    )
 
 
 def test_fields_of_a_newer_version_are_kept() -> None:
@@ -141,11 +172,15 @@ def test_any_state_comes_back(rng: random.Random) -> None:
 
 
 def a_slot(rng: random.Random) -> ProcessSlot:
-    return ProcessSlot(rng.randrange(2**16), rng.randrange(2**64), rng.choice([None, rng.randrange(2**31)]))
+    return ProcessSlot(
+        rng.randrange(2**16), rng.randrange(2**64), rng.choice([None, rng.randrange(2**31)])
+    )
 
 
 def random_state(rng: random.Random) -> Transaction:
-    status = rng.choice([each for each in Status if each not in (Status.DEAD, Status.PREPARE_EPOCH_FENCE)])
+    status = rng.choice(
+        [each for each in Status if each not in (Status.DEAD, Status.PREPARE_EPOCH_FENCE)]
+    )
     maybe: Callable[[object], object] = lambda value: value if rng.random() < 0.5 else None  # noqa: E731
     names = [f"topic-{'x' * rng.randrange(200)}{n}" for n in range(rng.randrange(4))]
     partitions = {(name, rng.randrange(1000)) for name in names for _ in range(rng.randint(1, 200))}
@@ -179,12 +214,24 @@ def test_the_directory_of_the_owner_is_a_field_of_its_own() -> None:
 def test_the_view_forgets_what_a_tombstone_ends() -> None:
     view = Entries()
     view.apply(encode_key("a"), encode(ONGOING))
-    view.apply(encode_key("b"), encode(ONGOING._replace(producer_id=9, status=Status.COMPLETE_COMMIT, partitions=frozenset())))
+    view.apply(
+        encode_key("b"),
+        encode(
+            ONGOING._replace(producer_id=9, status=Status.COMPLETE_COMMIT, partitions=frozenset())
+        ),
+    )
     assert (view.name_of(4000), view.name_of(9), view.unsettled()) == ("a", "b", ["a"])
-    view.apply(encode_key("a"), encode(ONGOING._replace(producer_id=4001, status=Status.PREPARE_ABORT)))
+    view.apply(
+        encode_key("a"), encode(ONGOING._replace(producer_id=4001, status=Status.PREPARE_ABORT))
+    )
     assert (view.name_of(4000), view.name_of(4001), view.unsettled()) == (None, "a", ["a"])
     view.apply(encode_key("a"), None)
-    assert (view.get("a"), view.name_of(4001), view.unsettled(), view.names()) == (None, None, [], ["b"])
+    assert (view.get("a"), view.name_of(4001), view.unsettled(), view.names()) == (
+        None,
+        None,
+        [],
+        ["b"],
+    )
     view.apply(encode_key("c"), b"\0")
     with pytest.raises(CorruptRecordError):
         view.get("c")

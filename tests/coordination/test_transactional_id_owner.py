@@ -1,4 +1,6 @@
-"""An owner that begins in several partitions at once: one record, one lock, and no owner that waits for another."""
+"""An owner that begins in several partitions at once: one record, one lock, and no owner that waits
+for another.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,17 @@ def log(tmp_path: Path) -> Iterator[embedlog.Log]:
 
 def test_several_partitions_are_begun_under_one_lock_and_by_one_record(log: embedlog.Log) -> None:
     writer = begun(log)
-    state = log._engine.transactions.topic.partition(log._engine.transactions.topic.partition_of("id"))
+    state = log._engine.transactions.topic.partition(
+        log._engine.transactions.topic.partition_of("id")
+    )
     before = state.bounds().log_end
     gone_in = writer.begin_in(0, 1, 2)
     assert sorted(everything(log)) == [b"x0", b"x1", b"x2"]
     for number, (run, progress) in gone_in.items():
         partition = log._engine.partition(TOPIC, number)
-        assert writer.owner.append(partition, run, progress=progress)[:2] == (0, 0), "written before: their offset"
+        assert writer.owner.append(partition, run, progress=progress)[:2] == (0, 0), (
+            "written before: their offset"
+        )
         assert partition.bounds().log_end == 1
     run, progress = writer.begin_in(1)[1]
     assert progress.start == 0, "earlier work continues by itself"
@@ -70,7 +76,8 @@ def test_of_a_fenced_owner_nothing_is_begun(log: embedlog.Log, other: embedlog.L
 def test_a_signal_handler_may_close_the_owner_anywhere_in_init(log: embedlog.Log) -> None:
     transactions = log._engine.transactions
     held = set(transactions.liveness._held)
-    nth, refused = 0, 0
+    nth = 0
+    refused = 0
     interrupt = None
     while interrupt is None or interrupt.struck is not None:
         nth += 1

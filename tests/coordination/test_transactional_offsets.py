@@ -1,4 +1,6 @@
-"""A group's offsets within a transaction: pending until its marker, fenced by producer and by group, waited for, helped out."""
+"""A group's offsets within a transaction: pending until its marker, fenced by producer and by
+group, waited for, helped out.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,11 @@ from tests.faults.harness.processes import Nursery
 from tests.support.mutants import mutated
 from tests.support.transactional_producers import QUIET, TOPIC, Writer, begun, committed, soon
 
-ONE, TWO = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
+ONE = TopicPartition(TOPIC, 0)
+TWO = TopicPartition(TOPIC, 1)
 NO_MEMBER = GroupMetadata("g")
-FIVE, SEVEN = OffsetAndMetadata(5), OffsetAndMetadata(7)
+FIVE = OffsetAndMetadata(5)
+SEVEN = OffsetAndMetadata(7)
 
 
 @pytest.fixture
@@ -40,14 +44,18 @@ def log(path: Path) -> Iterator[embedlog.Log]:
         yield opened
 
 
-def stable(log: embedlog.Log, timeout_s: float = 20) -> dict[TopicPartition, OffsetAndMetadata | None]:
+def stable(
+    log: embedlog.Log, timeout_s: float = 20
+) -> dict[TopicPartition, OffsetAndMetadata | None]:
     return log._engine.groups.committed("g", None, files.deadline_after(timeout_s))
 
 
 def with_member(groups: Groups, generation: int = 4, state: State = State.STABLE) -> GroupMetadata:
     """A group of one, as its records would have it."""
     member = Member("m", None, "c", "/h", 60_000, 45_000, (("range", b""),))
-    groups.decide("g", lambda old: Group("consumer", generation, "range", "m", state, 1, {"m": member}))
+    groups.decide(
+        "g", lambda old: Group("consumer", generation, "range", "m", state, 1, {"m": member})
+    )
     return GroupMetadata("g", generation, "m")
 
 
@@ -55,7 +63,9 @@ def with_member(groups: Groups, generation: int = 4, state: State = State.STABLE
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_offsets_count_from_the_marker_on(log: embedlog.Log, other: embedlog.Log, commit: bool) -> None:
+def test_offsets_count_from_the_marker_on(
+    log: embedlog.Log, other: embedlog.Log, commit: bool
+) -> None:
     log._engine.groups.commit("g", {ONE: 1, TWO: 2})
     writer = begun(log)
     writer.write(b"a")
@@ -91,7 +101,9 @@ def test_the_last_of_several_calls_counts(log: embedlog.Log, other: embedlog.Log
     assert stable(other) == {ONE: OffsetAndMetadata(6)}
 
 
-def test_a_plain_commit_behind_it_in_the_log_counts_more(log: embedlog.Log, other: embedlog.Log, path: Path) -> None:
+def test_a_plain_commit_behind_it_in_the_log_counts_more(
+    log: embedlog.Log, other: embedlog.Log, path: Path
+) -> None:
     """Compaction would keep the later record alone: the result must not depend on it."""
     writer = begun(log)
     writer.owner.add_offsets({ONE: 5, TWO: 5}, NO_MEMBER)
@@ -103,7 +115,8 @@ def test_a_plain_commit_behind_it_in_the_log_counts_more(log: embedlog.Log, othe
 
 
 def test_several_groups_and_owners_do_not_meet(log: embedlog.Log, other: embedlog.Log) -> None:
-    one, two = begun(log, "one"), begun(other, "two")
+    one = begun(log, "one")
+    two = begun(other, "two")
     for name in ("g", "h", "i"):
         one.owner.add_offsets({ONE: 5}, GroupMetadata(name))
         two.owner.add_offsets({TWO: 7}, GroupMetadata(name))
@@ -119,19 +132,26 @@ def test_what_is_not_asked_for_is_not_waited_for(log: embedlog.Log) -> None:
     writer.owner.add_offsets({ONE: 5}, NO_MEMBER)
     assert log._engine.groups.committed("g", [TWO], files.deadline_after(0)) == {TWO: SEVEN}
     assert log._engine.groups.committed("h", None, files.deadline_after(0)) == {}
-    with pytest.raises(DeadlineError, match=r"UNSTABLE_OFFSET_COMMIT.*transactional id 'id'.*transaction\.timeout\.ms"):
+    with pytest.raises(
+        DeadlineError,
+        match=r"UNSTABLE_OFFSET_COMMIT.*transactional id 'id'.*transaction\.timeout\.ms",
+    ):
         log._engine.groups.committed("g", [ONE, TWO], files.deadline_after(0.05))
     writer.commit()
 
 
-@pytest.mark.parametrize("ask", [lambda consumer: consumer.committed(ONE), lambda consumer: consumer.position(ONE)],
-                         ids=["committed", "position"])  # fmt: skip
+@pytest.mark.parametrize(
+    "ask",
+    [lambda consumer: consumer.committed(ONE), lambda consumer: consumer.position(ONE)],
+    ids=["committed", "position"],
+)
 def test_who_waits_for_the_marker_can_be_woken(log: embedlog.Log, ask: Any) -> None:
     writer = begun(log)
     writer.owner.add_offsets({ONE: 5}, NO_MEMBER)
     with log.consumer(group_id="g") as consumer:
         consumer.assign([ONE])
-        waits, wait = threading.Event(), log._engine.wait
+        waits = threading.Event()
+        wait = log._engine.wait
         log._engine.wait = lambda *given, **named: (waits.set(), wait(*given, **named))[1]  # type: ignore[method-assign]
         waker = threading.Thread(target=lambda: (waits.wait(20), consumer.wakeup()))
         waker.start()
@@ -142,7 +162,9 @@ def test_who_waits_for_the_marker_can_be_woken(log: embedlog.Log, ask: Any) -> N
         assert ask(consumer) in (5, {ONE: FIVE})
 
 
-def test_who_asks_for_stable_offsets_waits_for_the_marker(log: embedlog.Log, other: embedlog.Log) -> None:
+def test_who_asks_for_stable_offsets_waits_for_the_marker(
+    log: embedlog.Log, other: embedlog.Log
+) -> None:
     writer = begun(log)
     writer.owner.add_offsets({ONE: 5}, NO_MEMBER)
     found: list[Any] = []
@@ -177,7 +199,9 @@ def test_a_dead_owner_keeps_nobody_waiting(log: embedlog.Log, other: embedlog.Lo
     assert stable(other) == {ONE: OffsetAndMetadata(1)}
 
 
-def test_an_owner_killed_behind_its_decision_has_committed(log: embedlog.Log, nursery: Nursery, path: Path) -> None:
+def test_an_owner_killed_behind_its_decision_has_committed(
+    log: embedlog.Log, nursery: Nursery, path: Path
+) -> None:
     victim = nursery.spawn()
     victim.call("open", str(path), config=QUIET)
     victim.call("owner", "id")
@@ -220,7 +244,9 @@ def test_a_member_that_lost_its_place_adds_nothing(log: embedlog.Log, other: emb
     assert stable(log) == {ONE: FIVE}
 
 
-def test_without_the_check_a_member_commits_what_it_read_before_the_group_went_on(log: embedlog.Log, other: embedlog.Log) -> None:
+def test_without_the_check_a_member_commits_what_it_read_before_the_group_went_on(
+    log: embedlog.Log, other: embedlog.Log
+) -> None:
     """It is a member still, but of a generation in which the partition may be another's."""
     member = with_member(other._engine.groups)
     writer = begun(log)
@@ -232,8 +258,12 @@ def test_without_the_check_a_member_commits_what_it_read_before_the_group_went_o
     assert stable(log) == {ONE: FIVE}
 
 
-@pytest.mark.parametrize("state", [State.PREPARING_REBALANCE, State.COMPLETING_REBALANCE, State.STABLE])
-def test_a_member_commits_within_a_transaction_in_every_phase(log: embedlog.Log, state: State) -> None:
+@pytest.mark.parametrize(
+    "state", [State.PREPARING_REBALANCE, State.COMPLETING_REBALANCE, State.STABLE]
+)
+def test_a_member_commits_within_a_transaction_in_every_phase(
+    log: embedlog.Log, state: State
+) -> None:
     member = with_member(log._engine.groups, state=state)
     writer = begun(log)
     writer.owner.add_offsets({ONE: 5}, member)
@@ -252,7 +282,9 @@ def test_offsets_without_member_data_are_taken_unchecked(log: embedlog.Log) -> N
 # ---- with their topic, with a power loss ---------------------------------------------------------
 
 
-def test_a_deleted_topic_takes_pending_offsets_along(log: embedlog.Log, other: embedlog.Log) -> None:
+def test_a_deleted_topic_takes_pending_offsets_along(
+    log: embedlog.Log, other: embedlog.Log
+) -> None:
     log.create_topic("kept")
     writer = begun(log)
     writer.owner.add_offsets({ONE: 5, TopicPartition("kept", 0): 6}, NO_MEMBER)
@@ -267,7 +299,9 @@ def test_a_deleted_topic_takes_pending_offsets_along(log: embedlog.Log, other: e
 
 
 @pytest.mark.parametrize("mutant", [False, True], ids=["", "offsets_unsynced"])
-def test_txn_7_offsets_are_on_disk_before_the_decision_where_the_records_are(log: embedlog.Log, mutant: bool) -> None:
+def test_txn_7_offsets_are_on_disk_before_the_decision_where_the_records_are(
+    log: embedlog.Log, mutant: bool
+) -> None:
     log.create_topic("safe", config={"flush.messages": 1})
     writer = begun(log)
     writer.write(b"a", topic="safe")
@@ -291,7 +325,9 @@ def test_the_records_are_what_a_broker_would_have_written(log: embedlog.Log) -> 
 
 
 def test_writers_of_one_group_at_once(log: embedlog.Log, other: embedlog.Log) -> None:
-    """Producers of two processes and plain commits meet in one partition; each place has one writer, whose last word counts."""
+    """Producers of two processes and plain commits meet in one partition; each place has one
+    writer, whose last word counts.
+    """
     errors: list[BaseException] = []
 
     def work(number: int) -> None:
@@ -314,12 +350,21 @@ def test_writers_of_one_group_at_once(log: embedlog.Log, other: embedlog.Log) ->
     for thread in threads:
         thread.join(60)
     assert not errors
-    assert stable(log) == stable(other) == {TopicPartition(TOPIC, number): OffsetAndMetadata(14) for number in range(3)}
+    assert (
+        stable(log)
+        == stable(other)
+        == {TopicPartition(TOPIC, number): OffsetAndMetadata(14) for number in range(3)}
+    )
 
 
-def test_a_partition_that_somebody_holds_does_not_keep_other_ids_waiting(log: embedlog.Log, other: embedlog.Log) -> None:
-    """A process that waits for the group's partition releases the lock of `__transaction_state` meanwhile."""
-    writer, own = begun(log, "one"), other._engine.groups
+def test_a_partition_that_somebody_holds_does_not_keep_other_ids_waiting(
+    log: embedlog.Log, other: embedlog.Log
+) -> None:
+    """A process that waits for the group's partition releases the lock of `__transaction_state`
+    meanwhile.
+    """
+    writer = begun(log, "one")
+    own = other._engine.groups
     partition = own.topic.partition(own.topic.partition_of("g"))
     thread = threading.Thread(target=writer.owner.add_offsets, args=({ONE: 5}, NO_MEMBER))
     with partition.exclusive(soon()):

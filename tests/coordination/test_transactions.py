@@ -1,4 +1,6 @@
-"""Transactions over several partitions, without a coordinator: visibility, fencing, and completion by other processes."""
+"""Transactions over several partitions, without a coordinator: visibility, fencing, and completion
+by other processes.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def log(path: Path) -> Iterator[embedlog.Log]:
 # ---- visibility ----------------------------------------------------------------------------------
 
 
-def test_records_of_all_partitions_are_seen_together_or_never(log: embedlog.Log, other: embedlog.Log) -> None:
+def test_records_of_all_partitions_are_seen_together_or_never(
+    log: embedlog.Log, other: embedlog.Log
+) -> None:
     writer = begun(log)
     for partition in range(3):
         writer.write(b"a%d" % partition, partition=partition)
@@ -62,16 +66,27 @@ def test_records_of_all_partitions_are_seen_together_or_never(log: embedlog.Log,
     writer.abort()
     assert committed(other) == [b"a0", b"b0", b"a1", b"b1", b"a2", b"b2"]
     assert len(everything(other)) == 7
-    assert [last_stable(other, number)[0] for number in range(3)] == [3, 5, 3], "markers take an offset each"
+    assert [last_stable(other, number)[0] for number in range(3)] == [3, 5, 3], (
+        "markers take an offset each"
+    )
 
 
 def test_an_end_without_records_asks_nobody(log: embedlog.Log) -> None:
     writer = begun(log)
-    before = log._engine.transactions.topic.partition(log._engine.transactions.topic.partition_of("id")).bounds().log_end
+    before = (
+        log._engine.transactions.topic.partition(log._engine.transactions.topic.partition_of("id"))
+        .bounds()
+        .log_end
+    )
     for end in (writer.commit, writer.abort):
         end()
     assert writer.owner.stamp.epoch == 0
-    assert log._engine.transactions.topic.partition(log._engine.transactions.topic.partition_of("id")).bounds().log_end == before
+    assert (
+        log._engine.transactions.topic.partition(log._engine.transactions.topic.partition_of("id"))
+        .bounds()
+        .log_end
+        == before
+    )
 
 
 def test_every_transaction_has_an_epoch_of_its_own(log: embedlog.Log) -> None:
@@ -83,8 +98,11 @@ def test_every_transaction_has_an_epoch_of_its_own(log: embedlog.Log) -> None:
     assert committed(log) == [b"1", b"3"]
 
 
-def test_open_transactions_of_several_ids_do_not_meet(log: embedlog.Log, other: embedlog.Log) -> None:
-    one, two = begun(log, "one"), begun(other, "two")
+def test_open_transactions_of_several_ids_do_not_meet(
+    log: embedlog.Log, other: embedlog.Log
+) -> None:
+    one = begun(log, "one")
+    two = begun(other, "two")
     one.write(b"1a")
     two.write(b"2a")
     one.write(b"1b")
@@ -94,7 +112,9 @@ def test_open_transactions_of_several_ids_do_not_meet(log: embedlog.Log, other: 
     assert committed(log) == [b"2a"]
 
 
-def test_many_owners_at_once_leave_only_whole_transactions(log: embedlog.Log, other: embedlog.Log, seed: int) -> None:
+def test_many_owners_at_once_leave_only_whole_transactions(
+    log: embedlog.Log, other: embedlog.Log, seed: int
+) -> None:
     errors: list[BaseException] = []
 
     def work(number: int) -> None:
@@ -113,7 +133,9 @@ def test_many_owners_at_once_leave_only_whole_transactions(log: embedlog.Log, ot
     for thread in threads:
         thread.join(60)
     assert not errors
-    wanted = {b"%d.%d" % (n, turn) for n in range(4) for turn in range(12) if (seed >> turn + n) % 3}
+    wanted = {
+        b"%d.%d" % (n, turn) for n in range(4) for turn in range(12) if (seed >> turn + n) % 3
+    }
     found = committed(log)
     assert set(found) == wanted
     assert all(found.count(value) == 3 for value in wanted)
@@ -124,7 +146,9 @@ def test_many_owners_at_once_leave_only_whole_transactions(log: embedlog.Log, ot
 
 
 @pytest.mark.parametrize("verb", ["first", "later", "commit", "abort", "init"])
-def test_a_zombie_is_fenced_whatever_it_tries(log: embedlog.Log, other: embedlog.Log, verb: str) -> None:
+def test_a_zombie_is_fenced_whatever_it_tries(
+    log: embedlog.Log, other: embedlog.Log, verb: str
+) -> None:
     zombie = begun(log)
     zombie.write(b"of the zombie")
     heir = Writer(other)
@@ -164,7 +188,9 @@ def test_a_closed_owner_decides_nothing(log: embedlog.Log) -> None:
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
 def test_a_timeout_out_of_range_is_named(log: embedlog.Log, timeout_ms: int) -> None:
-    with pytest.raises(ConfigError, match=r"transaction\.timeout\.ms.*900000.*transaction\.max\.timeout\.ms"):
+    with pytest.raises(
+        ConfigError, match=r"transaction\.timeout\.ms.*900000.*transaction\.max\.timeout\.ms"
+    ):
         log._engine.transactions.owner("id", timeout_ms)
 
 
@@ -197,7 +223,9 @@ def test_a_dead_owners_transaction_is_aborted_by_who_waits(log: embedlog.Log, pa
     assert begun(log).owner.stamp.epoch == 2
 
 
-def test_an_owner_that_takes_too_long_is_aborted_and_fenced(log: embedlog.Log, other: embedlog.Log) -> None:
+def test_an_owner_that_takes_too_long_is_aborted_and_fenced(
+    log: embedlog.Log, other: embedlog.Log
+) -> None:
     slow = begun(log, timeout_ms=1)
     slow.write(b"too slow")
     state = slow.state()
@@ -206,18 +234,29 @@ def test_an_owner_that_takes_too_long_is_aborted_and_fenced(log: embedlog.Log, o
     threading.Event().wait(0.005)
     assert help_out(other)
     assert last_stable(other) == (2, 2)
-    for verb in (slow.commit, slow.abort, lambda: slow.write(b"late"), lambda: slow.write(b"late", partition=2)):
+    for verb in (
+        slow.commit,
+        slow.abort,
+        lambda: slow.write(b"late"),
+        lambda: slow.write(b"late", partition=2),
+    ):
         with pytest.raises(FencedError):
             verb()
-    assert slow.init() == Outcome("abort", slow.owner.stamp.producer_id, 0), "the same producer may begin once more"
+    assert slow.init() == Outcome("abort", slow.owner.stamp.producer_id, 0), (
+        "the same producer may begin once more"
+    )
     slow.write(b"in time")
     slow.commit()
     assert committed(other) == [b"in time"]
 
 
 @pytest.mark.parametrize("commit", [True, False])
-@pytest.mark.parametrize("finisher", ["the owner again", "a reader", "the next owner", "the housekeeper"])
-def test_a_decision_that_was_not_carried_out(log: embedlog.Log, other: embedlog.Log, finisher: str, commit: bool) -> None:
+@pytest.mark.parametrize(
+    "finisher", ["the owner again", "a reader", "the next owner", "the housekeeper"]
+)
+def test_a_decision_that_was_not_carried_out(
+    log: embedlog.Log, other: embedlog.Log, finisher: str, commit: bool
+) -> None:
     writer = begun(log)
     for partition in range(2):
         writer.write(b"x", partition=partition)
@@ -267,7 +306,9 @@ def test_the_owner_waits_for_nobody_behind_a_decision_of_its_own(log: embedlog.L
     assert committed(log) == [b"1", b"2"]
 
 
-def test_a_partition_whose_topic_is_gone_counts_as_done(log: embedlog.Log, other: embedlog.Log) -> None:
+def test_a_partition_whose_topic_is_gone_counts_as_done(
+    log: embedlog.Log, other: embedlog.Log
+) -> None:
     log.create_topic("gone", 1)
     writer = begun(log)
     writer.write(b"kept")
@@ -278,7 +319,10 @@ def test_a_partition_whose_topic_is_gone_counts_as_done(log: embedlog.Log, other
 
 
 def test_the_housekeeper_ends_what_the_dead_left(path: Path) -> None:
-    config = {"log.flush.scheduler.interval.ms": 5, "transaction.abort.timed.out.transaction.cleanup.interval.ms": 5}
+    config = {
+        "log.flush.scheduler.interval.ms": 5,
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": 5,
+    }
     with embedlog.open(path, config=config) as log:
         log.create_topic(TOPIC, 1)
         with embedlog.open(path, config=QUIET) as short:
@@ -303,7 +347,9 @@ def test_who_only_reads_writes_nothing(log: embedlog.Log, path: Path) -> None:
 
 
 @pytest.mark.parametrize("unclean", UNCLEAN)
-def test_a_brokers_open_transaction_is_ended_here(golden_copy: Callable[[str], Path], unclean: str) -> None:
+def test_a_brokers_open_transaction_is_ended_here(
+    golden_copy: Callable[[str], Path], unclean: str
+) -> None:
     """Its producer was a client of the broker that was killed: no other process will decide."""
     with embedlog.open(golden_copy(unclean), config=QUIET) as log:
         opened = log._engine.partition("transactions", 0).open_transactions()
@@ -323,14 +369,18 @@ def test_a_brokers_open_transaction_is_ended_here(golden_copy: Callable[[str], P
 # ---- outcomes ------------------------------------------------------------------------------------
 
 
-def test_init_tells_what_became_of_the_last_transaction_and_of_which(log: embedlog.Log, other: embedlog.Log) -> None:
+def test_init_tells_what_became_of_the_last_transaction_and_of_which(
+    log: embedlog.Log, other: embedlog.Log
+) -> None:
     writer = Writer(log)
     assert writer.init() is None
     producer_id = writer.owner.stamp.producer_id
     writer.write(b"x")
     writer.commit()
     assert Writer(other).init() == Outcome("commit", producer_id, 0)
-    assert Writer(other).init() == Outcome("commit", producer_id, 0), "a beginning that did nothing forgets nothing"
+    assert Writer(other).init() == Outcome("commit", producer_id, 0), (
+        "a beginning that did nothing forgets nothing"
+    )
     third = begun(log)
     third.write(b"y")
     assert Writer(other).init() == Outcome("abort", producer_id, 4)
@@ -338,7 +388,9 @@ def test_init_tells_what_became_of_the_last_transaction_and_of_which(log: embedl
 
 def test_epochs_run_out_and_go_on_under_a_new_producer_id(log: embedlog.Log) -> None:
     old_id = new_producer_id()
-    log._engine.transactions.decide("id", lambda _: Transaction(old_id, EPOCH_LAST - 1, 60_000), soon())
+    log._engine.transactions.decide(
+        "id", lambda _: Transaction(old_id, EPOCH_LAST - 1, 60_000), soon()
+    )
     writer = begun(log)
     assert writer.owner.stamp == Stamp(old_id, EPOCH_LAST, transactional=True)
     writer.write(b"the last of the old one")
@@ -355,7 +407,8 @@ def test_epochs_run_out_and_go_on_under_a_new_producer_id(log: embedlog.Log) -> 
 def test_ids_nobody_used_are_forgotten_those_of_the_living_are_not(path: Path) -> None:
     with embedlog.open(path, config=QUIET | {"transactional.id.expiration.ms": 200_000}) as log:
         log.create_topic(TOPIC, 1)
-        alive, dead = begun(log, "alive"), begun(log, "dead")
+        alive = begun(log, "alive")
+        dead = begun(log, "dead")
         for writer in (alive, dead):
             writer.write(b"x")
             writer.commit()
@@ -381,7 +434,9 @@ def test_one_broken_record_hinders_nobody_else(log: embedlog.Log, other: embedlo
     begun(log, "broken")
     topic = log._engine.transactions.topic
     with topic.deciding(topic.partition_of("broken"), soon()) as decision:
-        decision.append([(encode_key("broken"), b"\0\1 and then nothing that makes sense, under status \1")])
+        decision.append(
+            [(encode_key("broken"), b"\0\1 and then nothing that makes sense, under status \1")]
+        )
     with pytest.raises(CorruptRecordError):
         begun(other, "broken")
     for opened in (log, other):

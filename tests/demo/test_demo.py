@@ -1,4 +1,6 @@
-"""The demo does the main job on small texts, prints its findings, and fails with an error where it must."""
+"""The demo does the main job on small texts, prints its findings, and fails with an error where it
+must.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,22 @@ def demo(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def text(tmp_path: Path, rng: random.Random) -> Path:
-    """A few thousand lines: some empty, some not UTF-8, one very long, no newline after the last."""
-    lines = [b"host-%d line %d %s" % (rng.randrange(50), number, rng.randbytes(5).hex().encode()) for number in range(5000)]
+    """A few thousand lines: some empty, some not UTF-8, one very long, no newline after the
+    last.
+    """
+    lines = [
+        b"host-%d line %d %s" % (rng.randrange(50), number, rng.randbytes(5).hex().encode())
+        for number in range(5000)
+    ]
     lines += [b"", b"   ", b"\xff\xfe not text", b"long " + b"x" * 200_000, b"last"]
     rng.shuffle(lines)
     (tmp_path / "text").write_bytes(b"\n".join(lines))
     return tmp_path / "text"
 
 
-def test_every_line_of_a_file_comes_back(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_line_of_a_file_comes_back(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("pyarrow")
     answer = demo("--json", text, "--keep", tmp_path / "log")
     assert answer.returncode == 0, answer.stderr
@@ -99,10 +108,19 @@ def test_the_check_can_fail(damage: str) -> None:
     else:
         back[3], back[4] = back[4], back[3]
     keys, values = zip(*back, strict=True)
-    table = pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary()), "offset": range(len(back))})
+    table = pa.table(
+        {
+            "key": pa.array(keys, pa.binary()),
+            "value": pa.array(values, pa.binary()),
+            "offset": range(len(back)),
+        }
+    )
     with pytest.raises(DemoError):
         check(table, lines)
-    check(pa.table({"key": [b"key"] * 10, "value": [line for _, line in lines], "offset": range(10)}), lines)
+    check(
+        pa.table({"key": [b"key"] * 10, "value": [line for _, line in lines], "offset": range(10)}),
+        lines,
+    )
 
 
 @pytest.mark.parametrize("damage", ["lacks a record", "has another value"])
@@ -119,13 +137,17 @@ def test_a_directory_that_differs_is_seen(tmp_path: Path, damage: str) -> None:
             with log.producer() as producer:
                 producer.send_batch("lines", values).result(20)
             if name == "whole":
-                table = log.scan("lines", columns=["partition", "offset", "key", "value"]).to_arrow()
+                table = log.scan(
+                    "lines", columns=["partition", "offset", "key", "value"]
+                ).to_arrow()
     compare([str(tmp_path / "whole")], "lines", table)
     with pytest.raises(ReplicaError, match="differs"):
         compare([str(tmp_path / "whole"), str(tmp_path / "differs")], "lines", table)
 
 
-def test_a_directory_that_stays_in_the_isr_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_stays_in_the_isr_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from embedlog.demo import replicas
 
     paths = replicas.directories(str(tmp_path))
@@ -142,7 +164,8 @@ def test_a_line_that_nobody_was_given_is_seen(tmp_path: Path) -> None:
     from embedlog import TopicPartition
     from embedlog.demo.group import Marks
 
-    one, two = TopicPartition("lines", 0), TopicPartition("lines", 1)
+    one = TopicPartition("lines", 0)
+    two = TopicPartition("lines", 1)
     marks, again = (Marks(tmp_path / "marks", {one: 5, two: 3}) for _ in range(2))
     marks.take(one, 0, 5)
     again.take(two, 0, 2)

@@ -16,7 +16,9 @@ HOSTILE = "<script>alert('x')</script>"
 
 
 def test_cells_are_escaped_short_and_printable() -> None:
-    found = tables.shortened(HOSTILE, (HOSTILE,), [(HOSTILE, b"\xff\x00", None, "a\nb\x1b[0m", b"x" * 1000)])
+    found = tables.shortened(
+        HOSTILE, (HOSTILE,), [(HOSTILE, b"\xff\x00", None, "a\nb\x1b[0m", b"x" * 1000)]
+    )
     assert "<script" not in found
     assert found.count("&lt;script&gt;") == 3
     for cell in ("0xff00", "null", r"a\nb\x1b[0m", "x" * (tables.CELL_MAX - 1) + "…"):
@@ -64,7 +66,8 @@ def test_a_scan_has_a_head_and_a_number_of_rows(tmp_path: Path) -> None:
         log.create_topic("t")
         with log.producer(transactional_id="x") as producer:
             producer.init_transactions()
-            for number in range(12):  # each transaction ends with a marker, which has an offset and is no record
+            # each transaction ends with a marker, which has an offset and is no record
+            for number in range(12):
                 with producer.transaction():
                     producer.send("t", b"%d" % number)
         scan = log.scan("t")
@@ -85,8 +88,16 @@ def test_a_record_is_a_dict_and_a_table() -> None:
     made = embedlog.Record("t", 1, 2, 3, 0, None, HOSTILE.encode(), (("name", None),), 7)
     fields = made._asdict()
     assert list(fields) == [
-        "topic", "partition", "offset", "timestamp_ms", "timestamp_type", "key", "value", "headers", "leader_epoch",
-    ]  # fmt: skip
+        "topic",
+        "partition",
+        "offset",
+        "timestamp_ms",
+        "timestamp_type",
+        "key",
+        "value",
+        "headers",
+        "leader_epoch",
+    ]
     assert embedlog.Record(**fields) == made
     assert all(fields[name] == getattr(made, name) for name in fields)
     shown = made._repr_html_()
@@ -113,7 +124,11 @@ def test_records_convert_to_a_frame(tmp_path: Path) -> None:
         frame = pandas.DataFrame(record._asdict() for record in log.scan("t").records())
         assert frame["offset"].tolist() == [0, 1, 2]
         assert frame["value"].tolist() == [b"0", None, b"2"]
-        assert log.scan("t", columns=["offset", "value"]).to_pandas()["offset"].tolist() == [0, 1, 2]
+        assert log.scan("t", columns=["offset", "value"]).to_pandas()["offset"].tolist() == [
+            0,
+            1,
+            2,
+        ]
 
 
 def test_a_long_key_or_value_is_shortened_in_the_repr_of_a_record() -> None:
@@ -134,26 +149,43 @@ def test_descriptions_have_a_short_repr(tmp_path: Path) -> None:
             producer.send("orders", b"x", partition=6)
         topic = log.describe_topic("orders")
         size = topic.partitions[6].size_bytes
-        assert repr(topic) == f"<embedlog.TopicDescription 'orders': 8 partitions, 1 offsets, {size} bytes>"
+        assert (
+            repr(topic)
+            == f"<embedlog.TopicDescription 'orders': 8 partitions, 1 offsets, {size} bytes>"
+        )
         assert repr(log.scan("orders")).startswith("Scan('orders', bounds={0: (0, 0), 1: (0, 0), ")
         assert "4: (0, 0)} (the first 5 of 8), columns=" in repr(log.scan("orders"))
         assert repr(log.replicas()) == "<embedlog.ReplicasDescription: 1 directory, 8 partitions>"
         log.reset_group_offsets("g", ["orders"], to="earliest")
-        assert repr(log.replicas()) == "<embedlog.ReplicasDescription: 1 directory, 8 partitions and 50 of internal topics>"
+        assert (
+            repr(log.replicas())
+            == "<embedlog.ReplicasDescription: 1 directory, 8 partitions and 50 of internal topics>"
+        )
         assert "8 partitions and 50 of internal topics\n" in str(log.replicas())
-        assert repr(log.check()).startswith("<embedlog.CheckReport: 8 partitions and 50 of internal topics, 58 segments, ")
-    group = GroupDescription("g", "Empty", partitions=(GroupPartition("t", 1, OffsetAndMetadata(2), 5),))
+        assert repr(log.check()).startswith(
+            "<embedlog.CheckReport: 8 partitions and 50 of internal topics, 58 segments, "
+        )
+    group = GroupDescription(
+        "g", "Empty", partitions=(GroupPartition("t", 1, OffsetAndMetadata(2), 5),)
+    )
     assert repr(group) == "<embedlog.GroupDescription 'g': Empty, 0 members, 1 partition, lag 3>"
 
 
 @pytest.mark.parametrize(
     ("time_ms", "text"),
     [
-        (-1, "-1"), (0, "1970-01-01 00:00:00.000"), (-2, "1969-12-31 23:59:59.998"),
-        (1_700_000_000_123, "2023-11-14 22:13:20.123"), (2**62, str(2**62)), (-(2**63), str(-(2**63))),
+        (-1, "-1"),
+        (0, "1970-01-01 00:00:00.000"),
+        (-2, "1969-12-31 23:59:59.998"),
+        (1_700_000_000_123, "2023-11-14 22:13:20.123"),
+        (2**62, str(2**62)),
+        (-(2**63), str(-(2**63))),
     ],
-)  # fmt: skip
+)
 def test_a_time_is_a_date_if_there_is_one(time_ms: int, text: str) -> None:
     assert tables.time(time_ms) == text
     shown = embedlog.Record("t", 0, 0, time_ms, 0, None, None)._repr_html_()
-    assert f"<td>timestamp_ms</td><td>{time_ms}{f' ({text} UTC)' if text != str(time_ms) else ''}</td>" in shown
+    assert (
+        f"<td>timestamp_ms</td><td>{time_ms}{f' ({text} UTC)' if text != str(time_ms) else ''}</td>"
+        in shown
+    )

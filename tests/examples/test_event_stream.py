@@ -35,7 +35,9 @@ def log(tmp_path: Path) -> Iterator[embedlog.Log]:
 def port(log: embedlog.Log, tmp_path: Path) -> Iterator[int]:
     with embedlog.open(tmp_path, read_only=True) as readable:
         server = streams.EventServer(("127.0.0.1", 0), readable)
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        serving = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         serving.start()
         yield server.server_port
         server.stop()
@@ -53,7 +55,9 @@ def received(port: int, count: int, event_id: str | None = None, path: str = "/t
     """The first events of a new connection, which is cut then."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
-        connection.request("GET", path, headers={} if event_id is None else {"Last-Event-ID": event_id})
+        connection.request(
+            "GET", path, headers={} if event_id is None else {"Last-Event-ID": event_id}
+        )
         answer = connection.getresponse()
         assert (answer.status, answer.headers.get_content_type()) == (200, "text/event-stream")
         found: list[Event] = []
@@ -99,7 +103,9 @@ def test_an_event_has_text_bytes_and_null(log: embedlog.Log, port: int) -> None:
     assert found[0, 1]["value"] is None
 
 
-@pytest.mark.parametrize("event_id", ["x", "0", "0:", "0:-1", "0:1,", "0:1;1:1", "0:" + "9" * 19, "٣:1"])
+@pytest.mark.parametrize(
+    "event_id", ["x", "0", "0:", "0:-1", "0:1,", "0:1;1:1", "0:" + "9" * 19, "٣:1"]
+)
 def test_a_malformed_id_is_an_error(port: int, event_id: str) -> None:
     assert status(port, "/t", event_id.encode().decode("latin-1")) == 400
 
@@ -110,7 +116,9 @@ def test_ids_outside_of_the_log_and_unknown_topics_are_errors(log: embedlog.Log,
     log.delete_records({TopicPartition("t", 0): 1})
     assert status(port, "/t", "0:0") == 410
     assert received(port, 1, "0:1,1:1")[0][1]["value"] == "2"
-    assert received(port, 1, "1:1")[0][1]["value"] == "2", "a partition without a position begins at its first record"
+    assert received(port, 1, "1:1")[0][1]["value"] == "2", (
+        "a partition without a position begins at its first record"
+    )
     assert status(port, "/unknown") == 404
     assert status(port, "/%2e%2e%2fetc") == 404
     assert status(port, "/__consumer_offsets") == 404
@@ -119,7 +127,9 @@ def test_ids_outside_of_the_log_and_unknown_topics_are_errors(log: embedlog.Log,
 def test_the_stop_ends_open_streams(log: embedlog.Log, tmp_path: Path) -> None:
     with embedlog.open(tmp_path, read_only=True) as readable:
         server = streams.EventServer(("127.0.0.1", 0), readable)
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        serving = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         serving.start()
         connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
         connection.request("GET", "/t")

@@ -1,4 +1,6 @@
-"""Retry topics: one outcome for each record, after the right number of attempts, also if the program is killed."""
+"""Retry topics: one outcome for each record, after the right number of attempts, also if the
+program is killed.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,13 @@ def fill(log: embedlog.Log, values: list[bytes]) -> None:
     log.create_topic("t.results", exist_ok=True)
     with log.producer() as producer:
         for number, value in enumerate(values):
-            producer.send("t", value, key=b"%d" % number, partition=number % 2, headers=[("mine", b"%d" % number)])
+            producer.send(
+                "t",
+                value,
+                key=b"%d" % number,
+                partition=number % 2,
+                headers=[("mine", b"%d" % number)],
+            )
 
 
 def committed(log: embedlog.Log, topic: str) -> list[Any]:
@@ -155,10 +163,16 @@ def test_a_signal_ends_the_program_after_the_present_poll(
 
 
 @pytest.mark.usefixtures("_handlers")
-def test_the_program_writes_results_and_dead_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_writes_results_and_dead_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with embedlog.open(tmp_path / "log") as log:
         fill(log, [b'{"amount": 4}', b"no json", b'{"amount": "5"}'])
-    monkeypatch.setattr(sys, "argv", ["retry_topics", str(tmp_path / "log"), "t", "--delays", "0.01", "--idle", "0.01"])
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["retry_topics", str(tmp_path / "log"), "t", "--delays", "0.01", "--idle", "0.01"],
+    )
     retry_topics.main()
     with embedlog.open(tmp_path / "log", read_only=True) as log:
         assert sorted(each.value for each in committed(log, "t.results")) == [b"10", b"8"]
@@ -168,13 +182,20 @@ def test_the_program_writes_results_and_dead_records(tmp_path: Path, monkeypatch
 def test_processes_with_ids_of_their_own_share_the_retries(tmp_path: Path) -> None:
     with embedlog.open(tmp_path, config=QUIET) as log:
         fill(log, [b"0", b"9"] * 10)
-        both = [retry_topics.Retries(log, "t", Flaky(), process=name, partitions=2, delays_s=(0.01,)) for name in "ab"]
+        both = [
+            retry_topics.Retries(log, "t", Flaky(), process=name, partitions=2, delays_s=(0.01,))
+            for name in "ab"
+        ]
         assert log.describe_topic("t.retry.1").partition_count == 2
         with ThreadPoolExecutor(2) as pool:
             for each in [pool.submit(retries.run, idle_s=0.2) for retries in both]:
                 each.result(60)
-        assert sorted(each.key for each in committed(log, "t.results")) == sorted(b"%d" % number for number in range(0, 20, 2))
-        assert sorted(each.key for each in committed(log, "t.dead")) == sorted(b"%d" % number for number in range(1, 20, 2))
+        assert sorted(each.key for each in committed(log, "t.results")) == sorted(
+            b"%d" % number for number in range(0, 20, 2)
+        )
+        assert sorted(each.key for each in committed(log, "t.dead")) == sorted(
+            b"%d" % number for number in range(1, 20, 2)
+        )
 
 
 def test_a_second_process_with_one_id_ends_the_first(tmp_path: Path) -> None:
@@ -200,7 +221,9 @@ def deadly(record: Any) -> list[ProducerRecord]:
 
 @pytest.fixture(scope="module")
 def _tracker() -> None:
-    """The process of multiprocessing that removes semaphores; its pipe stays open as long as this process runs."""
+    """The process of multiprocessing that removes semaphores; its pipe stays open as long as this
+    process runs.
+    """
     resource_tracker.ensure_running()
 
 
@@ -218,10 +241,18 @@ def test_a_record_that_kills_the_isolated_work_is_dead_after_its_attempts(tmp_pa
 
 @pytest.mark.slow
 def test_the_child_process_ends_with_a_killed_program(tmp_path: Path) -> None:
-    """The child has the write end of the pipe of the output too: the output ends when both processes have ended."""
+    """The child has the write end of the pipe of the output too: the output ends when both
+    processes have ended.
+    """
     with embedlog.open(tmp_path, config=QUIET) as log:
         fill(log, [b'{"amount": 4}'])
-        command = [sys.executable, str(examples.EXAMPLES / "retry_topics.py"), str(tmp_path), "t", "--isolated"]
+        command = [
+            sys.executable,
+            str(examples.EXAMPLES / "retry_topics.py"),
+            str(tmp_path),
+            "t",
+            "--isolated",
+        ]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as program:
             try:
                 until(lambda: bool(committed(log, "t.results")), "the child has worked", 30)

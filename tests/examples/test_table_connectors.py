@@ -29,7 +29,12 @@ QUIET = {"housekeeping": False}
 POSTGRES = os.environ.get("EMBEDLOG_TEST_POSTGRES", "")
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.skipif(not POSTGRES, reason="no server"))])
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("postgres", marks=pytest.mark.skipif(not POSTGRES, reason="no server")),
+    ]
+)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database without the tables of the test."""
     found = POSTGRES if request.param == "postgres" else str(tmp_path / "shop.sqlite")
@@ -50,10 +55,18 @@ def opened(place: str) -> Iterator[Any]:
 
 def fill_table(place: str, first: int, count: int) -> None:
     with opened(place) as database, database.transaction() as cursor:
-        serial = "SERIAL PRIMARY KEY" if database.mark == "%s" else "INTEGER PRIMARY KEY AUTOINCREMENT"
-        cursor.execute(f"CREATE TABLE IF NOT EXISTS orders (id {serial}, item TEXT, data {database.bytes_type})")
+        serial = (
+            "SERIAL PRIMARY KEY" if database.mark == "%s" else "INTEGER PRIMARY KEY AUTOINCREMENT"
+        )
+        cursor.execute(
+            f"CREATE TABLE IF NOT EXISTS orders (id {serial}, item TEXT, data "
+            f"{database.bytes_type})"
+        )
         for number in range(first, first + count):
-            cursor.execute(f"INSERT INTO orders (item, data) VALUES ({database.mark}, {database.mark})", (f"ä{number}", b"\xff"))
+            cursor.execute(
+                f"INSERT INTO orders (item, data) VALUES ({database.mark}, {database.mark})",
+                (f"ä{number}", b"\xff"),
+            )
 
 
 def fill_topic(path: Path, first: int, count: int) -> None:
@@ -61,12 +74,20 @@ def fill_topic(path: Path, first: int, count: int) -> None:
         log.create_topic("orders", 3, exist_ok=True)
         with log.producer() as producer:
             for number in range(first, first + count):
-                producer.send("orders", b"%d" % number, key=None if number % 5 else b"\xff", partition=number % 3)
+                producer.send(
+                    "orders",
+                    b"%d" % number,
+                    key=None if number % 5 else b"\xff",
+                    partition=number % 3,
+                )
 
 
 def topic_rows(path: Path) -> list[dict[str, Any]]:
     with embedlog.open(path, read_only=True) as log:
-        return [json.loads(each.value) for each in log.scan("orders", isolation_level="read_committed").records()]
+        return [
+            json.loads(each.value)
+            for each in log.scan("orders", isolation_level="read_committed").records()
+        ]
 
 
 def table_rows(place: str) -> list[tuple[Any, ...]]:
@@ -77,14 +98,21 @@ def table_rows(place: str) -> list[tuple[Any, ...]]:
 
 def wanted_rows(path: Path) -> list[tuple[Any, ...]]:
     with embedlog.open(path, read_only=True) as log:
-        return [(each.partition, each.offset, each.key, each.value) for each in log.scan("orders").records()]
+        return [
+            (each.partition, each.offset, each.key, each.value)
+            for each in log.scan("orders").records()
+        ]
 
 
 class Killed:
-    """A source or sink whose process is killed at its second read, or before or after its second flush."""
+    """A source or sink whose process is killed at its second read, or before or after its second
+    flush.
+    """
 
     def __init__(self, inner: Any, where: str) -> None:
-        self._inner, self._where, self._calls = inner, where, 0
+        self._inner = inner
+        self._where = where
+        self._calls = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -106,7 +134,9 @@ class Killed:
 
 
 class Rows(list[Any]):
-    """Rows that report the end of their first iteration: all records of the transaction are sent then."""
+    """Rows that report the end of their first iteration: all records of the transaction are sent
+    then.
+    """
 
     def __init__(self, rows: Sequence[Any], done: Callable[[], None]) -> None:
         super().__init__(rows)
@@ -134,14 +164,18 @@ def test_a_killed_pull_loses_and_repeats_no_row(place: str, where: str, tmp_path
 
     def work() -> None:
         with opened(place) as database, embedlog.open(tmp_path / "log", config=QUIET) as log:
-            tables.pull(log, "orders", Killed(tables.TableSource(database, "orders"), where), count=4)
+            tables.pull(
+                log, "orders", Killed(tables.TableSource(database, "orders"), where), count=4
+            )
 
     killed(work)
     fill_table(place, 10, 3)
     with opened(place) as database, embedlog.open(tmp_path / "log", config=QUIET) as log:
         assert tables.pull(log, "orders", tables.TableSource(database, "orders"), count=4) == 9
         assert tables.pull(log, "orders", tables.TableSource(database, "orders")) == 0
-    assert topic_rows(tmp_path / "log") == [{"id": number + 1, "item": f"ä{number}", "data": "ff"} for number in range(13)]
+    assert topic_rows(tmp_path / "log") == [
+        {"id": number + 1, "item": f"ä{number}", "data": "ff"} for number in range(13)
+    ]
 
 
 @pytest.mark.parametrize("where", ["before", "after"])
@@ -150,24 +184,35 @@ def test_a_killed_push_loses_and_repeats_no_record(place: str, where: str, tmp_p
 
     def work() -> None:
         with opened(place) as database, embedlog.open(tmp_path / "log", config=QUIET) as log:
-            tables.push(log, "orders", Killed(tables.TableSink(database, "orders", "orders"), where), count=4)
+            tables.push(
+                log,
+                "orders",
+                Killed(tables.TableSink(database, "orders", "orders"), where),
+                count=4,
+            )
 
     killed(work)
     stored = len(table_rows(place))
     assert stored == (4 if where == "before" else 8)
     fill_topic(tmp_path / "log", 20, 10)
     with opened(place) as database, embedlog.open(tmp_path / "log", config=QUIET) as log:
-        assert tables.push(log, "orders", tables.TableSink(database, "orders", "orders"), count=4) == 30 - stored
+        assert (
+            tables.push(log, "orders", tables.TableSink(database, "orders", "orders"), count=4)
+            == 30 - stored
+        )
         assert tables.push(log, "orders", tables.TableSink(database, "orders", "orders")) == 0
     assert table_rows(place) == wanted_rows(tmp_path / "log")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("direction", ["pull", "push"])
-def test_programs_that_are_killed_at_any_time_copy_each_row_once(place: str, direction: str, tmp_path: Path) -> None:
+def test_programs_that_are_killed_at_any_time_copy_each_row_once(
+    place: str, direction: str, tmp_path: Path
+) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
-    chance, path = random.Random(seed), tmp_path / "log"
+    chance = random.Random(seed)
+    path = tmp_path / "log"
     if direction == "pull":
         fill_table(place, 0, 3000)
         with embedlog.open(path, config=QUIET) as log:
@@ -176,7 +221,9 @@ def test_programs_that_are_killed_at_any_time_copy_each_row_once(place: str, dir
         fill_topic(path, 0, 3000)
         with opened(place) as database:
             tables.TableSink(database, "orders", "orders")
-    line = examples.command("table_connectors.py", direction, path, "orders", place, "--count", 5, "--follow")
+    line = examples.command(
+        "table_connectors.py", direction, path, "orders", place, "--count", 5, "--follow"
+    )
     reached = []
     for _ in range(8):
         with subprocess.Popen(line) as process:

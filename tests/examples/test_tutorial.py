@@ -1,4 +1,6 @@
-"""The tutorial of replication prints the same in each run: leaders, high watermarks, and what readers get."""
+"""The tutorial of replication prints the same in each run: leaders, high watermarks, and what
+readers get.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,12 @@ EXPECTED = """\
 
 
 def test_each_step_prints_the_state_of_the_replicas(tmp_path: Path) -> None:
-    command = [sys.executable, str(EXAMPLES / "tutorial_replication.py"), "--keep", str(tmp_path / "kept")]
+    command = [
+        sys.executable,
+        str(EXAMPLES / "tutorial_replication.py"),
+        "--keep",
+        str(tmp_path / "kept"),
+    ]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert (answer.returncode, answer.stderr) == (0, "")
     assert answer.stdout == EXPECTED

@@ -37,16 +37,24 @@ def test_a_position_passes_no_unfinished_record() -> None:
     chance = random.Random(seed)
     for _ in range(50):
         offsets = sorted(chance.sample(range(100), 20))  # gaps: markers and compacted records
-        found, begun, finished = pools.FinishedPrefix(), 0, set[int]()
+        found = pools.FinishedPrefix()
+        begun = 0
+        finished = set[int]()
         while len(finished) < len(offsets):
             if begun < len(offsets) and (begun == len(finished) or chance.random() < 0.5):
                 found.begin(offsets[begun])
                 begun += 1
             else:
-                each = chance.choice([offset for offset in offsets[:begun] if offset not in finished])
+                each = chance.choice(
+                    [offset for offset in offsets[:begun] if offset not in finished]
+                )
                 found.finish(each)
                 finished.add(each)
-            prefix = [offset for at, offset in enumerate(offsets[:begun]) if set(offsets[: at + 1]) <= finished]
+            prefix = [
+                offset
+                for at, offset in enumerate(offsets[:begun])
+                if set(offsets[: at + 1]) <= finished
+            ]
             assert found.position == (prefix[-1] + 1 if prefix else None)
             assert found.count == begun - len(prefix)
 
@@ -91,8 +99,11 @@ def test_a_failed_record_ends_the_pool_and_is_read_again(tmp_path: Path) -> None
 
 
 def test_a_partition_moves_with_its_records_finished(tmp_path: Path) -> None:
-    """A second member joins while workers are held: its partitions begin after all that the first one has begun."""
-    held, moved = threading.Event(), threading.Event()
+    """A second member joins while workers are held: its partitions begin after all that the first
+    one has begun.
+    """
+    held = threading.Event()
+    moved = threading.Event()
     seen: list[tuple[int, int]] = []
 
     def work(record: Any) -> None:
@@ -116,7 +127,9 @@ def test_a_partition_moves_with_its_records_finished(tmp_path: Path) -> None:
 
             joining = threading.Thread(target=join, daemon=True)
             joining.start()
-            assert not moved.wait(0.2), "the partition is not given away before its records are finished"
+            assert not moved.wait(0.2), (
+                "the partition is not given away before its records are finished"
+            )
             held.set()
             assert moved.wait(60)
             pool.stop()

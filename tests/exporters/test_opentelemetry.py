@@ -15,7 +15,13 @@ from embedlog.exporters import opentelemetry
 from embedlog.exporters.samples import families, samples
 
 QUIET = {"housekeeping": False}
-TIMERS_WITHOUT_EVENTS = {"append_lock_wait", "leader_election", "log_clean", "log_flush", "log_load"}
+TIMERS_WITHOUT_EVENTS = {
+    "append_lock_wait",
+    "leader_election",
+    "log_clean",
+    "log_flush",
+    "log_load",
+}
 
 Values = dict[tuple[str, frozenset[tuple[str, Any]]], float]
 
@@ -24,7 +30,9 @@ class Counted:
     """A log that counts its reports."""
 
     def __init__(self, log: embedlog.Log) -> None:
-        self.path, self.calls, self._log = log.path, 0, log
+        self.path = log.path
+        self.calls = 0
+        self._log = log
 
     def metrics(self, *, include_internal: bool = False) -> dict[str, Any]:
         self.calls += 1
@@ -48,7 +56,16 @@ def reader_and_provider() -> tuple[Any, Any]:
 
 def metrics_of(reader: Any) -> list[Any]:
     data = reader.get_metrics_data()
-    return [] if data is None else [each for of in data.resource_metrics for scope in of.scope_metrics for each in scope.metrics]
+    return (
+        []
+        if data is None
+        else [
+            each
+            for of in data.resource_metrics
+            for scope in of.scope_metrics
+            for each in scope.metrics
+        ]
+    )
 
 
 def values(reader: Any) -> Values:
@@ -72,7 +89,10 @@ def test_a_reader_collects_the_samples(tmp_path: Path) -> None:
         assert counted.calls == 1, "one report for all instruments (OPENTELEMETRY-1)"
         common = {"directory": str(tmp_path), "service": "s"}
         wanted = {
-            (f"embedlog.{each.name.removesuffix('_total')}", frozenset({**common, **each.labels}.items())): each.value
+            (
+                f"embedlog.{each.name.removesuffix('_total')}",
+                frozenset({**common, **each.labels}.items()),
+            ): each.value
             for each in samples(log.metrics())
         }
         assert found == wanted
@@ -94,10 +114,16 @@ def test_internal_topics_are_observed_if_they_are_asked_for(tmp_path: Path) -> N
         log.reset_group_offsets("g", ["t"], to="earliest")
         for include_internal, count in ((False, 1), (True, 51)):
             reader, provider = reader_and_provider()
-            opentelemetry.instrument(log, meter_provider=provider, include_internal=include_internal)
+            opentelemetry.instrument(
+                log, meter_provider=provider, include_internal=include_internal
+            )
             found = values(reader)
             assert len([name for name, _ in found if name == "embedlog.partition_size"]) == count
-            assert [value for (name, _), value in found.items() if name == "embedlog.internal_global_partition_count"] == [50]
+            assert [
+                value
+                for (name, _), value in found.items()
+                if name == "embedlog.internal_global_partition_count"
+            ] == [50]
 
 
 def test_instruments_have_kinds_and_units(tmp_path: Path) -> None:
@@ -135,7 +161,9 @@ def test_a_failure_is_raised_once_in_a_collection(caplog: pytest.LogCaptureFixtu
     opentelemetry.instrument(failing, meter_provider=provider)
     assert not values(reader)
     assert failing.calls == 1
-    assert sum("no report" in str(each.exc_info and each.exc_info[1]) for each in caplog.records) == 1
+    assert (
+        sum("no report" in str(each.exc_info and each.exc_info[1]) for each in caplog.records) == 1
+    )
 
 
 def test_instruments_need_their_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,4 +185,6 @@ def test_every_sample_has_a_family(tmp_path: Path) -> None:
     assert {name: (each.source, each.counter) for name, each in found.items()} == {
         name: (each.source, each.counter) for name, each in known.items() if name in found
     }
-    assert set(known) - set(found) <= {f"{timer}_{part}_ms" for timer in TIMERS_WITHOUT_EVENTS for part in ("mean", "max")}
+    assert set(known) - set(found) <= {
+        f"{timer}_{part}_ms" for timer in TIMERS_WITHOUT_EVENTS for part in ("mean", "max")
+    }

@@ -1,4 +1,5 @@
-"""Every mutant patches names that exist, is used by a test that must fail with it, and is listed in the table.
+"""Every mutant patches names that exist, is used by a test that must fail with it, and is listed in
+the table.
 
 The library itself contains no mutant.
 """
@@ -32,7 +33,9 @@ def function_of(original: object) -> object:
     return original.__func__ if isinstance(original, staticmethod | classmethod) else original
 
 
-@pytest.mark.parametrize(("name", "patch"), ALL_PATCHES, ids=[f"{name}-{patch.path}" for name, patch in ALL_PATCHES])
+@pytest.mark.parametrize(
+    ("name", "patch"), ALL_PATCHES, ids=[f"{name}-{patch.path}" for name, patch in ALL_PATCHES]
+)
 def test_a_mutant_patches_what_exists_and_is_undone(name: str, patch: Patch) -> None:
     """A replacement has the parameters of the original after the original itself."""
     original = patch.original
@@ -47,22 +50,31 @@ def test_a_mutant_patches_what_exists_and_is_undone(name: str, patch: Patch) -> 
 
 
 def test_every_mutant_is_used_by_a_test() -> None:
-    texts = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py") if path.name != Path(__file__).name]
+    texts = [
+        path.read_text()
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if path.name != Path(__file__).name
+    ]
     unused = [name for name in mutants.names() if not any(f'"{name}"' in text for text in texts)]
     assert len(mutants.names()) >= 75
     assert not unused, f"no test uses {sorted(unused)}"
 
 
 def test_the_table_of_mutants_is_complete() -> None:
-    listed, names = set(re.findall(r"^\| `(\w+)`", TABLE.read_text(), re.MULTILINE)), mutants.names()
+    listed = set(re.findall(r"^\| `(\w+)`", TABLE.read_text(), re.MULTILINE))
+    names = mutants.names()
     assert listed == names, f"missing: {sorted(names - listed)}, gone: {sorted(listed - names)}"
 
 
 def test_the_kinds_of_calls_are_those_of_the_test_build() -> None:
-    """The names in Python have the order of the enumeration `el_call`: else a fault is armed for another call."""
+    """The names in Python have the order of the enumeration `el_call`: else a fault is armed for
+    another call.
+    """
     header = (ROOT / "embedlog/_native/testing/faults.h").read_text()
     kinds = re.findall(r"EL_CALL_(\w+) = (\d+)", header)
-    assert [(name.lower(), int(number)) for name, number in kinds] == [(name, number) for number, name in enumerate(system.CALLS)]
+    assert [(name.lower(), int(number)) for name, number in kinds] == [
+        (name, number) for number, name in enumerate(system.CALLS)
+    ]
 
 
 def test_the_bits_are_those_of_the_test_build() -> None:
@@ -75,5 +87,11 @@ def test_the_bits_are_those_of_the_test_build() -> None:
 def test_the_library_has_no_test_switches() -> None:
     """The build script names mutants, because it chooses the sources of the test build."""
     switch = re.compile(r"\bmutant|\bmutated|MUTANTS")
-    modules = [path for path in (ROOT / "embedlog").rglob("*.py*") if path.suffix in (".py", ".pyi") and path.name != "build.py"]
-    assert [str(path.relative_to(ROOT)) for path in modules if switch.search(path.read_text())] == []
+    modules = [
+        path
+        for path in (ROOT / "embedlog").rglob("*.py*")
+        if path.suffix in (".py", ".pyi") and path.name != "build.py"
+    ]
+    assert [
+        str(path.relative_to(ROOT)) for path in modules if switch.search(path.read_text())
+    ] == []

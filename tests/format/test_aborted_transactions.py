@@ -1,4 +1,6 @@
-"""Kafka's `.txnindex`: entries to the byte, each field damaged with its own message, lookups against a reference."""
+"""Kafka's `.txnindex`: entries to the byte, each field damaged with its own message, lookups
+against a reference.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,21 @@ from pathlib import Path
 import pytest
 
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
-from embedlog.format.aborted_transactions import ENTRY_SIZE, AbortedTransaction, below, decode, encode, overlapping
+from embedlog.format.aborted_transactions import (
+    ENTRY_SIZE,
+    AbortedTransaction,
+    below,
+    decode,
+    encode,
+    overlapping,
+)
 
 WORKED = bytes.fromhex("0000 0000000000000001 0000000000000005 0000000000000009 000000000000000a")
-SOME = [AbortedTransaction(1, 5, 9, 3), AbortedTransaction(2, 3, 12, 13), AbortedTransaction(1, 14, 20, 21)]
+SOME = [
+    AbortedTransaction(1, 5, 9, 3),
+    AbortedTransaction(2, 3, 12, 13),
+    AbortedTransaction(1, 14, 20, 21),
+]
 
 
 def test_an_entry_is_kafkas_to_the_byte() -> None:
@@ -24,7 +37,10 @@ def test_a_brokers_indexes_are_read_and_written_back_to_the_byte(golden: Path) -
     paths = sorted(golden.glob("*/log/*/*.txnindex"))
     assert len(paths) >= 4
     for path in paths:
-        entries = [AbortedTransaction(*row[1:]) for row in decode(path.read_bytes(), int(path.stem), path).tolist()]
+        entries = [
+            AbortedTransaction(*row[1:])
+            for row in decode(path.read_bytes(), int(path.stem), path).tolist()
+        ]
         assert entries
         assert encode(entries) == path.read_bytes()
 
@@ -35,7 +51,12 @@ def test_a_brokers_indexes_are_read_and_written_back_to_the_byte(golden: Path) -
         (WORKED[:-1], 0, 0, "ends inside an entry: expected 34 bytes, found 33"),
         (WORKED + WORKED[:1], 0, 34, "ends inside an entry: expected 34 bytes, found 1"),
         (WORKED, 10, 0, "expected a marker in its segment, at or above 10, found 9"),
-        (encode([AbortedTransaction(1, 5, 4, 5)]), 0, 0, "expected a first offset up to its marker, found 5"),
+        (
+            encode([AbortedTransaction(1, 5, 4, 5)]),
+            0,
+            0,
+            "expected a first offset up to its marker, found 5",
+        ),
         (WORKED + WORKED, 0, 34, "expected a marker after the previous one, found 9"),
         (encode([*SOME[1:], SOME[0]]), 0, 68, "expected a marker after the previous one, found 9"),
     ],
@@ -71,7 +92,9 @@ def test_a_cut_takes_the_entries_whose_markers_are_gone() -> None:
 
 
 def test_lookups_against_a_slow_twin(rng: random.Random) -> None:
-    """Aborts as a partition makes them: an abort outside the result of a lookup ended before the range, or began after it."""
+    """Aborts as a partition makes them: an abort outside the result of a lookup ended before the
+    range, or began after it.
+    """
     for _ in range(100):
         opened: dict[int, int] = {}
         entries = []
@@ -79,10 +102,16 @@ def test_lookups_against_a_slow_twin(rng: random.Random) -> None:
             producer = rng.randrange(5)
             if producer in opened and rng.random() < 0.3:
                 first = opened.pop(producer)
-                entries.append(AbortedTransaction(producer, first, offset, min(opened.values(), default=offset + 1)))
+                entries.append(
+                    AbortedTransaction(
+                        producer, first, offset, min(opened.values(), default=offset + 1)
+                    )
+                )
             else:
                 opened.setdefault(producer, offset)
         start, end = sorted(rng.sample(range(90), 2))
         found, complete = overlapping(decode(encode(entries), 0), start, end)
-        assert found == [each for each in entries if each.last_offset >= start and each.first_offset < end]
+        assert found == [
+            each for each in entries if each.last_offset >= start and each.first_offset < end
+        ]
         assert complete == any(each.last_stable_offset >= end for each in entries)

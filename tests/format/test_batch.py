@@ -1,4 +1,6 @@
-"""The scan: torn, flipped, reordered and forged batches, each with its own message; and nothing read beyond the end."""
+"""The scan: torn, flipped, reordered and forged batches, each with its own message; and nothing
+read beyond the end.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ from tests.support.batches import ABORT, COMMIT, Row, batch, crc32c, marker
 PLAIN = bytes.fromhex(
     "000000000000002a 0000005a 00000007 02 fcd9d1b4 0000 00000002 0000018bcfe56800 0000018bcfe56805"
     "ffffffffffffffff ffff ffffffff 00000003"
-    "30 00 00 00 01 0a 68656c6c6f 04 04 6831 04 7631 0a 7472616365 01 0c 00 0a 02 00 00 00 10 00 05 04 04 6b32 01 00"
+    "30 00 00 00 01 0a 68656c6c6f 04 04 6831 04 7631 0a 7472616365 01 0c 00 0a 02 00 00 00 10 00 "
+    "05 04 04 6b32 01 00"
 )
 COMMITTED = bytes.fromhex(
     "0000000000000032 00000042 00000007 02 1739e40b 0030 00000000 0000018bcfe56800 0000018bcfe56800"
@@ -38,7 +41,15 @@ EMPTIED = bytes.fromhex(
 )
 
 
-HEAD_FIELDS = ("leader_epoch", "base_offset", "max_timestamp", "producer_id", "last_offset_delta", "records")  # as in `Head`
+# as in `Head`
+HEAD_FIELDS = (
+    "leader_epoch",
+    "base_offset",
+    "max_timestamp",
+    "producer_id",
+    "last_offset_delta",
+    "records",
+)
 
 
 def chain_of(rows: int = 3, batches: int = 4) -> bytes:
@@ -123,7 +134,8 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_each_damaged_field_has_its_own_message(damage: str) -> None:
     at, field, message, expected, found_value = DAMAGE[damage]
-    good, bad = batch(0, [Row(b"a")]), replaced(batch(1, [Row(b"b")]), at, field)
+    good = batch(0, [Row(b"a")])
+    bad = replaced(batch(1, [Row(b"b")]), at, field)
     found = scan(good + bad + batch(2, [Row(b"c")]), Chain(), position=1000)
     assert len(found.batches) == 1
     assert found.consumed == len(good)
@@ -136,7 +148,11 @@ def test_each_damaged_field_has_its_own_message(damage: str) -> None:
 LIES = {
     "more records than offsets": (57, struct.pack(">i", 9), "record count of a batch"),
     "negative count": (57, struct.pack(">i", -1), "record count of a batch"),
-    "more records than bytes": (23, struct.pack(">i30xi", 2**31 - 1, 2**31 - 1), "record count of a batch"),
+    "more records than bytes": (
+        23,
+        struct.pack(">i30xi", 2**31 - 1, 2**31 - 1),
+        "record count of a batch",
+    ),
     "last offset before the base": (23, struct.pack(">i", -1), "record count of a batch"),
 }
 
@@ -149,11 +165,19 @@ def test_a_header_that_contradicts_itself_is_refused_though_its_checksum_fits(li
     assert problem.message == message
 
 
-FOLLOWING = [(9, False, False), (11, False, False), (9, True, False), (11, True, True), (10, False, True)]
+FOLLOWING = [
+    (9, False, False),
+    (11, False, False),
+    (9, True, False),
+    (11, True, True),
+    (10, False, True),
+]
 
 
 @pytest.mark.parametrize(("base", "gaps", "fine"), FOLLOWING)
-def test_base_offsets_must_follow_and_may_leap_where_compaction_was(base: int, gaps: bool, fine: bool) -> None:
+def test_base_offsets_must_follow_and_may_leap_where_compaction_was(
+    base: int, gaps: bool, fine: bool
+) -> None:
     found = scan(batch(base, [Row(b"a")]), Chain(next_offset=10, gaps_allowed=gaps))
     if fine:
         assert found.problem is None
@@ -187,48 +211,78 @@ WITHIN = [  # base of the segment, base offset, last delta, whether it fits
 
 
 @pytest.mark.parametrize(("base", "first", "delta", "fits"), WITHIN)
-def test_offsets_that_a_segment_cannot_hold_are_refused(tmp_path: Path, base: int, first: int, delta: int, fits: bool) -> None:
-    """An index counts them from the segment's base in 31 bits: a flipped bit above those is no record's offset."""
+def test_offsets_that_a_segment_cannot_hold_are_refused(
+    tmp_path: Path, base: int, first: int, delta: int, fits: bool
+) -> None:
+    """An index counts them from the segment's base in 31 bits: a flipped bit above those is no
+    record's offset.
+    """
     raw = batch(first, [Row(b"a")], last_offset_delta=delta)
     problem = scan(raw, Chain(gaps_allowed=True, segment_base=base)).problem
     if fits:
         assert problem is None
     else:
         assert problem is not None
-        assert (problem.message, problem.found) == ("offsets of a batch are outside its segment", first)
+        assert (problem.message, problem.found) == (
+            "offsets of a batch are outside its segment",
+            first,
+        )
     path = tmp_path / "log"
     path.write_bytes(raw)
-    with path.open("rb") as file, nullcontext() if fits else pytest.raises(CorruptRecordError, match="do not form a chain"):
-        assert system.walk_headers(file.fileno(), 0, len(raw), np.empty(4, batch_dtype()), base) == (1, len(raw))
+    with (
+        path.open("rb") as file,
+        nullcontext() if fits else pytest.raises(CorruptRecordError, match="do not form a chain"),
+    ):
+        assert system.walk_headers(
+            file.fileno(), 0, len(raw), np.empty(4, batch_dtype()), base
+        ) == (1, len(raw))
 
 
 def headers_of(raw: bytes, position: int, most: int) -> list[tuple[int, int, int, int]]:
-    """Position, size, base offset and last delta of batches from a position on, read field by field."""
+    """Position, size, base offset and last delta of batches from a position on, read field by
+    field.
+    """
     found: list[tuple[int, int, int, int]] = []
     while position < len(raw) and len(found) < most:
         size = 12 + struct.unpack_from(">i", raw, position + 8)[0]
-        found.append((position, size, *struct.unpack_from(">q", raw, position), *struct.unpack_from(">i", raw, position + 23)))
+        found.append(
+            (
+                position,
+                size,
+                *struct.unpack_from(">q", raw, position),
+                *struct.unpack_from(">i", raw, position + 23),
+            )
+        )
         position += size
     return found
 
 
 def test_headers_are_walked_in_blocks_as_one_by_one(tmp_path: Path, seed: int) -> None:
-    rng, parts, starts, offset = random.Random(seed), [], [0], 0
+    rng = random.Random(seed)
+    parts = []
+    starts = [0]
+    offset = 0
     for _ in range(400):
         size = rng.choice((0, 20, 200, 3900, 16_300, 16_312, 17_000, 40_000))
         parts.append(batch(offset, [Row(bytes(rng.randrange(size + 1)))] * rng.randint(1, 3)))
         offset += rng.randint(3, 5)
         starts.append(starts[-1] + len(parts[-1]))
-    raw, path = b"".join(parts), tmp_path / "log"
+    raw = b"".join(parts)
+    path = tmp_path / "log"
     path.write_bytes(raw)
     with path.open("rb") as file:
         for _ in range(200):
-            rows, start = np.zeros(rng.choice((1, 2, 7, 500)), batch_dtype()), rng.choice(starts)
+            rows = np.zeros(rng.choice((1, 2, 7, 500)), batch_dtype())
+            start = rng.choice(starts)
             count, end = system.walk_headers(file.fileno(), start, len(raw), rows, 0)
-            found = [tuple(map(int, row)) for row in rows[["position", "size", "base_offset", "last_offset_delta"]][:count]]
+            found = [
+                tuple(map(int, row))
+                for row in rows[["position", "size", "base_offset", "last_offset_delta"]][:count]
+            ]
             assert found == headers_of(raw, start, len(rows))
             assert end == (found[-1][0] + found[-1][1] if found else start)
-            cut = rng.randrange(start, len(raw) + 1)  # the file has more than the part that is walked
+            # the file has more than the part that is walked
+            cut = rng.randrange(start, len(raw) + 1)
             if cut not in starts:
                 with pytest.raises(CorruptRecordError, match="do not form a chain"):
                     system.walk_headers(file.fileno(), start, cut, np.zeros(500, batch_dtype()), 0)
@@ -239,7 +293,9 @@ def test_headers_are_walked_in_blocks_as_one_by_one(tmp_path: Path, seed: int) -
     path.write_bytes(small)
     with path.open("rb") as file:
         system.fault_counters(reset=True)
-        assert system.walk_headers(file.fileno(), 0, len(small), np.zeros(500, batch_dtype()), 0) == (500, len(small))
+        assert system.walk_headers(
+            file.fileno(), 0, len(small), np.zeros(500, batch_dtype()), 0
+        ) == (500, len(small))
         assert system.fault_counters()[0]["pread"] < 5
 
 
@@ -257,7 +313,11 @@ def test_a_falling_epoch_is_refused() -> None:
     data = batch(0, [Row(b"a")], leader_epoch=3) + batch(1, [Row(b"b")], leader_epoch=2)
     found = scan(data, Chain())
     assert found.problem is not None
-    assert (found.problem.message, found.problem.expected, found.problem.found) == ("leader epoch of a batch decreases", 3, 2)
+    assert (found.problem.message, found.problem.expected, found.problem.found) == (
+        "leader epoch of a batch decreases",
+        3,
+        2,
+    )
 
 
 def test_the_chain_stays_where_the_good_batches_end() -> None:
@@ -286,7 +346,8 @@ def test_random_damage_as_the_twin_sees_it(rng: random.Random) -> None:
         found = scan(data, Chain(gaps_allowed=True))
         expected = [len(raw) for raw in oracle.whole_batches(bytes(data))]
         sizes = found.batches["size"].tolist()
-        # The reference implementation does not follow the chain: offsets and epochs are outside the checksum.
+        # The reference implementation does not follow the chain: offsets and epochs are outside the
+        # checksum.
         assert sizes == expected[: len(sizes)]
         if len(sizes) < len(expected):
             assert found.problem is not None
@@ -313,9 +374,14 @@ def test_an_empty_buffer_has_no_batches() -> None:
 
 
 def test_markers_among_data() -> None:
-    data = batch(0, [Row(b"a")]) + marker(1, 7, ABORT) + batch(2, [Row(b"b")]) + marker(3, 8, COMMIT)
+    data = (
+        batch(0, [Row(b"a")]) + marker(1, 7, ABORT) + batch(2, [Row(b"b")]) + marker(3, 8, COMMIT)
+    )
     found = scan(data, Chain())
-    told = [(each.row, each.offset, each.producer_id, each.kind) for each in markers(data, found.batches)]
+    told = [
+        (each.row, each.offset, each.producer_id, each.kind)
+        for each in markers(data, found.batches)
+    ]
     assert told == [(1, 1, 7, ABORT), (3, 3, 8, COMMIT)]
     assert aborts(data, found.batches).tolist() == [False, True, False, False]
 
@@ -333,8 +399,12 @@ def test_a_marker_with_a_broken_key_is_corruption(key: bytes) -> None:
         markers(data, scan(data, Chain()).batches)
 
 
-def test_a_walk_by_heads_is_the_walk_by_arrays(tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole and damaged files, in one chunk and in several, from the start and from a later batch."""
+def test_a_walk_by_heads_is_the_walk_by_arrays(
+    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole and damaged files, in one chunk and in several, from the start and from a later
+    batch.
+    """
     monkeypatch.setattr(segment, "CHUNK_BYTES", 500)
     whole = chain_of(batches=60)
     starts = [0, len(chain_of(batches=20))]
@@ -347,7 +417,9 @@ def test_a_walk_by_heads_is_the_walk_by_arrays(tmp_path: Path, rng: random.Rando
         start = rng.choice([each for each in starts if each <= len(data)])
         with path.open("rb") as file:
             arrays = Walk(file.fileno(), path, Chain(gaps_allowed=True), start, len(data))
-            by_arrays = [tuple(row[name] for name in HEAD_FIELDS) for part in arrays for row in part]
+            by_arrays = [
+                tuple(row[name] for name in HEAD_FIELDS) for part in arrays for row in part
+            ]
             heads = Walk(file.fileno(), path, Chain(gaps_allowed=True), start, len(data))
             by_heads = [tuple(head) for part in heads.heads() for head in part]
         assert by_heads == by_arrays

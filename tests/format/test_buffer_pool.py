@@ -1,4 +1,6 @@
-"""Warm memory: a block returns when its last view is gone, not before; forked children share none."""
+"""Warm memory: a block returns when its last view is gone, not before; forked children share
+none.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ def test_slices_casts_and_arrays_of_a_view_all_keep_it() -> None:
 
 def test_the_last_block_given_back_is_the_next_one_lent() -> None:
     pool = BufferPool()
-    first, second = pool.lease(70_000), pool.lease(70_000)
+    first = pool.lease(70_000)
+    second = pool.lease(70_000)
     address = second.array.__array_interface__["data"][0]
     del first, second
     pool.lease(70_000)  # takes `second`'s and gives it back
@@ -73,7 +76,8 @@ def test_no_memory_is_a_memory_error() -> None:
 
 
 def test_threads_never_share_a_block() -> None:
-    pool, mixed = BufferPool(), []
+    pool = BufferPool()
+    mixed = []
 
     def work(mark: int) -> None:
         for _ in range(300):
@@ -117,7 +121,9 @@ def test_what_a_child_inherited_is_not_the_parents_next_buffer() -> None:
     os.close(tell)
 
 
-def test_an_interrupt_at_any_point_of_a_lease_leaves_no_half_made_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_at_any_point_of_a_lease_leaves_no_half_made_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its finalizer found no pool, and the interpreter printed an AttributeError."""
     reports: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda report: reports.append(report.exc_value))

@@ -1,4 +1,6 @@
-"""The batches after a compaction, in every codec and timestamp type, against a reference with a dictionary of records."""
+"""The batches after a compaction, in every codec and timestamp type, against a reference with a
+dictionary of records.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,22 @@ import pytest
 from embedlog._native import codec
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.format import compression
-from embedlog.format.compactor import DISCARD, HORIZON, HORIZON_BIT, KEEP_EMPTY, WHOLE, OffsetMap, clean
+from embedlog.format.compactor import (
+    DISCARD,
+    HORIZON,
+    HORIZON_BIT,
+    KEEP_EMPTY,
+    WHOLE,
+    OffsetMap,
+    clean,
+)
 from embedlog.format.record_batch import Chain, decode, scan
 from embedlog.format.record_columns import HEADER_SIZE
 from tests.support.batches import COMMIT, Row, batch, marker
 
 APPEND_TIME = 0x08
-NOW, DAY = 1_700_000_000_000, 86_400_000
+NOW = 1_700_000_000_000
+DAY = 86_400_000
 Kept = tuple[int, bytes | None, bytes | None, int]
 
 
@@ -53,7 +64,9 @@ def mapped(data: bytes, memory_bytes: int = 1 << 16) -> OffsetMap:
     return offsets
 
 
-def cleaned(data: bytes, offsets: OffsetMap, orders: list[int] | None = None, now_ms: int = NOW) -> bytes:
+def cleaned(
+    data: bytes, offsets: OffsetMap, orders: list[int] | None = None, now_ms: int = NOW
+) -> bytes:
     batches = scanned(data)
     how = np.array(orders if orders is not None else [0] * len(batches), np.uint8)
     runs = clean(data, batches, how, offsets, position=0, now_ms=now_ms, delete_retention_ms=DAY)
@@ -94,9 +107,14 @@ def test_a_map_has_room_for_all_keys_that_can_come_and_no_more_memory(keys: int)
 
 def test_compressed_and_plain_batches_alternate_in_one_call() -> None:
     codecs = [0, 0, 2, 0, 2, 2, 0]
-    data = b"".join(packed(batch(3 * n, [Row(b"v", b"%d" % n), Row(b"v", b"same")]), kind) for n, kind in enumerate(codecs))
+    data = b"".join(
+        packed(batch(3 * n, [Row(b"v", b"%d" % n), Row(b"v", b"same")]), kind)
+        for n, kind in enumerate(codecs)
+    )
     offsets = mapped(data)
-    assert [offsets.find(b"%d" % n) for n in range(len(codecs))] == [3 * n for n in range(len(codecs))]
+    assert [offsets.find(b"%d" % n) for n in range(len(codecs))] == [
+        3 * n for n in range(len(codecs))
+    ]
     assert (offsets.find(b"same"), offsets.latest) == (19, 19)
 
 
@@ -108,8 +126,12 @@ def test_the_error_of_a_damaged_record_names_its_batch(bad: int, number: int) ->
     damaged[HEADER_SIZE] ^= 0x20  # the size of the record
     body = len(damaged) - HEADER_SIZE
     assert codec.reseal(damaged, body, 0) >= 0
-    data = b"".join(packed(bytes(damaged) if n == bad else raw, number) for n, raw in enumerate(whole))
-    with pytest.raises(CorruptRecordError, match=f"record 0 of the batch at offset {10 * bad}: size of a record") as caught:
+    data = b"".join(
+        packed(bytes(damaged) if n == bad else raw, number) for n, raw in enumerate(whole)
+    )
+    with pytest.raises(
+        CorruptRecordError, match=f"record 0 of the batch at offset {10 * bad}: size of a record"
+    ) as caught:
         OffsetMap(1 << 12).add(data, scanned(data), position=0)
     assert caught.value.position == int(scanned(data)["position"][bad])
 
@@ -136,7 +158,9 @@ def test_keys_of_all_lengths_are_told_apart() -> None:
 
 
 def test_the_hash_is_the_published_one() -> None:
-    """SipHash-2-4-128 of the bytes 0 to 14 under the key 0 to 15, from the reference implementation's vectors."""
+    """SipHash-2-4-128 of the bytes 0 to 14 under the key 0 to 15, from the reference
+    implementation's vectors.
+    """
     offsets = OffsetMap(4 * 24, seed=bytes(range(16)))
     data = batch(0, [Row(b"", bytes(range(15)))])
     assert offsets.add(data, scanned(data), position=0)
@@ -154,7 +178,10 @@ def test_a_batch_that_loses_nothing_is_the_same_bytes() -> None:
 
 def test_tombstones_stay_for_a_day_and_go_with_the_next_pass() -> None:
     """Kafka's own sequence for a=1, b=1, a=null in one batch."""
-    data = batch(0, [Row(b"1", b"a", (), NOW - 3), Row(b"1", b"b", (), NOW - 2), Row(None, b"a", (), NOW - 1)])
+    data = batch(
+        0,
+        [Row(b"1", b"a", (), NOW - 3), Row(b"1", b"b", (), NOW - 2), Row(None, b"a", (), NOW - 1)],
+    )
     first = cleaned(data, mapped(data))
     assert records(first) == [(1, b"b", b"1", NOW - 2), (2, b"a", None, NOW - 1)]
     (row,) = scanned(first)
@@ -184,14 +211,29 @@ def test_records_without_keys_go() -> None:
 
 @pytest.mark.parametrize("order", [DISCARD, DISCARD | KEEP_EMPTY])
 def test_an_emptied_batch_stays_only_if_it_is_told_to(order: int) -> None:
-    data = batch(7, [Row(b"1", b"a"), Row(b"2", b"b")], attributes=0x10, producer_id=9, producer_epoch=2, base_sequence=5)
+    data = batch(
+        7,
+        [Row(b"1", b"a"), Row(b"2", b"b")],
+        attributes=0x10,
+        producer_id=9,
+        producer_epoch=2,
+        base_sequence=5,
+    )
     after = cleaned(data, mapped(data), [order])
     if order == DISCARD:
         assert after == b""
         return
     (row,) = scanned(after)
     assert len(after) == HEADER_SIZE
-    kept = ("base_offset", "last_offset_delta", "producer_id", "producer_epoch", "base_sequence", "attributes", "base_timestamp")
+    kept = (
+        "base_offset",
+        "last_offset_delta",
+        "producer_id",
+        "producer_epoch",
+        "base_sequence",
+        "attributes",
+        "base_timestamp",
+    )
     assert [int(row[name]) for name in kept] == [7, 1, 9, 2, 5, 0x10, -1]
 
 
@@ -213,14 +255,26 @@ def test_damage_inside_a_batch_is_told_and_nothing_is_cleaned() -> None:
     with pytest.raises(CorruptRecordError):
         OffsetMap(1 << 12).add(bytes(bad), batches, position=0)
     with pytest.raises(CorruptRecordError):
-        list(clean(bytes(bad), batches, np.zeros(1, np.uint8), mapped(good), position=0, now_ms=NOW, delete_retention_ms=DAY))
+        list(
+            clean(
+                bytes(bad),
+                batches,
+                np.zeros(1, np.uint8),
+                mapped(good),
+                position=0,
+                now_ms=NOW,
+                delete_retention_ms=DAY,
+            )
+        )
 
 
 # ---- against a reference implementation ----------------------------------------------------------------
 
 
 def random_log(rng: random.Random) -> tuple[bytes, list[Kept]]:
-    data, every, offset = b"", [], 0
+    data = b""
+    every = []
+    offset = 0
     for _ in range(rng.randrange(1, 12)):
         append_time = rng.random() < 0.3
         rows = [
@@ -228,21 +282,29 @@ def random_log(rng: random.Random) -> tuple[bytes, list[Kept]]:
                 None if rng.random() < 0.2 else rng.randbytes(rng.randrange(40)),
                 None if rng.random() < 0.1 else b"k%d" % rng.randrange(15),
                 [("h", b"x")] if rng.random() < 0.2 else (),
-                NOW + rng.randrange(-(10**6), 10**6) if rng.random() < 0.9 else rng.randrange(2**50),
+                NOW + rng.randrange(-(10**6), 10**6)
+                if rng.random() < 0.9
+                else rng.randrange(2**50),
             )
             for _ in range(rng.randrange(1, 30))
         ]
         raw = batch(offset, rows, attributes=APPEND_TIME if append_time else 0, leader_epoch=2)
         newest = max(row.timestamp_ms for row in rows)
         for number, row in enumerate(rows):
-            every.append((offset + number, row.key, row.value, newest if append_time else row.timestamp_ms))
+            every.append(
+                (offset + number, row.key, row.value, newest if append_time else row.timestamp_ms)
+            )
         data += packed(raw, rng.choice([0, 0, 1, 2, 3, 4]))
         offset += len(rows) + rng.choice([0, 0, 3])
     return data, every
 
 
 def reference(every: list[Kept], latest: dict[bytes, int], known_to: int) -> list[Kept]:
-    return [each for each in every if each[0] > known_to or (each[1] is not None and each[0] >= latest[each[1]])]
+    return [
+        each
+        for each in every
+        if each[0] > known_to or (each[1] is not None and each[0] >= latest[each[1]])
+    ]
 
 
 def test_a_log_without_batches_stays_without_batches() -> None:
@@ -262,7 +324,11 @@ def test_any_log_is_cleaned_as_by_a_dictionary(number: int) -> None:
     after = cleaned(data, offsets)
     assert records(after) == reference(every, latest, offsets.latest)
     again = cleaned(after, offsets, now_ms=NOW + 2 * DAY)
-    survivors = [each for each in reference(every, latest, offsets.latest) if each[2] is not None or each[0] > offsets.latest]
+    survivors = [
+        each
+        for each in reference(every, latest, offsets.latest)
+        if each[2] is not None or each[0] > offsets.latest
+    ]
     assert records(again) == survivors
 
 

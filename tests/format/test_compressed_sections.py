@@ -1,4 +1,6 @@
-"""A records section is read as Kafka reads it, with the same bytes, and refused as Kafka refuses it, but for known forms."""
+"""A records section is read as Kafka reads it, with the same bytes, and refused as Kafka refuses
+it, but for known forms.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,11 @@ from embedlog.format import compression
 from tests.support import compressed_sections
 from tests.support.compressed_sections import ONE, Section
 
-# Forms that Kafka's decoders refuse, or of which they read less, and this one reads: `docs/format.md`, 1.4.
-# Their records are counted, so nothing is missed.
-READ_HERE_ONLY: Final[dict[tuple[str, str], bytes]] = {("zstd", "half a frame without its size"): b""}
+# Forms that Kafka's decoders refuse, or of which they read less, and this one reads:
+# `docs/format.md`, 1.4. Their records are counted, so nothing is missed.
+READ_HERE_ONLY: Final[dict[tuple[str, str], bytes]] = {
+    ("zstd", "half a frame without its size"): b""
+}
 
 
 def expected(section: Section) -> bytes | None:
@@ -27,7 +31,9 @@ def read(section: Section) -> bytes | None:
         return None
 
 
-@pytest.mark.parametrize("section", compressed_sections.stored(), ids=lambda section: f"{section.codec}, {section.name}")
+@pytest.mark.parametrize(
+    "section", compressed_sections.stored(), ids=lambda section: f"{section.codec}, {section.name}"
+)
 def test_a_section_is_read_as_kafka_reads_it(section: Section) -> None:
     assert read(section) == expected(section)
 

@@ -1,4 +1,6 @@
-"""The codecs: Kafka's output is read, Kafka reads the library's output, and a decompression bomb costs no memory."""
+"""The codecs: Kafka's output is read, Kafka reads the library's output, and a decompression bomb
+costs no memory.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,16 @@ from embedlog.errors import CorruptRecordError, MissingExtraError
 from embedlog.format import compression, zstd
 from embedlog.format.compression import GZIP, LZ4, SNAPPY, ZSTD, compress, decompress
 
-SECTION = b"".join(bytes.fromhex(head) + b"abc" * 100 + b"\0" for head in ("ec04000000066b6579d804", "ec04001402066b6579d804"))
+SECTION = b"".join(
+    bytes.fromhex(head) + b"abc" * 100 + b"\0"
+    for head in ("ec04000000066b6579d804", "ec04001402066b6579d804")
+)
 # format.md 13.2: the same 624 bytes, by librdkafka and by Kafka itself.
 LIBRDKAFKA = bytes.fromhex(
     "04224d18 68 40 7002000000000000 c2"
     "24000000 efec04000000066b6579d8046162630300ff176f00ec040014023801ff1c5063616263 00"
     "00000000"
-)  # fmt: skip
+)
 JAVA = bytes.fromhex("04224d18 60 40 82") + LIBRDKAFKA[15:]
 CODECS = [GZIP, SNAPPY, LZ4, ZSTD]
 
@@ -41,7 +46,18 @@ def test_random_data_comes_back(rng: random.Random, codec: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("codec", "level"), [(GZIP, -1), (GZIP, 1), (GZIP, 9), (LZ4, 1), (LZ4, 9), (LZ4, 17), (ZSTD, -100), (ZSTD, 1), (ZSTD, 22)]
+    ("codec", "level"),
+    [
+        (GZIP, -1),
+        (GZIP, 1),
+        (GZIP, 9),
+        (LZ4, 1),
+        (LZ4, 9),
+        (LZ4, 17),
+        (ZSTD, -100),
+        (ZSTD, 1),
+        (ZSTD, 22),
+    ],
 )
 def test_levels(codec: int, level: int) -> None:
     assert plain(codec, bytes(compress(codec, SECTION, level))) == SECTION
@@ -63,7 +79,9 @@ def test_lz4_frames_of_both_clients_are_read() -> None:
 
 
 def test_lz4_is_written_as_kafkas_reader_wants_it() -> None:
-    """One frame, independent blocks of 64 KiB, no sizes, no checksums: the seven bytes that Kafka writes."""
+    """One frame, independent blocks of 64 KiB, no sizes, no checksums: the seven bytes that Kafka
+    writes.
+    """
     for level in (None, 9, 3, 17):
         packed = bytes(compress(LZ4, SECTION * 1000, level))
         assert packed[:7] == JAVA[:7]
@@ -73,10 +91,12 @@ def test_lz4_is_written_as_kafkas_reader_wants_it() -> None:
 def test_xerial_frames_of_32_kib_blocks() -> None:
     packed = bytes(compress(SNAPPY, bytes(100_000)))
     assert packed[:16] == b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
-    sizes, at = [], 16
+    sizes = []
+    at = 16
     while at < len(packed):
         (length,) = struct.unpack_from(">i", packed, at)
-        sizes.append(len(plain(SNAPPY, packed[at + 4 : at + 4 + length])))  # a bare block is read as well
+        # a bare block is read as well
+        sizes.append(len(plain(SNAPPY, packed[at + 4 : at + 4 + length])))
         at += 4 + length
     assert sizes == [32_768, 32_768, 32_768, 1696]
 
@@ -87,7 +107,9 @@ def test_gzip_members_and_zstd_frames_one_behind_the_other() -> None:
 
 
 def test_many_small_gzip_members_are_read_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each member reads few bytes after its own: if it read all of the rest, the time would be quadratic."""
+    """Each member reads few bytes after its own: if it read all of the rest, the time would be
+    quadratic.
+    """
     fed: list[int] = []
 
     class Counting:
@@ -108,7 +130,9 @@ def test_many_small_gzip_members_are_read_in_one_pass(monkeypatch: pytest.Monkey
         data = member * (200_000 // len(member))
         fed.clear()
         assert plain(GZIP, data) == content * (200_000 // len(member))
-        assert sum(fed) < len(data) + max(16, 3 * len(data) // len(member)) * max(256, 2 * len(member))
+        assert sum(fed) < len(data) + max(16, 3 * len(data) // len(member)) * max(
+            256, 2 * len(member)
+        )
     mixed = b"".join(bytes(compress(GZIP, bytes(size))) for size in (0, 100_000, 0, 70_000, 1, 0))
     assert plain(GZIP, mixed) == bytes(170_001)
 
@@ -183,7 +207,9 @@ def bomb(codec: int) -> bytes:
         return bytes(lz4.frame.compress(bytes(BOMB_MIB << 20), block_linked=False))
     if codec == ZSTD:
         streamed = zstandard.ZstdCompressor(write_content_size=False).compressobj()
-        return b"".join(streamed.compress(bytes(1 << 20)) for _ in range(BOMB_MIB)) + streamed.flush()
+        return (
+            b"".join(streamed.compress(bytes(1 << 20)) for _ in range(BOMB_MIB)) + streamed.flush()
+        )
     return b"\xff\xff\xff\x1f" + b"\0" * 50  # a snappy block with this size in its header
 
 
@@ -222,7 +248,10 @@ def test_zstd_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatc
     """Python 3.14 can be built without zstd. Then each use was a ModuleNotFoundError."""
     monkeypatch.setitem(sys.modules, "zstandard", None)
     for call in (compress, decompress):
-        with pytest.raises(MissingExtraError, match=r'zstd needs zstandard in this Python: pip install "embedlog\[zstd\]"'):
+        with pytest.raises(
+            MissingExtraError,
+            match=r'zstd needs zstandard in this Python: pip install "embedlog\[zstd\]"',
+        ):
             call(ZSTD, b"abc")
     with pytest.raises(MissingExtraError):
         compression.check_installed("zstd")

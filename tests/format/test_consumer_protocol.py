@@ -15,9 +15,12 @@ from embedlog.format.consumer_protocol import (
 )
 from embedlog.types import TopicPartition
 
-T0, T2 = TopicPartition("t", 0), TopicPartition("t", 2)
+T0 = TopicPartition("t", 0)
+T2 = TopicPartition("t", 2)
 OWNING = Subscription(("t",), None, (T0,), 8, "r1")
-V3 = bytes.fromhex("0003 00000001 0001 74 ffffffff 00000001 0001 74 00000001 00000000 00000008 0002 7231")
+V3 = bytes.fromhex(
+    "0003 00000001 0001 74 ffffffff 00000001 0001 74 00000001 00000000 00000008 0002 7231"
+)
 GIVEN = bytes.fromhex("0003 00000001 0001 74 00000002 00000000 00000002 ffffffff")
 
 
@@ -47,25 +50,41 @@ def test_assignments_are_kafkas_byte_for_byte() -> None:
 def test_nothing_and_everything_comes_back() -> None:
     for said in (
         Subscription(()),
-        Subscription(("b", "a"), b"", (TopicPartition("b", 1), TopicPartition("a", 1), T0), 2**31 - 1, ""),
+        Subscription(
+            ("b", "a"), b"", (TopicPartition("b", 1), TopicPartition("a", 1), T0), 2**31 - 1, ""
+        ),
         Subscription(("żółć",), bytes(1000)),
     ):
         back = decode_subscription(encode_subscription(said))
-        assert back == said._replace(topics=tuple(sorted(said.topics)), owned=tuple(sorted(said.owned)))
+        assert back == said._replace(
+            topics=tuple(sorted(said.topics)), owned=tuple(sorted(said.owned))
+        )
 
 
 def test_what_is_owned_is_not_what_is_asked_for() -> None:
     fresh = OWNING._replace(owned=(), generation=-1)
     assert same_subscription("range", encode_subscription(OWNING), encode_subscription(fresh))
-    for other in (OWNING._replace(topics=("t", "u")), OWNING._replace(user_data=b""), OWNING._replace(rack=None)):
-        assert not same_subscription("range", encode_subscription(OWNING), encode_subscription(other))
+    for other in (
+        OWNING._replace(topics=("t", "u")),
+        OWNING._replace(user_data=b""),
+        OWNING._replace(rack=None),
+    ):
+        assert not same_subscription(
+            "range", encode_subscription(OWNING), encode_subscription(other)
+        )
     assert same_subscription("range", b"opaque", b"opaque")
     assert not same_subscription("range", b"opaque", b"other")
 
 
-@pytest.mark.parametrize(("protocol", "same"), [("sticky", True), ("cooperative-sticky", True), ("range", False), ("own", False)])
+@pytest.mark.parametrize(
+    ("protocol", "same"),
+    [("sticky", True), ("cooperative-sticky", True), ("range", False), ("own", False)],
+)
 def test_the_user_data_of_sticky_assignors_is_memory(protocol: str, same: bool) -> None:
-    one, other = (encode_subscription(OWNING._replace(user_data=data)) for data in (b"\0\0\0\x08", b"\xff\xff\xff\xff"))
+    one, other = (
+        encode_subscription(OWNING._replace(user_data=data))
+        for data in (b"\0\0\0\x08", b"\xff\xff\xff\xff")
+    )
     assert same_subscription(protocol, one, other) is same
 
 
@@ -81,7 +100,12 @@ def test_an_assignment_that_is_cut_short_is_corrupt(size: int) -> None:
         decode_assignment(GIVEN[:size])
 
 
-BROKEN = ["0003 7fffffff", "0003 00000001 fffe", "0003 00000001 0001 ff ffffffff", "0003 00000000 fffffffe"]
+BROKEN = [
+    "0003 7fffffff",
+    "0003 00000001 fffe",
+    "0003 00000001 0001 ff ffffffff",
+    "0003 00000000 fffffffe",
+]
 
 
 @pytest.mark.parametrize("broken", BROKEN)

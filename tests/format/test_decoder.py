@@ -1,4 +1,6 @@
-"""Batches to columns, record by record as the reference implementation reads them; and every damage of a record."""
+"""Batches to columns, record by record as the reference implementation reads them; and every damage
+of a record.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +32,23 @@ def reads(decoded: Decoded) -> list[oracle.Read]:
     """The decoded records, in the form of the reference implementation."""
     assert decoded.headers is not None
     starts = decoded.headers.starts.tolist()
-    names, contents = list(decoded.headers.keys), list(decoded.headers.values)
+    names = list(decoded.headers.keys)
+    contents = list(decoded.headers.values)
     columns = (decoded.offsets, decoded.timestamps, decoded.timestamp_types, decoded.leader_epochs)
     fixed = [column.tolist() for column in columns if column is not None]
     assert decoded.keys is not None
     assert decoded.values is not None
     texts = [list(decoded.keys), list(decoded.values)]
-    headers = [tuple(zip(names[first:end], contents[first:end], strict=True)) for first, end in pairwise(starts)]
+    headers = [
+        tuple(zip(names[first:end], contents[first:end], strict=True))
+        for first, end in pairwise(starts)
+    ]
     return [oracle.Read(*record) for record in zip(*fixed, *texts, headers, strict=True)]
 
 
 def random_log(rng: random.Random, batches: int) -> bytes:
-    data, offset = b"", rng.choice([0, 2**40])
+    data = b""
+    offset = rng.choice([0, 2**40])
     for _ in range(batches):
         rows = oracle.random_rows(rng, rng.randrange(1, 30))
         if rng.random() < 0.2:  # as compaction leaves it
@@ -56,7 +63,13 @@ def compressed(raw: bytes, codec: int) -> bytes:
     """The batch with its section compressed."""
     body = bytes(compression.compress(codec, raw[61:]))
     tail = struct.pack(">h", struct.unpack_from(">h", raw, 21)[0] | codec) + raw[23:61] + body
-    return raw[:8] + struct.pack(">i", 49 + len(body)) + raw[12:17] + struct.pack(">I", crc32c(tail)) + tail
+    return (
+        raw[:8]
+        + struct.pack(">i", 49 + len(body))
+        + raw[12:17]
+        + struct.pack(">I", crc32c(tail))
+        + tail
+    )
 
 
 def decoded(data: bytes, **how: Any) -> Decoded:
@@ -73,7 +86,9 @@ def test_random_logs_as_the_twin_reads_them(rng: random.Random) -> None:
     pool = BufferPool()
     for _ in range(40):
         data = random_log(rng, rng.randrange(1, 12))
-        expected = [record for raw in oracle.whole_batches(data) for record in oracle.read_batch(raw)]
+        expected = [
+            record for raw in oracle.whole_batches(data) for record in oracle.read_batch(raw)
+        ]
         assert reads(decoded(data, pool=pool)) == expected
 
 
@@ -87,7 +102,9 @@ def test_compressed_logs_as_the_twin_reads_them(rng: random.Random, codec: int) 
 def test_windows_take_record_by_record(rng: random.Random) -> None:
     for _ in range(60):
         data = random_log(rng, 8)
-        everything = [record for raw in oracle.whole_batches(data) for record in oracle.read_batch(raw)]
+        everything = [
+            record for raw in oracle.whole_batches(data) for record in oracle.read_batch(raw)
+        ]
         offsets = sorted(rng.choice(everything).offset + rng.randrange(-1, 2) for _ in range(2))
         times = sorted(rng.choice(everything).timestamp + rng.randrange(-1, 2) for _ in range(2))
         window = Window(
@@ -99,7 +116,8 @@ def test_windows_take_record_by_record(rng: random.Random) -> None:
         expected = [
             record
             for record in everything
-            if window.start_offset <= record.offset < window.end_offset and window.start_ms <= record.timestamp < window.end_ms
+            if window.start_offset <= record.offset < window.end_offset
+            and window.start_ms <= record.timestamp < window.end_ms
         ]
         assert reads(decoded(data, window=window)) == expected
 
@@ -112,7 +130,8 @@ def test_the_last_moment_there_is_lies_in_every_window() -> None:
 @pytest.mark.parametrize("names", [frozenset({name}) for name in sorted(COLUMNS)] + [frozenset()])
 def test_what_is_not_asked_for_is_not_there(rng: random.Random, names: frozenset[str]) -> None:
     data = random_log(rng, 3)
-    whole, part = decoded(data), decoded(data, columns=[*names, "topic"])
+    whole = decoded(data)
+    part = decoded(data, columns=[*names, "topic"])
     assert part.count == whole.count
     for name in COLUMNS:
         field = name if name == "headers" else name + "s"
@@ -126,21 +145,33 @@ def test_what_is_not_asked_for_is_not_there(rng: random.Random, names: frozenset
 @pytest.mark.parametrize("headers", [False, True])
 def test_values_decoded_in_place_are_the_same(rng: random.Random, headers: bool) -> None:
     for size in (300, 511, 512, 513, 2000, 70_000):
-        rows = [Row(rng.randbytes(size + rng.randrange(64)), rng.choice([None, b"key"]), timestamp_ms=5) for _ in range(40)]
+        rows = [
+            Row(rng.randbytes(size + rng.randrange(64)), rng.choice([None, b"key"]), timestamp_ms=5)
+            for _ in range(40)
+        ]
         rows[7] = rows[7]._replace(value=None, headers=[("h", b"x")] if headers else [])
         rows[9] = rows[9]._replace(value=b"")
-        data = bytearray(b"".join(batch(10 * number, rows[10 * number :][:10]) for number in range(4)))
-        found, before = scan(data, Chain()), bytes(data)
-        assert reads(decode(data, found.batches, in_place=True)) == reads(decode(before, found.batches))
-        assert (bytes(data) == before) == headers  # headers are read a second time: then nothing may move
+        data = bytearray(
+            b"".join(batch(10 * number, rows[10 * number :][:10]) for number in range(4))
+        )
+        found = scan(data, Chain())
+        before = bytes(data)
+        assert reads(decode(data, found.batches, in_place=True)) == reads(
+            decode(before, found.batches)
+        )
+        # headers are read a second time: then nothing may move
+        assert (bytes(data) == before) == headers
 
 
 def test_in_place_asks_nothing_of_small_or_unordered_or_read_only_data(rng: random.Random) -> None:
     data = bytearray(b"".join(batch(number, [Row(rng.randbytes(400))]) for number in range(4)))
-    found, before = scan(data, Chain()), bytes(data)
+    found = scan(data, Chain())
+    before = bytes(data)
     turned = found.batches[::-1]
     assert reads(decode(data, turned, in_place=True)) == reads(decode(before, turned))
-    assert reads(decode(before, found.batches, in_place=True)) == reads(decode(before, found.batches))
+    assert reads(decode(before, found.batches, in_place=True)) == reads(
+        decode(before, found.batches)
+    )
     assert bytes(data) == before
 
 
@@ -199,18 +230,48 @@ BROKEN = {
     "size negative": (varint(-3) + bytes(20), "size of a record"),
     "size beyond the section": (varint(2**30) + bytes(20), "size of a record"),
     "size number too long": (b"\xff" * 5 + bytes(20), "integer in a record"),
-    "timestamp number too long": (record_of(b"\0" + b"\xff" * 10 + bytes(10)), "integer in a record"),
+    "timestamp number too long": (
+        record_of(b"\0" + b"\xff" * 10 + bytes(10)),
+        "integer in a record",
+    ),
     "offset number too long": (record_of(b"\0\0" + b"\xff" * 5 + bytes(10)), "integer in a record"),
-    "key longer than the record": (record_of(b"\0\0\0" + varint(100) + b"\1\0" + bytes(3)) + bytes(200), "length in a record"),
-    "key length below null": (record_of(b"\0\0\0" + varint(-2) + b"\1\0" + bytes(3)), "length in a record"),
-    "value longer than the record": (record_of(b"\0\0\0\1" + varint(100) + bytes(3)) + bytes(200), "length in a record"),
-    "value length below null": (record_of(b"\0\0\0\1" + varint(-2) + bytes(3)), "length in a record"),
-    "value of two gibibytes": (record_of(b"\0\0\0\1" + varint(2**31 - 1) + bytes(3)), "length in a record"),
+    "key longer than the record": (
+        record_of(b"\0\0\0" + varint(100) + b"\1\0" + bytes(3)) + bytes(200),
+        "length in a record",
+    ),
+    "key length below null": (
+        record_of(b"\0\0\0" + varint(-2) + b"\1\0" + bytes(3)),
+        "length in a record",
+    ),
+    "value longer than the record": (
+        record_of(b"\0\0\0\1" + varint(100) + bytes(3)) + bytes(200),
+        "length in a record",
+    ),
+    "value length below null": (
+        record_of(b"\0\0\0\1" + varint(-2) + bytes(3)),
+        "length in a record",
+    ),
+    "value of two gibibytes": (
+        record_of(b"\0\0\0\1" + varint(2**31 - 1) + bytes(3)),
+        "length in a record",
+    ),
     "header count negative": (record_of(b"\0\0\0\1\1" + varint(-1) + bytes(3)), "header count"),
-    "header count beyond the record": (record_of(b"\0\0\0\1\1" + varint(50) + bytes(3)), "header count"),
-    "null header name": (record_of(b"\0\0\0\1\1" + varint(1) + varint(-1) + b"\0"), "length in a record"),
-    "header name beyond the record": (record_of(b"\0\0\0\1\1" + varint(1) + varint(9) + b"\0"), "length in a record"),
-    "bytes after the headers": (record_of(b"\0\0\0\1\1" + varint(1) + b"\0\0" + b"x"), "size of a record"),
+    "header count beyond the record": (
+        record_of(b"\0\0\0\1\1" + varint(50) + bytes(3)),
+        "header count",
+    ),
+    "null header name": (
+        record_of(b"\0\0\0\1\1" + varint(1) + varint(-1) + b"\0"),
+        "length in a record",
+    ),
+    "header name beyond the record": (
+        record_of(b"\0\0\0\1\1" + varint(1) + varint(9) + b"\0"),
+        "length in a record",
+    ),
+    "bytes after the headers": (
+        record_of(b"\0\0\0\1\1" + varint(1) + b"\0\0" + b"x"),
+        "size of a record",
+    ),
     "bytes after the value": (record_of(b"\0\0\0\1\2v\0x"), "size of a record"),
     "bytes after the last record": (FINE + b"\0", "bytes after the last record"),
     "offset beyond the batch": (record_of(b"\0\0\2\1\2v\0"), "offset of a record"),
@@ -236,7 +297,9 @@ def test_each_broken_record_has_its_message_and_place(damage: str, padding: byte
 
 def test_offsets_that_do_not_rise_are_corruption() -> None:
     data = with_records(FINE + FINE, count=2, last_delta=5)
-    with pytest.raises(CorruptRecordError, match="record 1 of the batch at offset 40: offset of a record"):
+    with pytest.raises(
+        CorruptRecordError, match="record 1 of the batch at offset 40: offset of a record"
+    ):
         decoded(data)
 
 
@@ -246,7 +309,9 @@ def test_random_sections_never_read_otherwise_than_the_twin(rng: random.Random) 
         rows = oracle.random_rows(rng, rng.randrange(1, 5))
         section = bytearray(batch(0, rows)[61:])
         for _ in range(rng.randrange(1, 4)):
-            section[rng.randrange(len(section))] = rng.choice([0, 1, 2, 0x7F, 0x80, 0xFF, rng.randrange(256)])
+            section[rng.randrange(len(section))] = rng.choice(
+                [0, 1, 2, 0x7F, 0x80, 0xFF, rng.randrange(256)]
+            )
         if rng.random() < 0.3:
             del section[rng.randrange(len(section)) :]
         if 7 * len(rows) > len(section):
@@ -263,18 +328,30 @@ def test_random_sections_never_read_otherwise_than_the_twin(rng: random.Random) 
 
 
 @pytest.mark.parametrize("codec", range(1, 5))
-def test_a_count_that_the_uncompressed_bytes_cannot_hold_is_refused_before_memory_is_asked(codec: int) -> None:
+def test_a_count_that_the_uncompressed_bytes_cannot_hold_is_refused_before_memory_is_asked(
+    codec: int,
+) -> None:
     raw = compressed(batch(0, [Row(b"a")]), codec)
-    tail = raw[21:23] + struct.pack(">i", 2**31 - 2) + raw[27:57] + struct.pack(">i", 2**31 - 1) + raw[61:]
+    tail = (
+        raw[21:23]
+        + struct.pack(">i", 2**31 - 2)
+        + raw[27:57]
+        + struct.pack(">i", 2**31 - 1)
+        + raw[61:]
+    )
     data = raw[:17] + struct.pack(">I", crc32c(tail)) + tail
-    with pytest.raises(CorruptRecordError, match="record count of a batch: expected at most 1, found 2147483647"):
+    with pytest.raises(
+        CorruptRecordError, match="record count of a batch: expected at most 1, found 2147483647"
+    ):
         decoded(data)
 
 
 @pytest.mark.parametrize("codec", range(5, 8))
 def test_an_unknown_codec_is_named(codec: int) -> None:
     data = batch(0, [Row(b"a")], attributes=codec)
-    with pytest.raises(CorruptRecordError, match=f"codec of a batch: expected 0 to 4, found {codec}"):
+    with pytest.raises(
+        CorruptRecordError, match=f"codec of a batch: expected 0 to 4, found {codec}"
+    ):
         decoded(data)
 
 
@@ -322,23 +399,38 @@ def test_every_golden_log_decodes_as_a_real_client_read_it(golden: Path, name: s
         topics[directory.name.rpartition("-")[0]].append(directory)
     for expectation in sorted((golden / name / "expected").glob("*.jsonl")):
         expected = [json.loads(line) for line in expectation.read_text().splitlines()]
-        first = {line["partition"]: line["offset"] for line in reversed(expected)}  # records may have been deleted before it
+        # records may have been deleted before it
+        first = {line["partition"]: line["offset"] for line in reversed(expected)}
         found = []
-        for directory in sorted(topics[expectation.stem], key=lambda path: int(path.name.rpartition("-")[2])):
+        for directory in sorted(
+            topics[expectation.stem], key=lambda path: int(path.name.rpartition("-")[2])
+        ):
             partition = int(directory.name.rpartition("-")[2])
             for path in sorted(directory.glob("*.log")):
                 data = path.read_bytes()
                 scanned = scan(data, Chain(gaps_allowed=True))
-                assert scanned.problem is None or (name in UNCLEAN and not any(data[scanned.consumed :])), path
+                assert scanned.problem is None or (
+                    name in UNCLEAN and not any(data[scanned.consumed :])
+                ), path
                 window = Window(start_offset=first.get(partition, 0))
-                found += [_line(partition, record) for record in reads(decode(data, scanned.batches, window=window))]
-        assert found == [{key: value for key, value in line.items() if key != "committed"} for line in expected], expectation
+                found += [
+                    _line(partition, record)
+                    for record in reads(decode(data, scanned.batches, window=window))
+                ]
+        assert found == [
+            {key: value for key, value in line.items() if key != "committed"} for line in expected
+        ], expectation
 
 
 def test_a_decoding_holds_numpy_arrays_of_the_documented_types() -> None:
     result = decoded(batch(0, [Row(b"a")]))
     columns = (result.offsets, result.timestamps, result.timestamp_types, result.leader_epochs)
-    assert [column.dtype for column in columns if column is not None] == [np.int64, np.int64, np.int8, np.int32]
+    assert [column.dtype for column in columns if column is not None] == [
+        np.int64,
+        np.int64,
+        np.int8,
+        np.int32,
+    ]
 
 
 @pytest.mark.parametrize("number", range(8))

@@ -1,4 +1,6 @@
-"""Columns to batches, byte for byte as the reference implementation makes them; and invalid columns."""
+"""Columns to batches, byte for byte as the reference implementation makes them; and invalid
+columns.
+"""
 
 from __future__ import annotations
 
@@ -38,19 +40,25 @@ def columns_of(rows: Sequence[Row], width: type = np.int64) -> Columns:
     starts = np.cumsum([0, *(len(row.headers) for row in rows)]).astype(np.int32)
     pairs = [header for row in rows for header in row.headers]
     names = [name.encode() if isinstance(name, str) else name for name, _ in pairs]
-    values, keys = BytesColumn.of([row.value for row in rows]), BytesColumn.of([row.key for row in rows])
+    values = BytesColumn.of([row.value for row in rows])
+    keys = BytesColumn.of([row.key for row in rows])
     return Columns(
         len(rows),
         BytesColumn(values.data, values.offsets.astype(width), values.validity),
-        BytesColumn(keys.data, keys.offsets.astype(width), keys.validity) if any(row.key is not None for row in rows) else None,
+        BytesColumn(keys.data, keys.offsets.astype(width), keys.validity)
+        if any(row.key is not None for row in rows)
+        else None,
         np.array([row.timestamp_ms for row in rows], np.int64),
-        Headers(starts, BytesColumn.of(names), BytesColumn.of([value for _, value in pairs])) if pairs else None,
+        Headers(starts, BytesColumn.of(names), BytesColumn.of([value for _, value in pairs]))
+        if pairs
+        else None,
     )
 
 
 def joined(runs: Sequence[bytes], first: int = 0) -> bytes:
     """The runs one after the other, stamped as the log would."""
-    whole, offset = b"", first
+    whole = b""
+    offset = first
     for run in runs:
         buffer = bytearray(run)
         offset, _ = stamp_offsets(buffer, offset, 0)
@@ -64,12 +72,17 @@ def test_random_columns_as_the_twin_encodes_them(rng: random.Random, width: type
         rows = oracle.random_rows(rng, rng.randrange(1, 60), headers=rng.random() < 0.5)
         batch_bytes = rng.choice([61, 200, 1000, 5000, 1 << 20])
         run_bytes = rng.choice([None, 3000, 100_000])
-        runs = [bytes(run.buffer) for run in encode(columns_of(rows, width), batch_bytes=batch_bytes, run_bytes=run_bytes)]
+        runs = [
+            bytes(run.buffer)
+            for run in encode(columns_of(rows, width), batch_bytes=batch_bytes, run_bytes=run_bytes)
+        ]
         assert joined(runs) == b"".join(oracle.cut(rows, batch_bytes))
 
 
 def test_plain_values_at_every_length(rng: random.Random) -> None:
-    """Lengths around the steps of the copy and of the numbers; the last value ends with its column."""
+    """Lengths around the steps of the copy and of the numbers; the last value ends with its
+    column.
+    """
     sizes = [*range(140), 255, 256, 511, 512, 513, 8190, 8191, 8192, 8193, 1_048_575, 1_048_576]
     rows = [Row(rng.randbytes(size), timestamp_ms=5) for size in sizes]
     runs = [bytes(run.buffer) for run in encode(columns_of(rows, np.int32), batch_bytes=1 << 22)]
@@ -109,7 +122,8 @@ def test_compressed_batches_hold_the_same_records(rng: random.Random, codec: int
     values = [rng.choice([b"abc" * 50, rng.randbytes(40)]) for _ in range(2800)]
     values += [b"abc" * 50] * 200  # the last batch shrinks, too
     rows = [Row(value, timestamp_ms=number) for number, value in enumerate(values)]
-    pool, found = BufferPool(), []
+    pool = BufferPool()
+    found = []
     for run in encode(columns_of(rows), codec=codec, batch_bytes=20_000, pool=pool):
         assert (run.batches["attributes"] == codec).all()
         decoded = decode(run.buffer, run.batches)
@@ -135,19 +149,25 @@ def test_a_record_larger_than_a_batch_has_one_of_its_own() -> None:
 def test_selected_rows_in_their_order(rng: random.Random) -> None:
     rows = oracle.random_rows(rng, 50)
     selection = np.array([rng.randrange(50) for _ in range(30)], np.int64)
-    runs = [bytes(run.buffer) for run in encode(columns_of(rows), selection=selection, batch_bytes=2000)]
+    runs = [
+        bytes(run.buffer) for run in encode(columns_of(rows), selection=selection, batch_bytes=2000)
+    ]
     assert joined(runs) == b"".join(oracle.cut([rows[number] for number in selection], 2000))
 
 
 def test_one_timestamp_for_all_and_log_append_time() -> None:
     values = BytesColumn.of([b"x", None])
     (run,) = encode(Columns(2, values, timestamps=77), timestamp_type=1)
-    assert bytes(run.buffer) == batch(0, [Row(b"x", timestamp_ms=77), Row(None, timestamp_ms=77)], attributes=8)
+    assert bytes(run.buffer) == batch(
+        0, [Row(b"x", timestamp_ms=77), Row(None, timestamp_ms=77)], attributes=8
+    )
 
 
 def test_no_values_at_all_are_nulls() -> None:
     (run,) = encode(Columns(2, None, BytesColumn.of([b"k", None]), 3))
-    assert bytes(run.buffer) == batch(0, [Row(None, b"k", timestamp_ms=3), Row(None, timestamp_ms=3)])
+    assert bytes(run.buffer) == batch(
+        0, [Row(None, b"k", timestamp_ms=3), Row(None, timestamp_ms=3)]
+    )
 
 
 def test_no_rows_make_no_run() -> None:
@@ -168,8 +188,12 @@ BAD_OFFSETS = [[0, 3, 2, 4], [0, 1, 2, 5], [-1, 1, 2, 4], [0, 1, 2, 2**31 - 1]]
 @pytest.mark.parametrize("offsets", BAD_OFFSETS)
 @pytest.mark.parametrize("place", ["values", "keys", "header keys", "header values"])
 def test_offsets_that_leave_their_data_are_refused(offsets: list[int], place: str) -> None:
-    bad, good = BytesColumn(np.zeros(4, np.uint8), np.array(offsets, np.int32)), BytesColumn.of([b"a", b"b", b"c"])
-    one = {name: bad if name == place else good for name in ("values", "keys", "header keys", "header values")}
+    bad = BytesColumn(np.zeros(4, np.uint8), np.array(offsets, np.int32))
+    good = BytesColumn.of([b"a", b"b", b"c"])
+    one = {
+        name: bad if name == place else good
+        for name in ("values", "keys", "header keys", "header values")
+    }
     headers = Headers(np.arange(4, dtype=np.int32), one["header keys"], one["header values"])
     columns = Columns(3, one["values"], one["keys"], 0, headers if "header" in place else None)
     with pytest.raises(InvalidRecordError, match="do not rise"):
@@ -184,7 +208,9 @@ def test_rows_that_are_not_there_are_refused(selection: list[int]) -> None:
 
 @pytest.mark.parametrize("starts", [[0, 2, 1, 3], [0, 1, 2, 4], [-1, 0, 1, 3]])
 def test_headers_of_rows_that_overlap_or_leave_their_columns_are_refused(starts: list[int]) -> None:
-    headers = Headers(np.array(starts, np.int32), BytesColumn.of([b"a"] * 3), BytesColumn.of([b"b"] * 3))
+    headers = Headers(
+        np.array(starts, np.int32), BytesColumn.of([b"a"] * 3), BytesColumn.of([b"b"] * 3)
+    )
     with pytest.raises(InvalidRecordError):
         list(encode(Columns(3, BytesColumn.of([b"v"] * 3), headers=headers)))
 
@@ -202,9 +228,11 @@ OFFSETS_AT = 256
 
 
 def encoded_over_itself(end: int, capacity: int = 1000) -> tuple[int, np.ndarray]:
-    """One record whose value is written over the offsets of its own header: [0, 4] when measured, [0, end] when written.
+    """One record whose value is written over the offsets of its own header: [0, 4] when measured,
+    [0, end] when written.
 
-    Another thread may do this; here it happens every time. Returns the size or the code, and the bytes after `capacity`.
+    Another thread may do this; here it happens every time. Returns the size or the code, and the
+    bytes after `capacity`.
     """
     whole = np.full(4096, 0xAA, np.uint8)
     buffer = whole[:capacity]
@@ -224,8 +252,12 @@ def encoded_over_itself(end: int, capacity: int = 1000) -> tuple[int, np.ndarray
 
 @pytest.mark.parametrize("end", [0, 3, 5, 300, 800, 3000, 3001, -1, 2**31 - 1])
 @pytest.mark.parametrize("capacity", [477, 1000])
-def test_headers_that_change_between_measuring_and_writing_refuse_the_run(end: int, capacity: int) -> None:
-    """A record whose size differs from its length field would be sealed, acknowledged, and never read again."""
+def test_headers_that_change_between_measuring_and_writing_refuse_the_run(
+    end: int, capacity: int
+) -> None:
+    """A record whose size differs from its length field would be sealed, acknowledged, and never
+    read again.
+    """
     written, beyond = encoded_over_itself(end, capacity)
     assert written == native.ECHANGED
     assert (beyond == 0xAA).all(), "nothing is written beyond the run's memory"
@@ -235,14 +267,23 @@ def test_headers_that_stay_what_they_were_are_written() -> None:
     assert encoded_over_itself(4, 477)[0] == 477
 
 
-def test_columns_that_change_in_another_thread_make_readable_batches_or_none(rng: random.Random) -> None:
-    """Every input that may change during the encoding does, at any moment; sealed records are read back complete."""
+def test_columns_that_change_in_another_thread_make_readable_batches_or_none(
+    rng: random.Random,
+) -> None:
+    """Every input that may change during the encoding does, at any moment; sealed records are read
+    back complete.
+    """
     count = 300
     rows = [Row(b"v" * 20, b"k" * 9, [("name", b"value")], n) for n in range(count)]
     columns = columns_of(rows, np.int32)
     assert columns.headers is not None
     assert columns.keys is not None
-    moving = [columns.values.offsets, columns.keys.offsets, columns.headers.values.offsets, columns.headers.keys.offsets]
+    moving = [
+        columns.values.offsets,
+        columns.keys.offsets,
+        columns.headers.values.offsets,
+        columns.headers.keys.offsets,
+    ]
     other = [np.roll(each, 1) if number % 2 else each // 2 for number, each in enumerate(moving)]
     own = [each.copy() for each in moving]
     done = threading.Event()
@@ -259,7 +300,10 @@ def test_columns_that_change_in_another_thread_make_readable_batches_or_none(rng
         refused = sealed = 0
         while refused + sealed < 600:
             try:
-                runs = [bytes(run.buffer) for run in encode(columns, batch_bytes=rng.choice((500, 5000, 1 << 20)))]
+                runs = [
+                    bytes(run.buffer)
+                    for run in encode(columns, batch_bytes=rng.choice((500, 5000, 1 << 20)))
+                ]
             except InvalidRecordError:
                 refused += 1
                 continue
@@ -275,7 +319,9 @@ def test_columns_that_change_in_another_thread_make_readable_batches_or_none(rng
 
 @pytest.mark.parametrize("width", [np.int32, np.int64])
 def test_offsets_at_odd_addresses_are_read_as_any(rng: random.Random, width: type) -> None:
-    """Arrow allows buffers that are not aligned; the sanitised build refuses a load through a cast."""
+    """Arrow allows buffers that are not aligned; the sanitised build refuses a load through a
+    cast.
+    """
     rows = oracle.random_rows(rng, 40, headers=True)
 
     def shifted(array: np.ndarray) -> np.ndarray:
@@ -288,7 +334,9 @@ def test_offsets_at_odd_addresses_are_read_as_any(rng: random.Random, width: typ
 
     columns = columns_of(rows)
     assert columns.values is not None
-    headers = columns.headers and Headers(columns.headers.starts, column(columns.headers.keys), column(columns.headers.values))
+    headers = columns.headers and Headers(
+        columns.headers.starts, column(columns.headers.keys), column(columns.headers.values)
+    )
     keys = columns.keys and column(columns.keys)
     odd = Columns(len(rows), column(columns.values), keys, shifted(columns.timestamps), headers)  # type: ignore[arg-type]
     selection = shifted(np.arange(len(rows), dtype=np.int64))
@@ -303,7 +351,16 @@ def test_columns_of_different_lengths_are_refused_with_both() -> None:
     with pytest.raises(InvalidRecordError, match="rows of keys: expected 2, found 1"):
         list(encode(Columns(2, BytesColumn.of([b"a", b"b"]), BytesColumn.of([b"k"]))))
     with pytest.raises(InvalidRecordError, match="validity bits of values: expected 9, found 8"):
-        list(encode(Columns(9, BytesColumn(np.zeros(0, np.uint8), np.zeros(10, np.int32), np.zeros(1, np.uint8)))))
+        list(
+            encode(
+                Columns(
+                    9,
+                    BytesColumn(
+                        np.zeros(0, np.uint8), np.zeros(10, np.int32), np.zeros(1, np.uint8)
+                    ),
+                )
+            )
+        )
 
 
 # ---- sealed headers ------------------------------------------------------------------------------
@@ -322,13 +379,19 @@ def test_stamping_changes_no_checksum_and_can_be_repeated(rng: random.Random) ->
 
 
 @pytest.mark.parametrize("count", [1, 3, 5000])
-def test_changed_fields_have_the_checksum_of_a_batch_made_so(rng: random.Random, count: int) -> None:
+def test_changed_fields_have_the_checksum_of_a_batch_made_so(
+    rng: random.Random, count: int
+) -> None:
     rows = [Row(rng.randbytes(20), timestamp_ms=9)] * count
     made = bytearray(batch(0, rows))
     set_header_fields(made, attributes=0x10, producer=(2**62, 3), base_sequence=17)
-    assert bytes(made) == batch(0, rows, attributes=0x10, producer_id=2**62, producer_epoch=3, base_sequence=17)
+    assert bytes(made) == batch(
+        0, rows, attributes=0x10, producer_id=2**62, producer_epoch=3, base_sequence=17
+    )
     set_header_fields(made, attributes=8, max_timestamp=1234, producer=(-1, -1), base_sequence=-1)
-    assert [record.timestamp for record in oracle.read_batch(oracle.whole_batches(bytes(made))[0])] == [1234] * count
+    assert [
+        record.timestamp for record in oracle.read_batch(oracle.whole_batches(bytes(made))[0])
+    ] == [1234] * count
 
 
 # ---- a few records -------------------------------------------------------------------------------
@@ -342,7 +405,8 @@ def few(rows: Sequence[Row]) -> list[tuple[bytes, bytes | None]]:
 def test_a_few_records_as_the_twin_encodes_them(rng: random.Random, rounds: int) -> None:
     sizes = [0, 1, 7, 62, 63, 64, 127, 128, 8191, 8192, 70_000]
     for _ in range(rounds):
-        count, time = rng.choice([1, 1, 2, 3, 8, 9, 40]), rng.choice([0, 1_700_000_000_000, 2**62])
+        count = rng.choice([1, 1, 2, 3, 8, 9, 40])
+        time = rng.choice([0, 1_700_000_000_000, 2**62])
         rows = [
             Row(
                 key=rng.randbytes(rng.choice(sizes[:-2])),
@@ -351,20 +415,25 @@ def test_a_few_records_as_the_twin_encodes_them(rng: random.Random, rounds: int)
             )
             for _ in range(count)
         ]
-        stamp, sequence = (
-            Stamp(rng.choice([-1, 2**62 + 5]), rng.choice([-1, 0, 32767]), rng.random() < 0.5),
-            rng.choice([-1, 2**31 - 1]),
-        )
+        stamp = Stamp(rng.choice([-1, 2**62 + 5]), rng.choice([-1, 0, 32767]), rng.random() < 0.5)
+        sequence = rng.choice([-1, 2**31 - 1])
         expected = batch(
-            0, rows, attributes=TRANSACTIONAL if stamp.transactional else 0, producer_id=stamp.producer_id,
-            producer_epoch=stamp.epoch, base_sequence=sequence,
-        )  # fmt: skip
+            0,
+            rows,
+            attributes=TRANSACTIONAL if stamp.transactional else 0,
+            producer_id=stamp.producer_id,
+            producer_epoch=stamp.epoch,
+            base_sequence=sequence,
+        )
         assert encode_records(few(rows), time, stamp, sequence) == expected
-    assert encode_records([(b"k", b"v")], 5) == batch(0, [Row(key=b"k", value=b"v", timestamp_ms=5)])
+    assert encode_records([(b"k", b"v")], 5) == batch(
+        0, [Row(key=b"k", value=b"v", timestamp_ms=5)]
+    )
 
 
 @pytest.mark.parametrize(
-    "records", [[(b"k",)], [[b"k", b"v"]], [(b"k", "v")], [(bytearray(b"k"), b"v")], [None], ((b"k", b"v"),)]
+    "records",
+    [[(b"k",)], [[b"k", b"v"]], [(b"k", "v")], [(bytearray(b"k"), b"v")], [None], ((b"k", b"v"),)],
 )
 def test_a_few_records_of_other_types_are_refused(records: Any) -> None:
     with pytest.raises(TypeError):
@@ -379,6 +448,12 @@ def test_a_batch_of_no_records_is_refused() -> None:
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_marker_as_the_twin_encodes_it(commit: bool) -> None:
     made = marker_batch(2**62 + 5, 32767, commit, 2**31 - 1, 1_700_000_000_000)
-    row = Row(key=struct.pack(">hh", 0, commit), value=struct.pack(">hi", 0, 2**31 - 1), timestamp_ms=1_700_000_000_000)
-    assert made == batch(0, [row], attributes=TRANSACTIONAL | CONTROL, producer_id=2**62 + 5, producer_epoch=32767)
+    row = Row(
+        key=struct.pack(">hh", 0, commit),
+        value=struct.pack(">hi", 0, 2**31 - 1),
+        timestamp_ms=1_700_000_000_000,
+    )
+    assert made == batch(
+        0, [row], attributes=TRANSACTIONAL | CONTROL, producer_id=2**62 + 5, producer_epoch=32767
+    )
     assert len(made) == 78

@@ -23,7 +23,11 @@ PAGE = (ROOT / "docs" / "format.md").read_text()
 
 
 def section(number: str) -> str:
-    return re.split(r"^#+ ", re.split(rf"^#+ {re.escape(number)} ", PAGE, flags=re.MULTILINE)[1], flags=re.MULTILINE)[0]
+    return re.split(
+        r"^#+ ",
+        re.split(rf"^#+ {re.escape(number)} ", PAGE, flags=re.MULTILINE)[1],
+        flags=re.MULTILINE,
+    )[0]
 
 
 def example(number: str) -> bytes:
@@ -37,7 +41,9 @@ def row(number: str, name: str) -> bytes:
     return bytes.fromhex(re.findall(r"`([^`]+)`", line)[-1])
 
 
-@pytest.mark.parametrize(("number", "size", "base"), [("13.1", 102, 42), ("13.2", 120, 100), ("13.4", 61, 60)])
+@pytest.mark.parametrize(
+    ("number", "size", "base"), [("13.1", 102, 42), ("13.2", 120, 100), ("13.4", 61, 60)]
+)
 def test_the_batches_pass_the_scan(number: str, size: int, base: int) -> None:
     data = example(number)
     found = scan(data, Chain(next_offset=base, gaps_allowed=True))
@@ -76,14 +82,20 @@ def test_internal_records() -> None:
     assert group_records.encode_group_key("g1") == row("9.4", "group key")
     assert transaction_records.encode_key("tx") == row("9.4", "transaction key")
     found = transaction_records.decode(row("9.4", "transaction value"))
-    assert (found.producer_id, found.epoch, found.partitions) == (4000, 2, frozenset({("t", 0), ("t", 1)}))
+    assert (found.producer_id, found.epoch, found.partitions) == (
+        4000,
+        2,
+        frozenset({("t", 0), ("t", 1)}),
+    )
     partitions = (TopicPartition("t", 0), TopicPartition("t", 2))
     assert decode_assignment(row("9.4", "assignment")) == partitions
     assert encode_assignment(partitions) == row("9.4", "assignment")
 
 
 def test_the_partitions_of_keys() -> None:
-    rows = re.findall(r"^\| (\(empty\)|`\w+`) \| `(\w+)` \| (\d+) \| (\d+) \|$", section("10"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (\(empty\)|`\w+`) \| `(\w+)` \| (\d+) \| (\d+) \|$", section("10"), re.MULTILINE
+    )
     assert len(rows) == 4
     for name, digest, twelve, fifty in rows:
         key = b"" if name == "(empty)" else name.strip("`").encode()

@@ -20,7 +20,13 @@ Content = tuple[int, int, bytes | None, bytes | None]  # offset, timestamp, key,
 
 
 def message(
-    offset: int, value: bytes | None, key: bytes | None = None, *, magic: int = 1, attributes: int = 0, timestamp: int = -1
+    offset: int,
+    value: bytes | None,
+    key: bytes | None = None,
+    *,
+    magic: int = 1,
+    attributes: int = 0,
+    timestamp: int = -1,
 ) -> bytes:
     body = struct.pack(">bb", magic, attributes) + (struct.pack(">q", timestamp) if magic else b"")
     for text in (key, value):
@@ -28,7 +34,15 @@ def message(
     return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
 
 
-def wrapper(inner: Sequence[bytes], offset: int, codec: int, magic: int, *, attributes: int = 0, timestamp: int = -1) -> bytes:
+def wrapper(
+    inner: Sequence[bytes],
+    offset: int,
+    codec: int,
+    magic: int,
+    *,
+    attributes: int = 0,
+    timestamp: int = -1,
+) -> bytes:
     packed = bytes(compression.compress(codec, b"".join(inner)))
     return message(offset, packed, magic=magic, attributes=codec | attributes, timestamp=timestamp)
 
@@ -42,13 +56,23 @@ def contents(data: bytes) -> list[Content]:
     assert result.timestamps is not None
     assert result.keys is not None
     assert result.values is not None
-    return list(zip(result.offsets.tolist(), result.timestamps.tolist(), list(result.keys), list(result.values), strict=True))
+    return list(
+        zip(
+            result.offsets.tolist(),
+            result.timestamps.tolist(),
+            list(result.keys),
+            list(result.values),
+            strict=True,
+        )
+    )
 
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_bare_messages(magic: int) -> None:
     moments = [100, 50] if magic else [-1, -1]
-    data = message(7, b"v", b"k", magic=magic, timestamp=100) + message(9, None, magic=magic, timestamp=50)
+    data = message(7, b"v", b"k", magic=magic, timestamp=100) + message(
+        9, None, magic=magic, timestamp=50
+    )
     assert contents(data) == [(7, moments[0], b"k", b"v"), (9, moments[1], None, None)]
 
 
@@ -56,7 +80,11 @@ def test_bare_messages(magic: int) -> None:
 def test_wrappers_of_magic_1_have_relative_offsets(codec: int) -> None:
     inner = [message(number, b"v%d" % number, timestamp=1000 + number) for number in (0, 1, 4)]
     data = wrapper(inner, 24, codec, 1, timestamp=1004)
-    assert contents(data) == [(20, 1000, None, b"v0"), (21, 1001, None, b"v1"), (24, 1004, None, b"v4")]
+    assert contents(data) == [
+        (20, 1000, None, b"v0"),
+        (21, 1001, None, b"v1"),
+        (24, 1004, None, b"v4"),
+    ]
 
 
 def test_wrappers_of_magic_0_have_absolute_offsets() -> None:
@@ -65,7 +93,14 @@ def test_wrappers_of_magic_0_have_absolute_offsets() -> None:
 
 
 def test_the_logs_own_time_overrides_that_of_inner_messages() -> None:
-    data = wrapper([message(number, b"v", timestamp=1) for number in (0, 1)], 1, compression.GZIP, 1, attributes=8, timestamp=777)
+    data = wrapper(
+        [message(number, b"v", timestamp=1) for number in (0, 1)],
+        1,
+        compression.GZIP,
+        1,
+        attributes=8,
+        timestamp=777,
+    )
     assert [moment for _, moment, *_ in contents(data)] == [777, 777]
     found = decode(data, scan(data, Chain()).batches)
     assert found.timestamp_types is not None
@@ -79,7 +114,9 @@ def test_xxh32_as_its_library(rng: random.Random) -> None:
 
 
 def test_the_first_lz4_writers_wrong_header_checksum() -> None:
-    frame = bytearray(lz4.frame.compress(message(3, b"v", magic=0), store_size=False, block_linked=False))
+    frame = bytearray(
+        lz4.frame.compress(message(3, b"v", magic=0), store_size=False, block_linked=False)
+    )
     assert frame[6] == xxhash.xxh32_intdigest(bytes(frame[4:6])) >> 8 & 0xFF
     frame[6] = xxhash.xxh32_intdigest(bytes(frame[:6])) >> 8 & 0xFF
     data = message(3, bytes(frame), magic=0, attributes=compression.LZ4)
@@ -87,7 +124,12 @@ def test_the_first_lz4_writers_wrong_header_checksum() -> None:
 
 
 def test_old_and_new_in_one_log() -> None:
-    data = message(0, b"old") + batch(1, [Row(b"new"), Row(b"newer")]) + message(3, b"odd") + batch(4, [Row(b"end")])
+    data = (
+        message(0, b"old")
+        + batch(1, [Row(b"new"), Row(b"newer")])
+        + message(3, b"odd")
+        + batch(4, [Row(b"end")])
+    )
     assert [value for *_, value in contents(data)] == [b"old", b"new", b"newer", b"odd", b"end"]
 
 
@@ -121,7 +163,11 @@ def test_damaged_messages_have_their_own_words(at: int, field: bytes, words: str
 def test_falling_offsets_are_refused() -> None:
     problem = scan(message(5, b"a") + message(5, b"b"), Chain()).problem
     assert problem is not None
-    assert (problem.message, problem.expected, problem.found) == ("offset of a message decreases", 6, 5)
+    assert (problem.message, problem.expected, problem.found) == (
+        "offset of a message decreases",
+        6,
+        5,
+    )
 
 
 def test_offsets_that_a_segment_cannot_hold_are_refused() -> None:
@@ -166,11 +212,25 @@ def test_broken_inner_messages() -> None:
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize(
     ("inner", "offset"),
-    [((2**63 - 1, 1), 5), ((-5, 5), 5), ((0, 2**31), 2**31), ((3, 3), 3), ((4, 2, 5), 5), ((0, 1), 2**63 - 1), ((7,), 0)],
+    [
+        ((2**63 - 1, 1), 5),
+        ((-5, 5), 5),
+        ((0, 2**31), 2**31),
+        ((3, 3), 3),
+        ((4, 2, 5), 5),
+        ((0, 1), 2**63 - 1),
+        ((7,), 0),
+    ],
 )
-def test_inner_offsets_that_cannot_be_are_damage(magic: int, inner: tuple[int, ...], offset: int) -> None:
-    """They are under no checksum but the outer message's, and sums of them may be larger than any offset."""
-    data = wrapper([message(number, b"v", magic=magic) for number in inner], offset, compression.GZIP, magic)
+def test_inner_offsets_that_cannot_be_are_damage(
+    magic: int, inner: tuple[int, ...], offset: int
+) -> None:
+    """They are under no checksum but the outer message's, and sums of them may be larger than any
+    offset.
+    """
+    data = wrapper(
+        [message(number, b"v", magic=magic) for number in inner], offset, compression.GZIP, magic
+    )
     found = scan(data, Chain())
     if found.problem is None:
         if magic == 1 and inner == (0, 1):

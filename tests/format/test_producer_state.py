@@ -1,6 +1,8 @@
-"""Producer state of a partition: a broker's snapshots to the byte, a replay of a broker's log, damage with its own error.
+"""Producer state of a partition: a broker's snapshots to the byte, a replay of a broker's log,
+damage with its own error.
 
-Also sequences after an overflow, interleaved transactions, and the last stable offset against a reference implementation.
+Also sequences after an overflow, interleaved transactions, and the last stable offset against a
+reference implementation.
 """
 
 from __future__ import annotations
@@ -16,10 +18,18 @@ import pytest
 
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.format.aborted_transactions import AbortedTransaction, decode
-from embedlog.format.producer_state import Marker, Producer, ProducerState, Sequences, add_sequence, kept_snapshots
+from embedlog.format.producer_state import (
+    Marker,
+    Producer,
+    ProducerState,
+    Sequences,
+    add_sequence,
+    kept_snapshots,
+)
 from embedlog.format.record_batch import batch_dtype
 
-# Written by Kafka: producer 4000 in epoch 2, last batch 45-49 with sequences 10-14, a transaction open from 45 on.
+# Written by Kafka: producer 4000 in epoch 2, last batch 45-49 with sequences 10-14, a transaction
+# open from 45 on.
 SNAPSHOT = bytes.fromhex(
     "0001019cf0dc000000010000000000000fa000020000000e0000000000000031000000040000018bcfe5680000000009000000000000002d"
 )
@@ -37,12 +47,24 @@ def rows(*batches: dict[str, int]) -> Any:
 
 
 def data(
-    offset: int, producer: int, sequence: int = 0, *, count: int = 1, epoch: int = 0, transactional: bool = True
+    offset: int,
+    producer: int,
+    sequence: int = 0,
+    *,
+    count: int = 1,
+    epoch: int = 0,
+    transactional: bool = True,
 ) -> dict[str, int]:
     return {
-        "base_offset": offset, "producer_id": producer, "base_sequence": sequence, "last_offset_delta": count - 1,
-        "records": count, "producer_epoch": epoch, "attributes": 0x10 if transactional else 0, "max_timestamp": 1000 + offset,
-    }  # fmt: skip
+        "base_offset": offset,
+        "producer_id": producer,
+        "base_sequence": sequence,
+        "last_offset_delta": count - 1,
+        "records": count,
+        "producer_epoch": epoch,
+        "attributes": 0x10 if transactional else 0,
+        "max_timestamp": 1000 + offset,
+    }
 
 
 def end(offset: int, producer: int, epoch: int = 0) -> dict[str, int]:
@@ -64,7 +86,12 @@ def replayed(
 def test_kafkas_snapshot_is_read_and_written_back_to_the_byte() -> None:
     state = ProducerState.decode(SNAPSHOT, 51)
     (producer,) = state.producers.values()
-    assert (producer.producer_id, producer.epoch, producer.coordinator_epoch, producer.transaction_start) == (4000, 2, 9, 45)
+    assert (
+        producer.producer_id,
+        producer.epoch,
+        producer.coordinator_epoch,
+        producer.transaction_start,
+    ) == (4000, 2, 9, 45)
     assert list(producer.batches) == [Sequences(10, 14, 49, 4, 0x18BCFE56800)]
     assert state.offset == 51
     assert state.encode() == SNAPSHOT
@@ -125,7 +152,8 @@ def test_a_producer_of_whom_only_a_marker_is_known() -> None:
     [
         ([100], {100}),  # at the end of the log
         ([10, 20, 100], {10, 20, 100}),
-        ([10, 15, 20, 60, 90], {10, 20, 90}),  # of those between segments only the newest, above the last base
+        # of those between segments only the newest, above the last base
+        ([10, 15, 20, 60, 90], {10, 20, 90}),
         ([15], set()),
         ([0, 5, 10, 101], {10}),  # at or below the log start, above the log end
     ],
@@ -148,32 +176,65 @@ def test_the_newest_snapshot_of_a_broker_stays(golden: Path) -> None:
 
 def headers(path: Path) -> Iterator[tuple[dict[str, int], bytes]]:
     """The batches of a segment, read slowly and in Python."""
-    log, position = path.read_bytes(), 0
+    log = path.read_bytes()
+    position = 0
     while position + 61 <= len(log):
         head = struct.unpack_from(">qiibIhiqqqhii", log, position)
-        base, length, leader, _, crc, attributes, delta, first_ms, max_ms, producer, epoch, sequence, count = head
+        (
+            base,
+            length,
+            leader,
+            _,
+            crc,
+            attributes,
+            delta,
+            first_ms,
+            max_ms,
+            producer,
+            epoch,
+            sequence,
+            count,
+        ) = head
         if length <= 0:
             return
         batch = {
-            "position": position, "size": length + 12, "leader_epoch": leader, "base_offset": base, "base_timestamp": first_ms,
-            "max_timestamp": max_ms, "producer_id": producer, "last_offset_delta": delta, "base_sequence": sequence,
-            "records": count, "attributes": attributes, "producer_epoch": epoch, "crc": crc,
-        }  # fmt: skip
+            "position": position,
+            "size": length + 12,
+            "leader_epoch": leader,
+            "base_offset": base,
+            "base_timestamp": first_ms,
+            "max_timestamp": max_ms,
+            "producer_id": producer,
+            "last_offset_delta": delta,
+            "base_sequence": sequence,
+            "records": count,
+            "attributes": attributes,
+            "producer_epoch": epoch,
+            "crc": crc,
+        }
         yield batch, log[position : position + length + 12]
         position += length + 12
 
 
 def marker_in(batch: bytes) -> Marker:
-    """Worked example in format.md 13.3: the key's type and the value's coordinator epoch lie at fixed places."""
-    kind, coordinator_epoch = struct.unpack_from(">h", batch, 68)[0], struct.unpack_from(">i", batch, 73)[0]
+    """Worked example in format.md 13.3: the key's type and the value's coordinator epoch lie at
+    fixed places.
+    """
+    kind = struct.unpack_from(">h", batch, 68)[0]
+    coordinator_epoch = struct.unpack_from(">i", batch, 73)[0]
     return Marker(kind == 1, coordinator_epoch)
 
 
 def test_a_brokers_log_gives_a_brokers_snapshots_and_transaction_indexes(golden: Path) -> None:
-    """Every snapshot that Kafka wrote is reached by replaying the log from the start, and every `.txnindex` too."""
+    """Every snapshot that Kafka wrote is reached by replaying the log from the start, and every
+    `.txnindex` too.
+    """
     compared = aborted = 0
     for directory in sorted(golden.glob("clean*/log/*")):
-        if directory.name.startswith(("compacted", "records-deleted", "__")) or not directory.is_dir():
+        if (
+            directory.name.startswith(("compacted", "records-deleted", "__"))
+            or not directory.is_dir()
+        ):
             continue  # the beginning of these logs is gone
         state = ProducerState()
         snapshots = {int(path.stem): path for path in directory.glob("*.snapshot")}
@@ -182,11 +243,17 @@ def test_a_brokers_log_gives_a_brokers_snapshots_and_transaction_indexes(golden:
             for batch, body in headers(path):
                 ended += state.replay(rows(batch), lambda row, body=body: marker_in(body))  # type: ignore[misc]
                 if state.offset in snapshots:
-                    expected = ProducerState.decode(snapshots[state.offset].read_bytes(), state.offset)
-                    assert sorted(entries_of(state)) == sorted(entries_of(expected)), snapshots[state.offset]
+                    expected = ProducerState.decode(
+                        snapshots[state.offset].read_bytes(), state.offset
+                    )
+                    assert sorted(entries_of(state)) == sorted(entries_of(expected)), snapshots[
+                        state.offset
+                    ]
                     compared += 1
             index = path.with_suffix(".txnindex")
-            written = decode(index.read_bytes(), int(path.stem), index).tolist() if index.exists() else []
+            written = (
+                decode(index.read_bytes(), int(path.stem), index).tolist() if index.exists() else []
+            )
             assert [each[1:] for each in written] == [tuple(each) for each in ended], index
             aborted += len(ended)
     assert compared > 20
@@ -200,7 +267,11 @@ def entries_of(state: ProducerState) -> list[bytes]:
 
 def test_batches_below_the_snapshot_are_not_taken_twice() -> None:
     state = ProducerState.decode(SNAPSHOT, 51)
-    batches = rows(data(45, 4000, 10, count=5, epoch=2), data(50, 4000, 15, epoch=2), data(51, 4000, 16, epoch=2))
+    batches = rows(
+        data(45, 4000, 10, count=5, epoch=2),
+        data(50, 4000, 15, epoch=2),
+        data(51, 4000, 16, epoch=2),
+    )
     state.replay(batches, lambda row: None)
     assert list(state.producers[4000].batches)[1:] == [Sequences(16, 16, 51, 0, 1051)]
     assert state.offset == 52
@@ -224,7 +295,9 @@ def test_sequences_go_round() -> None:
     assert add_sequence(1, -3) == 2**31 - 2
     state, _ = replayed(data(0, 1, 2**31 - 2, count=4))
     assert state.producers[1].last_sequence == 1
-    assert ProducerState.decode(state.encode(), 4).producers[1].batches[0].first_sequence == 2**31 - 2
+    assert (
+        ProducerState.decode(state.encode(), 4).producers[1].batches[0].first_sequence == 2**31 - 2
+    )
 
 
 def test_markers_keep_the_batches_of_their_epoch() -> None:
@@ -243,7 +316,14 @@ def test_an_emptied_marker_is_passed_over() -> None:
 
 def test_aborts_of_interleaved_transactions() -> None:
     state, ended = replayed(
-        data(0, 1), data(1, 2), data(2, 1, 1), data(3, 9, transactional=False), end(4, 2), end(5, 1), end(6, 1), aborts=(4, 5, 6)
+        data(0, 1),
+        data(1, 2),
+        data(2, 1, 1),
+        data(3, 9, transactional=False),
+        end(4, 2),
+        end(5, 1),
+        end(6, 1),
+        aborts=(4, 5, 6),
     )
     assert ended == [AbortedTransaction(2, 1, 4, 0), AbortedTransaction(1, 0, 5, 6)]
     assert state.open_transactions() == []
@@ -264,15 +344,23 @@ def test_a_decision_above_the_high_watermark_is_not_stable() -> None:
 
 
 def test_idle_producers_are_forgotten_and_open_transactions_never() -> None:
-    state, _ = replayed(data(0, 1), data(1, 2, transactional=False), data(2, 3, transactional=False))
+    state, _ = replayed(
+        data(0, 1), data(1, 2, transactional=False), data(2, 3, transactional=False)
+    )
     assert state.expire(1001 + 60_000, 60_000) == [2]
     assert sorted(state.producers) == [1, 3]
 
 
 def test_random_logs_against_a_slow_twin(rng: random.Random) -> None:
-    """Transactions of a few producers, interleaved at random: the reference keeps whole lists and searches them."""
+    """Transactions of a few producers, interleaved at random: the reference keeps whole lists and
+    searches them.
+    """
     for _ in range(60):
-        batches, aborts, opened, reference, offset = [], [], {}, [], 0
+        batches = []
+        aborts = []
+        opened = {}
+        reference = []
+        offset = 0
         for _ in range(rng.randrange(1, 60)):
             producer = rng.randrange(4)
             if producer in opened and rng.random() < 0.4:
@@ -280,7 +368,11 @@ def test_random_logs_against_a_slow_twin(rng: random.Random) -> None:
                 batches.append(end(offset, producer))
                 if rng.random() < 0.5:
                     aborts.append(offset)
-                    reference.append(AbortedTransaction(producer, first, offset, min(opened.values(), default=offset + 1)))
+                    reference.append(
+                        AbortedTransaction(
+                            producer, first, offset, min(opened.values(), default=offset + 1)
+                        )
+                    )
                 offset += 1
             else:
                 count = rng.randrange(1, 4)
@@ -294,13 +386,17 @@ def test_random_logs_against_a_slow_twin(rng: random.Random) -> None:
         early, _ = replayed(*batches[:cut], aborts=tuple(aborts))
         late = ProducerState.decode(early.encode(), early.offset)
         replayed(*batches, aborts=tuple(aborts), state=late)
-        assert sorted(entries_of(late)) == sorted(entries_of(state)), "a snapshot and the rest of the log make the whole"
+        assert sorted(entries_of(late)) == sorted(entries_of(state)), (
+            "a snapshot and the rest of the log make the whole"
+        )
 
 
 def test_many_batches_at_once_leave_what_they_leave_one_by_one(rng: random.Random) -> None:
     """At once, those that leave no trace are passed over."""
     for _ in range(150):
-        batches, aborts, epochs = [], [], [0] * 3
+        batches = []
+        aborts = []
+        epochs = [0] * 3
         for offset in range(rng.randrange(16, 150)):
             producer = rng.randrange(3)
             if rng.random() < 0.15:
@@ -308,9 +404,18 @@ def test_many_batches_at_once_leave_what_they_leave_one_by_one(rng: random.Rando
                 batches.append(end(offset, producer, epochs[producer]))
                 aborts += [offset] if rng.random() < 0.5 else []
             else:
-                batches.append(data(offset, producer, offset, epoch=epochs[producer], transactional=rng.random() < 0.6))
+                batches.append(
+                    data(
+                        offset,
+                        producer,
+                        offset,
+                        epoch=epochs[producer],
+                        transactional=rng.random() < 0.6,
+                    )
+                )
         at_once, ended = replayed(*batches, aborts=tuple(aborts))
-        one_by_one, ended_singly = ProducerState(), []
+        one_by_one = ProducerState()
+        ended_singly = []
         for each in batches:
             ended_singly += replayed(each, aborts=tuple(aborts), state=one_by_one)[1]
         assert at_once.producers == one_by_one.producers

@@ -1,4 +1,6 @@
-"""The filter of read_committed, against a reference implementation that follows Kafka's description."""
+"""The filter of read_committed, against a reference implementation that follows Kafka's
+description.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class Item(NamedTuple):
 def rows(items: list[Item]) -> np.ndarray:
     made = np.zeros(len(items), batch_dtype())
     for row, item in zip(made, items, strict=True):
-        row["producer_id"], row["base_offset"], row["last_offset_delta"] = item.producer, item.offset, item.count - 1
+        row["producer_id"] = item.producer
+        row["base_offset"] = item.offset
+        row["last_offset_delta"] = item.count - 1
         attributes = {"plain": 0, "data": TRANSACTIONAL}.get(item.kind, TRANSACTIONAL | CONTROL)
         row["attributes"] = attributes
     return made
@@ -43,16 +47,27 @@ def slow_read(items: list[Item], aborted: list[tuple[int, int]]) -> list[int]:
         last = item.offset + item.count - 1
         inside = False
         for producer, first in aborted:
-            ends = [each.offset for each in items if each.producer == producer and each.kind == "abort" and each.offset > first]
+            ends = [
+                each.offset
+                for each in items
+                if each.producer == producer and each.kind == "abort" and each.offset > first
+            ]
             end = min(ends, default=1 << 60)
-            inside |= item.kind == "data" and item.producer == producer and first <= last and item.offset < end
+            inside |= (
+                item.kind == "data"
+                and item.producer == producer
+                and first <= last
+                and item.offset < end
+            )
         if not inside:
             out.append(item.offset)
     return out
 
 
 def history(rng: random.Random, size: int) -> tuple[list[Item], list[tuple[int, int]]]:
-    """Interleaved transactions of a few producers, each committed, aborted or still open; and the aborted ones."""
+    """Interleaved transactions of a few producers, each committed, aborted or still open; and the
+    aborted ones.
+    """
     items: list[Item] = []
     open_since: dict[int, int] = {}
     aborted = []
@@ -70,7 +85,8 @@ def history(rng: random.Random, size: int) -> tuple[list[Item], list[tuple[int, 
         elif kind == "data":
             open_since.setdefault(producer, offset)
         else:
-            kind, producer = "plain", rng.choice([-1, 7])
+            kind = "plain"
+            producer = rng.choice([-1, 7])
         items.append(Item(producer, kind, offset, count))
         offset += count + rng.choice([0, 0, 3])
     return items, aborted
@@ -78,7 +94,11 @@ def history(rng: random.Random, size: int) -> tuple[list[Item], list[tuple[int, 
 
 def abort_marker(items: list[Item], producer: int, first: int) -> int:
     """Offset of the marker that ended this aborted transaction."""
-    return next(item.offset for item in items if (item.producer, item.kind) == (producer, "abort") and item.offset > first)
+    return next(
+        item.offset
+        for item in items
+        if (item.producer, item.kind) == (producer, "abort") and item.offset > first
+    )
 
 
 def test_markers_are_never_seen() -> None:
@@ -87,7 +107,13 @@ def test_markers_are_never_seen() -> None:
 
 
 def test_only_the_aborting_producers_batches_go() -> None:
-    items = [Item(1, "data", 0), Item(2, "data", 1), Item(1, "plain", 2), Item(1, "abort", 3), Item(1, "data", 4)]
+    items = [
+        Item(1, "data", 0),
+        Item(2, "data", 1),
+        Item(1, "plain", 2),
+        Item(1, "abort", 3),
+        Item(1, "data", 4),
+    ]
     assert read(items, [(1, 0)]) == [1, 2, 4]
 
 
@@ -103,7 +129,8 @@ def test_nothing_dropped_is_no_copy() -> None:
 def test_random_histories_as_the_slow_twin(rng: random.Random) -> None:
     for _ in range(300):
         items, aborted = history(rng, rng.randrange(1, 40))
-        begin = rng.randrange(len(items))  # a fetch begins anywhere; the list has the overlapping entries
+        # a fetch begins anywhere; the list has the overlapping entries
+        begin = rng.randrange(len(items))
         part = items[begin:]
         overlapping = [each for each in aborted if abort_marker(items, *each) >= part[0].offset]
         rng.shuffle(overlapping)

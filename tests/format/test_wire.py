@@ -12,7 +12,15 @@ from tests.support import batches
 
 @pytest.mark.parametrize(
     ("number", "data"),
-    [(0, b"\x00"), (-1, b"\x01"), (1, b"\x02"), (64, b"\x80\x01"), (-64, b"\x7f"), (-65, b"\x81\x01"), (300, b"\xd8\x04")],
+    [
+        (0, b"\x00"),
+        (-1, b"\x01"),
+        (1, b"\x02"),
+        (64, b"\x80\x01"),
+        (-64, b"\x7f"),
+        (-65, b"\x81\x01"),
+        (300, b"\xd8\x04"),
+    ],
 )
 def test_known_varints(number: int, data: bytes) -> None:
     assert varint(number) == data
@@ -20,8 +28,15 @@ def test_known_varints(number: int, data: bytes) -> None:
 
 
 def test_varints_agree_with_the_tests_own_encoder(rng: random.Random) -> None:
-    edges = [sign * (1 << bits) + delta for bits in range(63) for sign in (1, -1) for delta in (-1, 0, 1)]
-    numbers = [*edges, 2**63 - 1, -(2**63), *(rng.randrange(-(2**63), 2**63) >> rng.randrange(64) for _ in range(2000))]
+    edges = [
+        sign * (1 << bits) + delta for bits in range(63) for sign in (1, -1) for delta in (-1, 0, 1)
+    ]
+    numbers = [
+        *edges,
+        2**63 - 1,
+        -(2**63),
+        *(rng.randrange(-(2**63), 2**63) >> rng.randrange(64) for _ in range(2000)),
+    ]
     for number in numbers:
         data = varint(number)
         assert data == batches.varint(number), number
@@ -29,9 +44,21 @@ def test_varints_agree_with_the_tests_own_encoder(rng: random.Random) -> None:
 
 
 def test_unsigned_varints_are_read_back(rng: random.Random) -> None:
-    for number in [0, 1, 127, 128, 16383, 16384, 2**31 - 1, 2**35 - 1, *(rng.randrange(2**35) for _ in range(1000))]:
+    for number in [
+        0,
+        1,
+        127,
+        128,
+        16383,
+        16384,
+        2**31 - 1,
+        2**35 - 1,
+        *(rng.randrange(2**35) for _ in range(1000)),
+    ]:
         data = uvarint(number)
-        assert varint(number >> 1) == uvarint(number >> 1 << 1), "zigzag doubles a number that is not negative"
+        assert varint(number >> 1) == uvarint(number >> 1 << 1), (
+            "zigzag doubles a number that is not negative"
+        )
         reader = Flexible(data, 0)
         assert (reader.uvarint(), reader.at) == (number, len(data))
 

@@ -12,13 +12,19 @@ from tests.faults.harness.processes import Died, Nursery
 from tests.faults.harness.tasks import Stage, task
 from tests.faults.partition.crashes import KINDS, Point
 
-CHANGING = tuple(kind for kind in KINDS if kind not in ("open", "close", "pread", "stat", "lock", "list"))
+CHANGING = tuple(
+    kind for kind in KINDS if kind not in ("open", "close", "pread", "stat", "lock", "list")
+)
 Arming = tuple[tuple[str, ...], int, str, int]
 
 
 @task
-def step_of_handover(_: Stage, directory: str, direction: str, arming: Arming | None = None) -> dict[str, int]:
-    """The step of a handover without the opening and closing, with a fault; the number of its calls."""
+def step_of_handover(
+    _: Stage, directory: str, direction: str, arming: Arming | None = None
+) -> dict[str, int]:
+    """The step of a handover without the opening and closing, with a fault; the number of its
+    calls.
+    """
     system.fault_counters(True)
     if arming is not None:
         system.fault_arm(*arming)
@@ -47,7 +53,9 @@ def die(nursery: Nursery, directory: Path, direction: str, point: Point) -> bool
     """Whether the process died; without the call it completes."""
     victim = nursery.spawn()
     try:
-        victim.call("step_of_handover", str(directory), direction, (point.kinds, point.nth, point.mode, 0))
+        victim.call(
+            "step_of_handover", str(directory), direction, (point.kinds, point.nth, point.mode, 0)
+        )
     except Died:
         return True
     finally:

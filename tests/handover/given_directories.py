@@ -17,7 +17,11 @@ from embedlog.handover.server_properties import Addresses
 from embedlog.storage.identity import new_id, write_topic_id
 from tests.faults.harness.stage import FakeBroker
 
-CONFIG: dict[str, Any] = {"housekeeping": False, "offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
+CONFIG: dict[str, Any] = {
+    "housekeeping": False,
+    "offsets.topic.num.partitions": 1,
+    "transaction.state.log.num.partitions": 1,
+}
 SETTINGS = {"retention.ms": "1000000", "segment.bytes": "4096"}
 COUNT = 5
 NO_OP = b"\1\x14\0\0"
@@ -37,7 +41,9 @@ def make(directory: Path) -> Path:
     return directory
 
 
-def give(directory: Path, given: Mapping[str, str] | None = None, metadata: Path | None = None) -> to_kafka.Plan:
+def give(
+    directory: Path, given: Mapping[str, str] | None = None, metadata: Path | None = None
+) -> to_kafka.Plan:
     """The steps of the verb."""
     to_kafka.check_last_use(directory)
     embedlog.open(directory, create=False).close()
@@ -53,7 +59,9 @@ def take(directory: Path, metadata: Path | None = None) -> from_kafka.Taken:
 
 
 @contextmanager
-def broker(directory: Path, metadata: Path | None = None, *, killed: bool = False) -> Iterator[Image]:
+def broker(
+    directory: Path, metadata: Path | None = None, *, killed: bool = False
+) -> Iterator[Image]:
     """A broker runs; its image may be changed, and is written when it stops."""
     running = FakeBroker(directory)
     assert running.start()
@@ -62,7 +70,8 @@ def broker(directory: Path, metadata: Path | None = None, *, killed: bool = Fals
     place = (metadata or directory) / metadata_log.NAME
     data = metadata_log.snapshot(image.values(2), log.raft, log.epoch, 0)
     (place / metadata_log.snapshot_name(log.end + 7, log.epoch)).write_bytes(data)
-    record = bytearray(encode_batch([(None, NO_OP)], 0, 0, -1, -1, -1))  # a broker writes records after each snapshot
+    # a broker writes records after each snapshot
+    record = bytearray(encode_batch([(None, NO_OP)], 0, 0, -1, -1, -1))
     struct.pack_into(">q", record, 0, log.end + 7)
     record[12:16] = log.epoch.to_bytes(4, "big")
     for segment in place.glob("*.log"):
@@ -92,11 +101,17 @@ def create(image: Image, directory: Path, name: str, partitions: int, made: int)
 
 
 def change(directory: Path, image: Image) -> None:
-    """What an administrator does: a setting changed, one removed, a topic created, one deleted, one grown."""
+    """What an administrator does: a setting changed, one removed, a topic created, one deleted, one
+    grown.
+    """
     settings = image.settings[records.TOPIC_SETTINGS, "kept"]
-    settings["retention.ms"], settings["cleanup.policy"] = "7", "compact"
+    settings["retention.ms"] = "7"
+    settings["cleanup.policy"] = "compact"
     create(image, directory, "new", 2, made=1)
-    image.settings[records.TOPIC_SETTINGS, "new"] = {"retention.bytes": "55", "remote.storage.enable": "false"}
+    image.settings[records.TOPIC_SETTINGS, "new"] = {
+        "retention.bytes": "55",
+        "remote.storage.enable": "false",
+    }
     del image.topics[by_name(image, "gone").topic_id]
     kept = by_name(image, "kept")
     kept.partitions[2] = records.Partition(kept.topic_id, 2, (1,), (1,), 1, 0, 0)
@@ -106,7 +121,10 @@ def check_changed(directory: Path) -> list[str]:
     """What is not as `change` left it."""
     wrong = []
     with embedlog.open(directory, config=CONFIG) as log:
-        found = {name: (len(log.describe_topic(name).partitions), dict(log.describe_topic(name).config)) for name in log.topics()}
+        found = {
+            name: (len(log.describe_topic(name).partitions), dict(log.describe_topic(name).config))
+            for name in log.topics()
+        }
         settings = {"retention.ms": "7", "cleanup.policy": "compact", "segment.bytes": "4096"}
         if found != {"kept": (3, settings), "new": (2, {"retention.bytes": "55"})}:
             wrong.append(f"topics {found}")

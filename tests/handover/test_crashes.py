@@ -1,6 +1,8 @@
-"""A handover that dies at any of its calls, in both directions, and is repeated, perhaps after dying again.
+"""A handover that dies at any of its calls, in both directions, and is repeated, perhaps after
+dying again.
 
-Invariant: after each death the directory is as before, or the repetition completes it. No record and no offset is lost.
+Invariant: after each death the directory is as before, or the repetition completes it. No record
+and no offset is lost.
 """
 
 from __future__ import annotations
@@ -16,7 +18,16 @@ from embedlog.errors import EmbedlogError
 from embedlog.handover import metadata_image, server_properties
 from tests.faults.harness.processes import Nursery
 from tests.handover.crashing import die, points
-from tests.handover.given_directories import CONFIG, broker, change, check_changed, check_records, give, make, take
+from tests.handover.given_directories import (
+    CONFIG,
+    broker,
+    change,
+    check_changed,
+    check_records,
+    give,
+    make,
+    take,
+)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +62,9 @@ def judge_taken(directory: Path) -> list[str]:
         take(directory)
     except EmbedlogError as problem:
         return [f"{problem!r}"]
-    wrong = [] if not server_properties.read(directory) else ["the configuration file is still there"]
+    wrong = (
+        [] if not server_properties.read(directory) else ["the configuration file is still there"]
+    )
     return wrong + check_changed(directory)
 
 

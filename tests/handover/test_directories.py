@@ -1,4 +1,6 @@
-"""Directories that are given to a broker and taken back; the broker is a lock and a metadata log made by hand."""
+"""Directories that are given to a broker and taken back; the broker is a lock and a metadata log
+made by hand.
+"""
 
 from __future__ import annotations
 
@@ -50,15 +52,21 @@ def test_a_broker_gets_the_topics_with_their_ids_and_settings(given: Path) -> No
     image, log = metadata_image.read(given)
     meta = identity(given)
     with embedlog.open(given, read_only=True) as opened:
-        wanted = {name: opened.describe_topic(name) for name in opened.topics(include_internal=True)}
-    assert {topic.name: (topic.topic_id, len(topic.partitions)) for topic in image.topics.values()} == {
-        name: (topic.topic_id, len(topic.partitions)) for name, topic in wanted.items()
-    }
+        wanted = {
+            name: opened.describe_topic(name) for name in opened.topics(include_internal=True)
+        }
+    assert {
+        topic.name: (topic.topic_id, len(topic.partitions)) for topic in image.topics.values()
+    } == {name: (topic.topic_id, len(topic.partitions)) for name, topic in wanted.items()}
     assert image.settings_of("kept") == SETTINGS | {"segment.bytes": "1048576"}
     assert image.features == to_kafka.FEATURES
     assert log.end > 0
     for partition in by_name(image, "kept").partitions.values():
-        assert (partition.replicas, partition.isr, partition.leader) == ((1,), (1,), records.NO_LEADER)
+        assert (partition.replicas, partition.isr, partition.leader) == (
+            (1,),
+            (1,),
+            records.NO_LEADER,
+        )
         assert partition.directories == (meta.directory_id,)
     assert server_properties.read(given)["offsets.topic.num.partitions"] == "1"
 
@@ -71,13 +79,18 @@ def test_changes_of_the_broker_come_back(given: Path) -> None:
     assert check_changed(given) == []
     assert not (given / file_names.SERVER_PROPERTIES).exists()
     assert [each.name for each in given.glob("gone-0.*-stray")]
-    assert [each.name for each in found.settings if each.outcome != "carried over"] == ["remote.storage.enable"]
+    assert [each.name for each in found.settings if each.outcome != "carried over"] == [
+        "remote.storage.enable"
+    ]
 
 
 def test_a_second_handover_continues_the_metadata_of_the_first(given: Path) -> None:
     with broker(given) as image:
         image.others.append(b"\1\x12\0an access control entry")
-        image.settings[records.BROKER_SETTINGS, ""] = {"log.cleaner.threads": "2", "min.insync.replicas": "1"}
+        image.settings[records.BROKER_SETTINGS, ""] = {
+            "log.cleaner.threads": "2",
+            "min.insync.replicas": "1",
+        }
         image.producer_ids = records.ProducerIds(1, 40, 7000)
         image.features["metadata.version"] = 30
     found = take(given)
@@ -91,7 +104,10 @@ def test_a_second_handover_continues_the_metadata_of_the_first(given: Path) -> N
     image, log_of = metadata_image.read(given)
     assert log_of.end > before
     assert b"\1\x12\0an access control entry" in image.others
-    assert image.settings[records.BROKER_SETTINGS, ""] == {"log.cleaner.threads": "2", "min.insync.replicas": "1"}
+    assert image.settings[records.BROKER_SETTINGS, ""] == {
+        "log.cleaner.threads": "2",
+        "min.insync.replicas": "1",
+    }
     assert image.producer_ids == records.ProducerIds(1, 40, 7000)
     assert image.features["metadata.version"] == 30
     assert "gone" not in {topic.name for topic in image.topics.values()}
@@ -102,7 +118,9 @@ def test_leader_epochs_and_broker_epoch_never_fall(given: Path) -> None:
     with broker(given) as image:
         kept = by_name(image, "kept")
         kept.partitions[0] = records.Partition(kept.topic_id, 0, (1,), (1,), 1, 12, 30)
-        register = b"\1\0\0" + struct.pack(">i", 1) + bytes(16) + struct.pack(">q", 77) + b"\1\1\0\0\0"
+        register = (
+            b"\1\0\0" + struct.pack(">i", 1) + bytes(16) + struct.pack(">q", 77) + b"\1\1\0\0\0"
+        )
         image.others.append(register)
         assert records.decode(register) == records.RegisterBroker(1, 77, ())
     take(given)
@@ -113,7 +131,9 @@ def test_leader_epochs_and_broker_epoch_never_fall(given: Path) -> None:
     assert read_clean_mark(given) == 77
 
 
-def test_producer_ids_of_an_earlier_broker_are_not_assigned_again(golden_copy: Callable[[str], Path]) -> None:
+def test_producer_ids_of_an_earlier_broker_are_not_assigned_again(
+    golden_copy: Callable[[str], Path],
+) -> None:
     directory = golden_copy("clean")
     embedlog.open(directory).close()
     give(directory)
@@ -124,12 +144,14 @@ def test_producer_ids_of_an_earlier_broker_are_not_assigned_again(golden_copy: C
 
 
 def test_the_metadata_can_be_in_a_directory_of_their_own(tmp_path: Path) -> None:
-    directory, metadata = make(tmp_path / "data"), tmp_path / "metadata"
+    directory = make(tmp_path / "data")
+    metadata = tmp_path / "metadata"
     give(directory, {"log.retention.ms": "99"}, metadata)
     values = server_properties.read(directory)
     assert (values["metadata.log.dir"], values["log.retention.ms"]) == (str(metadata), "99")
     assert not (directory / metadata_log.NAME).exists()
-    own, other = read_meta(directory), read_meta(metadata)
+    own = read_meta(directory)
+    other = read_meta(metadata)
     assert own is not None
     assert other is not None
     assert (own.cluster_id, own.node_id) == (other.cluster_id, other.node_id)
@@ -147,14 +169,16 @@ def test_a_directory_that_was_left_open_by_a_crash_is_recovered(given: Path) -> 
     assert check_changed(given) == []
 
 
-# ---- repetition ------------------------------------------------------------------------------------------------------
+# ---- repetition ----------------------------------------------------------------------------------
 
 
 def test_each_direction_can_be_repeated(given: Path) -> None:
     once = metadata_image.read(given)[0]
     give(given)
     twice = metadata_image.read(given)[0]
-    assert {each.name for each in once.topics.values()} == {each.name for each in twice.topics.values()}
+    assert {each.name for each in once.topics.values()} == {
+        each.name for each in twice.topics.values()
+    }
     with broker(given) as image:
         change(given, image)
     from_kafka.take_back(given, None)
@@ -191,17 +215,23 @@ def test_a_partition_without_an_id_gets_that_of_its_topic(given: Path) -> None:
         (given / "unknown-0").mkdir()
     assert take(given).set_aside == ["unknown-0"]
     kept = {topic.name: topic.topic_id for topic in metadata_image.read(given)[0].topics.values()}
-    assert (read_topic_id(given / "new-0"), read_topic_id(given / "kept-0")) == (kept["new"], kept["kept"])
+    assert (read_topic_id(given / "new-0"), read_topic_id(given / "kept-0")) == (
+        kept["new"],
+        kept["kept"],
+    )
     with embedlog.open(given, read_only=True) as log:
         assert check_records(log) == []
 
 
-# ---- refusals --------------------------------------------------------------------------------------------------------
+# ---- refusals ------------------------------------------------------------------------------------
 
 
 def test_an_open_directory_is_refused(tmp_path: Path) -> None:
     directory = make(tmp_path / "data")
-    with embedlog.open(directory), pytest.raises(DirectoryInUseError, match="the directory is open"):
+    with (
+        embedlog.open(directory),
+        pytest.raises(DirectoryInUseError, match="the directory is open"),
+    ):
         give(directory)
     assert not (directory / metadata_log.NAME).exists()
 
@@ -228,7 +258,9 @@ def test_settings_of_groups_are_named_and_are_there_in_the_next_handover(given: 
         ("share.auto.offset.reset", "carried over", "of the group sg"),
     ]
     give(given)
-    assert metadata_image.read(given)[0].settings[of_group] == {"share.auto.offset.reset": "earliest"}
+    assert metadata_image.read(given)[0].settings[of_group] == {
+        "share.auto.offset.reset": "earliest"
+    }
 
 
 def test_settings_of_the_broker_that_were_not_taken_back_are_named(given: Path) -> None:
@@ -238,9 +270,11 @@ def test_settings_of_the_broker_that_were_not_taken_back_are_named(given: Path) 
     embedlog.open(given).close()
     named = [each for each in give(given).settings if "taken back" in each.reason]
     assert [(each.topic, each.name, each.value, each.outcome) for each in named] == [
-        ("kept", "cleanup.policy", "compact", "lost"), ("kept", "retention.ms", "7", "lost"),
-        ("new", "remote.storage.enable", "false", "lost"), ("new", "retention.bytes", "55", "lost"),
-    ]  # fmt: skip
+        ("kept", "cleanup.policy", "compact", "lost"),
+        ("kept", "retention.ms", "7", "lost"),
+        ("new", "remote.storage.enable", "false", "lost"),
+        ("new", "retention.bytes", "55", "lost"),
+    ]
     with embedlog.open(given, read_only=True) as log:
         assert check_records(log) == []
 
@@ -282,11 +316,20 @@ def test_identities_and_brokers_that_do_not_fit_are_refused(given: Path, tmp_pat
     with pytest.raises(ForeignDirectoryError, match="another cluster or node"):
         take(given, metadata=elsewhere)
     place = given / metadata_log.NAME
-    register = b"\1\0\3" + struct.pack(">i", 2) + bytes(17) + struct.pack(">q", 77) + b"\1\1\0\0\0\0"
+    register = (
+        b"\1\0\3" + struct.pack(">i", 2) + bytes(17) + struct.pack(">q", 77) + b"\1\1\0\0\0\0"
+    )
     _add(place, register)
     with pytest.raises(ForeignDirectoryError, match="other brokers"):
         take(given)
-    own = b"\1\0\3" + struct.pack(">i", 1) + bytes(17) + struct.pack(">q", 77) + b"\1\1\0\0\0\1\0\x11\2" + bytes(range(16))
+    own = (
+        b"\1\0\3"
+        + struct.pack(">i", 1)
+        + bytes(17)
+        + struct.pack(">q", 77)
+        + b"\1\1\0\0\0\1\0\x11\2"
+        + bytes(range(16))
+    )
     _add(place, b"\1\1\0" + struct.pack(">i", 2) + bytes(9), own)
     with pytest.raises(ForeignDirectoryError, match="other log directories"):
         take(given)
@@ -312,9 +355,14 @@ def test_a_cluster_with_other_controllers_is_refused(given: Path) -> None:
         data = metadata_log.snapshot(image.values(2), raft, 1, 0)
         (place / metadata_log.snapshot_name(log.end + number, 1)).write_bytes(data)
         if count == 1:
-            assert "controller.quorum.bootstrap.servers" in to_kafka.plan(given, None, Addresses(), {}).properties
+            assert (
+                "controller.quorum.bootstrap.servers"
+                in to_kafka.plan(given, None, Addresses(), {}).properties
+            )
             continue
-        with pytest.raises(ForeignDirectoryError if count == 2 else CorruptRecordError, match=r"controllers|voters"):
+        with pytest.raises(
+            ForeignDirectoryError if count == 2 else CorruptRecordError, match=r"controllers|voters"
+        ):
             give(given)
 
 

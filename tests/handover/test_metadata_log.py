@@ -48,7 +48,8 @@ def test_without_a_directory_the_log_is_empty(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_is_read_back(place: Path) -> None:
-    values = [TOPIC, *(setting(f"s{number}", "x" * 2000) for number in range(1000))]  # more than one batch
+    # more than one batch
+    values = [TOPIC, *(setting(f"s{number}", "x" * 2000) for number in range(1000))]
     raft = {metadata_log.RAFT_VERSION: b"\0\0\0\1\0", 6: b"voters"}
     data = metadata_log.snapshot(values, raft, 5, 123)
     (place / metadata_log.snapshot_name(17, 5)).write_bytes(data)
@@ -64,39 +65,60 @@ def test_records_after_the_newest_snapshot_count(place: Path) -> None:
     assert (image.settings_of("t"), log.end, log.epoch) == ({"a": "2", "b": "1"}, 4, 2)
     older = metadata_log.snapshot([TOPIC], {}, 1, 0)
     (place / metadata_log.snapshot_name(1, 1)).write_bytes(older)
-    (place / metadata_log.snapshot_name(3, 1)).write_bytes(metadata_log.snapshot([TOPIC, setting("c", "9")], {}, 1, 0))
+    (place / metadata_log.snapshot_name(3, 1)).write_bytes(
+        metadata_log.snapshot([TOPIC, setting("c", "9")], {}, 1, 0)
+    )
     image, log = metadata_image.read(place.parent)
     assert (image.settings_of("t"), log.end, log.epoch) == ({"a": "2", "c": "9"}, 4, 2)
-    (place / metadata_log.snapshot_name(50, 2)).write_bytes(older)  # after the log, which it replaces
+    # after the log, which it replaces
+    (place / metadata_log.snapshot_name(50, 2)).write_bytes(older)
     image, log = metadata_image.read(place.parent)
     assert (image.settings_of("t"), log.end, log.epoch) == ({}, 50, 2)
 
 
 def test_aborted_and_unfinished_metadata_transactions_do_not_count(place: Path) -> None:
     log_file(
-        place, 0,
-        batch(0, TOPIC, BEGIN, setting("a", "1")) + batch(3, ABORT, BEGIN, setting("b", "1"), END) + batch(7, NO_OP)
+        place,
+        0,
+        batch(0, TOPIC, BEGIN, setting("a", "1"))
+        + batch(3, ABORT, BEGIN, setting("b", "1"), END)
+        + batch(7, NO_OP)
         + batch(8, BEGIN, setting("c", "1")),
-    )  # fmt: skip
+    )
     image, log = metadata_image.read(place.parent)
     assert (image.settings_of("t"), image.others, log.end) == ({"b": "1"}, [], 10)
 
 
 def test_the_image_follows_changes_of_topics_and_partitions(place: Path) -> None:
-    made, directory, other = Partition(ID, 0, (1,), (1,), 1, 5, 6, ()), new_id(), new_id()
+    made = Partition(ID, 0, (1,), (1,), 1, 5, 6, ())
+    directory = new_id()
+    other = new_id()
     image = metadata_image.Image()
     acl = b"\1\x12\0\0"
     for record in (
-        Topic("t", ID), made, records.PartitionChange(ID, 0, leader=-1), records.PartitionChange(ID, 0, directories=(directory,)),
-        Config(2, "t", "a", "1"), Config(2, "t", "b", "2"), Config(2, "t", "a", None), Config(4, "", "c", "3"),
-        FeatureLevel("metadata.version", 25), FeatureLevel("x", 2), FeatureLevel("x", 0),
-        records.RegisterBroker(1, 4, (directory,)), records.RegistrationChange(1, (directory, other)),
-    ):  # fmt: skip
+        Topic("t", ID),
+        made,
+        records.PartitionChange(ID, 0, leader=-1),
+        records.PartitionChange(ID, 0, directories=(directory,)),
+        Config(2, "t", "a", "1"),
+        Config(2, "t", "b", "2"),
+        Config(2, "t", "a", None),
+        Config(4, "", "c", "3"),
+        FeatureLevel("metadata.version", 25),
+        FeatureLevel("x", 2),
+        FeatureLevel("x", 0),
+        records.RegisterBroker(1, 4, (directory,)),
+        records.RegistrationChange(1, (directory, other)),
+    ):
         image.apply(b"", record)
     image.apply(acl, records.decode(acl))
     assert image.topics[ID].partitions == {0: Partition(ID, 0, (1,), (1,), -1, 6, 8, (directory,))}
     assert image.settings == {(2, "t"): {"b": "2"}, (4, ""): {"c": "3"}}
-    assert (image.features, image.brokers[1].directories, image.others[-1]) == ({"metadata.version": 25}, (directory, other), acl)
+    assert (image.features, image.brokers[1].directories, image.others[-1]) == (
+        {"metadata.version": 25},
+        (directory, other),
+        acl,
+    )
     image.apply(b"", records.RemoveTopic(ID))
     assert not image.topics
     assert image.settings == {(4, ""): {"c": "3"}}
@@ -105,11 +127,12 @@ def test_the_image_follows_changes_of_topics_and_partitions(place: Path) -> None
             image.apply(b"", unknown)
 
 
-# ---- damage ----------------------------------------------------------------------------------------------------------
+# ---- damage --------------------------------------------------------------------------------------
 
 
 def test_a_torn_batch_ends_the_last_segment_only(place: Path) -> None:
-    whole, torn = batch(0, TOPIC), bytearray(batch(1, setting("a", "1")))
+    whole = batch(0, TOPIC)
+    torn = bytearray(batch(1, setting("a", "1")))
     torn[-3] ^= 1
     log_file(place, 0, whole + torn)
     assert metadata_log.read(place.parent).end == 1
@@ -149,5 +172,6 @@ def test_any_damage_is_an_error_or_seen_as_the_end(place: Path, rng: random.Rand
             found = metadata_log.read(place.parent)
         except EmbedlogError:
             continue
-        assert [each.value for each in found.entries] == [TOPIC, setting("a", "1")]  # bytes that Kafka's checksum leaves out
+        # bytes that Kafka's checksum leaves out
+        assert [each.value for each in found.entries] == [TOPIC, setting("a", "1")]
     assert not whole

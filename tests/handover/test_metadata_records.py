@@ -15,19 +15,34 @@ import pytest
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.format.wire import uvarint
 from embedlog.handover import metadata_records as records
-from embedlog.handover.metadata_records import Config, FeatureLevel, Partition, PartitionChange, ProducerIds, Topic, decode
+from embedlog.handover.metadata_records import (
+    Config,
+    FeatureLevel,
+    Partition,
+    PartitionChange,
+    ProducerIds,
+    Topic,
+    decode,
+)
 from embedlog.storage.identity import id_text, new_id
 from tests.conftest import DATA
 
-ID, OTHER = new_id(), new_id()
+ID = new_id()
+OTHER = new_id()
 NOWHERE = "A" * 22
 PARTITION = Partition(ID, 3, (1,), (1,), -1, 4, 9, (OTHER,))
 SAMPLES = [
     (Topic("orders", ID), records.topic_record(Topic("orders", ID))),
     (PARTITION, records.partition_record(PARTITION, 2)),
-    (Config(2, "orders", "flush.ms", "1"), records.config_record(Config(2, "orders", "flush.ms", "1"))),
+    (
+        Config(2, "orders", "flush.ms", "1"),
+        records.config_record(Config(2, "orders", "flush.ms", "1")),
+    ),
     (Config(4, "", "flush.ms", None), records.config_record(Config(4, "", "flush.ms", None))),
-    (FeatureLevel("metadata.version", 25), records.feature_record(FeatureLevel("metadata.version", 25))),
+    (
+        FeatureLevel("metadata.version", 25),
+        records.feature_record(FeatureLevel("metadata.version", 25)),
+    ),
     (ProducerIds(1, 7, 5000), records.producer_ids_record(ProducerIds(1, 7, 5000))),
 ]
 
@@ -41,14 +56,27 @@ def expected(kind: int, fields: dict[str, Any]) -> records.Record | None:
     topic_id = ids([fields["topic_id"]])[0] if "topic_id" in fields else ""
     match kind:
         case 0:
-            return records.RegisterBroker(fields["node"], fields["broker_epoch"], ids([fields["directory"]]))
+            return records.RegisterBroker(
+                fields["node"], fields["broker_epoch"], ids([fields["directory"]])
+            )
         case 1:
             return records.UnregisterBroker(fields["node"])
         case 2:
             return Topic(fields["name"], topic_id)
         case 3:
-            numbers = (tuple(fields["replicas"]), tuple(fields["isr"]), fields["leader"], fields["leader_epoch"])
-            return Partition(topic_id, fields["number"], *numbers, fields["partition_epoch"], ids(fields["directories"]))
+            numbers = (
+                tuple(fields["replicas"]),
+                tuple(fields["isr"]),
+                fields["leader"],
+                fields["leader_epoch"],
+            )
+            return Partition(
+                topic_id,
+                fields["number"],
+                *numbers,
+                fields["partition_epoch"],
+                ids(fields["directories"]),
+            )
         case 4:
             return Config(fields["kind"], fields["resource"], fields["name"], fields["value"])
         case 9:
@@ -72,7 +100,8 @@ def test_written_partitions_and_settings_are_kafkas_own_bytes() -> None:
     same = 0
     with lzma.open(DATA / "metadata-records.jsonl.xz", "rt", encoding="utf-8") as lines:
         for each in map(json.loads, lines):
-            value, found = bytes.fromhex(each["value"]), decode(bytes.fromhex(each["value"]))
+            value = bytes.fromhex(each["value"])
+            found = decode(bytes.fromhex(each["value"]))
             if isinstance(found, Topic) and not each["fields"].get("others"):
                 assert records.topic_record(found) == value
             elif isinstance(found, Config) and not each["fields"].get("others"):
@@ -101,13 +130,24 @@ def test_changes_of_a_partition_are_read() -> None:
         return uvarint(tag) + uvarint(len(data)) + data
 
     head = b"\1\5\2" + struct.pack(">i", 3) + records._raw(ID)
-    fields = [field(0, b"\1"), field(1, struct.pack(">i", -1)), field(2, b"\2\0\0\0\1"), field(8, b"\2" + bytes(16))]
-    assert decode(head + bytes((4,)) + b"".join(fields)) == PartitionChange(ID, 3, (), -1, (1,), (NOWHERE,))
+    fields = [
+        field(0, b"\1"),
+        field(1, struct.pack(">i", -1)),
+        field(2, b"\2\0\0\0\1"),
+        field(8, b"\2" + bytes(16)),
+    ]
+    assert decode(head + bytes((4,)) + b"".join(fields)) == PartitionChange(
+        ID, 3, (), -1, (1,), (NOWHERE,)
+    )
     assert decode(head + b"\0") == PartitionChange(ID, 3)
 
 
 def test_types_and_versions_of_a_newer_kafka_are_refused_by_name() -> None:
-    newer = ((b"\1\x63\0\0", "type"), (b"\1\2\1\0", "version of metadata records of type 2"), (b"\2\2\0\0", "frame"))
+    newer = (
+        (b"\1\x63\0\0", "type"),
+        (b"\1\2\1\0", "version of metadata records of type 2"),
+        (b"\2\2\0\0", "frame"),
+    )
     for value, message in newer:
         with pytest.raises(UnsupportedFormatError, match=message):
             decode(value)

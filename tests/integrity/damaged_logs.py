@@ -1,4 +1,6 @@
-"""Small logs with damage, and which of their records the damage concerns, found by a slow and obvious reading of the files."""
+"""Small logs with damage, and which of their records the damage concerns, found by a slow and
+obvious reading of the files.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def make(path: Path) -> Path:
         log.create_topic(TOPIC, config=SETTINGS)
         with log.producer(linger_ms=0) as producer:
             for number in range(40):
-                producer.send(TOPIC, b"v%d" % number * 80, key=b"k%d" % (number % 7)).result(PATIENT_S)
+                producer.send(TOPIC, b"v%d" % number * 80, key=b"k%d" % (number % 7)).result(
+                    PATIENT_S
+                )
         with log.producer(transactional_id="x") as producer:
             producer.init_transactions()
             for number in range(4):
@@ -54,7 +58,9 @@ class Extent(NamedTuple):
 
 def extents(path: Path) -> list[Extent]:
     """The batches of an undamaged segment."""
-    data, at, found = path.read_bytes(), 0, []
+    data = path.read_bytes()
+    at = 0
+    found = []
     while at + 61 <= len(data):
         base, length = struct.unpack(">qi", data[at : at + 12])
         (delta,) = struct.unpack(">i", data[at + 23 : at + 27])
@@ -65,7 +71,9 @@ def extents(path: Path) -> list[Extent]:
 
 @dataclass(frozen=True)
 class Damage:
-    """A change of one file: a flipped bit, a shorter file, or no file. `lost` are the offsets in changed batches."""
+    """A change of one file: a flipped bit, a shorter file, or no file. `lost` are the offsets in
+    changed batches.
+    """
 
     name: str
     kind: str
@@ -92,11 +100,16 @@ class Damage:
 
 def drawn(source: Path, rng: random.Random, names: list[str]) -> Damage:
     """One damage to one of the files."""
-    name, kind = rng.choice(names), rng.choice(("flip", "flip", "flip", "cut", "delete"))
+    name = rng.choice(names)
+    kind = rng.choice(("flip", "flip", "flip", "cut", "delete"))
     position = rng.randrange((source / name).stat().st_size)
     lost: set[int] = set()
     for each in extents(source / name) if name.endswith(".log") else ():
-        hit = each.start <= position < each.end if kind == "flip" else kind == "delete" or each.end > position
+        hit = (
+            each.start <= position < each.end
+            if kind == "flip"
+            else kind == "delete" or each.end > position
+        )
         if hit:
             lost |= set(range(each.first, each.after))
     return Damage(name, kind, position, rng.randrange(8), frozenset(lost))
@@ -105,7 +118,9 @@ def drawn(source: Path, rng: random.Random, names: list[str]) -> Damage:
 def names_of(source: Path) -> list[str]:
     """The files of the topic and of the directory that have any content."""
     found = (path for path in source.rglob("*") if path.is_file() and path.stat().st_size)
-    return sorted(name for path in found if not (name := str(path.relative_to(source))).startswith("__"))
+    return sorted(
+        name for path in found if not (name := str(path.relative_to(source))).startswith("__")
+    )
 
 
 def copy(source: Path, target: Path) -> Path:

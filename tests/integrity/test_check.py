@@ -1,4 +1,6 @@
-"""Checks of the files of a log: every damage is found, with its file and position, and a good log has no finding."""
+"""Checks of the files of a log: every damage is found, with its file and position, and a good log
+has no finding.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,34 @@ import pytest
 
 import embedlog
 from tests.conftest import FEW_PARTITIONS
-from tests.integrity.damaged_logs import PATIENT_S, QUIET, SETTINGS, TOPIC, copy, drawn, extents, make, names_of, rows
+from tests.integrity.damaged_logs import (
+    PATIENT_S,
+    QUIET,
+    SETTINGS,
+    TOPIC,
+    copy,
+    drawn,
+    extents,
+    make,
+    names_of,
+    rows,
+)
 from tests.support.campaign_report import add_counts
 
 CACHES_WITHOUT_CHECK = (  # a change of these files loses nothing, and some have no checksum
-    ".kafka_cleanshutdown", "embedlog.control", "embedlog.directory", "embedlog.door", "embedlog.housekeeper", "embedlog.lock",
-    "embedlog.page", "embedlog.slots", "embedlog.sync",
-)  # fmt: skip
+    ".kafka_cleanshutdown",
+    "embedlog.control",
+    "embedlog.directory",
+    "embedlog.door",
+    "embedlog.housekeeper",
+    "embedlog.lock",
+    "embedlog.page",
+    "embedlog.slots",
+    "embedlog.sync",
+)
 DETERMINED = (".log", ".index", ".timeindex", ".txnindex", ".manifest", "embedlog.topics")
-SHORT, LONG = 35, 4_000
+SHORT = 35
+LONG = 4_000
 
 
 @pytest.fixture(scope="module")
@@ -39,19 +60,28 @@ def test_a_good_log_has_no_finding(source: Path, tmp_path: Path) -> None:
     assert "in order" in repr(found)
 
 
-def test_a_mark_of_a_failed_sync_is_kept_and_a_cut_file_is_not_needed(source: Path, tmp_path: Path) -> None:
+def test_a_mark_of_a_failed_sync_is_kept_and_a_cut_file_is_not_needed(
+    source: Path, tmp_path: Path
+) -> None:
     path = copy(source, tmp_path)
     (path / f"{TOPIC}-0" / "embedlog.poison-0").write_bytes(b"")
     (path / f"{TOPIC}-0" / "embedlog.cut-0-99").write_bytes(b"cut")
     cut, mark = sorted(embedlog.check(path).findings, key=lambda each: each.path)
-    assert (mark.kind, mark.severity, mark.message) == ("failed-sync", "note", "a sync of segment 0 has failed")
+    assert (mark.kind, mark.severity, mark.message) == (
+        "failed-sync",
+        "note",
+        "a sync of segment 0 has failed",
+    )
     assert "cut out" not in mark.meaning
     assert mark.remedy.startswith("keep the file")
     assert (cut.kind, cut.message) == ("kept", "3 bytes")
 
 
 def test_an_open_log_is_checked_while_it_is_written(tmp_path: Path) -> None:
-    with embedlog.open(tmp_path / "log", config=QUIET) as log, log.producer(linger_ms=0) as producer:
+    with (
+        embedlog.open(tmp_path / "log", config=QUIET) as log,
+        log.producer(linger_ms=0) as producer,
+    ):
         log.create_topic(TOPIC, 2, config=SETTINGS)
         for number in range(60):
             producer.send(TOPIC, b"x" * 300, partition=number % 2).result(PATIENT_S)
@@ -76,7 +106,9 @@ def test_compacted_and_shortened_logs_have_no_finding(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["clean", "unclean", "clean-4.4.0", "clean-3.9.1"])
-def test_directories_of_a_broker_have_no_damage(golden: Path, golden_copy: Callable[[str], Path], name: str) -> None:
+def test_directories_of_a_broker_have_no_damage(
+    golden: Path, golden_copy: Callable[[str], Path], name: str
+) -> None:
     if not (golden / name).exists():
         pytest.skip(f"no golden directory {name}")
     found = embedlog.check(golden_copy(name))
@@ -109,8 +141,18 @@ def test_a_finding_names_file_position_and_records(source: Path, tmp_path: Path)
     log.write_bytes(data)
     found = embedlog.check(path)
     [finding] = found.findings
-    assert (finding.kind, finding.severity, finding.path, finding.position) == ("records", "damage", str(log), batch.start)
-    assert (finding.topic, finding.partition, finding.first_offset, finding.end_offset) == (TOPIC, 0, batch.first, batch.after)
+    assert (finding.kind, finding.severity, finding.path, finding.position) == (
+        "records",
+        "damage",
+        str(log),
+        batch.start,
+    )
+    assert (finding.topic, finding.partition, finding.first_offset, finding.end_offset) == (
+        TOPIC,
+        0,
+        batch.first,
+        batch.after,
+    )
     assert "checksum" in str(finding)
     assert "backup" in finding.remedy
     assert "cannot be read" in finding.meaning
@@ -120,12 +162,17 @@ def test_a_finding_names_file_position_and_records(source: Path, tmp_path: Path)
 def test_every_damaged_batch_of_a_segment_is_found(source: Path, tmp_path: Path) -> None:
     path = copy(source, tmp_path / "log")
     log = min((path / "t-0").glob("*.log"))
-    data, hit = bytearray(log.read_bytes()), [extents(log)[number] for number in (0, 4, 5, 9)]
+    data = bytearray(log.read_bytes())
+    hit = [extents(log)[number] for number in (0, 4, 5, 9)]
     for each in hit:
         data[each.end - 3] ^= 64
     log.write_bytes(data)
     found = [(each.first_offset, each.end_offset) for each in embedlog.check(path).findings]
-    assert found == [(hit[0].first, hit[0].after), (hit[1].first, hit[2].after), (hit[3].first, hit[3].after)]
+    assert found == [
+        (hit[0].first, hit[0].after),
+        (hit[1].first, hit[2].after),
+        (hit[3].first, hit[3].after),
+    ]
 
 
 def test_a_partition_that_is_missing_is_found(source: Path, tmp_path: Path) -> None:
@@ -166,12 +213,20 @@ def test_a_check_changes_nothing(source: Path, tmp_path: Path, rng: random.Rando
 
 
 def is_same_text(source: Path, target: Path, name: str) -> bool:
-    """Whether a file of topics has lost no more than the end of its last line, which JSON does not need."""
+    """Whether a file of topics has lost no more than the end of its last line, which JSON does not
+    need.
+    """
     struck = target / name
-    return name == "embedlog.topics" and struck.exists() and struck.read_bytes() == (source / name).read_bytes().rstrip(b"\n")
+    return (
+        name == "embedlog.topics"
+        and struck.exists()
+        and struck.read_bytes() == (source / name).read_bytes().rstrip(b"\n")
+    )
 
 
-def test_a_file_of_topics_without_the_end_of_its_last_line_is_whole(source: Path, tmp_path: Path) -> None:
+def test_a_file_of_topics_without_the_end_of_its_last_line_is_whole(
+    source: Path, tmp_path: Path
+) -> None:
     path = copy(source, tmp_path / "log")
     topics = path / "embedlog.topics"
     size = topics.stat().st_size
@@ -184,8 +239,11 @@ def test_a_file_of_topics_without_the_end_of_its_last_line_is_whole(source: Path
 
 
 def experiment(source: Path, target: Path, rng: random.Random, count: int) -> None:
-    """What makes a reading fail or return less is damage. A change of a file whose bytes are determined is found in that file."""
-    right, names = rows(copy(source, target)), names_of(source)
+    """What makes a reading fail or return less is damage. A change of a file whose bytes are
+    determined is found in that file.
+    """
+    right = rows(copy(source, target))
+    names = names_of(source)
     failed = found_exactly = 0
     for _ in range(count):
         damage = drawn(source, rng, names)
@@ -205,7 +263,9 @@ def experiment(source: Path, target: Path, rng: random.Random, count: int) -> No
         if not complete:
             failed += 1
             assert report.damaged, f"{damage}: {report}"
-            assert str(struck) in named or damage.name.endswith("-checkpoint"), f"{damage}: {report}"
+            assert str(struck) in named or damage.name.endswith("-checkpoint"), (
+                f"{damage}: {report}"
+            )
     add_counts("check of damaged files", damages=count, unreadable=failed, named_file=found_exactly)
 
 

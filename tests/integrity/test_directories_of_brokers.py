@@ -1,4 +1,6 @@
-"""A check calls no sound directory of a broker damaged, names what is missing in others, and its status follows from that."""
+"""A check calls no sound directory of a broker damaged, names what is missing in others, and its
+status follows from that.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,12 @@ NEWEST = GENERATIONS[-1]
 @pytest.mark.parametrize("whole", [True, False], ids=["all-files", "logs-only"])
 @pytest.mark.parametrize("compacted", [False, True], ids=["dense", "compacted"])
 def test_a_sound_directory_of_any_generation_has_no_damage(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, generation: Generation, closed: bool, whole: bool, compacted: bool
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    generation: Generation,
+    closed: bool,
+    whole: bool,
+    compacted: bool,
 ) -> None:
     path = build(tmp_path / "left", generation, closed=closed, whole=whole, compacted=compacted)
     found = embedlog.check(path)
@@ -35,14 +42,22 @@ def dense(tmp_path: Path) -> Path:
     return build(tmp_path / "left", NEWEST, closed=True, whole=True, compacted=False)
 
 
-def test_a_middle_segment_that_is_missing_is_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_middle_segment_that_is_missing_is_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = dense(tmp_path)
     for each in (path / "t-0").glob(f"{100:020d}.*"):
         each.unlink()
     with caplog.at_level(logging.WARNING, "embedlog"):
         found = embedlog.check(path)
     [gap] = [each for each in found.findings if each.kind == "gap"]
-    assert (gap.severity, gap.first_offset, gap.end_offset, gap.topic, gap.partition) == ("damage", 100, 200, "t", 0)
+    assert (gap.severity, gap.first_offset, gap.end_offset, gap.topic, gap.partition) == (
+        "damage",
+        100,
+        200,
+        "t",
+        0,
+    )
     assert "offsets 100 to 199 are missing, and there is no sign of a compaction" in caplog.text
     assert "offsets 100 to 199" in str(found)
     assert main(("-d", str(path), "check")) == 1
@@ -65,9 +80,11 @@ def test_a_gap_before_the_last_batch_alone_shows_no_compaction(tmp_path: Path) -
     log = path / "t-0" / f"{200:020d}.log"
     log.write_bytes(log.read_bytes() + batch(300, [(300, None, b"far")], epoch=4))
     found = embedlog.check(path)
-    assert [(each.kind, each.first_offset, each.end_offset) for each in found.findings if each.severity == "damage"] == [
-        ("gap", 204, 300)
-    ]
+    assert [
+        (each.kind, each.first_offset, each.end_offset)
+        for each in found.findings
+        if each.severity == "damage"
+    ] == [("gap", 204, 300)]
 
 
 def test_what_a_reader_refuses_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +98,12 @@ def test_what_a_reader_refuses_is_damage(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(Partition, "fetch", refuse)
     found = embedlog.check(path)
     [unread] = [each for each in found.findings if each.severity == "damage"]
-    assert (unread.kind, unread.message, unread.position, unread.topic) == ("unreadable", "refused", 7, "t")
+    assert (unread.kind, unread.message, unread.position, unread.topic) == (
+        "unreadable",
+        "refused",
+        7,
+        "t",
+    )
 
 
 @pytest.mark.parametrize("kind", sorted(report.KINDS))
@@ -104,12 +126,17 @@ def test_the_status_follows_from_the_severity(
 
 
 def test_a_manifest_from_before_a_visit_describes_nothing(tmp_path: Path) -> None:
-    """A broker wrote after the manifest, and embedlog has opened the directory since, but not this partition."""
+    """A broker wrote after the manifest, and embedlog has opened the directory since, but not this
+    partition.
+    """
     path = dense(tmp_path)
     with embedlog.open(path, config={"housekeeping": False}) as log:
         expected = [each.offset for each in log.scan("t").records()]
     log_file = path / "t-0" / f"{200:020d}.log"
-    log_file.write_bytes(log_file.read_bytes() + b"".join(batch(at, [(at, None, b"b")], epoch=4) for at in range(204, 300)))
+    log_file.write_bytes(
+        log_file.read_bytes()
+        + b"".join(batch(at, [(at, None, b"b")], epoch=4) for at in range(204, 300))
+    )
     for name in ("index", "timeindex"):
         (path / "t-0" / f"{200:020d}.{name}").unlink()
     (path / ".kafka_cleanshutdown").unlink()
@@ -129,7 +156,14 @@ def test_a_manifest_from_before_a_visit_describes_nothing(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("epochs", "emptied"),
-    [("29 2000", True), ("29 1000", True), ("3 0\n9 100", False), ("29 0", False), ("3 0\n29 5000", False), ("", False)],
+    [
+        ("29 2000", True),
+        ("29 1000", True),
+        ("3 0\n9 100", False),
+        ("29 0", False),
+        ("3 0\n29 5000", False),
+        ("", False),
+    ],
 )
 def test_a_repair_keeps_the_last_epoch(tmp_path: Path, epochs: str, emptied: bool) -> None:
     path = dense(tmp_path)
@@ -140,7 +174,9 @@ def test_a_repair_keeps_the_last_epoch(tmp_path: Path, epochs: str, emptied: boo
         (partition / f"{1000:020d}.log").touch()
         (path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 1000\n")
     lines = epochs.splitlines()
-    (partition / "leader-epoch-checkpoint").write_text("\n".join(["0", str(len(lines)), *lines, ""]))
+    (partition / "leader-epoch-checkpoint").write_text(
+        "\n".join(["0", str(len(lines)), *lines, ""])
+    )
     repaired = embedlog.repair(path)
     assert not repaired.damaged, str(repaired)
     highest = max(int(line.split()[0]) for line in [*lines, "4 100"][: len(lines) or None])

@@ -10,7 +10,8 @@ import pytest
 from embedlog.format.record_batch import marker_batch
 from embedlog.integrity.marker_repair import MARKER_BYTES, restored
 
-OFFSET, EPOCH = 1234, 3
+OFFSET = 1234
+EPOCH = 3
 
 
 def marker(commit: bool) -> bytes:

@@ -13,7 +13,11 @@ import embedlog
 from tests.support import random_log
 
 PATIENT_S: Final = 20.0
-QUIET: Final = {"housekeeping": False, "transaction.state.log.num.partitions": 1, "offsets.topic.num.partitions": 1}
+QUIET: Final = {
+    "housekeeping": False,
+    "transaction.state.log.num.partitions": 1,
+    "offsets.topic.num.partitions": 1,
+}
 T_MS: Final = 1_700_000_000_000
 TOPIC: Final = "t"
 PARTITIONS: Final = 2
@@ -51,11 +55,14 @@ class Writers:
     """Random work on one open log. Threads: one."""
 
     def __init__(self, log: embedlog.Log, rng: random.Random) -> None:
-        self.log, self.rng = log, rng
+        self.log = log
+        self.rng = rng
         self.producers: list[embedlog.Producer] = []
         for number in range(3):
             codec: Any = rng.choice(random_log.CODECS)
-            self.producers.append(log.producer(compression_type=codec, linger_ms=rng.choice([0, 5])))
+            self.producers.append(
+                log.producer(compression_type=codec, linger_ms=rng.choice([0, 5]))
+            )
             codec = rng.choice(random_log.CODECS)
             transactional = log.producer(transactional_id=f"id-{number}", compression_type=codec)
             transactional.init_transactions()
@@ -70,7 +77,13 @@ class Writers:
             value = self.rng.choice([None, self.rng.randbytes(self.rng.randrange(400))])
             key = b"k%d" % self.rng.randrange(KEYS)
             timestamp_ms = T_MS + self.rng.randrange(-5000, 5000)
-            producer.send(TOPIC, value, key=key, partition=self.rng.randrange(PARTITIONS), timestamp_ms=timestamp_ms)
+            producer.send(
+                TOPIC,
+                value,
+                key=key,
+                partition=self.rng.randrange(PARTITIONS),
+                timestamp_ms=timestamp_ms,
+            )
         producer.flush()
 
     def write(self) -> None:
@@ -110,7 +123,12 @@ def run(path: Path, rng: random.Random, steps: int) -> None:
             if visit == 0:
                 log.create_topic(TOPIC, partitions=PARTITIONS, config=settings(rng))
             writers = Writers(log, rng)
-            works: list[Callable[[], None]] = [writers.write, writers.housekeep, writers.delete_records, writers.change_settings]
+            works: list[Callable[[], None]] = [
+                writers.write,
+                writers.housekeep,
+                writers.delete_records,
+                writers.change_settings,
+            ]
             for _ in range(steps):
                 rng.choices(works, [8, 3, 1, 1])[0]()
                 report = log.check()
@@ -132,22 +150,34 @@ def test_a_log_of_the_product_is_in_order_long(tmp_path: Path, rng: random.Rando
         run(tmp_path / f"log-{number}", rng, STEPS_LONG)
 
 
-def test_a_log_with_all_that_makes_reading_hard_is_in_order(tmp_path: Path, rng: random.Random) -> None:
+def test_a_log_with_all_that_makes_reading_hard_is_in_order(
+    tmp_path: Path, rng: random.Random
+) -> None:
     random_log.write(tmp_path / "log", rng)
     report = embedlog.check(tmp_path / "log")
     assert report.good, str(report)
 
 
-def test_the_newest_record_of_a_producer_that_compaction_removed_has_no_time(tmp_path: Path) -> None:
-    """Its batch stays without records, for the sequence of its producer. A time index leaves it out, and so does a check."""
-    compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.0", "segment.bytes": "2000"}
+def test_the_newest_record_of_a_producer_that_compaction_removed_has_no_time(
+    tmp_path: Path,
+) -> None:
+    """Its batch stays without records, for the sequence of its producer. A time index leaves it
+    out, and so does a check.
+    """
+    compacted = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0.0",
+        "segment.bytes": "2000",
+    }
     with embedlog.open(tmp_path / "log", config=QUIET) as log:
         log.create_topic(TOPIC, config=compacted)
         with log.producer() as one, log.producer() as two:
             one.send(TOPIC, b"old", key=b"k", timestamp_ms=T_MS + 5000).result(PATIENT_S)
             two.send(TOPIC, b"new", key=b"k", timestamp_ms=T_MS).result(PATIENT_S)
             for number in range(8):
-                two.send(TOPIC, b"x" * 400, key=b"f%d" % number, timestamp_ms=T_MS - 10 + number).result(PATIENT_S)
+                two.send(
+                    TOPIC, b"x" * 400, key=b"f%d" % number, timestamp_ms=T_MS - 10 + number
+                ).result(PATIENT_S)
         log.housekeep()
         report = log.check()
         assert not report.findings, str(report)

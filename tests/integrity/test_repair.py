@@ -1,4 +1,6 @@
-"""Repairs: no good record is removed, no offset is used again, what is cut is kept, and an interruption is completed."""
+"""Repairs: no good record is removed, no offset is used again, what is cut is kept, and an
+interruption is completed.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,24 @@ import pytest
 
 import embedlog
 from embedlog.storage import file_names
-from tests.integrity.damaged_logs import PATIENT_S, QUIET, TOPIC, Damage, copy, drawn, extents, make, names_of, rows
+from tests.integrity.damaged_logs import (
+    PATIENT_S,
+    QUIET,
+    TOPIC,
+    Damage,
+    copy,
+    drawn,
+    extents,
+    make,
+    names_of,
+    rows,
+)
 from tests.support.campaign_report import add_counts
 from tests.support.decision_logs import killed
 
 UNREPAIRABLE = {"headers", "identity"}
-SHORT, LONG = 8, 2_000
+SHORT = 8
+LONG = 2_000
 KILLS_MAX = 200
 
 
@@ -28,13 +42,22 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def flipped_batch(source: Path, segment: int, number: int) -> Damage:
     log = sorted((source / "t-0").glob("*.log"))[segment]
     each = extents(log)[number]
-    return Damage(str(log.relative_to(source)), "flip", each.end - 5, 3, frozenset(range(each.first, each.after)))
+    return Damage(
+        str(log.relative_to(source)),
+        "flip",
+        each.end - 5,
+        3,
+        frozenset(range(each.first, each.after)),
+    )
 
 
 def check_repaired(source: Path, path: Path, lost: frozenset[int], what: object = "") -> None:
     """All records of undamaged batches are there, unchanged, and a new record has a new offset."""
-    right, found = rows(source), rows(path)
-    assert {offset: row for offset, row in right.items() if offset not in lost}.items() <= found.items(), what
+    right = rows(source)
+    found = rows(path)
+    assert {
+        offset: row for offset, row in right.items() if offset not in lost
+    }.items() <= found.items(), what
     assert found.items() <= right.items(), what
     assert rows(path, "read_committed").items() <= rows(source, "read_committed").items(), what
     with embedlog.open(path, config=QUIET) as log, log.producer() as producer:
@@ -51,8 +74,11 @@ def test_a_good_log_is_left_alone(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("segment", "number"), [(0, 0), (0, 5), (1, -1), (2, 3), (2, -1)])
-def test_a_damaged_batch_is_cut_out_and_kept(source: Path, tmp_path: Path, segment: int, number: int) -> None:
-    path, damage = copy(source, tmp_path / "log"), flipped_batch(source, segment, number)
+def test_a_damaged_batch_is_cut_out_and_kept(
+    source: Path, tmp_path: Path, segment: int, number: int
+) -> None:
+    path = copy(source, tmp_path / "log")
+    damage = flipped_batch(source, segment, number)
     struck = damage.strike(path)
     each = extents(source / damage.name)[number]
     damaged = struck.read_bytes()[each.start : each.end]
@@ -169,12 +195,16 @@ def test_a_repair_removes_no_good_record(source: Path, tmp_path: Path, rng: rand
 
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
-def test_a_repair_removes_no_good_record_long(source: Path, tmp_path: Path, rng: random.Random) -> None:
+def test_a_repair_removes_no_good_record_long(
+    source: Path, tmp_path: Path, rng: random.Random
+) -> None:
     experiment(source, tmp_path / "log", rng, LONG)
 
 
 def test_a_high_watermark_of_a_partition_that_was_never_used(source: Path, tmp_path: Path) -> None:
-    """A changed bit gave it the offset of another partition. Its log end is known only after its first load."""
+    """A changed bit gave it the offset of another partition. Its log end is known only after its
+    first load.
+    """
     path = copy(source, tmp_path / "log")
     checkpoint = path / file_names.HIGH_WATERMARKS
     text, count = re.subn(
@@ -208,23 +238,34 @@ def test_a_damaged_abort_marker_keeps_its_outcome(source: Path, tmp_path: Path) 
     markers = [number for number, each in enumerate(extents(last)) if each.end - each.start == 78]
     assert len(markers) == 4
     for number in markers:
-        path, damage = copy(source, tmp_path / "log"), flipped_batch(source, 2, number)
+        path = copy(source, tmp_path / "log")
+        damage = flipped_batch(source, 2, number)
         damage.strike(path)
         found = embedlog.repair(path)
         assert found.good, str(found)
         assert any("marker" in text for text in found.repaired)
         check_repaired(source, path, frozenset(), number)
-        assert rows(copy(source, tmp_path / "right"), "read_committed").items() <= rows(path, "read_committed").items()
+        assert (
+            rows(copy(source, tmp_path / "right"), "read_committed").items()
+            <= rows(path, "read_committed").items()
+        )
 
 
-@pytest.mark.parametrize(("segment", "number", "position"), [(0, 0, 7), (1, 4, 7), (1, 4, 6), (1, -1, 7), (2, 1, 7)])
+@pytest.mark.parametrize(
+    ("segment", "number", "position"), [(0, 0, 7), (1, 4, 7), (1, 4, 6), (1, -1, 7), (2, 1, 7)]
+)
 def test_an_offset_is_restored_from_the_neighbours(
     source: Path, tmp_path: Path, segment: int, number: int, position: int
 ) -> None:
-    """Kafka's checksum does not cover them; the batch was once taken for a later one, and the next one cut out."""
+    """Kafka's checksum does not cover them; the batch was once taken for a later one, and the next
+    one cut out.
+    """
     log = sorted((source / "t-0").glob("*.log"))[segment]
-    path, batch = copy(source, tmp_path / "log"), extents(log)[number]
-    Damage(str(log.relative_to(source)), "flip", batch.start + position, 0, frozenset()).strike(path)
+    path = copy(source, tmp_path / "log")
+    batch = extents(log)[number]
+    Damage(str(log.relative_to(source)), "flip", batch.start + position, 0, frozenset()).strike(
+        path
+    )
     assert embedlog.check(path).damaged
     found = embedlog.repair(path)
     assert found.good, str(found)
@@ -234,7 +275,8 @@ def test_an_offset_is_restored_from_the_neighbours(
 
 def test_a_log_with_another_epoch_in_a_header_is_left(source: Path, tmp_path: Path) -> None:
     log = sorted((source / "t-0").glob("*.log"))[1]
-    path, batch = copy(source, tmp_path / "log"), extents(log)[4]
+    path = copy(source, tmp_path / "log")
+    batch = extents(log)[4]
     Damage(str(log.relative_to(source)), "flip", batch.start + 15, 0, frozenset()).strike(path)
     before = {each.name: each.read_bytes() for each in (path / "t-0").glob("*.log")}
     found = embedlog.repair(path)

@@ -1,4 +1,6 @@
-"""Each small file of a directory that is damaged: a cache stops nobody, and a repair mends every other one."""
+"""Each small file of a directory that is damaged: a cache stops nobody, and a repair mends every
+other one.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +22,38 @@ DAMAGES: Final[dict[str, Callable[[bytes], bytes | None]]] = {
     "halved": lambda data: data[: len(data) // 2],
     "garbage": lambda data: bytes(range(1, 250)) * (len(data) // 249 + 1),
 }
-# A damaged one stops readers or writers until it is repaired, with an error that says so: nothing else knows what it says.
+# A damaged one stops readers or writers until it is repaired, with an error that says so: nothing
+# else knows what it says.
 NEEDED: Final = {
-    "embedlog.topics", "log-start-offset-checkpoint", "meta.properties", "t-0/leader-epoch-checkpoint", "t-0/partition.metadata",
-}  # fmt: skip
+    "embedlog.topics",
+    "log-start-offset-checkpoint",
+    "meta.properties",
+    "t-0/leader-epoch-checkpoint",
+    "t-0/partition.metadata",
+}
 CACHES_OF_OURS: Final = {
-    "cleaner-offset-checkpoint", "recovery-point-offset-checkpoint", "replication-offset-checkpoint",
-    "embedlog.control", "embedlog.slots", "t-0/embedlog.page", "t-0/embedlog.durable", "t-0/embedlog.manifest",
-    f"t-0/{0:020d}.index", f"t-0/{0:020d}.timeindex", f"t-0/{0:020d}.txnindex", f"t-0/embedlog.digests-{0:020d}", "*.snapshot",
-}  # fmt: skip
+    "cleaner-offset-checkpoint",
+    "recovery-point-offset-checkpoint",
+    "replication-offset-checkpoint",
+    "embedlog.control",
+    "embedlog.slots",
+    "t-0/embedlog.page",
+    "t-0/embedlog.durable",
+    "t-0/embedlog.manifest",
+    f"t-0/{0:020d}.index",
+    f"t-0/{0:020d}.timeindex",
+    f"t-0/{0:020d}.txnindex",
+    f"t-0/embedlog.digests-{0:020d}",
+    "*.snapshot",
+}
 CACHES_OF_BROKERS: Final = {
-    "cleaner-offset-checkpoint", "recovery-point-offset-checkpoint", "replication-offset-checkpoint",
-    f"t-0/{0:020d}.index", f"t-0/{0:020d}.timeindex", "*.snapshot",
-}  # fmt: skip
+    "cleaner-offset-checkpoint",
+    "recovery-point-offset-checkpoint",
+    "replication-offset-checkpoint",
+    f"t-0/{0:020d}.index",
+    f"t-0/{0:020d}.timeindex",
+    "*.snapshot",
+}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +62,10 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("ours") / "log"
     with embedlog.open(path, config=CONFIG) as log:
         log.create_topic("t", config={"segment.bytes": 2000, "index.interval.bytes": 200})
-        log.create_topic("c", config={"cleanup.policy": "compact", "segment.ms": 1, "min.cleanable.dirty.ratio": 0.0})
+        log.create_topic(
+            "c",
+            config={"cleanup.policy": "compact", "segment.ms": 1, "min.cleanable.dirty.ratio": 0.0},
+        )
         with log.producer(linger_ms=0) as producer:
             for number in range(24):
                 producer.send("t", b"v%d" % number * 30).result()
@@ -55,7 +79,13 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = build(tmp_path_factory.mktemp("brokers") / "log", GENERATIONS[-1], closed=True, whole=True, compacted=False)
+    path = build(
+        tmp_path_factory.mktemp("brokers") / "log",
+        GENERATIONS[-1],
+        closed=True,
+        whole=True,
+        compacted=False,
+    )
     (path / "cleaner-offset-checkpoint").write_text("0\n1\nt 0 100\n")
     (path / "replication-offset-checkpoint").write_text("0\n1\nt 0 204\n")
     return path
@@ -66,7 +96,9 @@ def content(path: Path, *, read_only: bool) -> list[tuple[int, bytes | None]]:
         return [(each.offset, each.value) for each in log.scan("t").records()]
 
 
-def read_or_refusal(path: Path, *, read_only: bool) -> tuple[list[tuple[int, bytes | None]], str | None]:
+def read_or_refusal(
+    path: Path, *, read_only: bool
+) -> tuple[list[tuple[int, bytes | None]], str | None]:
     try:
         return content(path, read_only=read_only), None
     except embedlog.EmbedlogError as problem:
@@ -96,7 +128,9 @@ def test_a_cache_of_ours_stops_nobody(ours: Path, tmp_path: Path, name: str, dam
 @pytest.mark.sample(0.3)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", sorted(CACHES_OF_BROKERS))
-def test_a_cache_of_a_broker_stops_nobody(brokers: Path, tmp_path: Path, name: str, damage: str) -> None:
+def test_a_cache_of_a_broker_stops_nobody(
+    brokers: Path, tmp_path: Path, name: str, damage: str
+) -> None:
     check_cache(brokers, tmp_path / "log", name, damage)
 
 
@@ -144,4 +178,6 @@ def test_a_repair_mends_each_other_file(
         found = content(path, read_only=read_only)
         assert dict(right).items() <= dict(found).items()
         deleted = {offset for offset, _ in found} - {offset for offset, _ in right}
-        assert not deleted or (name.startswith("log-start") and source == "ours" and deleted < {0, 1})
+        assert not deleted or (
+            name.startswith("log-start") and source == "ours" and deleted < {0, 1}
+        )

@@ -36,9 +36,13 @@ def batches_of(path: Path) -> list[bytes]:
 @pytest.mark.sample(0.4)
 @pytest.mark.parametrize("clean", [True, False], ids=["closed", "crashed"])
 @pytest.mark.parametrize("manifest", [True, False], ids=["described", "no manifest"])
-@pytest.mark.parametrize("offset", [0, RECORDS + 1, 2**31, 2**33, 2**62], ids=lambda offset: f"offset {offset}")
+@pytest.mark.parametrize(
+    "offset", [0, RECORDS + 1, 2**31, 2**33, 2**62], ids=lambda offset: f"offset {offset}"
+)
 @pytest.mark.parametrize("damaged", [True, False], ids=["after damage", "after good batches"])
-def test_a_batch_with_an_impossible_offset_stays(left: Path, clean: bool, manifest: bool, offset: int, damaged: bool) -> None:
+def test_a_batch_with_an_impossible_offset_stays(
+    left: Path, clean: bool, manifest: bool, offset: int, damaged: bool
+) -> None:
     batches = batches_of(left)
     batches[4] = offset.to_bytes(8) + batches[4][8:]
     if damaged:
@@ -56,7 +60,9 @@ def test_a_batch_with_an_impossible_offset_stays(left: Path, clean: bool, manife
 
 def test_batches_after_the_noted_end_stay(left: Path) -> None:
     batches = batches_of(left)
-    more = b"".join((RECORDS + number).to_bytes(8) + each[8:] for number, each in enumerate(batches))
+    more = b"".join(
+        (RECORDS + number).to_bytes(8) + each[8:] for number, each in enumerate(batches)
+    )
     log_of(left).write_bytes(b"".join(batches) + more)
     repaired = embedlog.repair(left)
     assert log_of(left).read_bytes() == b"".join(batches) + more, str(repaired)
@@ -70,4 +76,6 @@ def test_bytes_after_the_noted_end_are_cut_and_kept(left: Path) -> None:
     with embedlog.open(left, config=QUIET) as log:
         assert log.scan(TOPIC).num_rows == RECORDS
     assert log_of(left).read_bytes() == before
-    assert [each.read_bytes() for each in log_of(left).parent.glob("embedlog.cut-*")] == [b"no batch" * 20]
+    assert [each.read_bytes() for each in log_of(left).parent.glob("embedlog.cut-*")] == [
+        b"no batch" * 20
+    ]

@@ -1,4 +1,6 @@
-"""Directories of brokers of all generations: each mode reads what an independent reader finds, as often as one likes."""
+"""Directories of brokers of all generations: each mode reads what an independent reader finds, as
+often as one likes.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,14 @@ from tests.support.broker_directories import GENERATIONS, TORN_BYTES, Generation
 from tests.support.kafka_log_reader import ReadRecord, read_partition
 
 CONFIG: dict[str, Any] = {"housekeeping": False}
-COMPACT: dict[str, Any] = {"cleanup.policy": "compact", "segment.ms": 1, "min.cleanable.dirty.ratio": 0.0}
-by_generation = pytest.mark.parametrize("generation", GENERATIONS, ids=lambda generation: generation.name)
+COMPACT: dict[str, Any] = {
+    "cleanup.policy": "compact",
+    "segment.ms": 1,
+    "min.cleanable.dirty.ratio": 0.0,
+}
+by_generation = pytest.mark.parametrize(
+    "generation", GENERATIONS, ids=lambda generation: generation.name
+)
 by_close = pytest.mark.parametrize("closed", [True, False], ids=["closed", "crashed"])
 by_files = pytest.mark.parametrize("whole", [True, False], ids=["all-files", "logs-only"])
 sampled = pytest.mark.sample(0.15)
@@ -24,7 +32,9 @@ by_gaps = pytest.mark.parametrize("compacted", [False, True], ids=["dense", "com
 
 
 @pytest.fixture
-def left(tmp_path: Path, generation: Generation, closed: bool, whole: bool, compacted: bool) -> Path:
+def left(
+    tmp_path: Path, generation: Generation, closed: bool, whole: bool, compacted: bool
+) -> Path:
     return build(tmp_path / "left", generation, closed=closed, whole=whole, compacted=compacted)
 
 
@@ -46,7 +56,13 @@ def records(log: embedlog.Log) -> list[ReadRecord]:
 def test_the_independent_reader_reads_every_generation(tmp_path: Path) -> None:
     for generation in GENERATIONS:
         for compacted in (False, True):
-            path = build(tmp_path / f"{generation.name}-{compacted}", generation, closed=True, whole=True, compacted=compacted)
+            path = build(
+                tmp_path / f"{generation.name}-{compacted}",
+                generation,
+                closed=True,
+                whole=True,
+                compacted=compacted,
+            )
             assert len(read_partition(path / "t-0")) == (10 if compacted else 204)
 
 
@@ -64,7 +80,9 @@ def test_it_is_read_in_each_mode_again_and_again(left: Path, expected: list[Read
     for read_only in (True, False):
         with embedlog.open(left, read_only=read_only, config=CONFIG) as log:
             assert records(log) == [*expected, ReadRecord(204, b"n", b"new")]
-    assert not [path for path in (left / "t-0").glob("embedlog.cut-*") if path.stat().st_size != TORN_BYTES]
+    assert not [
+        path for path in (left / "t-0").glob("embedlog.cut-*") if path.stat().st_size != TORN_BYTES
+    ]
 
 
 @sampled
@@ -88,15 +106,21 @@ def test_a_check_and_a_repair_leave_every_record(left: Path, expected: list[Read
 @by_close
 @by_files
 @by_gaps
-def test_a_compaction_keeps_the_last_record_of_each_key(left: Path, expected: list[ReadRecord]) -> None:
+def test_a_compaction_keeps_the_last_record_of_each_key(
+    left: Path, expected: list[ReadRecord]
+) -> None:
     with embedlog.open(left, config=CONFIG) as log:
         log.alter_topic("t", COMPACT)
         with log.producer() as producer:
             producer.send("t", b"new", key=b"n").result()
         log.housekeep()
-        assert {each.key: each.value for each in records(log)} == {each.key: each.value for each in expected} | {b"n": b"new"}
+        assert {each.key: each.value for each in records(log)} == {
+            each.key: each.value for each in expected
+        } | {b"n": b"new"}
     with embedlog.open(left, config=CONFIG) as log:
-        assert {each.key: each.value for each in records(log)} == {each.key: each.value for each in expected} | {b"n": b"new"}
+        assert {each.key: each.value for each in records(log)} == {
+            each.key: each.value for each in expected
+        } | {b"n": b"new"}
 
 
 @sampled
@@ -115,7 +139,10 @@ def test_a_reader_says_once_what_a_writer_would_cut(
     tmp_path: Path, generation: Generation, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = build(tmp_path / "left", generation, closed=False, whole=True, compacted=False)
-    with caplog.at_level(logging.WARNING, "embedlog"), embedlog.open(path, read_only=True, config=CONFIG) as log:
+    with (
+        caplog.at_level(logging.WARNING, "embedlog"),
+        embedlog.open(path, read_only=True, config=CONFIG) as log,
+    ):
         assert len(records(log)) == 204
         assert len(records(log)) == 204
     said = [each.getMessage() for each in caplog.records if "would cut" in each.getMessage()]
@@ -124,8 +151,12 @@ def test_a_reader_says_once_what_a_writer_would_cut(
 
 
 @pytest.mark.parametrize("damage", ["absent", "zeroed"])
-def test_a_brokers_log_without_manifest_and_durable_record_is_not_cut(tmp_path: Path, damage: str) -> None:
-    """A power loss can leave both as zeros, beside the mark of a process that has begun to write."""
+def test_a_brokers_log_without_manifest_and_durable_record_is_not_cut(
+    tmp_path: Path, damage: str
+) -> None:
+    """A power loss can leave both as zeros, beside the mark of a process that has begun to
+    write.
+    """
     path = build(tmp_path / "left", GENERATIONS[-1], closed=True, whole=False, compacted=True)
     expected = read_partition(path / "t-0")
     with embedlog.open(path, config=CONFIG) as log, log.producer() as producer:

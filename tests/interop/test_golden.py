@@ -1,7 +1,9 @@
-"""Directories of a real Kafka, read record for record: every golden directory, both isolation levels, every way of reading.
+"""Directories of a real Kafka, read record for record: every golden directory, both isolation
+levels, every way of reading.
 
-The expectation is the output of a real client (tests/data/README.md). Only `unclean` has no clean mark: its indexes are padded
-with zeros, and opening it for writing runs recovery. Reading it read-only must show the same without touching a byte.
+The expectation is the output of a real client (tests/data/README.md). Only `unclean` has no clean
+mark: its indexes are padded with zeros, and opening it for writing runs recovery. Reading it
+read-only must show the same without touching a byte.
 """
 
 from __future__ import annotations
@@ -22,10 +24,28 @@ from tests.kafka import CLEAN, GOLDEN, UNCLEAN
 from tests.kafka.client import told
 
 OF_CLEAN = (
-    "append-time", "big", "broker-gzip", "broker-lz4", "broker-none", "broker-snappy", "broker-zstd", "client-gzip", "client-lz4",
-    "client-none", "client-snappy", "client-zstd", "compacted", "corners", "empty", "idempotent", "records-deleted",
-    "rolled-by-size", "rolled-by-time", "transaction-left-open", "transactions",
-)  # fmt: skip
+    "append-time",
+    "big",
+    "broker-gzip",
+    "broker-lz4",
+    "broker-none",
+    "broker-snappy",
+    "broker-zstd",
+    "client-gzip",
+    "client-lz4",
+    "client-none",
+    "client-snappy",
+    "client-zstd",
+    "compacted",
+    "corners",
+    "empty",
+    "idempotent",
+    "records-deleted",
+    "rolled-by-size",
+    "rolled-by-time",
+    "transaction-left-open",
+    "transactions",
+)
 OF_UNCLEAN = ("plain", "pressed", "transactions")
 DIRECTORIES = [*((name, OF_CLEAN) for name in CLEAN), *((name, OF_UNCLEAN) for name in UNCLEAN)]
 TOPICS = [(name, topic) for name, topics in DIRECTORIES for topic in topics]
@@ -43,7 +63,9 @@ def wanted(expected: list[dict[str, object]], isolation: str) -> list[dict[str, 
 
 
 def in_order(records: Iterable[Any]) -> list[dict[str, object]]:
-    """Records as dicts, partition by partition; within one they must come in order by themselves."""
+    """Records as dicts, partition by partition; within one they must come in order by
+    themselves.
+    """
     rows = [told(record) for record in records]
     return sorted(rows, key=lambda row: row["partition"])  # type: ignore[arg-type,return-value]
 
@@ -57,13 +79,18 @@ def consumed(log: embedlog.Log, topic: str, isolation: str) -> list[dict[str, ob
 
 def digests(directory: Path) -> dict[str, str]:
     files = (path for path in sorted(directory.rglob("*")) if path.is_file())
-    return {str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
 
 
 @pytest.fixture(scope="module")
 def opened(golden: Path) -> Callable[[str], embedlog.Log]:
     """`opened("clean")`: that directory, read-only, opened once."""
-    logs = {name: embedlog.open(golden / name / "log", read_only=True) for name in (*CLEAN, *UNCLEAN)}
+    logs = {
+        name: embedlog.open(golden / name / "log", read_only=True) for name in (*CLEAN, *UNCLEAN)
+    }
     yield logs.__getitem__  # type: ignore[misc]
     for log in logs.values():
         log.close()
@@ -73,16 +100,26 @@ def opened(golden: Path) -> Callable[[str], embedlog.Log]:
 @every_topic
 @both_levels
 def test_a_consumer_gets_what_kafkas_client_got(
-    opened: Callable[[str], embedlog.Log], golden_expected: Expected, name: str, topic: str, isolation: str
+    opened: Callable[[str], embedlog.Log],
+    golden_expected: Expected,
+    name: str,
+    topic: str,
+    isolation: str,
 ) -> None:
-    assert consumed(opened(name), topic, isolation) == wanted(golden_expected(name, topic), isolation)
+    assert consumed(opened(name), topic, isolation) == wanted(
+        golden_expected(name, topic), isolation
+    )
 
 
 @pytest.mark.sample(0.4)
 @every_topic
 @both_levels
 def test_a_scan_gets_what_kafkas_client_got(
-    opened: Callable[[str], embedlog.Log], golden_expected: Expected, name: str, topic: str, isolation: str
+    opened: Callable[[str], embedlog.Log],
+    golden_expected: Expected,
+    name: str,
+    topic: str,
+    isolation: str,
 ) -> None:
     scan = opened(name).scan(topic, isolation_level=isolation)
     assert in_order(scan.records()) == wanted(golden_expected(name, topic), isolation)
@@ -90,7 +127,9 @@ def test_a_scan_gets_what_kafkas_client_got(
 
 @pytest.mark.sample(0.4)
 @every_topic
-def test_arrow_columns_say_the_same_as_records(opened: Callable[[str], embedlog.Log], name: str, topic: str) -> None:
+def test_arrow_columns_say_the_same_as_records(
+    opened: Callable[[str], embedlog.Log], name: str, topic: str
+) -> None:
     pytest.importorskip("pyarrow")
     scan = opened(name).scan(topic)
     table = scan.to_arrow()
@@ -98,11 +137,21 @@ def test_arrow_columns_say_the_same_as_records(opened: Callable[[str], embedlog.
     rows = sorted(table.to_pylist(), key=lambda row: (row["partition"], row["offset"]))
     assert len(rows) == len(records)
     for row, record in zip(rows, records, strict=True):
-        assert (row["topic"], row["partition"], row["offset"]) == (topic, record.partition, record.offset)
-        assert (row["key"], row["value"], row["leader_epoch"]) == (record.key, record.value, record.leader_epoch)
+        assert (row["topic"], row["partition"], row["offset"]) == (
+            topic,
+            record.partition,
+            record.offset,
+        )
+        assert (row["key"], row["value"], row["leader_epoch"]) == (
+            record.key,
+            record.value,
+            record.leader_epoch,
+        )
         assert round(row["timestamp"].timestamp() * 1000) == record.timestamp_ms
         assert row["timestamp_type"] == record.timestamp_type
-        assert [(header["key"], header["value"]) for header in row["headers"] or ()] == list(record.headers)
+        assert [(header["key"], header["value"]) for header in row["headers"] or ()] == list(
+            record.headers
+        )
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -118,9 +167,13 @@ def test_reading_only_writes_nothing(golden_copy: Callable[[str], Path], name: s
 
 @pytest.mark.parametrize(("name", "topics"), DIRECTORIES, ids=GOLDEN)
 def test_a_writer_takes_the_directory_over(
-    golden_copy: Callable[[str], Path], golden_expected: Expected, name: str, topics: tuple[str, ...]
+    golden_copy: Callable[[str], Path],
+    golden_expected: Expected,
+    name: str,
+    topics: tuple[str, ...],
 ) -> None:
-    """Opened for writing (recovered, where Kafka was killed), closed, opened again: the same records each time.
+    """Opened for writing (recovered, where Kafka was killed), closed, opened again: the same
+    records each time.
 
     Without a housekeeper: it would end the transaction that Kafka left open, in its next round.
     """
@@ -131,19 +184,32 @@ def test_a_writer_takes_the_directory_over(
             for topic in topics:
                 for isolation in ISOLATION:
                     found = in_order(log.scan(topic, isolation_level=isolation).records())
-                    assert found == wanted(golden_expected(name, topic), isolation), (topic, isolation)
+                    assert found == wanted(golden_expected(name, topic), isolation), (
+                        topic,
+                        isolation,
+                    )
         assert (directory / ".kafka_cleanshutdown").exists()
 
 
 @pytest.mark.parametrize(("name", "topics"), DIRECTORIES, ids=GOLDEN)
 def test_what_is_appended_comes_behind_what_kafka_wrote(
-    golden_copy: Callable[[str], Path], golden_expected: Expected, name: str, topics: tuple[str, ...]
+    golden_copy: Callable[[str], Path],
+    golden_expected: Expected,
+    name: str,
+    topics: tuple[str, ...],
 ) -> None:
     directory = golden_copy(name)
-    # The housekeeper would abort a transaction that Kafka left open, between the look at an end and the append.
-    with embedlog.open(directory, config={"housekeeping": False}) as log, log.producer() as producer:
+    # The housekeeper would abort a transaction that Kafka left open, between the look at an end and
+    # the append.
+    with (
+        embedlog.open(directory, config={"housekeeping": False}) as log,
+        log.producer() as producer,
+    ):
         for topic in topics:
-            tps = [embedlog.TopicPartition(topic, number) for number in range(len(log.describe_topic(topic).partitions))]
+            tps = [
+                embedlog.TopicPartition(topic, number)
+                for number in range(len(log.describe_topic(topic).partitions))
+            ]
             with log.consumer(auto_offset_reset="earliest") as consumer:
                 ends = consumer.end_offsets(tps)
             for tp in tps:
@@ -156,7 +222,9 @@ def test_what_is_appended_comes_behind_what_kafka_wrote(
 
 
 @pytest.mark.parametrize("name", CLEAN)
-def test_a_log_start_inside_a_segment_is_kept(opened: Callable[[str], embedlog.Log], name: str) -> None:
+def test_a_log_start_inside_a_segment_is_kept(
+    opened: Callable[[str], embedlog.Log], name: str
+) -> None:
     """`records-deleted` starts at 333 though its first segment begins at 291."""
     tp = embedlog.TopicPartition("records-deleted", 0)
     with opened(name).consumer() as consumer:
@@ -165,8 +233,12 @@ def test_a_log_start_inside_a_segment_is_kept(opened: Callable[[str], embedlog.L
 
 
 @pytest.mark.parametrize("name", UNCLEAN)
-def test_an_open_transaction_ends_what_read_committed_sees(opened: Callable[[str], embedlog.Log], name: str) -> None:
-    """In `unclean` one transaction was never decided: the records after it are on disk but must not be delivered yet."""
+def test_an_open_transaction_ends_what_read_committed_sees(
+    opened: Callable[[str], embedlog.Log], name: str
+) -> None:
+    """In `unclean` one transaction was never decided: the records after it are on disk but must not
+    be delivered yet.
+    """
     behind = {b"never decided", b"behind an open transaction"}
     levels = {}
     for isolation in ISOLATION:
@@ -176,7 +248,9 @@ def test_an_open_transaction_ends_what_read_committed_sees(opened: Callable[[str
 
 
 @pytest.mark.parametrize("name", CLEAN)
-def test_times_are_found_as_the_records_say(opened: Callable[[str], embedlog.Log], golden_expected: Expected, name: str) -> None:
+def test_times_are_found_as_the_records_say(
+    opened: Callable[[str], embedlog.Log], golden_expected: Expected, name: str
+) -> None:
     """For some times in each topic: the first record whose timestamp is not smaller."""
     for topic in ("client-zstd", "corners", "rolled-by-time", "append-time", "compacted"):
         rows = wanted(golden_expected(name, topic), "read_uncommitted")
@@ -191,12 +265,17 @@ def test_times_are_found_as_the_records_say(opened: Callable[[str], embedlog.Log
                     if first is None:
                         assert found is None, (tp, time_ms)
                     else:
-                        assert (found.offset, found.timestamp_ms) == (first["offset"], first["timestamp_ms"]), (tp, time_ms)
+                        assert (found.offset, found.timestamp_ms) == (
+                            first["offset"],
+                            first["timestamp_ms"],
+                        ), (tp, time_ms)
 
 
 @pytest.mark.parametrize("name", CLEAN)
 def test_the_last_time_entry_of_each_segment_names_a_batch(golden: Path, name: str) -> None:
-    """A broker's index that is found wrong is rebuilt: a check that is too strict would read whole directories."""
+    """A broker's index that is found wrong is rebuilt: a check that is too strict would read whole
+    directories.
+    """
     seen = 0
     for directory in sorted((golden / name / "log").glob("*-[0-9]*")):
         bases = file_names.bases([path.name for path in directory.iterdir()])
@@ -211,7 +290,8 @@ def test_the_last_time_entry_of_each_segment_names_a_batch(golden: Path, name: s
 
 def segment_end(directory: Path, base: int) -> int:
     """The offset after the last batch, by a read of the whole segment."""
-    chain, path = Chain(base, gaps_allowed=True), file_names.segment_path(directory, base)
+    chain = Chain(base, gaps_allowed=True)
+    path = file_names.segment_path(directory, base)
     with files.opened(path) as fd:
         for _ in segment.Walk(fd, path, chain, 0, segment.size_of(directory, base)):
             pass

@@ -1,7 +1,8 @@
-"""The same groups at a real Kafka and in embedlog: the same assignments, offsets, lags, states and refusals.
+"""The same groups at a real Kafka and in embedlog: the same assignments, offsets, lags, states and
+refusals.
 
-The answers of a broker are recorded. embedlog is compared with the record everywhere, and the record with a broker,
-if there is one.
+The answers of a broker are recorded. embedlog is compared with the record everywhere, and the
+record with a broker, if there is one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def kept(before: Assignment, after: Assignment) -> int:
 
 
 def compare(scenario: GroupScenario, got: list[Any], expected: list[Any]) -> None:
-    """Step by step; where ties decide the assignment: the same sizes, and no fewer partitions that stay with their owner."""
+    """Step by step; where ties decide the assignment: the same sizes, and no fewer partitions that
+    stay with their owner.
+    """
     assert len(got) == len(expected) == len(scenario.steps)
     before: tuple[Assignment, Assignment] = ({}, {})
     for number, (step, told, wanted) in enumerate(zip(scenario.steps, got, expected, strict=True)):
@@ -60,13 +63,17 @@ def running(broker: oracle.Broker) -> oracle.Broker:
 
 @pytest.mark.slow  # of the recorded results, which the fast tests use
 @pytest.mark.parametrize("scenario", QUICK, ids=lambda scenario: scenario.name)
-def test_a_real_kafka_still_tells_what_is_recorded(scenario: GroupScenario, running: oracle.Broker) -> None:
+def test_a_real_kafka_still_tells_what_is_recorded(
+    scenario: GroupScenario, running: oracle.Broker
+) -> None:
     compare(scenario, KafkaDriver(scenario, running, "recorded-").play(), RECORDED[scenario.name])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", TEDIOUS, ids=lambda scenario: scenario.name)
-def test_kafkas_tool_still_tells_what_is_recorded(scenario: GroupScenario, running: oracle.Broker) -> None:
+def test_kafkas_tool_still_tells_what_is_recorded(
+    scenario: GroupScenario, running: oracle.Broker
+) -> None:
     compare(scenario, KafkaDriver(scenario, running, "recorded-").play(), RECORDED[scenario.name])
 
 
@@ -83,10 +90,16 @@ def test_ours_tells_what_a_real_kafka_told(scenario: GroupScenario, log: embedlo
 
 
 @pytest.mark.parametrize("name", ["cooperative-sticky", "cooperative-sticky-too-many"])
-def test_the_eager_sticky_one_ends_where_the_cooperative_one_does(name: str, log: embedlog.Log) -> None:
+def test_the_eager_sticky_one_ends_where_the_cooperative_one_does(
+    name: str, log: embedlog.Log
+) -> None:
     """librdkafka has only the cooperative one: as even, and as much stays where it is."""
-    script, eager = SCRIPTS[name], name.removeprefix("cooperative-")
-    steps = [("join", *step[1:3], "sticky", *step[4:]) if step[0] == "join" else step for step in script.steps]
+    script = SCRIPTS[name]
+    eager = name.removeprefix("cooperative-")
+    steps = [
+        ("join", *step[1:3], "sticky", *step[4:]) if step[0] == "join" else step
+        for step in script.steps
+    ]
     scenario = dataclasses.replace(script, name=eager, steps=steps)
     expected = json.loads(json.dumps(RECORDED[name]).replace("cooperative-sticky", "sticky"))
     compare(scenario, OurDriver(scenario, log).play(), expected)

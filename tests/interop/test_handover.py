@@ -1,4 +1,6 @@
-"""The verb `handover` and a real broker: each serves the directory in its turn, with groups, transactions and settings."""
+"""The verb `handover` and a real broker: each serves the directory in its turn, with groups,
+transactions and settings.
+"""
 
 from __future__ import annotations
 
@@ -39,22 +41,40 @@ class Given:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.port, self.controller = oracle.free_port(), oracle.free_port()
+        self.port = oracle.free_port()
+        self.controller = oracle.free_port()
         self.bootstrap = f"127.0.0.1:{self.port}"
         self._log = Path(f"{directory}-broker.txt")
 
     def verb(self, *arguments: str, status: int = 0) -> Any:
-        command = [sys.executable, "-m", "embedlog", "handover", *arguments, "--json", "-d", str(self.directory)]
+        command = [
+            sys.executable,
+            "-m",
+            "embedlog",
+            "handover",
+            *arguments,
+            "--json",
+            "-d",
+            str(self.directory),
+        ]
         answer = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert answer.returncode == status, answer.stderr
         return json.loads(answer.stdout) if status == 0 else answer.stderr
 
     def to_kafka(self, *arguments: str) -> Any:
-        addresses = ("--listen", self.bootstrap, "--listen-controller", f"127.0.0.1:{self.controller}")
+        addresses = (
+            "--listen",
+            self.bootstrap,
+            "--listen-controller",
+            f"127.0.0.1:{self.controller}",
+        )
         return self.verb("to-kafka", *addresses, *arguments)
 
     def _listens(self) -> bool:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", self.port), timeout=1),
+        ):
             return True
         return False
 
@@ -74,7 +94,11 @@ class Given:
         finally:
             process.kill()
             process.wait(10)
-        lines = (line for line in self._log.read_text().splitlines() if "partition=__cluster_metadata-0" not in line)
+        lines = (
+            line
+            for line in self._log.read_text().splitlines()
+            if "partition=__cluster_metadata-0" not in line
+        )
         assert not [line for line in lines if re.search(r"stray|Recovering unflushed", line)]
         assert not list(self.directory.glob("*-stray"))
 
@@ -94,7 +118,12 @@ def describe(bootstrap: str, topic: str) -> dict[str, str]:
 def produce(bootstrap: str, topic: str, value: bytes, **options: Any) -> None:
     from confluent_kafka import Producer
 
-    producer = Producer({"bootstrap.servers": bootstrap, **{key.replace("_", "."): each for key, each in options.items()}})
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            **{key.replace("_", "."): each for key, each in options.items()},
+        }
+    )
     transactional = "transactional_id" in options
     if transactional:
         producer.init_transactions(60)
@@ -109,10 +138,15 @@ def continue_group(bootstrap: str, count: int) -> list[bytes]:
     """The next records of the group, which are committed."""
     from confluent_kafka import Consumer
 
-    consumer = Consumer({
-        "bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "error", "enable.auto.commit": False,
-        "isolation.level": "read_committed",
-    })  # fmt: skip
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "g",
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+    )
     consumer.subscribe(["b"])
     found: list[bytes] = []
     deadline = time.monotonic() + 60
@@ -129,11 +163,21 @@ def continue_group(bootstrap: str, count: int) -> list[bytes]:
 
 def alter_topic(bootstrap: str, round_number: int) -> None:
     """What an administrator does at the broker."""
-    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
+    from confluent_kafka.admin import (
+        AdminClient,
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+        NewPartitions,
+    )
 
-    client.create_topics(bootstrap, {f"new{round_number}": 2}, {f"new{round_number}": {"retention.bytes": "5000000"}})
+    client.create_topics(
+        bootstrap, {f"new{round_number}": 2}, {f"new{round_number}": {"retention.bytes": "5000000"}}
+    )
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    entry = ConfigEntry("retention.ms", f"{987654320 + round_number}", incremental_operation=AlterConfigOpType.SET)
+    entry = ConfigEntry(
+        "retention.ms", f"{987654320 + round_number}", incremental_operation=AlterConfigOpType.SET
+    )
     resource = ConfigResource(ConfigResource.Type.TOPIC, "a", incremental_configs=[entry])
     for future in admin.incremental_alter_configs([resource]).values():
         future.result(30)
@@ -148,7 +192,9 @@ def continue_here(directory: Path, number: int) -> None:
         assert kept.config == SETTINGS | {"retention.ms": f"{987654320 + number}"}
         assert len(kept.partitions) == 3 + number
         assert log.describe_topic(f"new{number}").config == {"retention.bytes": "5000000"}
-        with log.consumer("b", group_id="g", auto_offset_reset="none", isolation_level="read_committed") as consumer:
+        with log.consumer(
+            "b", group_id="g", auto_offset_reset="none", isolation_level="read_committed"
+        ) as consumer:
             assert consumer.poll(timeout=0.2) == []
             for name, committed in (("t", True), ("open", False), ("t", True)):
                 with log.producer(transactional_id=name) as producer:
@@ -180,48 +226,82 @@ def test_a_directory_goes_to_a_broker_and_back_twice(kafka: None, tmp_path: Path
             producer.begin_transaction()
             producer.send("b", b"committed")
             producer.commit_transaction()
-        with log.consumer("b", group_id="g", auto_offset_reset="earliest", max_poll_records=1) as consumer:
+        with log.consumer(
+            "b", group_id="g", auto_offset_reset="earliest", max_poll_records=1
+        ) as consumer:
             assert [record.value for record in consumer.poll(timeout=10)] == [b"read"]
             consumer.commit()
-    subprocess.run([sys.executable, "-c", OPEN_TRANSACTION, str(given.directory)], check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-c", OPEN_TRANSACTION, str(given.directory)], check=True, timeout=60
+    )
     expected = [b"a%03d" % number for number in range(200)]
-    next_of_group, partitions = [b"committed"], 3
+    next_of_group = [b"committed"]
+    partitions = 3
     for number in (1, 2):
         facts = given.to_kafka()
-        assert [(each["topic"], each["name"]) for each in facts["settings"] if each["outcome"] != "carried over"] == [
-            ("a", "segment.bytes")
-        ]
-        with given.serving(facts["properties"], signal.SIGTERM if number == 1 else signal.SIGKILL) as bootstrap:
+        assert [
+            (each["topic"], each["name"])
+            for each in facts["settings"]
+            if each["outcome"] != "carried over"
+        ] == [("a", "segment.bytes")]
+        with given.serving(
+            facts["properties"], signal.SIGTERM if number == 1 else signal.SIGKILL
+        ) as bootstrap:
             assert "a Kafka broker is running" in given.verb("from-kafka", status=2)
             assert values(bootstrap, {"a": partitions}) == sorted(expected)
             settings = describe(bootstrap, "a")
-            assert (settings["segment.bytes"], settings["retention.ms"]) == ("1048576", facts_of(facts, "a", "retention.ms"))
+            assert (settings["segment.bytes"], settings["retention.ms"]) == (
+                "1048576",
+                facts_of(facts, "a", "retention.ms"),
+            )
             assert describe(bootstrap, "b")["retention.ms"] == "-1"
             produce(bootstrap, "b", b"there", transactional_id="t")
-            produce(bootstrap, "b", b"there, too", transactional_id="open")  # aborts the open transaction
+            # aborts the open transaction
+            produce(bootstrap, "b", b"there, too", transactional_id="open")
             produce(bootstrap, "b", b"idempotent", enable_idempotence="true")
-            assert continue_group(bootstrap, len(next_of_group) + 3) == [*next_of_group, b"there", b"there, too", b"idempotent"]
+            assert continue_group(bootstrap, len(next_of_group) + 3) == [
+                *next_of_group,
+                b"there",
+                b"there, too",
+                b"idempotent",
+            ]
             alter_topic(bootstrap, number)
             produce(bootstrap, f"new{number}", b"new")
         back = given.verb("from-kafka")
-        assert (back["created"], back["deleted"], back["clean"]) == ([f"new{number}"], [], number == 1)
+        assert (back["created"], back["deleted"], back["clean"]) == (
+            [f"new{number}"],
+            [],
+            number == 1,
+        )
         continue_here(given.directory, number)
-        partitions, next_of_group = partitions + 1, []
+        partitions = partitions + 1
+        next_of_group = []
         expected.append(b"here")
     with embedlog.open(given.directory, read_only=True) as log:
         assert sorted(record.value for record in log.scan("a").records()) == sorted(expected)
-        assert b"never" not in [record.value for record in log.scan("b", isolation_level="read_committed").records()]
+        assert b"never" not in [
+            record.value for record in log.scan("b", isolation_level="read_committed").records()
+        ]
         assert log.describe_group("g").lag == 0
 
 
 def facts_of(facts: Any, topic: str, name: str) -> str:
-    return next(each["value"] for each in facts["settings"] if (each["topic"], each["name"]) == (topic, name))
+    return next(
+        each["value"]
+        for each in facts["settings"]
+        if (each["topic"], each["name"]) == (topic, name)
+    )
 
 
 @pytest.mark.parametrize("quorum", ["static", "dynamic"])
-def test_a_directory_of_a_broker_comes_and_goes_with_its_cluster(kafka: None, tmp_path: Path, quorum: str) -> None:
-    """The cluster has the newest features, such as eligible leader replicas, and with `dynamic` its voters in the log."""
-    given, metadata = Given(tmp_path / "data"), tmp_path / "data-metadata"
+def test_a_directory_of_a_broker_comes_and_goes_with_its_cluster(
+    kafka: None, tmp_path: Path, quorum: str
+) -> None:
+    """The cluster has the newest features, such as eligible leader replicas, and with `dynamic` its
+    voters in the log.
+    """
+    given = Given(tmp_path / "data")
+    metadata = tmp_path / "data-metadata"
     config: dict[str, object] = {"group.initial.rebalance.delay.ms": 0}
     first = oracle.Broker(given.directory, config)
     if quorum == "dynamic":
@@ -231,7 +311,9 @@ def test_a_directory_of_a_broker_comes_and_goes_with_its_cluster(kafka: None, tm
         file.write_text("".join(f"{key}={value}\n" for key, value in first.config.items()))
         oracle.tool("storage", "format", "--standalone", "-t", "embedlogoracle000000AA", "-c", file)
     with first:
-        client.create_topics(first.bootstrap, {"t": 2}, {"t": {"retention.ms": "777", "compression.type": "lz4"}})
+        client.create_topics(
+            first.bootstrap, {"t": 2}, {"t": {"retention.ms": "777", "compression.type": "lz4"}}
+        )
         for number in range(5):
             produce(first.bootstrap, "t", b"%d" % number)
         features = metadata_image.read(metadata)[0].features
@@ -266,8 +348,18 @@ def test_kafkas_own_tool_reads_the_written_snapshot(kafka: None, tmp_path: Path)
     (snapshot,) = (given.directory / "__cluster_metadata-0").glob("*.checkpoint")
     printed = oracle.tool("dump-log", "--cluster-metadata-decoder", "--files", snapshot).stdout
     assert "isvalid: false" not in printed
-    records = [json.loads(each) for each in re.findall(r"payload: (\{.*\})$", printed, re.MULTILINE)]
+    records = [
+        json.loads(each) for each in re.findall(r"payload: (\{.*\})$", printed, re.MULTILINE)
+    ]
     kinds = [each["type"] for each in records]
-    assert kinds == ["FEATURE_LEVEL_RECORD"] * 3 + ["TOPIC_RECORD"] + ["PARTITION_RECORD"] * 2 + ["CONFIG_RECORD"] * 3
+    assert (
+        kinds
+        == ["FEATURE_LEVEL_RECORD"] * 3
+        + ["TOPIC_RECORD"]
+        + ["PARTITION_RECORD"] * 2
+        + ["CONFIG_RECORD"] * 3
+    )
     assert printed.count("SnapshotHeader") == printed.count("SnapshotFooter") == 1
-    assert {each["data"]["name"]: each["data"]["value"] for each in records[-3:]} == SETTINGS | {"segment.bytes": "1048576"}
+    assert {each["data"]["name"]: each["data"]["value"] for each in records[-3:]} == SETTINGS | {
+        "segment.bytes": "1048576"
+    }

@@ -1,4 +1,6 @@
-"""The first opening for writing of a directory that a broker left is killed before a write: the next one has all records."""
+"""The first opening for writing of a directory that a broker left is killed before a write: the
+next one has all records.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from tests.support.kafka_log_reader import ReadRecord, read_partition
 from tests.support.replica_directories import CHANGES
 
 CONFIG: dict[str, Any] = {"housekeeping": False}
-by_generation = pytest.mark.parametrize("generation", GENERATIONS, ids=lambda generation: generation.name)
+by_generation = pytest.mark.parametrize(
+    "generation", GENERATIONS, ids=lambda generation: generation.name
+)
 by_shape = pytest.mark.parametrize("compacted", [False, True], ids=["dense", "compacted"])
 by_close = pytest.mark.parametrize("closed", [True, False], ids=["closed", "crashed"])
 by_files = pytest.mark.parametrize("whole", [True, False], ids=["all-files", "logs-only"])
@@ -31,7 +35,9 @@ def records(path: Path, *, read_only: bool = False) -> list[ReadRecord]:
 
 
 def killed(path: Path, nth: int) -> bool:
-    """Open the directory in another process, which is killed before its nth write; whether it was."""
+    """Open the directory in another process, which is killed before its nth write; whether it
+    was.
+    """
     child = os.fork()
     if child == 0:
         try:
@@ -45,7 +51,9 @@ def killed(path: Path, nth: int) -> bool:
     return code != 0
 
 
-def check_each(tmp_path: Path, make: Callable[[Path], Path], torn: int, stride: Callable[[], int]) -> None:
+def check_each(
+    tmp_path: Path, make: Callable[[Path], Path], torn: int, stride: Callable[[], int]
+) -> None:
     expected = read_partition(make(tmp_path / "untouched") / "t-0", torn)
     nth = stride()
     count = 0
@@ -54,8 +62,11 @@ def check_each(tmp_path: Path, make: Callable[[Path], Path], torn: int, stride: 
         copy = tmp_path / "copy"
         shutil.copytree(path, copy)
         try:
-            assert records(copy, read_only=True) == expected, f"read-only, after a kill before write {nth}"
-        except embedlog.UnknownTopicOrPartitionError as refused:  # a reader cannot finish what was begun, and says so
+            assert records(copy, read_only=True) == expected, (
+                f"read-only, after a kill before write {nth}"
+            )
+        except embedlog.UnknownTopicOrPartitionError as refused:
+            # a reader cannot finish what was begun, and says so
             unfinished = str(refused)
             assert "is being created" in unfinished
         for _ in range(2):
@@ -78,7 +89,12 @@ def check_each(tmp_path: Path, make: Callable[[Path], Path], torn: int, stride: 
 @by_files
 @pytest.mark.sample(0.01)
 def test_the_next_opening_has_all_records_after_some_kills(
-    tmp_path: Path, rng: random.Random, generation: Generation, compacted: bool, closed: bool, whole: bool
+    tmp_path: Path,
+    rng: random.Random,
+    generation: Generation,
+    compacted: bool,
+    closed: bool,
+    whole: bool,
 ) -> None:
     def make(root: Path) -> Path:
         return build(root, generation, closed=closed, whole=whole, compacted=compacted)

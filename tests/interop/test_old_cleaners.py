@@ -1,4 +1,6 @@
-"""What old brokers and their cleaners left, one shape at a time: nothing is cut that is no torn tail, and no epoch falls."""
+"""What old brokers and their cleaners left, one shape at a time: nothing is cut that is no torn
+tail, and no epoch falls.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def is_repaired(path: Path) -> bool:
 
 @pytest.mark.parametrize("torn", [b"", one(301)[:30]], ids=["whole", "torn"])
 def test_a_gap_between_segments_cuts_no_later_segment(tmp_path: Path, torn: bytes) -> None:
-    path = left(tmp_path / "left", {0: one(0) + one(50), 100: one(150) + one(180), 300: one(300) + torn})
+    path = left(
+        tmp_path / "left", {0: one(0) + one(50), 100: one(150) + one(180), 300: one(300) + torn}
+    )
     expected = [0, 50, 150, 180, 300]
     assert offsets(path, read_only=True) == expected
     assert cuts(path) == []
@@ -79,7 +83,9 @@ def test_a_repair_cuts_no_segment_after_a_gap(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mark", [{".kafka_cleanshutdown": ""}, {}], ids=["closed", "crashed"])
-def test_no_opening_and_no_repair_removes_a_batch_beyond_the_offsets_of_its_segment(tmp_path: Path, mark: dict[str, str]) -> None:
+def test_no_opening_and_no_repair_removes_a_batch_beyond_the_offsets_of_its_segment(
+    tmp_path: Path, mark: dict[str, str]
+) -> None:
     """As Kafka, the first load that writes divides such a segment. A reader reads it as it is."""
     path = left(tmp_path / "left", {0: one(0) + one(FAR)}, mark)
     assert offsets(path, read_only=True) == [0, FAR]
@@ -89,7 +95,10 @@ def test_no_opening_and_no_repair_removes_a_batch_beyond_the_offsets_of_its_segm
         assert offsets(path, read_only=True) == [0, FAR]
         assert embedlog.check(path).good
         assert is_repaired(path)
-    assert [each.name for each in sorted((path / "t-0").glob("*.log"))] == [f"{0:020d}.log", f"{FAR:020d}.log"]
+    assert [each.name for each in sorted((path / "t-0").glob("*.log"))] == [
+        f"{0:020d}.log",
+        f"{FAR:020d}.log",
+    ]
     assert cuts(path) == []
 
 
@@ -97,14 +106,18 @@ def test_no_opening_and_no_repair_removes_a_batch_beyond_the_offsets_of_its_segm
 
 
 @pytest.mark.parametrize(
-    "meta", [ZOOKEEPER_0, "version=0\nbroker.id=0\n", ZOOKEEPER_0 + CLUSTER], ids=["0.9", "bare", "with a cluster"]
+    "meta",
+    [ZOOKEEPER_0, "version=0\nbroker.id=0\n", ZOOKEEPER_0 + CLUSTER],
+    ids=["0.9", "bare", "with a cluster"],
 )
 def test_a_meta_file_needs_the_fields_of_its_own_version_only(tmp_path: Path, meta: str) -> None:
     path = left(tmp_path / "left", {0: one(0)}, {"meta.properties": meta})
     assert offsets(path, read_only=True) == [0]
     for number in range(1, 3):
         with embedlog.open(path, config=CONFIG) as log, log.producer() as producer:
-            assert producer.send("t", b"v%d" % number, key=b"k%d" % number).result(20).offset == number
+            assert (
+                producer.send("t", b"v%d" % number, key=b"k%d" % number).result(20).offset == number
+            )
         assert offsets(path, read_only=True) == list(range(number + 1))
     assert "broker.id=0" in (path / "meta.properties").read_text()
     assert embedlog.check(path).good
@@ -119,8 +132,13 @@ def epochs(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "crashed"])
 def test_the_epoch_of_a_partition_without_records_is_kept(tmp_path: Path, closed: bool) -> None:
-    files = {"t-0/leader-epoch-checkpoint": "0\n1\n29 1000\n", "recovery-point-offset-checkpoint": "0\n1\nt 0 1000\n"}
-    path = left(tmp_path / "left", {1000: b""}, files | ({".kafka_cleanshutdown": ""} if closed else {}))
+    files = {
+        "t-0/leader-epoch-checkpoint": "0\n1\n29 1000\n",
+        "recovery-point-offset-checkpoint": "0\n1\nt 0 1000\n",
+    }
+    path = left(
+        tmp_path / "left", {1000: b""}, files | ({".kafka_cleanshutdown": ""} if closed else {})
+    )
     assert offsets(path, read_only=True) == []
     for _ in range(2):
         assert offsets(path) == []
@@ -137,23 +155,32 @@ def test_the_epoch_of_a_partition_without_records_is_kept(tmp_path: Path, closed
         assert (record.offset, record.leader_epoch >= 29) == (1001, True)
 
 
-@pytest.mark.parametrize("noted", [None, [(5, 0)], [(3, 0)], [(5, 0), (7, 3)]], ids=["none", "first", "lower", "rising"])
+@pytest.mark.parametrize(
+    "noted", [None, [(5, 0)], [(3, 0)], [(5, 0), (7, 3)]], ids=["none", "first", "lower", "rising"]
+)
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "crashed"])
 def test_a_leader_epoch_that_falls_is_named_and_nothing_is_changed(
     tmp_path: Path, closed: bool, noted: list[tuple[int, int]] | None
 ) -> None:
-    """Kafka reads such a batch, and takes its epoch for the one before it. No broker writes one, and the checksum does not cover
-    the field: a check calls it damage, each opening refuses, and no mode cuts it.
+    """Kafka reads such a batch, and takes its epoch for the one before it. No broker writes one,
+    and the checksum does not cover the field: a check calls it damage, each opening refuses, and no
+    mode cuts it.
     """
     data = one(0, 5) + one(1, 5) + one(2, 3) + one(3, 7)
     files = {".kafka_cleanshutdown": ""} if closed else {}
     if noted is not None:
-        files["t-0/leader-epoch-checkpoint"] = f"0\n{len(noted)}\n" + "".join(f"{epoch} {start}\n" for epoch, start in noted)
+        files["t-0/leader-epoch-checkpoint"] = f"0\n{len(noted)}\n" + "".join(
+            f"{epoch} {start}\n" for epoch, start in noted
+        )
     path = left(tmp_path / "left", {0: data}, files)
     log = path / "t-0" / f"{0:020d}.log"
     damage = [each for each in embedlog.check(path).findings if each.severity == "damage"]
     position = 2 * len(one(0))
-    named = [(each.position, each.expected, each.found) for each in damage if "leader epoch" in each.message]
+    named = [
+        (each.position, each.expected, each.found)
+        for each in damage
+        if "leader epoch" in each.message
+    ]
     assert (position, 5, 3) in named
     for read_only in (True, False):
         with pytest.raises(embedlog.CorruptRecordError, match="leader epoch of a batch decreases"):

@@ -1,4 +1,6 @@
-"""A log directory of another party: no name in it leads outside, nothing in it makes the opening process wait or fail."""
+"""A log directory of another party: no name in it leads outside, nothing in it makes the opening
+process wait or fail.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,47 @@ import pytest
 
 import embedlog
 from embedlog import TopicPartition
-from embedlog.errors import EmbedlogError, ForeignDirectoryError, StorageError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    EmbedlogError,
+    ForeignDirectoryError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
 from tests.support.idle_logs import COUNT, QUIET, closed, fill, frozen, use, values
 
 __all__ = ["closed"]
 
 LAST = f"{0:020d}"
 NAMES = (
-    f"t-0/{LAST}.log", f"t-0/{LAST}.index", f"t-0/{LAST}.timeindex", "t-0/embedlog.page", "t-0/embedlog.lock",
-    "t-0/embedlog.sync", "t-0/embedlog.dirty", "t-0/embedlog.durable", "t-0/embedlog.manifest", "t-0/leader-epoch-checkpoint",
-    "t-0/partition.metadata", f"t-0/embedlog.digests-{LAST}", "embedlog.control", "embedlog.door", "embedlog.directory",
-    "embedlog.topics", "embedlog.slots", "embedlog.housekeeper", ".lock", ".kafka_cleanshutdown", "meta.properties",
-    "recovery-point-offset-checkpoint", "replication-offset-checkpoint", "log-start-offset-checkpoint",
-    "cleaner-offset-checkpoint", "embedlog.visit", "embedlog.topics.tmp", "t-0/embedlog.manifest.tmp",
-)  # fmt: skip
+    f"t-0/{LAST}.log",
+    f"t-0/{LAST}.index",
+    f"t-0/{LAST}.timeindex",
+    "t-0/embedlog.page",
+    "t-0/embedlog.lock",
+    "t-0/embedlog.sync",
+    "t-0/embedlog.dirty",
+    "t-0/embedlog.durable",
+    "t-0/embedlog.manifest",
+    "t-0/leader-epoch-checkpoint",
+    "t-0/partition.metadata",
+    f"t-0/embedlog.digests-{LAST}",
+    "embedlog.control",
+    "embedlog.door",
+    "embedlog.directory",
+    "embedlog.topics",
+    "embedlog.slots",
+    "embedlog.housekeeper",
+    ".lock",
+    ".kafka_cleanshutdown",
+    "meta.properties",
+    "recovery-point-offset-checkpoint",
+    "replication-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "cleaner-offset-checkpoint",
+    "embedlog.visit",
+    "embedlog.topics.tmp",
+    "t-0/embedlog.manifest.tmp",
+)
 
 
 def replace(path: Path, make: Callable[[Path], object]) -> None:
@@ -44,7 +73,8 @@ def allowed(directory: Path, *, read_only: bool) -> None:
 @pytest.mark.sample(0.4)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_link_among_the_files_writes_nothing_elsewhere(closed: Path, name: str) -> None:
-    victim, made = closed.with_name("victim"), closed.with_name("made")
+    victim = closed.with_name("victim")
+    made = closed.with_name("made")
     victim.write_bytes(b"precious")
     for target in (victim, made):
         for read_only in (True, False):
@@ -152,12 +182,20 @@ def test_a_log_directory_may_be_reached_through_a_link(closed: Path) -> None:
 # ---- files of older brokers and of other brokers of a cluster ------------------------------------
 
 
-@pytest.mark.parametrize("order", [(True, False), (False, True)], ids=["read first", "written first"])
-def test_a_partition_without_an_id_is_read_and_written(closed: Path, order: tuple[bool, bool]) -> None:
+@pytest.mark.parametrize(
+    "order", [(True, False), (False, True)], ids=["read first", "written first"]
+)
+def test_a_partition_without_an_id_is_read_and_written(
+    closed: Path, order: tuple[bool, bool]
+) -> None:
     """As every broker before Kafka 2.8 left it, which had no `partition.metadata`."""
     old = closed.with_name("old")
     old.mkdir()
-    shutil.copytree(closed / "t-0", old / "t-0", ignore=shutil.ignore_patterns("embedlog.*", "partition.metadata"))
+    shutil.copytree(
+        closed / "t-0",
+        old / "t-0",
+        ignore=shutil.ignore_patterns("embedlog.*", "partition.metadata"),
+    )
     for read_only in order:
         before = frozen(old)
         use(old, read_only)
@@ -168,7 +206,11 @@ def test_a_partition_without_an_id_is_read_and_written(closed: Path, order: tupl
 def test_a_topic_without_an_id_keeps_the_one_a_reader_gave_it(closed: Path) -> None:
     old = closed.with_name("old")
     old.mkdir()
-    shutil.copytree(closed / "t-0", old / "t-0", ignore=shutil.ignore_patterns("embedlog.*", "partition.metadata"))
+    shutil.copytree(
+        closed / "t-0",
+        old / "t-0",
+        ignore=shutil.ignore_patterns("embedlog.*", "partition.metadata"),
+    )
     with embedlog.open(old, read_only=True) as one, embedlog.open(old, read_only=True) as two:
         assert one.describe_topic("t").topic_id == two.describe_topic("t").topic_id
         one._engine.home.reload_topics()
@@ -180,11 +222,15 @@ NUMBERS = (0, 5, 2**31 - 1)
 
 @pytest.fixture
 def sparse(closed: Path) -> Path:
-    """One broker's part of a topic: the other partitions lay with others. Its largest number is no size of anything."""
+    """One broker's part of a topic: the other partitions lay with others. Its largest number is no
+    size of anything.
+    """
     part = closed.with_name("part")
     part.mkdir()
     for number in NUMBERS:
-        shutil.copytree(closed / "t-0", part / f"t-{number}", ignore=shutil.ignore_patterns("embedlog.*"))
+        shutil.copytree(
+            closed / "t-0", part / f"t-{number}", ignore=shutil.ignore_patterns("embedlog.*")
+        )
     return part
 
 
@@ -193,7 +239,9 @@ def test_a_reader_of_a_part_of_a_topic_reads_what_is_here(sparse: Path) -> None:
         assert len(values(log)) == COUNT * len(NUMBERS)
         assert tuple(each.partition for each in log.describe_topic("t").partitions) == NUMBERS
         with log.consumer("t", auto_offset_reset="earliest") as consumer:
-            assert sum(1 for _ in zip(range(COUNT * len(NUMBERS)), consumer, strict=False)) == COUNT * len(NUMBERS)
+            assert sum(
+                1 for _ in zip(range(COUNT * len(NUMBERS)), consumer, strict=False)
+            ) == COUNT * len(NUMBERS)
 
 
 def test_records_without_a_key_go_to_partitions_that_are_here(sparse: Path) -> None:
@@ -211,7 +259,10 @@ def test_a_key_whose_partition_is_elsewhere_is_refused(sparse: Path) -> None:
     """Where another broker would put it: to put it elsewhere would tear the key's records apart."""
     with embedlog.open(sparse, config=QUIET) as log, log.producer(max_block_ms=60_000) as producer:
         key = b"foobar"
-        with pytest.raises(UnknownTopicOrPartitionError, match=r"has no partition [0-9]+: expected one of.* 0, 5, 2147483647"):
+        with pytest.raises(
+            UnknownTopicOrPartitionError,
+            match=r"has no partition [0-9]+: expected one of.* 0, 5, 2147483647",
+        ):
             producer.send("t", b"x", key).result(10)
         with pytest.raises(UnknownTopicOrPartitionError, match="one of"):
             producer.send_batch("t", [b"x"], [key]).result(10)
@@ -231,21 +282,32 @@ def test_partitioners_are_told_what_is_here(sparse: Path) -> None:
 
     with embedlog.open(sparse, config=QUIET) as log, log.producer(partitioner=choose) as producer:
         assert producer.send("t", b"x").result(10).partition == NUMBERS[-1]
-        assert {each[1] for each in producer.send_batch("t", [b"x"] * 3).result(10)} == {NUMBERS[-1]}
+        assert {each[1] for each in producer.send_batch("t", [b"x"] * 3).result(10)} == {
+            NUMBERS[-1]
+        }
     assert set(asked) == {(2**31, NUMBERS)}
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
 def test_a_group_shares_what_is_here(sparse: Path, strategy: str) -> None:
     with embedlog.open(sparse, config=QUIET) as log:
-        facts = {"group_id": "g", "auto_offset_reset": "earliest", "partition_assignment_strategy": [strategy]}
-        one, other = log.consumer("t", **facts), log.consumer("t", **facts)
+        facts = {
+            "group_id": "g",
+            "auto_offset_reset": "earliest",
+            "partition_assignment_strategy": [strategy],
+        }
+        one = log.consumer("t", **facts)
+        other = log.consumer("t", **facts)
         wanted = {TopicPartition("t", number) for number in NUMBERS}
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             one.poll(0.05)
             other.poll(0.05)
-            if one.assignment() and other.assignment() and one.assignment() | other.assignment() == wanted:
+            if (
+                one.assignment()
+                and other.assignment()
+                and one.assignment() | other.assignment() == wanted
+            ):
                 break
         assert one.assignment() | other.assignment() == wanted
         assert not one.assignment() & other.assignment()

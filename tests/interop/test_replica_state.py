@@ -37,7 +37,15 @@ RECORDS: list[Record] = [
     Tombstone(key_of(NODE)),
     NoOp(),
 ]
-NAMES = ["REGISTER_BROKER", "TOPIC", "PARTITION", "CONFIG", "NO_OP", "REMOVE_TOPIC", "UNREGISTER_BROKER"]
+NAMES = [
+    "REGISTER_BROKER",
+    "TOPIC",
+    "PARTITION",
+    "CONFIG",
+    "NO_OP",
+    "REMOVE_TOPIC",
+    "UNREGISTER_BROKER",
+]
 
 
 @pytest.mark.kafka

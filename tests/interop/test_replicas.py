@@ -1,4 +1,6 @@
-"""The directories of a set after failovers: Kafka's tools find nothing wrong in any of them, and print the decisions."""
+"""The directories of a set after failovers: Kafka's tools find nothing wrong in any of them, and
+print the decisions.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ WAIT_S = 60
 @pytest.fixture
 def directories(tmp_path: Path, seed: int) -> list[Path]:
     """Three directories after transactions, groups, and the loss and return of each of them."""
-    rng, found = random.Random(seed), [tmp_path / f"d{node}" for node in NODES]
+    rng = random.Random(seed)
+    found = [tmp_path / f"d{node}" for node in NODES]
     with embedlog.open(found) as log:
         log.create_topic("t", 2, replication_factor=3, segment_bytes=4096)
         with log.producer(transactional_id="x") as producer:
@@ -58,8 +61,13 @@ def level(log: embedlog.Log) -> None:
 
 @pytest.mark.kafka
 @pytest.mark.slow
-def test_dump_log_finds_nothing_wrong_in_any_directory(directories: list[Path], dump_log_verify: Callable[..., int]) -> None:
-    counts = {dump_log_verify(each, compacted=("__consumer_offsets", "__transaction_state")) for each in directories}
+def test_dump_log_finds_nothing_wrong_in_any_directory(
+    directories: list[Path], dump_log_verify: Callable[..., int]
+) -> None:
+    counts = {
+        dump_log_verify(each, compacted=("__consumer_offsets", "__transaction_state"))
+        for each in directories
+    }
     assert min(counts) > 3
 
 
@@ -70,7 +78,11 @@ def test_kafkas_tool_prints_the_decisions(directories: list[Path], kafka: None) 
     for each in directories:
         paths = sorted((each / "__replica_state-0").glob("*.log"))
         found = oracle.tool(
-            "dump-log", "--cluster-metadata-decoder", "--skip-record-metadata", "--files", ",".join(map(str, paths))
+            "dump-log",
+            "--cluster-metadata-decoder",
+            "--skip-record-metadata",
+            "--files",
+            ",".join(map(str, paths)),
         )
         assert not found.stderr.strip(), found.stderr
         assert "REGISTER_BROKER_RECORD" in found.stdout
@@ -83,10 +95,21 @@ def test_kafkas_tool_prints_the_decisions(directories: list[Path], kafka: None) 
 @pytest.mark.slow
 def test_a_broker_serves_each_directory_alone(directories: list[Path], kafka: None) -> None:
     with embedlog.open(directories, read_only=True) as log:
-        wanted = [sorted((record.partition, record.offset, record.value) for record in log.scan("t").records())]
+        wanted = [
+            sorted(
+                (record.partition, record.offset, record.value)
+                for record in log.scan("t").records()
+            )
+        ]
     for each in directories:
         with oracle.serving(each, topics=["t"]) as broker:
             rows = client.read(broker.bootstrap, {"t": 2})["t"]
         assert len(rows) == len(wanted[0])
         with embedlog.open(each, read_only=True) as log:
-            assert sorted((record.partition, record.offset, record.value) for record in log.scan("t").records()) == wanted[0]
+            assert (
+                sorted(
+                    (record.partition, record.offset, record.value)
+                    for record in log.scan("t").records()
+                )
+                == wanted[0]
+            )

@@ -1,4 +1,6 @@
-"""Runs the interrupts: `python -m tests.interrupts --verb transaction --piece 0/2 --seconds 600`."""
+"""Runs the interrupts:
+`python -m tests.interrupts --verb transaction --piece 0/2 --seconds 600`.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,19 @@ from tests.interrupts.runner import Runner
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.interrupts", description=__doc__)
-    parser.add_argument("--verb", action="append", help="only verbs whose names contain this; may be repeated")
-    parser.add_argument("--piece", default="0/1", help="the piece of all points, such as 0/4: each point is in one piece")
+    parser.add_argument(
+        "--verb", action="append", help="only verbs whose names contain this; may be repeated"
+    )
+    parser.add_argument(
+        "--piece",
+        default="0/1",
+        help="the piece of all points, such as 0/4: each point is in one piece",
+    )
     parser.add_argument("--every", type=int, default=1, help="only every so many-th point")
     parser.add_argument("--point", type=int, default=None, help="only this one")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="no new point after this time")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="no new point after this time"
+    )
     given = parser.parse_args(arguments)
     piece, pieces = map(int, given.piece.split("/"))
     until = time.monotonic() + given.seconds

@@ -1,4 +1,6 @@
-"""Contains the verbs of the asyncio clients. The interrupt comes in the thread of the loop, in a loop that runs on afterwards."""
+"""Contains the verbs of the asyncio clients. The interrupt comes in the thread of the loop, in a
+loop that runs on afterwards.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ PATIENCE_MS = int(PATIENCE_S * 1000)
 
 
 class Loop:
-    """An event loop; a task that an interrupt has left is cancelled before the next one, as `asyncio.run` does at its end."""
+    """An event loop; a task that an interrupt has left is cancelled before the next one, as
+    `asyncio.run` does at its end.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -62,7 +66,9 @@ def quietly(client: AsyncProducer[Any, Any] | AsyncConsumer[Any, Any]) -> Corout
     return end()
 
 
-def use_of_producer(loop: Loop, producer: AsyncProducer[Any, Any], work: Callable[[], Coroutine[Any, Any, None]]) -> Use:
+def use_of_producer(
+    loop: Loop, producer: AsyncProducer[Any, Any], work: Callable[[], Coroutine[Any, Any, None]]
+) -> Use:
     """The use of a producer whose work can be repeated."""
     return Use(
         lambda: loop.run(work()),
@@ -89,10 +95,17 @@ def async_send(world: World) -> Use:
 
 
 @verb(
-    "AsyncProducer.send_batch", "AsyncProducer.metrics", "AsyncProducer.partitions_for",
-    "AsyncProducer.start", "AsyncProducer.stop", "AsyncProducer.close", "AsyncProducer.__aenter__", "AsyncProducer.__aexit__",
-    "Log.async_producer", fresh=True,
-)  # fmt: skip
+    "AsyncProducer.send_batch",
+    "AsyncProducer.metrics",
+    "AsyncProducer.partitions_for",
+    "AsyncProducer.start",
+    "AsyncProducer.stop",
+    "AsyncProducer.close",
+    "AsyncProducer.__aenter__",
+    "AsyncProducer.__aexit__",
+    "Log.async_producer",
+    fresh=True,
+)
 def async_producer_block(world: World) -> Use:
     """The threads of a client start with its first call."""
     loop = Loop()
@@ -114,7 +127,12 @@ def async_producer_block(world: World) -> Use:
             loop.run_bounded(quietly(producer))
         loop.run_bounded(send())
 
-    return Use(lambda: loop.run(send()), again, close=loop.close, abandon=lambda: loop.abandon(*map(quietly, made)))
+    return Use(
+        lambda: loop.run(send()),
+        again,
+        close=loop.close,
+        abandon=lambda: loop.abandon(*map(quietly, made)),
+    )
 
 
 @verb("AsyncProducer.send_batch", fresh=True)
@@ -132,9 +150,13 @@ def async_first_batch(world: World) -> Use:
 
 
 @verb(
-    "AsyncProducer.init_transactions", "AsyncProducer.begin_transaction", "AsyncProducer.commit_transaction",
-    "AsyncProducer.abort_transaction", "AsyncProducer.send_offsets_to_transaction", "AsyncProducer.transaction",
-)  # fmt: skip
+    "AsyncProducer.init_transactions",
+    "AsyncProducer.begin_transaction",
+    "AsyncProducer.commit_transaction",
+    "AsyncProducer.abort_transaction",
+    "AsyncProducer.send_offsets_to_transaction",
+    "AsyncProducer.transaction",
+)
 def async_transactions(world: World) -> Use:
     loop = Loop()
     producer = world.log.async_producer(transactional_id="async", max_block_ms=PATIENCE_MS)
@@ -150,7 +172,9 @@ def async_transactions(world: World) -> Use:
         world.refuse(*refused)
         await producer.begin_transaction()
         await producer.send_batch(TOPIC, refused)
-        await producer.send_offsets_to_transaction({READ_TPS[0]: OffsetAndMetadata(1)}, GroupMetadata("async-offsets"))
+        await producer.send_offsets_to_transaction(
+            {READ_TPS[0]: OffsetAndMetadata(1)}, GroupMetadata("async-offsets")
+        )
         await producer.abort_transaction()
         values = world.values(2, together=True)
         await producer.begin_transaction()
@@ -177,7 +201,12 @@ def async_transactions(world: World) -> Use:
     )
 
 
-@verb("AsyncConsumer.poll", "AsyncConsumer.batches", "AsyncConsumer.__aiter__", "AsyncConsumer.position")
+@verb(
+    "AsyncConsumer.poll",
+    "AsyncConsumer.batches",
+    "AsyncConsumer.__aiter__",
+    "AsyncConsumer.position",
+)
 def async_poll(world: World) -> Use:
     loop = Loop()
     consumer = reader(world, world.log.async_consumer)
@@ -196,7 +225,9 @@ def async_poll(world: World) -> Use:
         offsets = [record.offset for record in returned]
         del returned[:-1]
         position = await consumer.position(tp)
-        assert offsets == list(range(position - len(offsets), position)), f"the position is {position} after {offsets}"
+        assert offsets == list(range(position - len(offsets), position)), (
+            f"the position is {position} after {offsets}"
+        )
         if position > COUNT - 50:
             returned.clear()
             await consumer.seek(tp, 0)
@@ -211,11 +242,23 @@ def async_poll(world: World) -> Use:
 
 
 @verb(
-    "AsyncConsumer.subscribe", "AsyncConsumer.unsubscribe", "AsyncConsumer.commit", "AsyncConsumer.commit_async",
-    "AsyncConsumer.committed", "AsyncConsumer.group_metadata", "AsyncConsumer.enforce_rebalance", "AsyncConsumer.close",
-    "AsyncConsumer.start", "AsyncConsumer.stop", "AsyncConsumer.__aenter__", "AsyncConsumer.__aexit__", "Log.async_consumer",
-    "AsyncConsumer.subscription", "AsyncConsumer.assignment", fresh=True,
-)  # fmt: skip
+    "AsyncConsumer.subscribe",
+    "AsyncConsumer.unsubscribe",
+    "AsyncConsumer.commit",
+    "AsyncConsumer.commit_async",
+    "AsyncConsumer.committed",
+    "AsyncConsumer.group_metadata",
+    "AsyncConsumer.enforce_rebalance",
+    "AsyncConsumer.close",
+    "AsyncConsumer.start",
+    "AsyncConsumer.stop",
+    "AsyncConsumer.__aenter__",
+    "AsyncConsumer.__aexit__",
+    "Log.async_consumer",
+    "AsyncConsumer.subscription",
+    "AsyncConsumer.assignment",
+    fresh=True,
+)
 def async_member(world: World) -> Use:
     filled(world)
     loop = Loop()
@@ -245,17 +288,34 @@ def async_member(world: World) -> Use:
         loop.run_bounded(visit())
 
     def judge() -> None:
-        assert world.log.describe_group("async-visitors").members == (), "a member that was closed twice is in its group"
+        assert world.log.describe_group("async-visitors").members == (), (
+            "a member that was closed twice is in its group"
+        )
 
-    return Use(lambda: loop.run(visit()), again, judge=judge, close=loop.close, abandon=lambda: loop.abandon(*map(quietly, made)))
+    return Use(
+        lambda: loop.run(visit()),
+        again,
+        judge=judge,
+        close=loop.close,
+        abandon=lambda: loop.abandon(*map(quietly, made)),
+    )
 
 
 @verb(
-    "AsyncConsumer.assign", "AsyncConsumer.seek", "AsyncConsumer.seek_to_beginning", "AsyncConsumer.seek_to_end",
-    "AsyncConsumer.pause", "AsyncConsumer.resume", "AsyncConsumer.paused", "AsyncConsumer.current_lag",
-    "AsyncConsumer.beginning_offsets", "AsyncConsumer.end_offsets", "AsyncConsumer.offsets_for_times", "AsyncConsumer.metrics",
+    "AsyncConsumer.assign",
+    "AsyncConsumer.seek",
+    "AsyncConsumer.seek_to_beginning",
+    "AsyncConsumer.seek_to_end",
+    "AsyncConsumer.pause",
+    "AsyncConsumer.resume",
+    "AsyncConsumer.paused",
+    "AsyncConsumer.current_lag",
+    "AsyncConsumer.beginning_offsets",
+    "AsyncConsumer.end_offsets",
+    "AsyncConsumer.offsets_for_times",
+    "AsyncConsumer.metrics",
     "AsyncConsumer.wakeup",
-)  # fmt: skip
+)
 def async_positions(world: World) -> Use:
     loop = Loop()
     consumer = reader(world, world.log.async_consumer)

@@ -1,4 +1,6 @@
-"""Contains the verbs of consumers: a record that a call did not return comes again, and none comes twice."""
+"""Contains the verbs of consumers: a record that a call did not return comes again, and none comes
+twice.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +29,25 @@ def filled(world: World) -> None:
     world.log.create_topic(READ, partitions=2)
     with world.log.producer() as producer:
         for tp in READ_TPS:
-            producer.send_batch(READ, [b"%d" % number for number in range(COUNT)], partition=tp.partition)
+            producer.send_batch(
+                READ, [b"%d" % number for number in range(COUNT)], partition=tp.partition
+            )
 
 
 def reader(world: World, make: Callable[..., Client], *topics: str, **options: Any) -> Client:
-    """A consumer from the begin on, by `log.consumer` or `log.async_consumer`, which commits only by itself."""
+    """A consumer from the begin on, by `log.consumer` or `log.async_consumer`, which commits only
+    by itself.
+    """
     filled(world)
     return make(*topics, auto_offset_reset="earliest", enable_auto_commit=False, **options)
 
 
 class Reading:
-    """Checks that the records of each partition come in order, without a gap and without a repetition.
+    """Checks that the records of each partition come in order, without a gap and without a
+    repetition.
 
-    A call extends `returned` by the result of the verb itself: what was returned cannot be lost by an interrupt in the test.
+    A call extends `returned` by the result of the verb itself: what was returned cannot be lost by
+    an interrupt in the test.
     """
 
     def __init__(self, consumer: embedlog.Consumer[Any, Any]) -> None:
@@ -51,10 +59,13 @@ class Reading:
         self.returned.extend(self.consumer.poll(timeout=PATIENCE_S, max_records=max_records))
 
     def take(self) -> None:
-        records, self.returned = self.returned, []
+        records = self.returned
+        self.returned = []
         for record in records:
             tp = TopicPartition(record.topic, record.partition)
-            assert record.offset == self.next[tp], f"expected {tp} at {self.next[tp]}, found {record.offset}"
+            assert record.offset == self.next[tp], (
+                f"expected {tp} at {self.next[tp]}, found {record.offset}"
+            )
             self.next[tp] += 1
 
     def rewind(self) -> None:
@@ -72,7 +83,9 @@ class Reading:
         self.take()
         for tp in READ_TPS:
             position = self.consumer.position(tp)
-            assert position == self.next[tp], f"expected the position {self.next[tp]} of {tp}, found {position}"
+            assert position == self.next[tp], (
+                f"expected the position {self.next[tp]} of {tp}, found {position}"
+            )
 
 
 def reading(world: World, **options: Any) -> Reading:
@@ -136,11 +149,23 @@ def batches(world: World) -> Use:
 
 
 @verb(
-    "Consumer.position", "Consumer.seek", "Consumer.seek_to_beginning", "Consumer.seek_to_end", "Consumer.pause",
-    "Consumer.paused", "Consumer.resume", "Consumer.assignment", "Consumer.subscription", "Consumer.current_lag",
-    "Consumer.beginning_offsets", "Consumer.end_offsets", "Consumer.offsets_for_times", "Consumer.metrics", "Consumer.wakeup",
+    "Consumer.position",
+    "Consumer.seek",
+    "Consumer.seek_to_beginning",
+    "Consumer.seek_to_end",
+    "Consumer.pause",
+    "Consumer.paused",
+    "Consumer.resume",
+    "Consumer.assignment",
+    "Consumer.subscription",
+    "Consumer.current_lag",
+    "Consumer.beginning_offsets",
+    "Consumer.end_offsets",
+    "Consumer.offsets_for_times",
+    "Consumer.metrics",
+    "Consumer.wakeup",
     "Consumer.assign",
-)  # fmt: skip
+)
 def positions(world: World) -> Use:
     consumer = reader(world, world.log.consumer)
 
@@ -177,7 +202,7 @@ def positions(world: World) -> Use:
     return Use(call, judge=wake, close=consumer.close)
 
 
-# ---- groups -------------------------------------------------------------------------------------------------------
+# ---- groups --------------------------------------------------------------------------------------
 
 
 @verb("Consumer.commit", "Consumer.committed", "Consumer.group_metadata")
@@ -211,7 +236,9 @@ def commit_async(world: World) -> Use:
     def call() -> None:
         number = next(numbers)
         answers: list[Any] = []
-        consumer.commit_async({READ_TPS[0]: OffsetAndMetadata(number)}, lambda _, problem: answers.append(problem))
+        consumer.commit_async(
+            {READ_TPS[0]: OffsetAndMetadata(number)}, lambda _, problem: answers.append(problem)
+        )
         consumer.poll(0)
         consumer.commit()
         found = consumer.committed(READ_TPS[0])[READ_TPS[0]]
@@ -223,7 +250,9 @@ def commit_async(world: World) -> Use:
 
 @verb("Consumer.poll", "Consumer.commit", "Consumer.subscribe", "Consumer.enforce_rebalance")
 def member(world: World) -> Use:
-    """One member, which stays: it polls, commits, and takes part in a rebalance that it asks for."""
+    """One member, which stays: it polls, commits, and takes part in a rebalance that it asks
+    for.
+    """
     consumer = reader(world, world.log.consumer, group_id="members")
     consumer.subscribe([READ])
     state = Reading(consumer)
@@ -245,13 +274,22 @@ def member(world: World) -> Use:
         for tp in READ_TPS:
             found = committed[tp]
             assert found is not None
-            assert found.offset == state.next[tp], f"{tp}: committed {found}, returned {state.next[tp]}"
+            assert found.offset == state.next[tp], (
+                f"{tp}: committed {found}, returned {state.next[tp]}"
+            )
         state.rewind()
 
     return Use(call, again, judge=judge, close=consumer.close)
 
 
-@verb("Log.consumer", "Consumer.__enter__", "Consumer.__exit__", "Consumer.close", "Consumer.unsubscribe", fresh=True)
+@verb(
+    "Log.consumer",
+    "Consumer.__enter__",
+    "Consumer.__exit__",
+    "Consumer.close",
+    "Consumer.unsubscribe",
+    fresh=True,
+)
 def join_and_leave(world: World) -> Use:
     made: list[embedlog.Consumer[Any, Any]] = []
 
@@ -272,7 +310,9 @@ def join_and_leave(world: World) -> Use:
             assert one.assignment() == set(READ_TPS)
 
     def judge() -> None:
-        assert world.log.describe_group("visitors").members == (), "a member that was closed twice is in its group"
+        assert world.log.describe_group("visitors").members == (), (
+            "a member that was closed twice is in its group"
+        )
 
     return Use(call, again, judge=judge)
 
@@ -281,7 +321,9 @@ def join_and_leave(world: World) -> Use:
 def automatic_commits(world: World) -> Use:
     """The next reader begins at most where the last one had returned records, and loses none."""
     filled(world)
-    consumer = world.log.consumer(group_id="automatic", auto_offset_reset="earliest", auto_commit_interval_ms=1)
+    consumer = world.log.consumer(
+        group_id="automatic", auto_offset_reset="earliest", auto_commit_interval_ms=1
+    )
     state = Reading(consumer)
     pattern = re.compile(READ)
 
@@ -299,7 +341,9 @@ def automatic_commits(world: World) -> Use:
         if "automatic" not in world.log.groups():
             return
         for tp, found in world.log.group_offsets("automatic").items():
-            assert found.offset <= state.next[tp], f"{tp}: committed {found.offset}, returned {state.next[tp]}"
+            assert found.offset <= state.next[tp], (
+                f"{tp}: committed {found.offset}, returned {state.next[tp]}"
+            )
         world.log.delete_group("automatic")
 
     return Use(call, again, judge=judge, close=consumer.close)

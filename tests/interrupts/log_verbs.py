@@ -18,7 +18,7 @@ from tests.interrupts.writers import PATIENCE_S, SETTINGS, TOPIC
 GROUP = "administered"
 
 
-# ---- opening and closing ------------------------------------------------------------------------------------------
+# ---- opening and closing -------------------------------------------------------------------------
 
 
 @verb("Log.__enter__", "Log.__exit__", "Log.close", fresh=True)
@@ -80,13 +80,19 @@ def open_alone(world: World) -> Use:
     return Use(call, again, judge=judge, close=close)
 
 
-# ---- descriptions -------------------------------------------------------------------------------------------------
+# ---- descriptions --------------------------------------------------------------------------------
 
 
 @verb(
-    "Log.topics", "Log.describe_topic", "Log.groups", "Log.metrics", "Log.durable_offset", "Log.last_record",
-    "Log.open_transactions", "Log.transactions",
-)  # fmt: skip
+    "Log.topics",
+    "Log.describe_topic",
+    "Log.groups",
+    "Log.metrics",
+    "Log.durable_offset",
+    "Log.last_record",
+    "Log.open_transactions",
+    "Log.transactions",
+)
 def descriptions(world: World) -> Use:
     log = world.log
 
@@ -103,12 +109,17 @@ def descriptions(world: World) -> Use:
     return Use(call)
 
 
-# ---- topics -------------------------------------------------------------------------------------------------------
+# ---- topics --------------------------------------------------------------------------------------
 
 
 @verb(
-    "Log.create_topic", "Log.create_topics", "Log.alter_topic", "Log.create_partitions", "Log.delete_topic", topics=True,
-)  # fmt: skip
+    "Log.create_topic",
+    "Log.create_topics",
+    "Log.alter_topic",
+    "Log.create_partitions",
+    "Log.delete_topic",
+    topics=True,
+)
 def topics(world: World) -> Use:
     log = world.log
     names = ("changing", "other")
@@ -162,7 +173,11 @@ def housekeep(world: World) -> Use:
     """Compaction and retention."""
     name = "compacted"
     log = world.log
-    settings = {"cleanup.policy": "compact", "segment.bytes": 2000, "min.cleanable.dirty.ratio": 0.01}
+    settings = {
+        "cleanup.policy": "compact",
+        "segment.bytes": 2000,
+        "min.cleanable.dirty.ratio": 0.01,
+    }
     log.create_topic(name, config=settings, exist_ok=True)
     producer = log.producer(linger_ms=0)
     numbers = itertools.count()
@@ -190,13 +205,18 @@ def housekeep(world: World) -> Use:
     return Use(call, again, judge=judge, close=producer.close)
 
 
-# ---- groups -------------------------------------------------------------------------------------------------------
+# ---- groups --------------------------------------------------------------------------------------
 
 
 @verb(
-    "Log.describe_group", "Log.group_offsets", "Log.reset_group_offsets", "Log.delete_group_offsets", "Log.delete_group",
-    "Log.keep_group", "Log.remove_group_members",
-)  # fmt: skip
+    "Log.describe_group",
+    "Log.group_offsets",
+    "Log.reset_group_offsets",
+    "Log.delete_group_offsets",
+    "Log.delete_group",
+    "Log.keep_group",
+    "Log.remove_group_members",
+)
 def groups(world: World) -> Use:
     filled(world)
     log = world.log
@@ -223,7 +243,7 @@ def groups(world: World) -> Use:
     return Use(call, again, judge=prepare)
 
 
-# ---- checks and copies --------------------------------------------------------------------------------------------
+# ---- checks and copies ---------------------------------------------------------------------------
 
 
 @verb("Log.check", "Log.repair")
@@ -252,7 +272,7 @@ def backup(world: World) -> Use:
     return Use(call, again, close=lambda: shutil.rmtree(target, ignore_errors=True))
 
 
-# ---- scans --------------------------------------------------------------------------------------------------------
+# ---- scans ---------------------------------------------------------------------------------------
 
 
 @verb("Log.scan")
@@ -279,7 +299,9 @@ def scan_ahead(world: World) -> Use:
         log.create_topic(name)
         with log.producer(compression_type="gzip", batch_size=2**20) as producer:
             for _ in range(6):
-                producer.send_batch(name, [b"%d" % number * 300 for number in range(4000)]).result(PATIENCE_S)
+                producer.send_batch(name, [b"%d" % number * 300 for number in range(4000)]).result(
+                    PATIENCE_S
+                )
 
     def call() -> None:
         assert log.scan(name).to_arrow().num_rows == 24_000
@@ -290,7 +312,9 @@ def scan_ahead(world: World) -> Use:
 
 @verb("Log.sql")
 def sql(world: World) -> Use:
-    """DuckDB calls back into a scan, and makes an error of its own of an interrupt there. Its modules were imported before."""
+    """DuckDB calls back into a scan, and makes an error of its own of an interrupt there. Its
+    modules were imported before.
+    """
     filled(world)
     if find_spec("duckdb") is None or find_spec("pyarrow") is None:
         return Use(lambda: None)  # the extra is not installed

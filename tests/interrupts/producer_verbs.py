@@ -102,7 +102,9 @@ def send_batch_with_keys(world: World) -> Use:
 
     def call() -> None:
         values = world.values(BATCH)
-        producer.send_batch(TOPIC, values, [b"%d" % (number % 5) for number in range(BATCH)]).result(PATIENCE_S)
+        producer.send_batch(
+            TOPIC, values, [b"%d" % (number % 5) for number in range(BATCH)]
+        ).result(PATIENCE_S)
         world.acknowledge(*values)
 
     return Use(call, share=call, close=producer.close)
@@ -142,7 +144,9 @@ def producer_figures(world: World) -> Use:
 
 
 def ended(producer: embedlog.Producer) -> None:
-    """Repeat the call in whose midst the producer is, or abort what is open, as a program does after an interrupt."""
+    """Repeat the call in whose midst the producer is, or abort what is open, as a program does
+    after an interrupt.
+    """
     state = producer._transaction.state.name  # type: ignore[union-attr]
     if state in ("UNINITIALIZED", "INITIALIZING"):
         producer.init_transactions()
@@ -172,7 +176,11 @@ def transaction(world: World) -> Use:
     return Use(call, again, close=producer.close)
 
 
-@verb("Producer.begin_transaction", "Producer.commit_transaction", "Producer.send_offsets_to_transaction")
+@verb(
+    "Producer.begin_transaction",
+    "Producer.commit_transaction",
+    "Producer.send_offsets_to_transaction",
+)
 def commit_transaction(world: World) -> Use:
     producer = world.log.producer(transactional_id="commits", max_block_ms=int(PATIENCE_S * 1000))
     producer.init_transactions()
@@ -182,7 +190,9 @@ def commit_transaction(world: World) -> Use:
         values = world.values(2, together=True)
         producer.begin_transaction()
         producer.send_batch(TOPIC, values)
-        producer.send_offsets_to_transaction({TopicPartition(TOPIC, 0): OffsetAndMetadata(1)}, group)
+        producer.send_offsets_to_transaction(
+            {TopicPartition(TOPIC, 0): OffsetAndMetadata(1)}, group
+        )
         producer.commit_transaction()
         world.acknowledge(*values)
 
@@ -221,7 +231,9 @@ def init_transactions(world: World) -> Use:
         producer.close()
 
     def again() -> None:
-        with world.log.producer(transactional_id="begins", max_block_ms=int(PATIENCE_S * 1000)) as other:
+        with world.log.producer(
+            transactional_id="begins", max_block_ms=int(PATIENCE_S * 1000)
+        ) as other:
             other.init_transactions()
             value = world.value()
             with other.transaction():

@@ -40,10 +40,11 @@ def bounded(seconds: float) -> Iterator[None]:
 
 @dataclass
 class Use:
-    """A verb in use: `call` is interrupted; then `again` must succeed, `share` in another thread, and `judge` find all in order.
+    """A verb in use: `call` is interrupted; then `again` must succeed, `share` in another thread,
+    and `judge` find all in order.
 
-    With `abandon` it is asyncio's: an interrupt in the loop's own functions can leave tasks that never run again. Then `abandon`
-    ends the use in another loop, and a new use must work.
+    With `abandon` it is asyncio's: an interrupt in the loop's own functions can leave tasks that
+    never run again. Then `abandon` ends the use in another loop, and a new use must work.
     """
 
     call: Callable[[], Any]
@@ -58,8 +59,8 @@ class Use:
 class Verb:
     """A public verb and its use.
 
-    `fresh`: each interrupt needs a new use. `topics`: others must create and delete topics, too. `stride`: of the points that
-    are struck, since a use takes long.
+    `fresh`: each interrupt needs a new use. `topics`: others must create and delete topics, too.
+    `stride`: of the points that are struck, since a use takes long.
     """
 
     name: str
@@ -83,9 +84,15 @@ class Outcome:
     failures: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        text = f"{self.verb}: {self.struck} interrupts ({self.points} points of {self.instructions} instructions)"
+        text = (
+            f"{self.verb}: {self.struck} interrupts ({self.points} points of {self.instructions} "
+            "instructions)"
+        )
         if self.caught:
-            text += f", {self.caught} of them not raised, {self.ignored} by the interpreter in a finalizer"
+            text += (
+                f", {self.caught} of them not raised, {self.ignored} by the interpreter in a "
+                "finalizer"
+            )
         return text + (f", {len(self.failures)} FAILURES" if self.failures else "")
 
 
@@ -100,12 +107,15 @@ class Runner:
 
     def close(self) -> None:
         self._finish()
-        world, self._world = self._world, None
+        world = self._world
+        self._world = None
         if world is not None:
             world.close()
 
     def _finish(self) -> None:
-        use, self._use, self._used = self._use, None, None
+        use = self._use
+        self._use = None
+        self._used = None
         if use is not None and use.close is not None:
             use.close()
 
@@ -119,7 +129,8 @@ class Runner:
         assert self._world is not None
         if self._use is None or verb.fresh or self._used is not verb:
             self._finish()
-            self._use, self._used = verb.make(self._world), verb
+            self._use = verb.make(self._world)
+            self._used = verb
         return self._use
 
     def count(self, verb: Verb) -> Strike:
@@ -149,7 +160,8 @@ class Runner:
         except TypeError as problem:
             if "'traceback' object is not callable" not in str(problem):
                 raise
-            # CPython 3.11 has lost its trace function, which happens once in a thousand calls that start threads.
+            # CPython 3.11 has lost its trace function, which happens once in a thousand calls that
+            # start threads.
             return self._struck(verb, nth, outcome)
 
     def _struck(self, verb: Verb, nth: int, outcome: Outcome) -> Strike:
@@ -160,8 +172,11 @@ class Runner:
         def note(unraisable: Any) -> None:
             if isinstance(unraisable.exc_value, KeyboardInterrupt):
                 outcome.ignored += 1
-            elif not isinstance(unraisable.exc_value, Warning):  # of a coroutine that was not begun, or a task that is left
-                strange.append(f"ignored in {unraisable.object}: {_described(unraisable.exc_value)}")
+            elif not isinstance(unraisable.exc_value, Warning):
+                # of a coroutine that was not begun, or a task that is left
+                strange.append(
+                    f"ignored in {unraisable.object}: {_described(unraisable.exc_value)}"
+                )
 
         sys.unraisablehook = note
         try:
@@ -193,7 +208,10 @@ class Runner:
 
     def _abandon(self) -> None:
         """Leave the world as it is: a lock that was lost would make its end wait."""
-        world, self._world, self._use, self._used = self._world, None, None, None
+        world = self._world
+        self._world = None
+        self._use = None
+        self._used = None
         try:
             if world is not None:
                 with bounded(HANGS_S):
@@ -201,8 +219,15 @@ class Runner:
         except (Exception, Hang) as problem:  # noqa: BLE001  (a failure of the run)
             print(f"the end of a world that failed: {_described(problem)}", file=sys.stderr)
 
-    def run(self, verb: Verb, nths: Callable[[int], Iterable[int]] | None = None, until: float = float("inf")) -> Outcome:
-        """All points of a verb, or those that `nths` chooses of their number. No further one after the time `until`."""
+    def run(
+        self,
+        verb: Verb,
+        nths: Callable[[int], Iterable[int]] | None = None,
+        until: float = float("inf"),
+    ) -> Outcome:
+        """All points of a verb, or those that `nths` chooses of their number. No further one after
+        the time `until`.
+        """
         outcome = Outcome(verb.name)
         try:
             counted = self.count(verb)
@@ -210,7 +235,8 @@ class Runner:
             outcome.failures.append(f"{verb.name} without an interrupt: {_described(problem)}")
             self._abandon()
             return outcome
-        outcome.points, outcome.instructions = counted.points, counted.instructions
+        outcome.points = counted.points
+        outcome.instructions = counted.instructions
         for nth in nths(counted.points) if nths is not None else range(1, counted.points + 1):
             if time.monotonic() >= until or len(outcome.failures) >= FAILURES_MAX:
                 break
@@ -222,5 +248,7 @@ class Runner:
 
 def _described(problem: BaseException) -> str:
     trace = traceback.extract_tb(problem.__traceback__)
-    inner = " < ".join(f"{line.filename.rpartition('embedlog/')[2]}:{line.lineno}" for line in reversed(trace[-4:]))
+    inner = " < ".join(
+        f"{line.filename.rpartition('embedlog/')[2]}:{line.lineno}" for line in reversed(trace[-4:])
+    )
     return f"{type(problem).__name__}: {problem} ({inner})"

@@ -21,7 +21,9 @@ STRIDE = 40  # a use makes and checks a set: a second
 
 
 class OwnSet:
-    """A set of three directories, in which another opening of this process writes after each interrupt."""
+    """A set of three directories, in which another opening of this process writes after each
+    interrupt.
+    """
 
     def __init__(self, world: World) -> None:
         self.root: Path = world.root / f"set-{world.value().decode()}"
@@ -39,7 +41,9 @@ class OwnSet:
         self.values.add(value)
 
     def judge(self) -> None:
-        """All copies are made, and each value is there once; also after an opening with the present directories."""
+        """All copies are made, and each value is there once; also after an opening with the present
+        directories.
+        """
         self.send()
         for _ in range(ROUNDS):
             if not any(each.under_replicated for each in self.log.replicas().partitions):
@@ -114,7 +118,15 @@ def add_and_retire(world: World) -> Use:
     return own.use(call, again)
 
 
-@verb("Log.replicate", "Log.reassign", "Log.reassignments", "Log.elect", "Log.proposed_assignment", fresh=True, stride=STRIDE)
+@verb(
+    "Log.replicate",
+    "Log.reassign",
+    "Log.reassignments",
+    "Log.elect",
+    "Log.proposed_assignment",
+    fresh=True,
+    stride=STRIDE,
+)
 def replicate(world: World) -> Use:
     own = OwnSet(world)
     name = "grown"

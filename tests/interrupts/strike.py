@@ -1,11 +1,13 @@
 """Contains a Ctrl-C that comes at a chosen instruction of a call.
 
-The signal is noted by the interpreter before the nth instruction that looks for signals, as SIGINT notes it, and the interpreter
-then raises KeyboardInterrupt by itself. A signal that comes before another instruction is noticed at the next one that looks. So
-these points stand for all instructions, and no exception is raised where none can come. Both numbers are counted.
+The signal is noted by the interpreter before the nth instruction that looks for signals, as SIGINT
+notes it, and the interpreter then raises KeyboardInterrupt by itself. A signal that comes before
+another instruction is noticed at the next one that looks. So these points stand for all
+instructions, and no exception is raised where none can come. Both numbers are counted.
 
-`sys.monitoring` tells of the instructions where it is present, else a trace function. All functions in Python are covered, also
-those of the standard library, in the calling thread, which must be the main thread.
+`sys.monitoring` tells of the instructions where it is present, else a trace function. All functions
+in Python are covered, also those of the standard library, in the calling thread, which must be the
+main thread.
 """
 
 from __future__ import annotations
@@ -18,14 +20,17 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-# The instructions that look, in any version: a signal that is noted before another one comes at the next.
+# The instructions that look, in any version: a signal that is noted before another one comes at the
+# next.
 NAMES = ("RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE", "CALL", "POP_JUMP_BACKWARD", "INSTRUMENTED")
 LOOKS = {code for name, code in dis.opmap.items() if name.startswith(NAMES)}
 TOOL = 4  # of `sys.monitoring`: none of the numbers with a meaning
 
 
 class _Signal:
-    """`-signal` notes SIGINT without an instruction that looks for signals, so that it comes in the code that is traced."""
+    """`-signal` notes SIGINT without an instruction that looks for signals, so that it comes in the
+    code that is traced.
+    """
 
     __neg__ = _thread.interrupt_main
 
@@ -36,8 +41,9 @@ _signal: Any = _Signal()
 class Strike:
     """One call with a Ctrl-C at its nth point; with `nth` 0 it only counts.
 
-    `place` is where KeyboardInterrupt was raised, None if the call has fewer points or caught it; `has_struck` whether the
-    signal was noted. `kept` is the exception, with its traceback. `result` is that of the call if it returned.
+    `place` is where KeyboardInterrupt was raised, None if the call has fewer points or caught it;
+    `has_struck` whether the signal was noted. `kept` is the exception, with its traceback. `result`
+    is that of the call if it returned.
     """
 
     def __init__(self, nth: int) -> None:
@@ -53,14 +59,17 @@ class Strike:
 
     def run(self, call: Callable[[], Any]) -> None:
         """Raises what the call raises, other than KeyboardInterrupt."""
-        assert threading.current_thread() is threading.main_thread(), "signals are handled in the main thread"
+        assert threading.current_thread() is threading.main_thread(), (
+            "signals are handled in the main thread"
+        )
         try:
             self._start()
             try:
                 self.result = call()
             finally:
                 self._stop()
-                for _ in range(2):  # the signal may have come after the last instruction of the call
+                # the signal may have come after the last instruction of the call
+                for _ in range(2):
                     pass
         except KeyboardInterrupt as problem:
             self.kept = problem
@@ -71,7 +80,9 @@ class Strike:
         names = []
         while trace is not None:
             code = trace.tb_frame.f_code
-            names.append(f"{code.co_filename.rpartition('embedlog/')[2]}:{trace.tb_lineno} {code.co_name}")
+            names.append(
+                f"{code.co_filename.rpartition('embedlog/')[2]}:{trace.tb_lineno} {code.co_name}"
+            )
             if "/asyncio/" in code.co_filename or "/embedlog/" in code.co_filename:
                 self.is_in_the_loop = "/asyncio/" in code.co_filename
             trace = trace.tb_next

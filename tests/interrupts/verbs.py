@@ -1,4 +1,6 @@
-"""Contains the table of the public verbs: how each is used before, during and after an interrupt."""
+"""Contains the table of the public verbs: how each is used before, during and after an
+interrupt.
+"""
 
 from __future__ import annotations
 

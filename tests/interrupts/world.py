@@ -1,4 +1,6 @@
-"""Contains the log of a run of interrupts, and the ledger of its values: each acknowledged one once, each other at most once."""
+"""Contains the log of a run of interrupts, and the ledger of its values: each acknowledged one
+once, each other at most once.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class World:
         self.thread = OtherThread()
         self.process = OtherProcess(self.paths)
         self._writer = Writer(self.log, "thread")
-        self._reader = self.log.consumer(auto_offset_reset="earliest", isolation_level="read_committed")
+        self._reader = self.log.consumer(
+            auto_offset_reset="earliest", isolation_level="read_committed"
+        )
         self._reader.assign(TPS)
         self._count = 0
         self._certain: set[bytes] = set()
@@ -68,19 +72,27 @@ class World:
         self.acknowledge(*self.thread.call(lambda: self._writer.write(topics)))
 
     def read(self) -> None:
-        """Each value is in the log as often as it may be. Raises AssertionError. REQUIRES that no transaction is open."""
+        """Each value is in the log as often as it may be. Raises AssertionError. REQUIRES that no
+        transaction is open.
+        """
         ends = self._reader.end_offsets(TPS)
         while any(self._reader.position(tp) < ends[tp] for tp in TPS):
             for record in self._reader.poll(timeout=10):
                 assert record.value is not None
                 self._seen[record.value] += 1
         doubled = [value for value, count in self._seen.items() if count > 1]
-        strange = [value for value in self._seen if value not in self._certain and value not in self._possible]
+        strange = [
+            value
+            for value in self._seen
+            if value not in self._certain and value not in self._possible
+        ]
         lost = self._certain - self._seen.keys()
         assert not doubled, f"doubled: {doubled}"
         assert not strange, f"values that nobody wrote, or that were aborted: {strange}"
         assert not lost, f"lost: {sorted(lost)}"
-        divided = [group for group in self._together if 0 < len(group & self._seen.keys()) < len(group)]
+        divided = [
+            group for group in self._together if 0 < len(group & self._seen.keys()) < len(group)
+        ]
         assert not divided, f"a part of them is in the log: {divided}"
         self._together.clear()
 

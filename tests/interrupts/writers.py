@@ -1,6 +1,8 @@
-"""Contains those who must be able to write after an interrupt: another thread of the process, and another process.
+"""Contains those who must be able to write after an interrupt: another thread of the process, and
+another process.
 
-The process lives for many interrupts: `python -m tests.interrupts.writers DIRECTORY` answers each line of its input.
+The process lives for many interrupts: `python -m tests.interrupts.writers DIRECTORY` answers each
+line of its input.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ SETTINGS: dict[str, Any] = {
 
 
 class Writer:
-    """Writes in each way that takes a lock of the directory: records, offsets of a group, transactions, topics."""
+    """Writes in each way that takes a lock of the directory: records, offsets of a group,
+    transactions, topics.
+    """
 
     def __init__(self, log: embedlog.Log, name: str) -> None:
         self._log = log
@@ -36,13 +40,18 @@ class Writer:
         self._producer = log.producer(linger_ms=0)
         self._group = log.consumer(group_id=f"{name}-group", enable_auto_commit=False)
         self._group.assign([TopicPartition(TOPIC, 0)])
-        self._transactions = log.producer(transactional_id=f"{name}-id", max_block_ms=int(PATIENCE_S * 1000))
+        self._transactions = log.producer(
+            transactional_id=f"{name}-id", max_block_ms=int(PATIENCE_S * 1000)
+        )
         self._transactions.init_transactions()
 
     def write(self, topics: bool = False) -> list[bytes]:
         """One record in each partition, a commit of offsets and a transaction. The values."""
         self._count += 1
-        values = [b"%s %d.%d" % (self._name.encode(), self._count, number) for number in range(PARTITIONS + 1)]
+        values = [
+            b"%s %d.%d" % (self._name.encode(), self._count, number)
+            for number in range(PARTITIONS + 1)
+        ]
         for number in range(PARTITIONS):
             self._producer.send(TOPIC, values[number], partition=number).result(PATIENCE_S)
         self._group.commit({TopicPartition(TOPIC, 0): OffsetAndMetadata(self._count)})
@@ -61,7 +70,8 @@ class OtherThread:
     def __init__(self) -> None:
         self._call: Callable[[], Any] | None = None
         self._answer: Any = None
-        self._asked, self._answered = threading.Semaphore(0), threading.Semaphore(0)
+        self._asked = threading.Semaphore(0)
+        self._answered = threading.Semaphore(0)
         threading.Thread(target=self._run, name="other-thread", daemon=True).start()
 
     def _run(self) -> None:
@@ -83,7 +93,8 @@ class OtherThread:
         self._asked.release()
         if not self._answered.acquire(timeout=2 * PATIENCE_S):
             raise AssertionError("a call of another thread does not end")
-        answer, self._answer = self._answer, None
+        answer = self._answer
+        self._answer = None
         if isinstance(answer, BaseException):
             raise answer
         return answer
@@ -98,7 +109,9 @@ class OtherProcess:
 
     def __init__(self, paths: list[str]) -> None:
         program = [sys.executable, "-m", "tests.interrupts.writers", *paths]
-        self._process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        self._process = subprocess.Popen(
+            program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
         assert self._ask("ready") == "ready"
 
     def _ask(self, line: str) -> str:
@@ -136,7 +149,9 @@ def main(paths: list[str]) -> None:
             answer = "ready"
         else:
             try:
-                answer = "written " + "|".join(value.decode() for value in writer.write(line == "topics\n"))
+                answer = "written " + "|".join(
+                    value.decode() for value in writer.write(line == "topics\n")
+                )
             except Exception as problem:  # noqa: BLE001  (the answer)
                 answer = f"{type(problem).__name__}: {problem}".replace("\n", " ")
         print(answer, flush=True)

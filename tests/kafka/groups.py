@@ -1,7 +1,9 @@
-"""Scripts of consumer groups, as data, and the common part of all drivers that run them; results are JSON.
+"""Scripts of consumer groups, as data, and the common part of all drivers that run them; results
+are JSON.
 
-A step is a tuple: a verb and its arguments. Partitions are spelled "t-0"; each scenario has topics and a group of its own. The
-end of a call is a word that both sides share: "ok", "not empty", … (`WORDS`).
+A step is a tuple: a verb and its arguments. Partitions are spelled "t-0"; each scenario has topics
+and a group of its own. The end of a call is a word that both sides share: "ok", "not empty", …
+(`WORDS`).
 """
 
 from __future__ import annotations
@@ -12,14 +14,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 WORDS = {
-    "UNKNOWN_MEMBER_ID": "unknown member", "UnknownMemberError": "unknown member",
-    "ILLEGAL_GENERATION": "illegal generation", "IllegalGenerationError": "illegal generation",
-    "NON_EMPTY_GROUP": "not empty", "GroupNotEmptyError": "not empty",
-    "GROUP_ID_NOT_FOUND": "not found", "GroupNotFoundError": "not found",
-    "INCONSISTENT_GROUP_PROTOCOL": "inconsistent", "InconsistentGroupProtocolError": "inconsistent",
-    "OFFSET_METADATA_TOO_LARGE": "metadata too large", "RecordTooLargeError": "metadata too large",
-    "GROUP_SUBSCRIBED_TO_TOPIC": "subscribed", "GroupSubscribedError": "subscribed",
-}  # fmt: skip
+    "UNKNOWN_MEMBER_ID": "unknown member",
+    "UnknownMemberError": "unknown member",
+    "ILLEGAL_GENERATION": "illegal generation",
+    "IllegalGenerationError": "illegal generation",
+    "NON_EMPTY_GROUP": "not empty",
+    "GroupNotEmptyError": "not empty",
+    "GROUP_ID_NOT_FOUND": "not found",
+    "GroupNotFoundError": "not found",
+    "INCONSISTENT_GROUP_PROTOCOL": "inconsistent",
+    "InconsistentGroupProtocolError": "inconsistent",
+    "OFFSET_METADATA_TOO_LARGE": "metadata too large",
+    "RecordTooLargeError": "metadata too large",
+    "GROUP_SUBSCRIBED_TO_TOPIC": "subscribed",
+    "GroupSubscribedError": "subscribed",
+}
 START_MS = 1_700_000_000_000
 STEP_MS = 1000  # between the timestamps of two records
 WAIT_S = 15.0
@@ -35,7 +44,9 @@ def record_count(number: int) -> int:
 
 @dataclass(frozen=True)
 class GroupScenario:
-    """The steps of one group. `defined`: assignments are compared as they are, else by sizes and by kept partitions."""
+    """The steps of one group. `defined`: assignments are compared as they are, else by sizes and by
+    kept partitions.
+    """
 
     name: str
     steps: Sequence[Step]
@@ -48,16 +59,24 @@ def how_ended(name: str, text: str = "") -> str:
     return WORDS.get(name, f"{name}: {text}")
 
 
-# ---- verbs -------------------------------------------------------------------------------------------------------------
+# ---- verbs ---------------------------------------------------------------------------------------
 
 
-def join(who: str, *topics: str, strategy: str = "range", instance: str | None = None, pattern: str | None = None) -> Step:
+def join(
+    who: str,
+    *topics: str,
+    strategy: str = "range",
+    instance: str | None = None,
+    pattern: str | None = None,
+) -> Step:
     """A member more, which subscribes; `strategy` may be several names with commas."""
     return ("join", who, topics, strategy, instance, pattern)
 
 
 def settle() -> Step:
-    """All poll until the group is stable and every partition has its member; returns the assignment."""
+    """All poll until the group is stable and every partition has its member; returns the
+    assignment.
+    """
     return ("settle",)
 
 
@@ -67,7 +86,9 @@ def refused(who: str, *topics: str, strategy: str) -> Step:
 
 
 def drain() -> Step:
-    """All read to the end of their partitions and commit; returns the first offsets and the number of records."""
+    """All read to the end of their partitions and commit; returns the first offsets and the number
+    of records.
+    """
     return ("drain",)
 
 
@@ -81,7 +102,9 @@ def strange(offsets: Mapping[str, tuple[int, str]]) -> Step:
 
 
 def transact(who: str, offsets: Mapping[str, tuple[int, str]], end: str = "commit") -> Step:
-    """Offsets in a transaction, in the name of a member; returns the committed offsets before and after its end."""
+    """Offsets in a transaction, in the name of a member; returns the committed offsets before and
+    after its end.
+    """
     return ("transact", who, offsets, end)
 
 
@@ -90,7 +113,9 @@ def leave(who: str) -> Step:
 
 
 def describe() -> Step:
-    """State, assignor, number of members, and of each partition: committed offset, note, end, lag."""
+    """State, assignor, number of members, and of each partition: committed offset, note, end,
+    lag.
+    """
     return ("describe",)
 
 
@@ -125,7 +150,7 @@ def delete_offsets(*tps: str) -> Step:
     return ("delete_offsets", tps)
 
 
-# ---- the common part of both drivers -----------------------------------------------------------------------------------
+# ---- the common part of both drivers -------------------------------------------------------------
 
 
 class Driver:
@@ -172,18 +197,29 @@ class Driver:
     def short(self, topic: str, number: int) -> str:
         return f"{topic.removeprefix(self.group + '.')}-{number}"
 
-    # ---- steps that need only the client's few verbs ---------------------------------------------------
+    # ---- steps that need only the client's few verbs ---------------------------------------------
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + WAIT_S
         while not condition():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.group}: {what}: {self.assignments()} of {self.described()}")
+                raise TimeoutError(
+                    f"{self.group}: {what}: {self.assignments()} of {self.described()}"
+                )
 
-    def do_join(self, who: str, topics: tuple[str, ...], strategy: str, instance: str | None, pattern: str | None) -> None:
+    def do_join(
+        self,
+        who: str,
+        topics: tuple[str, ...],
+        strategy: str,
+        instance: str | None,
+        pattern: str | None,
+    ) -> None:
         self.members[who] = self.make_member(who, strategy, instance)
         self.subscribed[who] = topics
-        self.subscribe(who, [self.topic(topic) for topic in topics], pattern and f"^{self.topic(pattern)}")
+        self.subscribe(
+            who, [self.topic(topic) for topic in topics], pattern and f"^{self.topic(pattern)}"
+        )
 
     def do_settle(self) -> dict[str, list[str]]:
         self.wait(self.settled, "never settled")
@@ -195,17 +231,25 @@ class Driver:
         state, _, given = self.described()
         wanted = {topic for topics in self.subscribed.values() for topic in topics or self.counts}
         own = self.assignments()
-        return state == "Stable" and own == given and sum(map(len, own.values())) == sum(self.counts[topic] for topic in wanted)
+        return (
+            state == "Stable"
+            and own == given
+            and sum(map(len, own.values())) == sum(self.counts[topic] for topic in wanted)
+        )
 
     def assignments(self) -> dict[str, list[str]]:
-        return {who: sorted(self.short(*tp) for tp in self.assigned(who)) for who in sorted(self.members)}
+        return {
+            who: sorted(self.short(*tp) for tp in self.assigned(who))
+            for who in sorted(self.members)
+        }
 
     def do_leave(self, who: str) -> None:
         self.members.pop(who).close()
         self.subscribed.pop(who)
 
     def do_drain(self) -> dict[str, list[int]]:
-        committed, bounds = self.committed(), self.bounds()
+        committed = self.committed()
+        bounds = self.bounds()
         owner = {tp: who for who in self.members for tp in self.assigned(who)}
         start = {tp: committed[tp][0] if tp in committed else bounds[tp][0] for tp in owner}
         waiting = {tp for tp in owner if start[tp] < bounds[tp][1]}
@@ -249,7 +293,8 @@ class Driver:
 
     def do_describe(self) -> dict[str, Any]:
         state, assignor, given = self.described()
-        committed, bounds = self.committed(), self.bounds()
+        committed = self.committed()
+        bounds = self.bounds()
         rows = {
             self.short(*tp): [offset, note, bounds[tp][1], bounds[tp][1] - offset]
             for tp, (offset, note) in sorted(committed.items())
@@ -267,21 +312,30 @@ class Driver:
     def do_drop(self, topic: str) -> list[str]:
         del self.counts[topic]
         self.drop_topic(topic)
-        self.wait(lambda: all(name != self.topic(topic) for name, _ in self.committed()), "offsets of a topic that is gone")
+        self.wait(
+            lambda: all(name != self.topic(topic) for name, _ in self.committed()),
+            "offsets of a topic that is gone",
+        )
         return sorted(self.short(*tp) for tp in self.committed())
 
     def do_transact(self, who: str, offsets: Mapping[str, tuple[int, str]], end: str) -> list[Any]:
         told = []
-        for act in self.transaction(who, {self.place(tp): offset for tp, offset in offsets.items()}, end):
+        for act in self.transaction(
+            who, {self.place(tp): offset for tp, offset in offsets.items()}, end
+        ):
             act()
-            told.append({self.short(*tp): list(found) for tp, found in sorted(self.committed().items())})
+            told.append(
+                {self.short(*tp): list(found) for tp, found in sorted(self.committed().items())}
+            )
         return told
 
     def times(self, number: int) -> Iterator[tuple[bytes, int]]:
         """Values and timestamps of a partition's first records."""
-        yield from ((b"%d" % each, START_MS + each * STEP_MS) for each in range(record_count(number)))
+        yield from (
+            (b"%d" % each, START_MS + each * STEP_MS) for each in range(record_count(number))
+        )
 
-    # ---- the steps of a client -----------------------------------------------------------------------
+    # ---- the steps of a client -------------------------------------------------------------------
 
     def make_topic(self, topic: str, count: int) -> None:
         raise NotImplementedError
@@ -311,7 +365,9 @@ class Driver:
     def commit(self, who: str, offsets: Mapping[Name, tuple[int, str]] | None) -> None:
         raise NotImplementedError
 
-    def transaction(self, who: str, offsets: Mapping[Name, tuple[int, str]], end: str) -> list[Callable[[], Any]]:
+    def transaction(
+        self, who: str, offsets: Mapping[Name, tuple[int, str]], end: str
+    ) -> list[Callable[[], Any]]:
         """Acts that send the offsets, and that end the transaction so that all clients see it."""
         raise NotImplementedError
 

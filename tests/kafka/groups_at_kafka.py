@@ -1,4 +1,6 @@
-"""The driver that runs group scenarios at a real broker: confluent-kafka, and Kafka's own tool for the rest."""
+"""The driver that runs group scenarios at a real broker: confluent-kafka, and Kafka's own tool for
+the rest.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class KafkaDriver(Driver):
         self.one(lambda: self.admin.delete_topics([self.topic(topic)]))
 
     def one(self, ask: Callable[[], Mapping[Any, Any]]) -> Any:
-        """The answer for the one group; repeated while its coordinator still reads the partition."""
+        """The answer for the one group; repeated while its coordinator still reads the
+        partition.
+        """
         from confluent_kafka import KafkaException
 
         deadline = time.monotonic() + WAIT_S
@@ -66,11 +70,18 @@ class KafkaDriver(Driver):
         from confluent_kafka import Consumer
 
         config: dict[str, Any] = {
-            "group.id": self.group, "client.id": who, "partition.assignment.strategy": strategy, "enable.auto.commit": False,
-            "auto.offset.reset": "earliest", "heartbeat.interval.ms": 50, "session.timeout.ms": 6000, "fetch.wait.max.ms": 10,
-            "topic.metadata.refresh.interval.ms": 200, "topic.metadata.refresh.fast.interval.ms": 50,
+            "group.id": self.group,
+            "client.id": who,
+            "partition.assignment.strategy": strategy,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "heartbeat.interval.ms": 50,
+            "session.timeout.ms": 6000,
+            "fetch.wait.max.ms": 10,
+            "topic.metadata.refresh.interval.ms": 200,
+            "topic.metadata.refresh.fast.interval.ms": 50,
             "reconnect.backoff.ms": 10,
-        }  # fmt: skip
+        }
         return Consumer(self.where | config | ({"group.instance.id": instance} if instance else {}))
 
     def subscribe(self, who: str, topics: list[str], pattern: str | None) -> None:
@@ -99,7 +110,10 @@ class KafkaDriver(Driver):
     def placed(offsets: Mapping[Name, tuple[int, str]]) -> list[Any]:
         from confluent_kafka import TopicPartition
 
-        return [TopicPartition(topic, number, offset, note) for (topic, number), (offset, note) in offsets.items()]
+        return [
+            TopicPartition(topic, number, offset, note)
+            for (topic, number), (offset, note) in offsets.items()
+        ]
 
     def commit(self, who: str, offsets: Mapping[Name, tuple[int, str]] | None) -> None:
         from confluent_kafka import KafkaException
@@ -115,7 +129,9 @@ class KafkaDriver(Driver):
             if tp.error is not None:
                 raise KafkaException(tp.error)
 
-    def transaction(self, who: str, offsets: Mapping[Name, tuple[int, str]], end: str) -> list[Callable[[], Any]]:
+    def transaction(
+        self, who: str, offsets: Mapping[Name, tuple[int, str]], end: str
+    ) -> list[Callable[[], Any]]:
         from confluent_kafka import Producer
 
         metadata = self.members[who].consumer_group_metadata()
@@ -135,50 +151,94 @@ class KafkaDriver(Driver):
         return [send, finish]
 
     def described(self) -> tuple[str, str, dict[str, list[str]]]:
-        found = self.one(lambda: self.admin.describe_consumer_groups([self.group], request_timeout=WAIT_S))
+        found = self.one(
+            lambda: self.admin.describe_consumer_groups([self.group], request_timeout=WAIT_S)
+        )
         given = {
-            member.client_id: sorted(self.short(tp.topic, tp.partition) for tp in member.assignment.topic_partitions)
+            member.client_id: sorted(
+                self.short(tp.topic, tp.partition) for tp in member.assignment.topic_partitions
+            )
             for member in found.members
         }
-        return STATES.get(found.state.name, found.state.name), found.partition_assignor, dict(sorted(given.items()))
+        return (
+            STATES.get(found.state.name, found.state.name),
+            found.partition_assignor,
+            dict(sorted(given.items())),
+        )
 
     def committed(self) -> dict[Name, tuple[int, str]]:
         from confluent_kafka import ConsumerGroupTopicPartitions
 
-        found = self.one(lambda: self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(self.group)]))
-        return {(tp.topic, tp.partition): (tp.offset, tp.metadata or "") for tp in found.topic_partitions}
+        found = self.one(
+            lambda: self.admin.list_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(self.group)]
+            )
+        )
+        return {
+            (tp.topic, tp.partition): (tp.offset, tp.metadata or "")
+            for tp in found.topic_partitions
+        }
 
     def bounds(self) -> dict[Name, tuple[int, int]]:
         from confluent_kafka import TopicPartition
 
-        names = [(self.topic(topic), number) for topic, count in self.counts.items() for number in range(count)]
-        return {name: self.ends.get_watermark_offsets(TopicPartition(*name), WAIT_S) for name in names}
+        names = [
+            (self.topic(topic), number)
+            for topic, count in self.counts.items()
+            for number in range(count)
+        ]
+        return {
+            name: self.ends.get_watermark_offsets(TopicPartition(*name), WAIT_S) for name in names
+        }
 
     def do_cut(self, tp: str, offset: int) -> None:
         self.one(lambda: self.admin.delete_records(self.placed({self.place(tp): (offset, "")})))
 
     def do_reset(self, to: Any, scope: tuple[str, ...], dry_run: bool) -> dict[str, int] | str:
-        places = [":".join(map(str, self.place(each))) if "-" in each else self.topic(each) for each in scope]
+        places = [
+            ":".join(map(str, self.place(each))) if "-" in each else self.topic(each)
+            for each in scope
+        ]
         wanted = [word for each in places for word in ("--topic", each)] or ["--all-topics"]
         options = ["--reset-offsets", *how(to), *wanted, "--dry-run" if dry_run else "--execute"]
         answer = self.broker.tool("consumer-groups", "--group", self.group, *options, check=False)
         if "Error" in answer.stdout + answer.stderr:
-            return "not empty" if "inactive" in answer.stdout + answer.stderr else answer.stdout + answer.stderr
+            return (
+                "not empty"
+                if "inactive" in answer.stdout + answer.stderr
+                else answer.stdout + answer.stderr
+            )
         rows = [line.split() for line in answer.stdout.splitlines() if line.startswith(self.group)]
-        return {self.short(topic, int(number)): int(offset) for _, topic, number, offset in sorted(rows)}
+        return {
+            self.short(topic, int(number)): int(offset) for _, topic, number, offset in sorted(rows)
+        }
 
     def do_delete(self) -> None:
         self.one(lambda: self.admin.delete_consumer_groups([self.group]))
 
     def do_delete_offsets(self, tps: tuple[str, ...]) -> str:
-        places = [word for each in tps for word in ("--topic", ":".join(map(str, self.place(each))))]
-        answer = self.broker.tool("consumer-groups", "--group", self.group, "--delete-offsets", *places, check=False)
-        rows = [line.split(None, 2) for line in answer.stdout.splitlines() if line.startswith(self.group)]
+        places = [
+            word for each in tps for word in ("--topic", ":".join(map(str, self.place(each))))
+        ]
+        answer = self.broker.tool(
+            "consumer-groups", "--group", self.group, "--delete-offsets", *places, check=False
+        )
+        rows = [
+            line.split(None, 2)
+            for line in answer.stdout.splitlines()
+            if line.startswith(self.group)
+        ]
         said = {status.strip() for _, _, status in rows} or {answer.stdout + answer.stderr}
         if said == {"Successful"}:
             return "ok"
         text = " ".join(said)
-        return "subscribed" if "subscribed" in text else "not found" if "does not exist" in text else text
+        return (
+            "subscribed"
+            if "subscribed" in text
+            else "not found"
+            if "does not exist" in text
+            else text
+        )
 
     def word_for(self, problem: Exception) -> str:
         error = problem.args[0] if problem.args else problem

@@ -1,7 +1,8 @@
-"""Scripts of producers, as data, and two drivers that run them: one at a real broker, one in a log of embedlog.
+"""Scripts of producers, as data, and two drivers that run them: one at a real broker, one in a log
+of embedlog.
 
-A step is a tuple: a verb, its client, and its arguments. `play` notes each step's end in a common word:
-"ok", "fenced", "state" (not allowed in this state), or the name of another error.
+A step is a tuple: a verb, its client, and its arguments. `play` notes each step's end in a common
+word: "ok", "fenced", "state" (not allowed in this state), or the name of another error.
 """
 
 from __future__ import annotations
@@ -15,17 +16,25 @@ import embedlog
 from tests.kafka import client
 from tests.kafka.client import told
 
-WORDS = {"_FENCED": "fenced", "PRODUCER_FENCED": "fenced", "INVALID_PRODUCER_EPOCH": "fenced", "_STATE": "state"}
+WORDS = {
+    "_FENCED": "fenced",
+    "PRODUCER_FENCED": "fenced",
+    "INVALID_PRODUCER_EPOCH": "fenced",
+    "_STATE": "state",
+}
 START_MS = 1_700_000_000_000
 WAIT_S = 30.0
 
 Step = tuple[Any, ...]
-Row = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]], int | None]  # key, value, headers, partition
+# key, value, headers, partition
+Row = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]], int | None]
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """The steps of one topic. `producers` has each `who`'s configuration, in keywords of both clients."""
+    """The steps of one topic. `producers` has each `who`'s configuration, in keywords of both
+    clients.
+    """
 
     name: str
     steps: Sequence[Step]
@@ -42,7 +51,12 @@ def send(who: str, *rows: Row) -> Step:
     return ("send", who, rows)
 
 
-def row(value: bytes | None, key: bytes | None = None, partition: int | None = None, *headers: tuple[str, bytes | None]) -> Row:
+def row(
+    value: bytes | None,
+    key: bytes | None = None,
+    partition: int | None = None,
+    *headers: tuple[str, bytes | None],
+) -> Row:
     return (key, value, headers, partition)
 
 
@@ -131,13 +145,17 @@ class Driver:
 
 
 class KafkaDriver(Driver):
-    """confluent-kafka at the broker. After the end of a transaction it waits for the markers, which a broker writes later."""
+    """confluent-kafka at the broker. After the end of a transaction it waits for the markers, which
+    a broker writes later.
+    """
 
     def __init__(self, scenario: Scenario, bootstrap: str) -> None:
         super().__init__(scenario)
         self.bootstrap = bootstrap
         self._touched: dict[str, set[int]] = {}  # by the present transaction of each producer
-        client.create_topics(bootstrap, {self.topic: scenario.partition_count}, {self.topic: scenario.config})
+        client.create_topics(
+            bootstrap, {self.topic: scenario.partition_count}, {self.topic: scenario.config}
+        )
 
     def make_producer(self, config: dict[str, Any]) -> Any:
         from confluent_kafka import Producer
@@ -158,7 +176,15 @@ class KafkaDriver(Driver):
         producer = self.producer(who)
         for (key, value, headers, partition), time_ms in self.times(rows):
             place = {} if partition is None else {"partition": partition}
-            producer.produce(self.topic, value, key, headers=list(headers), timestamp=time_ms, on_delivery=delivered, **place)
+            producer.produce(
+                self.topic,
+                value,
+                key,
+                headers=list(headers),
+                timestamp=time_ms,
+                on_delivery=delivered,
+                **place,
+            )
         assert producer.flush(WAIT_S) == 0
         if failed:
             from confluent_kafka import KafkaException
@@ -179,7 +205,8 @@ class KafkaDriver(Driver):
         self._end(who, self.producer(who).abort_transaction)
 
     def _end(self, who: str, verb: Callable[[float], None]) -> None:
-        before, touched = self.ends("read_uncommitted"), self._touched.pop(who, set())
+        before = self.ends("read_uncommitted")
+        touched = self._touched.pop(who, set())
         verb(WAIT_S)
         deadline = time.monotonic() + WAIT_S
         while any(self.ends("read_uncommitted")[number] == before[number] for number in touched):
@@ -196,14 +223,21 @@ class KafkaDriver(Driver):
         return WORDS.get(name, name)
 
     def rows(self, isolation: str) -> list[dict[str, object]]:
-        return client.read(self.bootstrap, {self.topic: self.scenario.partition_count}, isolation)[self.topic]
+        return client.read(self.bootstrap, {self.topic: self.scenario.partition_count}, isolation)[
+            self.topic
+        ]
 
     def ends(self, isolation: str) -> list[tuple[int, int]]:
         from confluent_kafka import Consumer, TopicPartition
 
-        reader = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "ends", "isolation.level": isolation})
+        reader = Consumer(
+            {"bootstrap.servers": self.bootstrap, "group.id": "ends", "isolation.level": isolation}
+        )
         numbers = range(self.scenario.partition_count)
-        found = [reader.get_watermark_offsets(TopicPartition(self.topic, number), WAIT_S) for number in numbers]
+        found = [
+            reader.get_watermark_offsets(TopicPartition(self.topic, number), WAIT_S)
+            for number in numbers
+        ]
         reader.close()
         return found
 
@@ -217,12 +251,15 @@ class OurDriver(Driver):
         log.create_topic(self.topic, scenario.partition_count, config=dict(scenario.config))
 
     def make_producer(self, config: dict[str, Any]) -> Any:
-        return self.log.producer(linger_ms=20, on_delivery_error="log", **config)  # as Kafka, which raises nothing in flush()
+        # as Kafka, which raises nothing in flush()
+        return self.log.producer(linger_ms=20, on_delivery_error="log", **config)
 
     def do_send(self, who: str, rows: Sequence[Row]) -> None:
         producer = self.producer(who)
         futures = [
-            producer.send(self.topic, value, key, partition=partition, headers=headers, timestamp_ms=time_ms)
+            producer.send(
+                self.topic, value, key, partition=partition, headers=headers, timestamp_ms=time_ms
+            )
             for (key, value, headers, partition), time_ms in self.times(rows)
         ]
         producer.flush(WAIT_S)
@@ -254,13 +291,23 @@ class OurDriver(Driver):
     def rows(self, isolation: str) -> list[dict[str, object]]:
         found: list[Any] = []
         with self.log.consumer(
-            self.topic, auto_offset_reset="earliest", isolation_level=isolation, consumer_timeout_ms=0
+            self.topic,
+            auto_offset_reset="earliest",
+            isolation_level=isolation,
+            consumer_timeout_ms=0,
         ) as reader:
             found += reader
-        return [told(record) for record in sorted(found, key=lambda record: (record.partition, record.offset))]
+        return [
+            told(record)
+            for record in sorted(found, key=lambda record: (record.partition, record.offset))
+        ]
 
     def ends(self, isolation: str) -> list[tuple[int, int]]:
-        tps = [embedlog.TopicPartition(self.topic, number) for number in range(self.scenario.partition_count)]
+        tps = [
+            embedlog.TopicPartition(self.topic, number)
+            for number in range(self.scenario.partition_count)
+        ]
         with self.log.consumer(isolation_level=isolation) as reader:
-            begins, ends = reader.beginning_offsets(tps), reader.end_offsets(tps)
+            begins = reader.beginning_offsets(tps)
+            ends = reader.end_offsets(tps)
         return [(begins[tp], ends[tp]) for tp in tps]

@@ -1,6 +1,8 @@
-"""One user of a log: a handle with its producers and consumers, driven by verbs with plain arguments and plain results.
+"""One user of a log: a handle with its producers and consumers, driven by verbs with plain
+arguments and plain results.
 
-A verb returns an `Outcome` and never raises an error of embedlog, so that it can run in this process or in another one.
+A verb returns an `Outcome` and never raises an error of embedlog, so that it can run in this
+process or in another one.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ LOG_CONFIG = {
     "housekeeping": False,
     "offsets.topic.num.partitions": 2,
     "transaction.state.log.num.partitions": 2,
-    "log.segment.bytes": 1 << 20,  # of 1 GiB, `preallocate` fills the memory in which tests have their files
+    # of 1 GiB, `preallocate` fills the memory in which tests have their files
+    "log.segment.bytes": 1 << 20,
 }
 WAIT_S = 30.0
 
@@ -54,11 +57,15 @@ def outcome_of(call: Callable[[], Any]) -> Outcome:
 def seen(records: Iterable[Any]) -> list[Seen]:
     return [
         Seen(
-            record.offset, record.key, record.value, tuple((name, content) for name, content in record.headers),
-            record.timestamp_ms, record.timestamp_type,
+            record.offset,
+            record.key,
+            record.value,
+            tuple((name, content) for name, content in record.headers),
+            record.timestamp_ms,
+            record.timestamp_type,
         )
         for record in records
-    ]  # fmt: skip
+    ]
 
 
 class Actor:
@@ -95,9 +102,13 @@ class Actor:
 
     # ---- topics --------------------------------------------------------------------------------
 
-    def create_topic(self, name: str, partitions: int, settings: dict[str, str], exist_ok: bool) -> bool:
+    def create_topic(
+        self, name: str, partitions: int, settings: dict[str, str], exist_ok: bool
+    ) -> bool:
         copies = {"replication_factor": len(self._paths)} if len(self._paths) > 1 else {}
-        created: bool = self.log.create_topic(name, partitions, settings, exist_ok=exist_ok, **copies)
+        created: bool = self.log.create_topic(
+            name, partitions, settings, exist_ok=exist_ok, **copies
+        )
         return created
 
     def delete_topic(self, name: str) -> None:
@@ -127,7 +138,9 @@ class Actor:
         return del_outcomes
 
     def send(self, name: str, topic: str, row: dict[str, Any], how: str) -> Outcome | None:
-        """`how`: "result" waits for the record, "flush" flushes the producer, "buffer" waits for nothing."""
+        """`how`: "result" waits for the record, "flush" flushes the producer, "buffer" waits for
+        nothing.
+        """
         future = self._producers[name].send(topic, **row)
         if how == "buffer":
             self._buffered[name].append(future)
@@ -151,12 +164,16 @@ class Actor:
     def _take_buffered(self, name: str) -> list[Outcome]:
         futures = self._buffered.pop(name, [])
         self._buffered[name] = []
-        return [outcome_of(lambda future=future: tuple(future.result(WAIT_S))) for future in futures]  # type: ignore[misc]
+        return [
+            outcome_of(lambda future=future: tuple(future.result(WAIT_S))) for future in futures
+        ]  # type: ignore[misc]
 
     # ---- transactions --------------------------------------------------------------------------
 
     def transact(self, name: str, action: str) -> tuple[Outcome, list[Outcome]]:
-        """init, begin, commit or abort; and the outcomes of buffered records, which commit and abort decide."""
+        """init, begin, commit or abort; and the outcomes of buffered records, which commit and
+        abort decide.
+        """
         producer = self._producers[name]
         verb = "init_transactions" if action == "init" else f"{action}_transaction"
         done = outcome_of(lambda: None if getattr(producer, verb)() is None else "outcome")
@@ -168,7 +185,9 @@ class Actor:
         self._producers[name].send_offsets_to_transaction(given, embedlog.GroupMetadata(group))
 
     def open_transactions(self) -> list[tuple[str, int, int]]:
-        return [(each.topic, each.partition, each.first_offset) for each in self.log.open_transactions()]
+        return [
+            (each.topic, each.partition, each.first_offset) for each in self.log.open_transactions()
+        ]
 
     # ---- consumers -----------------------------------------------------------------------------
 
@@ -200,10 +219,14 @@ class Actor:
             return consumer.seek(TopicPartition(*arguments[0]), arguments[1])
         if verb == "commit":
             offsets = arguments[0]
-            return consumer.commit(offsets and {TopicPartition(*place): offset for place, offset in offsets.items()})
+            return consumer.commit(
+                offsets and {TopicPartition(*place): offset for place, offset in offsets.items()}
+            )
         assert verb == "committed", verb
         found = consumer.committed(*[TopicPartition(*place) for place in arguments[0]])
-        return {tuple(tp): None if offset is None else offset.offset for tp, offset in found.items()}
+        return {
+            tuple(tp): None if offset is None else offset.offset for tp, offset in found.items()
+        }
 
     # ---- groups --------------------------------------------------------------------------------
 
@@ -214,8 +237,13 @@ class Actor:
     def group_offsets(self, group: str) -> dict[tuple[str, int], int]:
         return {tuple(tp): offset.offset for tp, offset in self.log.group_offsets(group).items()}
 
-    def reset_group_offsets(self, group: str, topic: str | None, to: Any) -> dict[tuple[str, int], int]:
-        return {tuple(tp): found.offset for tp, found in self.log.reset_group_offsets(group, topic, to=to).items()}
+    def reset_group_offsets(
+        self, group: str, topic: str | None, to: Any
+    ) -> dict[tuple[str, int], int]:
+        return {
+            tuple(tp): found.offset
+            for tp, found in self.log.reset_group_offsets(group, topic, to=to).items()
+        }
 
     def delete_group(self, group: str) -> None:
         self.log.delete_group(group)
@@ -239,7 +267,9 @@ class Actor:
         ends = self._probe.end_offsets(tps)
         return ([starts[tp] for tp in tps], [ends[tp] for tp in tps])
 
-    def read(self, topic: str, count: int, level: str, bounds: dict[str, Any] | None = None) -> list[list[Seen]]:
+    def read(
+        self, topic: str, count: int, level: str, bounds: dict[str, Any] | None = None
+    ) -> list[list[Seen]]:
         """The records of each partition by a scan."""
         found: list[list[Seen]] = [[] for _ in range(count)]
         for record in self.log.scan(topic, isolation_level=level, **(bounds or {})).records():
@@ -292,7 +322,9 @@ def in_form(columns: Mapping[str, Any], form: str) -> dict[str, Any]:
         if "keys" in given:
             table["key"] = given.pop("keys")
         if isinstance(given.get("timestamps_ms"), list):
-            table["timestamp"] = pyarrow.array(given.pop("timestamps_ms"), pyarrow.timestamp("ms", "UTC"))
+            table["timestamp"] = pyarrow.array(
+                given.pop("timestamps_ms"), pyarrow.timestamp("ms", "UTC")
+            )
         given["values"] = pyarrow.table(table)
     return given
 

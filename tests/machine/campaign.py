@@ -19,13 +19,25 @@ SHRINK_S = 60.0
 
 def machine_of(nursery: Nursery, directories: int) -> type[LogMachine]:
     """A state machine on so many directories, with counts of its own."""
-    return type("Round", (LogMachine,), {"nursery": nursery, "directory_count": directories, "counts": Counter()})
+    return type(
+        "Round",
+        (LogMachine,),
+        {"nursery": nursery, "directory_count": directories, "counts": Counter()},
+    )
 
 
 def run_round(
-    seed: int, directories: int, examples: int, *, nursery: Nursery, steps: int = STEPS_OF_EXAMPLE, shrink_s: float = SHRINK_S
+    seed: int,
+    directories: int,
+    examples: int,
+    *,
+    nursery: Nursery,
+    steps: int = STEPS_OF_EXAMPLE,
+    shrink_s: float = SHRINK_S,
 ) -> Counter[str]:
-    """Run so many examples; returns counts of steps and calls. Raises Violation with the seed and the shrunk program."""
+    """Run so many examples; returns counts of steps and calls. Raises Violation with the seed and
+    the shrunk program.
+    """
     machine_class = machine_of(nursery, directories)
     settings = hypothesis.settings(
         max_examples=examples,
@@ -36,7 +48,10 @@ def run_round(
         phases=(Phase.generate,),  # what shrinks here is `shrink`
         suppress_health_check=list(HealthCheck),
     )
-    print(f"round with seed {seed}, {directories} directories, {examples} examples of {steps} steps", flush=True)
+    print(
+        f"round with seed {seed}, {directories} directories, {examples} examples of {steps} steps",
+        flush=True,
+    )
     try:
         run_state_machine_as_test(hypothesis.seed(seed)(machine_class), settings=settings)
     except Exception as problem:
@@ -46,13 +61,16 @@ def run_round(
     return machine_class.counts
 
 
-def explained(machine_class: type[LogMachine], seed: int, problem: BaseException, seconds: float) -> Violation:
+def explained(
+    machine_class: type[LogMachine], seed: int, problem: BaseException, seconds: float
+) -> Violation:
     """The failure with its seed and the shortest program that fails as well."""
     program, again = shrink.shrunk(machine_class, machine_class.failing, seconds)
     what = "fails, too" if again is not None else "failed once, and not again"
     lines = [
         f"{problem}",
-        f"seed {seed}, {machine_class.directory_count} directories; this program {what} (`--program FILE` repeats it):",
+        f"seed {seed}, {machine_class.directory_count} directories; this program {what} "
+        "(`--program FILE` repeats it):",
         shrink.as_text(program),
         str(again or problem),
     ]

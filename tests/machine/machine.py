@@ -1,10 +1,13 @@
-"""The state machine: rules that call the public API through three users, and compare everything visible with the model.
+"""The state machine: rules that call the public API through three users, and compare everything
+visible with the model.
 
-The users are two handles of this process and one in another process, which may be killed at any of its system calls. Names come
-from small fixed sets, so that each rule applies in each state: a call that must be refused is as much a test as any other. What
-a rule draws never depends on what the log answered, so a failing run can be repeated and shrunk.
+The users are two handles of this process and one in another process, which may be killed at any of
+its system calls. Names come from small fixed sets, so that each rule applies in each state: a call
+that must be refused is as much a test as any other. What a rule draws never depends on what the log
+answered, so a failing run can be repeated and shrunk.
 
-A chance of the log's own (the partition of a record without a key, the point of a kill) is taken from its answer, and judged.
+A chance of the log's own (the partition of a record without a key, the point of a kill) is taken
+from its answer, and judged.
 """
 
 from __future__ import annotations
@@ -63,7 +66,9 @@ partitions = st.sampled_from((None, None, None, 0, 0, 0, 1, 3))
 groups = st.sampled_from(("g", "h"))
 keys = st.sampled_from(KEYS)
 ages = st.sampled_from((None,) * 8 + AGES_MS)
-values = st.sampled_from(("small",) * 6 + ("empty", "text", "text", "tombstone", "tombstone", "big"))
+values = st.sampled_from(
+    ("small",) * 6 + ("empty", "text", "text", "tombstone", "tombstone", "big")
+)
 headers = st.sampled_from(((), (), (("h", b"1"),), (("h", None), ("h", b"")), (("ü", b"x" * 40),)))
 codecs = st.sampled_from(("none", "gzip", "snappy", "lz4", "zstd"))
 SETTINGS: Mapping[str, tuple[str, ...]] = {
@@ -140,8 +145,10 @@ class Sender:
     options: dict[str, Any]
     buffered: list[Buffered] = field(default_factory=list)
     state: str = "plain"  # or, with a transactional id: fresh, ready, open, failed, fenced
-    met: dict[str, set[int]] = field(default_factory=dict)  # the uids of the topics of each name to which it has sent
-    is_fenced: bool = False  # another producer has its id; its state is "fenced" as soon as a call has told it so
+    # the uids of the topics of each name to which it has sent
+    met: dict[str, set[int]] = field(default_factory=dict)
+    # another producer has its id; its state is "fenced" as soon as a call has told it so
+    is_fenced: bool = False
     transaction: Transaction | None = None
 
     @property
@@ -194,7 +201,8 @@ class LogMachine(RuleBasedStateMachine):
         self.touched: set[str] = set()
         self.senders: dict[tuple[str, str], Sender] = {}
         self.transactions: list[Transaction] = []
-        self.uncertain: list[tuple[Sender, Buffered]] = []  # records of a killed process, which may become visible later
+        # records of a killed process, which may become visible later
+        self.uncertain: list[tuple[Sender, Buffered]] = []
         self.users: dict[str, Any] = {}
         for name in ACTORS:
             self.start(name)
@@ -225,7 +233,9 @@ class LogMachine(RuleBasedStateMachine):
     def must(self, actor: str, verb: str, *arguments: Any) -> Any:
         """The value of a call that must succeed."""
         outcome = self.call(actor, verb, *arguments)
-        demand(outcome.error is None, f"{actor}: {verb}{arguments}: {outcome.error}: {outcome.text}")
+        demand(
+            outcome.error is None, f"{actor}: {verb}{arguments}: {outcome.error}: {outcome.text}"
+        )
         return outcome.value
 
     def expect(self, actor: str, errors: Iterable[str], verb: str, *arguments: Any) -> Outcome:
@@ -251,20 +261,48 @@ class LogMachine(RuleBasedStateMachine):
             self.must("first", "create_topic", name, count, given, False)
             self.model.create(name, count, given)
 
-    @step(actor=actors, name=topics, count=st.integers(1, 4), settings=settings_of_topic(), exist_ok=st.booleans())
-    def create_topic(self, actor: str, name: str, count: int, settings: dict[str, str], exist_ok: bool) -> None:
+    @step(
+        actor=actors,
+        name=topics,
+        count=st.integers(1, 4),
+        settings=settings_of_topic(),
+        exist_ok=st.booleans(),
+    )
+    def create_topic(
+        self, actor: str, name: str, count: int, settings: dict[str, str], exist_ok: bool
+    ) -> None:
         topic = self.model.topics.get(name)
         if topic is None:
             self.create_topic_now(actor, name, count, settings)
         elif not exist_ok:
-            self.expect(actor, ("TopicExistsError",), "create_topic", name, count, settings, exist_ok)
+            self.expect(
+                actor, ("TopicExistsError",), "create_topic", name, count, settings, exist_ok
+            )
         else:
-            fits = count <= len(topic.partitions) and all(topic.setting(key) == value for key, value in settings.items())
-            self.expect(actor, () if fits else ("TopicMismatchError",), "create_topic", name, count, settings, exist_ok)
+            fits = count <= len(topic.partitions) and all(
+                topic.setting(key) == value for key, value in settings.items()
+            )
+            self.expect(
+                actor,
+                () if fits else ("TopicMismatchError",),
+                "create_topic",
+                name,
+                count,
+                settings,
+                exist_ok,
+            )
         self.touched.add(name)
 
-    @step(actor=actors, name=topics, again=st.booleans(), count=st.integers(1, 3), settings=settings_of_topic())
-    def delete_topic(self, actor: str, name: str, again: bool, count: int, settings: dict[str, str]) -> None:
+    @step(
+        actor=actors,
+        name=topics,
+        again=st.booleans(),
+        count=st.integers(1, 3),
+        settings=settings_of_topic(),
+    )
+    def delete_topic(
+        self, actor: str, name: str, again: bool, count: int, settings: dict[str, str]
+    ) -> None:
         """Delete a topic; mostly, make another one of its name."""
         self.expect(actor, self.unknown(name), "delete_topic", name)
         if name in self.model.topics:
@@ -279,7 +317,9 @@ class LogMachine(RuleBasedStateMachine):
 
     @step(actor=actors, name=topics, changes=settings_of_topic(), reset=st.booleans())
     def alter_topic(self, actor: str, name: str, changes: dict[str, str], reset: bool) -> None:
-        given: dict[str, str | None] = {key: None if reset else value for key, value in changes.items()}
+        given: dict[str, str | None] = {
+            key: None if reset else value for key, value in changes.items()
+        }
         self.expect(actor, self.unknown(name), "alter_topic", name, given)
         if name in self.model.topics:
             self.model.alter(name, given)
@@ -299,12 +339,19 @@ class LogMachine(RuleBasedStateMachine):
     def unknown(self, name: str) -> set[str]:
         return set() if name in self.model.topics else {"UnknownTopicOrPartitionError"}
 
-    @step(actor=actors, name=topics, number=st.integers(0, 3), part=st.sampled_from((0.0, 0.3, 0.7, 1.0, 2.0, -1.0)))
+    @step(
+        actor=actors,
+        name=topics,
+        number=st.integers(0, 3),
+        part=st.sampled_from((0.0, 0.3, 0.7, 1.0, 2.0, -1.0)),
+    )
     def delete_records(self, actor: str, name: str, number: int, part: float) -> None:
         topic = self.model.topics.get(name)
         partition = self.model.partition(name, number)
         if topic is None or partition is None:
-            self.expect(actor, ("UnknownTopicOrPartitionError",), "delete_records", {(name, number): 0})
+            self.expect(
+                actor, ("UnknownTopicOrPartitionError",), "delete_records", {(name, number): 0}
+            )
             return
         self.take_hidden(actor, name)
         offset = -1 if part < 0 else int(partition.end * part) if part <= 1 else partition.end + 1
@@ -316,15 +363,21 @@ class LogMachine(RuleBasedStateMachine):
         outcome = self.expect(actor, errors, "delete_records", {(name, number): offset})
         if not errors:
             partition.delete_before(partition.end if offset < 0 else offset)
-            demand(outcome.value == {(name, number): partition.start}, f"delete_records: {outcome.value}, not {partition.start}")
+            demand(
+                outcome.value == {(name, number): partition.start},
+                f"delete_records: {outcome.value}, not {partition.start}",
+            )
         self.touched.add(name)
 
     # ---- producers -----------------------------------------------------------------------------
 
     @step(
-        actor=actors, name=plain_producers, acks=st.sampled_from(("all", "all", "1")), codec=codecs,
+        actor=actors,
+        name=plain_producers,
+        acks=st.sampled_from(("all", "all", "1")),
+        codec=codecs,
         linger=st.sampled_from((0, 5, 60_000)),
-    )  # fmt: skip
+    )
     def reopen_producer(self, actor: str, name: str, acks: str, codec: str, linger: int) -> None:
         """Close a producer, and open it with other options."""
         self.close_sender(actor, name)
@@ -334,7 +387,12 @@ class LogMachine(RuleBasedStateMachine):
         self.must(actor, "open_producer", name, options)
         self.senders[actor, name] = Sender(options)
 
-    @step(actor=actors, name=transactional_producers, codec=codecs, linger=st.sampled_from((0, 60_000)))
+    @step(
+        actor=actors,
+        name=transactional_producers,
+        codec=codecs,
+        linger=st.sampled_from((0, 60_000)),
+    )
     def reopen_transactional(self, actor: str, name: str, codec: str, linger: int) -> None:
         self.close_sender(actor, name)
         self.open_transactional(actor, name, {"compression.type": codec, "linger.ms": linger})
@@ -388,12 +446,30 @@ class LogMachine(RuleBasedStateMachine):
         drawn=rows,
         how=st.sampled_from(("result", "flush", "buffer")),
     )
-    def send(self, actor: str, name: str, topic: str, partition: int | None, drawn: dict[str, Any], how: str) -> None:
+    def send(
+        self,
+        actor: str,
+        name: str,
+        topic: str,
+        partition: int | None,
+        drawn: dict[str, Any],
+        how: str,
+    ) -> None:
         self.send_one(actor, name, topic, partition, drawn, how)
 
-    def send_one(self, actor: str, name: str, topic: str, partition: int | None, drawn: Mapping[str, Any], how: str) -> None:
+    def send_one(
+        self,
+        actor: str,
+        name: str,
+        topic: str,
+        partition: int | None,
+        drawn: Mapping[str, Any],
+        how: str,
+    ) -> None:
         sender = self.sender(actor, name)
-        if how == "buffer" and (sender.options["linger.ms"] < 1000 or self.fills_a_batch(sender, topic)):
+        if how == "buffer" and (
+            sender.options["linger.ms"] < 1000 or self.fills_a_batch(sender, topic)
+        ):
             how = "result"
         row = self.new_row(drawn)
         if how != "buffer":
@@ -402,19 +478,30 @@ class LogMachine(RuleBasedStateMachine):
         self.after_send(sender, topic, partition, row, outcome, buffered=how == "buffer")
 
     def fills_a_batch(self, sender: Sender, topic: str) -> bool:
-        """Whether one more record may be written, with earlier ones, before the producer is asked to."""
+        """Whether one more record may be written, with earlier ones, before the producer is asked
+        to.
+        """
         found = self.model.topics.get(topic)
         is_small = found is not None and found.number("max.message.bytes") < 100_000
         return is_small or len(sender.buffered) >= MAX_BUFFERED
 
     def after_send(
-        self, sender: Sender, topic: str, partition: int | None, row: Row, outcome: Outcome, *, buffered: bool = False
+        self,
+        sender: Sender,
+        topic: str,
+        partition: int | None,
+        row: Row,
+        outcome: Outcome,
+        *,
+        buffered: bool = False,
     ) -> None:
         row.newest_ms = now_ms() + 1
         self.touched.add(topic)
         sender.met.setdefault(topic, set()).add(self.uid(topic))
         if sender.state in ("fresh", "ready", "fenced"):
-            errors = ("FencedError",) if sender.state == "fenced" else ("InvalidTransactionStateError",)
+            errors = (
+                ("FencedError",) if sender.state == "fenced" else ("InvalidTransactionStateError",)
+            )
             if outcome.error is None and outcome.value is not None:
                 outcome = outcome.value
             if not buffered or outcome.error is not None:
@@ -437,19 +524,43 @@ class LogMachine(RuleBasedStateMachine):
             self.take_buffered(sender, self.must(actor, "flush", name), since)
 
     @step(
-        actor=actors, name=producers, topic=topics, partition=partitions, drawn=st.lists(rows, min_size=2, max_size=8),
+        actor=actors,
+        name=producers,
+        topic=topics,
+        partition=partitions,
+        drawn=st.lists(rows, min_size=2, max_size=8),
         how=st.sampled_from(("result", "buffer")),
-    )  # fmt: skip
-    def send_many(self, actor: str, name: str, topic: str, partition: int | None, drawn: list[dict[str, Any]], how: str) -> None:
+    )
+    def send_many(
+        self,
+        actor: str,
+        name: str,
+        topic: str,
+        partition: int | None,
+        drawn: list[dict[str, Any]],
+        how: str,
+    ) -> None:
         for each in drawn:
             self.send_one(actor, name, topic, partition, each, how)
 
     @step(
-        actor=actors, name=transactional_producers, topic=topics, other=topics, drawn=st.lists(rows, min_size=1, max_size=5),
-        partition=partitions, end=st.sampled_from(("commit", "commit", "commit", "abort", "", "")),
-    )  # fmt: skip
+        actor=actors,
+        name=transactional_producers,
+        topic=topics,
+        other=topics,
+        drawn=st.lists(rows, min_size=1, max_size=5),
+        partition=partitions,
+        end=st.sampled_from(("commit", "commit", "commit", "abort", "", "")),
+    )
     def run_transaction(
-        self, actor: str, name: str, topic: str, other: str, drawn: list[dict[str, Any]], partition: int | None, end: str
+        self,
+        actor: str,
+        name: str,
+        topic: str,
+        other: str,
+        drawn: list[dict[str, Any]],
+        partition: int | None,
+        end: str,
     ) -> None:
         """A transaction as programs write it, or the rest of an open one; it may stay open."""
         state = self.sender(actor, name).state
@@ -474,28 +585,46 @@ class LogMachine(RuleBasedStateMachine):
     def take_buffered(self, sender: Sender, outcomes: list[Outcome], since_ms: int) -> None:
         given = sender.buffered
         sender.buffered = []
-        demand(len(given) == len(outcomes), f"{len(outcomes)} outcomes of {len(given)} buffered records")
+        demand(
+            len(given) == len(outcomes),
+            f"{len(outcomes)} outcomes of {len(given)} buffered records",
+        )
         self.take_records(sender, given, outcomes, since_ms)
 
-    def take_records(self, sender: Sender, given: list[Buffered], outcomes: list[Outcome], since_ms: int) -> None:
-        """Judge the outcomes of records that were sent together, and append those that are in the log."""
+    def take_records(
+        self, sender: Sender, given: list[Buffered], outcomes: list[Outcome], since_ms: int
+    ) -> None:
+        """Judge the outcomes of records that were sent together, and append those that are in the
+        log.
+        """
         until = now_ms() + 1
-        present = [self.model.refusals(each.topic, each.partition, each.row, until, sender.acks) for each in given]
+        present = [
+            self.model.refusals(each.topic, each.partition, each.row, until, sender.acks)
+            for each in given
+        ]
         mates: dict[str, set[str]] = {}
         for each, refusals in zip(
-            [*given, *sender.buffered], [*present, *(each.refusals for each in sender.buffered)], strict=True
+            [*given, *sender.buffered],
+            [*present, *(each.refusals for each in sender.buffered)],
+            strict=True,
         ):
             mates.setdefault(each.topic, set()).update(refusals)
         appended: dict[tuple[str, int], list[tuple[int, Row]]] = {}
         for each, refusals, outcome in zip(given, present, outcomes, strict=True):
-            where = f"a record for {each.topic}, partition {each.partition}, key {each.row.key!r}, value {each.row.value!r:.40}"
+            where = (
+                f"a record for {each.topic}, partition {each.partition}, key {each.row.key!r}, "
+                f"value {each.row.value!r:.40}"
+            )
             if outcome.error is None:
                 demand(not refusals, f"{where}: was appended, expected {sorted(refusals)}")
                 demand(not sender.is_fenced, f"{where}: was appended by a fenced producer")
                 topic, number, offset, timestamp = outcome.value
                 self.judge_partition(each, number)
                 self.stamp(each.row, self.model.topics[topic].has_append_time, since_ms, until)
-                demand(each.row.timestamp_ms in (None, timestamp), f"{where}: its metadata have the time {timestamp}")
+                demand(
+                    each.row.timestamp_ms in (None, timestamp),
+                    f"{where}: its metadata have the time {timestamp}",
+                )
                 appended.setdefault((topic, number), []).append((offset, each.row))
                 continue
             allowed = refusals | each.refusals | mates[each.topic]
@@ -505,24 +634,30 @@ class LogMachine(RuleBasedStateMachine):
                 allowed = allowed | {"TransactionAbortedError"}
                 self.touch(sender.transaction, each.topic)
             if sender.state == "failed" or (sender.transaction is not None and any(mates.values())):
-                allowed = allowed | {"EmbedlogError"}  # the transaction cannot be committed: its other records may be refused
+                # the transaction cannot be committed: its other records may be refused
+                allowed = allowed | {"EmbedlogError"}
             if sender.is_fenced:
                 allowed = {"FencedError", "TransactionAbortedError"} | allowed
                 sender.state = "fenced" if outcome.error == "FencedError" else sender.state
             demand(
-                outcome.is_error(allowed), f"{where}: {outcome.error}: {outcome.text}, expected {sorted(allowed) or 'no error'}"
+                outcome.is_error(allowed),
+                f"{where}: {outcome.error}: {outcome.text}, expected "
+                f"{sorted(allowed) or 'no error'}",
             )
             if sender.state == "open" and outcome.error != "TransactionAbortedError":
                 sender.state = "failed"
         for (topic, number), found in appended.items():
             demand(
-                found == sorted(found, key=lambda pair: pair[0]), f"{topic}-{number}: records are not in the order of their sends"
+                found == sorted(found, key=lambda pair: pair[0]),
+                f"{topic}-{number}: records are not in the order of their sends",
             )
             for offset, row in found:
                 self.append(sender, topic, number, row, offset)
 
     def was_made_anew(self, sender: Sender, topic: str) -> bool:
-        """Whether a producer has sent to an earlier topic of this name: it may have chosen a partition of that one."""
+        """Whether a producer has sent to an earlier topic of this name: it may have chosen a
+        partition of that one.
+        """
         return bool(sender.met.get(topic, set()) - {self.uid(topic)})
 
     def append(self, sender: Sender, topic: str, number: int, row: Row, offset: int) -> None:
@@ -541,11 +676,16 @@ class LogMachine(RuleBasedStateMachine):
 
     def judge_partition(self, each: Buffered, number: int) -> None:
         if each.partition is not None:
-            demand(number == each.partition, f"a record for partition {each.partition} is in {number}")
+            demand(
+                number == each.partition, f"a record for partition {each.partition} is in {number}"
+            )
         elif each.row.key is not None:
             count = len(self.model.topics[each.topic].partitions)
             possible = {partition_of(each.row.key, total) for total in range(1, count + 1)}
-            demand(number in possible, f"the key {each.row.key!r} is in partition {number}, expected {possible}")
+            demand(
+                number in possible,
+                f"the key {each.row.key!r} is in partition {number}, expected {possible}",
+            )
 
     @staticmethod
     def stamp(row: Row, has_append_time: bool, since_ms: int, until_ms: int) -> None:
@@ -565,11 +705,23 @@ class LogMachine(RuleBasedStateMachine):
             transaction.touched.update((name, number) for number in range(len(topic.partitions)))
 
     @step(
-        actor=actors, name=producers, topic=topics, partition=partitions, drawn=st.lists(rows, min_size=1, max_size=5),
-        form=st.sampled_from(("list", "numpy", "arrow", "table")), columns=st.sampled_from(("", "k", "kt", "kh", "t")),
-    )  # fmt: skip
+        actor=actors,
+        name=producers,
+        topic=topics,
+        partition=partitions,
+        drawn=st.lists(rows, min_size=1, max_size=5),
+        form=st.sampled_from(("list", "numpy", "arrow", "table")),
+        columns=st.sampled_from(("", "k", "kt", "kh", "t")),
+    )
     def send_batch(
-        self, actor: str, name: str, topic: str, partition: int | None, drawn: list[dict[str, Any]], form: str, columns: str
+        self,
+        actor: str,
+        name: str,
+        topic: str,
+        partition: int | None,
+        drawn: list[dict[str, Any]],
+        form: str,
+        columns: str,
     ) -> None:
         """Many records as columns: without keys, with keys, times, headers."""
         sender = self.sender(actor, name)
@@ -596,7 +748,9 @@ class LogMachine(RuleBasedStateMachine):
         outcome = self.call(actor, "send_batch", name, topic, given, form)
         self.after_batch(sender, topic, partition, batch, outcome)
 
-    def after_batch(self, sender: Sender, topic: str, partition: int | None, batch: list[Row], outcome: Outcome) -> None:
+    def after_batch(
+        self, sender: Sender, topic: str, partition: int | None, batch: list[Row], outcome: Outcome
+    ) -> None:
         self.touched.add(topic)
         until = now_ms() + 1
         for row in batch:
@@ -604,9 +758,15 @@ class LogMachine(RuleBasedStateMachine):
         if outcome.error is None:
             outcome = outcome.value
         if sender.state in ("fresh", "ready", "fenced"):
-            judge(outcome, ("FencedError",) if sender.state == "fenced" else ("InvalidTransactionStateError",), "send_batch")
+            judge(
+                outcome,
+                ("FencedError",) if sender.state == "fenced" else ("InvalidTransactionStateError",),
+                "send_batch",
+            )
             return
-        refusals = set().union(*(self.model.refusals(topic, partition, row, until, sender.acks) for row in batch))
+        refusals = set().union(
+            *(self.model.refusals(topic, partition, row, until, sender.acks) for row in batch)
+        )
         found = self.model.topics.get(topic)
         size = 61 + sum(row.plain_bytes for row in batch)
         may_be_large = found is not None and size > found.number("max.message.bytes")
@@ -628,26 +788,47 @@ class LogMachine(RuleBasedStateMachine):
             assert sender.transaction is not None
             sender.state = "failed"
             self.touch(sender.transaction, topic)
-        self.absorb(sender, [Buffered(topic, self.uid(topic), partition, row, set()) for row in batch])
+        self.absorb(
+            sender, [Buffered(topic, self.uid(topic), partition, row, set()) for row in batch]
+        )
 
     def take_runs(
-        self, sender: Sender, topic: str, partition: int | None, batch: list[Row], runs: list[tuple[str, int, int, int]]
+        self,
+        sender: Sender,
+        topic: str,
+        partition: int | None,
+        batch: list[Row],
+        runs: list[tuple[str, int, int, int]],
     ) -> None:
-        """The runs name partitions, offsets and counts; the rows of one partition are in the order of the input."""
+        """The runs name partitions, offsets and counts; the rows of one partition are in the order
+        of the input.
+        """
         demand(sum(count for *_, count in runs) == len(batch), f"{runs} for {len(batch)} rows")
         count = len(self.model.topics[topic].partitions)
         left = list(batch)
         for _, number, base, length in sorted(runs, key=lambda run: run[2]):
             for offset in range(base, base + length):
                 fitting = [
-                    row for row in left if row.key is None or partition is not None or partition_of(row.key, count) == number
+                    row
+                    for row in left
+                    if row.key is None
+                    or partition is not None
+                    or partition_of(row.key, count) == number
                 ]
                 seen_row = self.row_at(topic, number, offset)
-                row = next((row for row in fitting if seen_row is not None and row.is_same(seen_row)), None)
-                demand(row is not None, f"{topic}-{number} has at offset {offset} {seen_row}, which is no row of the batch")
+                row = next(
+                    (row for row in fitting if seen_row is not None and row.is_same(seen_row)), None
+                )
+                demand(
+                    row is not None,
+                    f"{topic}-{number} has at offset {offset} {seen_row}, which is no row of the "
+                    "batch",
+                )
                 assert row is not None
                 left.remove(row)
-                self.stamp(row, self.model.topics[topic].has_append_time, row.oldest_ms, now_ms() + 1)
+                self.stamp(
+                    row, self.model.topics[topic].has_append_time, row.oldest_ms, now_ms() + 1
+                )
                 self.append(sender, topic, number, row, offset)
 
     def row_at(self, topic: str, number: int, offset: int) -> Any:
@@ -655,8 +836,16 @@ class LogMachine(RuleBasedStateMachine):
         found = self.must("first", "read", topic, number + 1, "read_uncommitted", bounds)[number]
         return found[0] if found else None
 
-    @step(actor=actors, name=plain_producers, topic=topics, drawn=rows, shift=st.sampled_from((0, 0, 1, -1)))
-    def send_expecting(self, actor: str, name: str, topic: str, drawn: dict[str, Any], shift: int) -> None:
+    @step(
+        actor=actors,
+        name=plain_producers,
+        topic=topics,
+        drawn=rows,
+        shift=st.sampled_from((0, 0, 1, -1)),
+    )
+    def send_expecting(
+        self, actor: str, name: str, topic: str, drawn: dict[str, Any], shift: int
+    ) -> None:
         """An optimistic append to partition 0."""
         sender = self.sender(actor, name)
         self.flush_sender(actor, name)
@@ -669,7 +858,9 @@ class LogMachine(RuleBasedStateMachine):
         if sender.acks != "all":
             judge(outcome, ("ConfigError",), "expected_offset without idempotence")
             return
-        hidden = sum(each.topic == topic and each.uid == self.uid(topic) for _, each in self.uncertain)
+        hidden = sum(
+            each.topic == topic and each.uid == self.uid(topic) for _, each in self.uncertain
+        )
         if outcome.error is None and outcome.value.error == "OffsetMismatchError":
             actual = outcome.value.actual
             is_true = end <= actual <= end + hidden and actual != expected
@@ -677,7 +868,11 @@ class LogMachine(RuleBasedStateMachine):
             return
         if not end <= expected <= end + hidden:
             refusals = self.model.refusals(topic, 0, row, now_ms(), sender.acks)
-            judge(outcome.value if outcome.error is None else outcome, refusals | {"OffsetMismatchError"}, "expected_offset")
+            judge(
+                outcome.value if outcome.error is None else outcome,
+                refusals | {"OffsetMismatchError"},
+                "expected_offset",
+            )
             return
         self.after_send(sender, topic, 0, row, outcome)
 
@@ -697,7 +892,12 @@ class LogMachine(RuleBasedStateMachine):
 
     def transact_once(self, actor: str, name: str, action: str) -> None:
         sender = self.sender(actor, name)
-        allowed_in = {"init": ("fresh",), "begin": ("ready",), "commit": ("open", "failed"), "abort": ("open", "failed")}[action]
+        allowed_in = {
+            "init": ("fresh",),
+            "begin": ("ready",),
+            "commit": ("open", "failed"),
+            "abort": ("open", "failed"),
+        }[action]
         since = now_ms()
         done, outcomes = self.must(actor, "transact", name, action)
         where = f"{actor}: {action} of {name} in the state {sender.state}"
@@ -724,20 +924,34 @@ class LogMachine(RuleBasedStateMachine):
             self.end_transaction(sender, action, done, outcomes, since, where)
 
     def take_over(self, transactional_id: str, owner: Sender) -> None:
-        """A producer begins with this id: earlier ones are fenced, and their transactions are aborted."""
+        """A producer begins with this id: earlier ones are fenced, and their transactions are
+        aborted.
+        """
         for other in self.senders.values():
-            if other is not owner and other.options.get("transactional.id") == transactional_id and other.state != "fresh":
+            if (
+                other is not owner
+                and other.options.get("transactional.id") == transactional_id
+                and other.state != "fresh"
+            ):
                 other.is_fenced = True
         for transaction in list(self.transactions):
             if transaction.transactional_id == transactional_id:
                 self.decide(transaction, "aborted")
 
     def end_transaction(
-        self, sender: Sender, action: str, done: Outcome, outcomes: list[Outcome], since: int, where: str
+        self,
+        sender: Sender,
+        action: str,
+        done: Outcome,
+        outcomes: list[Outcome],
+        since: int,
+        where: str,
     ) -> None:
         assert sender.transaction is not None
         self.take_buffered(sender, outcomes, since)
-        is_lost = sender.is_fenced and bool(sender.transaction.partitions or sender.transaction.offsets)
+        is_lost = sender.is_fenced and bool(
+            sender.transaction.partitions or sender.transaction.offsets
+        )
         if action == "commit" and is_lost and sender.state != "failed":
             judge(done, ("FencedError",), where)
         if action == "commit" and sender.state in ("failed", "fenced"):
@@ -750,7 +964,9 @@ class LogMachine(RuleBasedStateMachine):
         sender.state = "ready"
 
     def decide(self, transaction: Transaction, state: str) -> None:
-        """The end of a transaction. What a killed process has written before its markers lies before them."""
+        """The end of a transaction. What a killed process has written before its markers lies
+        before them.
+        """
         for name in list(self.model.topics) if self.uncertain else ():
             self.absorb_uncertain(name, 2**62)
         if transaction in self.transactions:
@@ -759,49 +975,98 @@ class LogMachine(RuleBasedStateMachine):
         self.touched.update(self.model.topics)
 
     @step(
-        actor=actors, name=transactional_producers, group=groups, topic=topics, number=st.integers(0, 3), offset=st.integers(0, 9)
+        actor=actors,
+        name=transactional_producers,
+        group=groups,
+        topic=topics,
+        number=st.integers(0, 3),
+        offset=st.integers(0, 9),
     )
-    def send_offsets(self, actor: str, name: str, group: str, topic: str, number: int, offset: int) -> None:
+    def send_offsets(
+        self, actor: str, name: str, group: str, topic: str, number: int, offset: int
+    ) -> None:
         """Offsets of a group as a part of the transaction."""
         sender = self.sender(actor, name)
-        if sender.state != "open" or sender.transaction is None or self.model.partition(topic, number) is None:
+        if (
+            sender.state != "open"
+            or sender.transaction is None
+            or self.model.partition(topic, number) is None
+        ):
             return
         if not sender.is_fenced and self.is_pending(group):
-            return  # offsets of a partition would be committed by two transactions in an order of the log's own
+            # offsets of a partition would be committed by two transactions in an order of the log's
+            # own
+            return
         self.flush_sender(actor, name)
         if sender.state != "open":
             return
-        self.expect(actor, ("FencedError",) if sender.is_fenced else (), "send_offsets", name, group, {(topic, number): offset})
+        self.expect(
+            actor,
+            ("FencedError",) if sender.is_fenced else (),
+            "send_offsets",
+            name,
+            group,
+            {(topic, number): offset},
+        )
         if sender.is_fenced:
             sender.state = "fenced"
         else:
             sender.transaction.offsets.setdefault(group, {})[topic, number] = offset
 
     def is_pending(self, group: str) -> bool:
-        """Whether a transaction that is not decided has offsets of the group: who asks for them waits for its end."""
-        return any(transaction.is_open and group in transaction.offsets for transaction in self.transactions)
+        """Whether a transaction that is not decided has offsets of the group: who asks for them
+        waits for its end.
+        """
+        return any(
+            transaction.is_open and group in transaction.offsets
+            for transaction in self.transactions
+        )
 
     # ---- consumers and groups ------------------------------------------------------------------
 
     @step(
-        actor=actors, topic=topics, group=groups, level=st.sampled_from(LEVELS), pause=st.booleans(),
-        seek=st.sampled_from((None, None, 0.0, 0.6, 1.0, 3.0)), commit=st.sampled_from(("", "positions", "positions", "offsets")),
-    )  # fmt: skip
-    def consume(self, actor: str, topic: str, group: str, level: str, seek: float | None, pause: bool, commit: str) -> None:
-        """A consumer from the committed offsets to the end: it seeks in one partition, pauses another one, and commits."""
+        actor=actors,
+        topic=topics,
+        group=groups,
+        level=st.sampled_from(LEVELS),
+        pause=st.booleans(),
+        seek=st.sampled_from((None, None, 0.0, 0.6, 1.0, 3.0)),
+        commit=st.sampled_from(("", "positions", "positions", "offsets")),
+    )
+    def consume(
+        self,
+        actor: str,
+        topic: str,
+        group: str,
+        level: str,
+        seek: float | None,
+        pause: bool,
+        commit: str,
+    ) -> None:
+        """A consumer from the committed offsets to the end: it seeks in one partition, pauses
+        another one, and commits.
+        """
         found = self.model.topics.get(topic)
         if found is None or self.is_pending(group):
             return
         self.compare_topic(actor, topic)
         self.counts["consumers"] += 1
-        given = {"group.id": group, "enable.auto.commit": False, "auto.offset.reset": "earliest", "isolation.level": level}
+        given = {
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": level,
+        }
         self.must(actor, "open_consumer", "reader", given)
         places = [(topic, number) for number in range(len(found.partitions))]
         committed = self.model.groups.get(group, {})
         starts = {place: committed.get(place) for place in places}
         self.must(actor, "consume", "reader", "assign", places)
         seen_offsets = self.must(actor, "consume", "reader", "committed", places)
-        demand(seen_offsets == starts, f"the group {group} has committed {seen_offsets}, expected {starts}")
+        demand(
+            seen_offsets == starts,
+            f"the group {group} has committed {seen_offsets}, expected {starts}",
+        )
         if seek is not None:
             starts[places[0]] = int(found.partitions[0].end * seek)
             self.must(actor, "consume", "reader", "seek", places[0], starts[places[0]])
@@ -818,12 +1083,19 @@ class LogMachine(RuleBasedStateMachine):
             if start is None or not partition.start <= start <= partition.end:
                 start = partition.start  # auto.offset.reset
             end = partition.end_for(committed=is_committed_level)
-            expected = [] if place in paused else partition.visible(committed=is_committed_level, start=start)
+            expected = (
+                []
+                if place in paused
+                else partition.visible(committed=is_committed_level, start=start)
+            )
             compare_records(f"a consumer of {group}, {place}, {level}", expected, read[place])
             if place not in paused:
                 positions[place] = max(start, end)
                 position = self.must(actor, "consume", "reader", "position", place)
-                demand(position == positions[place], f"the position of {place} is {position}, expected {positions[place]}")
+                demand(
+                    position == positions[place],
+                    f"the position of {place} is {position}, expected {positions[place]}",
+                )
         self.must(actor, "consume", "reader", "resume", paused)
         if commit == "offsets" or (commit and paused):
             positions = {places[0]: found.partitions[0].end // 2}
@@ -835,26 +1107,40 @@ class LogMachine(RuleBasedStateMachine):
         self.must(actor, "close_consumer", "reader")
 
     @step(
-        actor=actors, group=groups, topic=topics, number=st.integers(0, 3),
-        action=st.sampled_from(("describe", "describe", "earliest", "latest", "delete", "delete offsets")),
-    )  # fmt: skip
-    def administer_group(self, actor: str, group: str, topic: str, number: int, action: str) -> None:
+        actor=actors,
+        group=groups,
+        topic=topics,
+        number=st.integers(0, 3),
+        action=st.sampled_from(
+            ("describe", "describe", "earliest", "latest", "delete", "delete offsets")
+        ),
+    )
+    def administer_group(
+        self, actor: str, group: str, topic: str, number: int, action: str
+    ) -> None:
         if self.is_pending(group):
             return
         offsets = self.model.groups.get(group, {})
         if action == "describe":
             found = self.must(actor, "group_offsets", group) if offsets else {}
-            demand(found == offsets, f"the group {group} has the offsets {found}, expected {offsets}")
+            demand(
+                found == offsets, f"the group {group} has the offsets {found}, expected {offsets}"
+            )
         elif action in ("earliest", "latest"):
             topic_now = self.model.topics.get(topic)
-            outcome = self.expect(actor, self.unknown(topic), "reset_group_offsets", group, topic, action)
+            outcome = self.expect(
+                actor, self.unknown(topic), "reset_group_offsets", group, topic, action
+            )
             if topic_now is not None:
                 self.compare_topic(actor, topic)
                 expected = {
                     (topic, each): partition.start if action == "earliest" else partition.end
                     for each, partition in enumerate(topic_now.partitions)
                 }
-                demand(outcome.value == expected, f"reset to {action}: {outcome.value}, expected {expected}")
+                demand(
+                    outcome.value == expected,
+                    f"reset to {action}: {outcome.value}, expected {expected}",
+                )
                 self.model.groups.setdefault(group, {}).update(expected)
         elif action == "delete" and offsets:
             self.must(actor, "delete_group", group)
@@ -893,11 +1179,23 @@ class LogMachine(RuleBasedStateMachine):
         self.touched.update(self.model.topics)
 
     @step(
-        topic=topics, partition=partitions, drawn=st.lists(rows, min_size=1, max_size=4), name=plain_producers,
-        nth=st.integers(1, 30), mode=st.sampled_from(MODES), batch=st.booleans(),
-    )  # fmt: skip
+        topic=topics,
+        partition=partitions,
+        drawn=st.lists(rows, min_size=1, max_size=4),
+        name=plain_producers,
+        nth=st.integers(1, 30),
+        mode=st.sampled_from(MODES),
+        batch=st.booleans(),
+    )
     def kill_inside_send(
-        self, topic: str, partition: int | None, drawn: list[dict[str, Any]], name: str, nth: int, mode: str, batch: bool
+        self,
+        topic: str,
+        partition: int | None,
+        drawn: list[dict[str, Any]],
+        name: str,
+        nth: int,
+        mode: str,
+        batch: bool,
     ) -> None:
         """The other process dies at one of its system calls while it writes records."""
         sender = self.sender("child", name)
@@ -911,13 +1209,17 @@ class LogMachine(RuleBasedStateMachine):
                     row.timestamp_ms = None
                     row.headers = ()
                     row.newest_ms = row.oldest_ms + 60_000
-                    row.value = b"%d" % self.serial if row.value is None and row.key is None else row.value
+                    row.value = (
+                        b"%d" % self.serial if row.value is None and row.key is None else row.value
+                    )
                 given = {
                     "values": [row.value for row in rows_of_batch],
                     "keys": [row.key for row in rows_of_batch],
                     "partition": partition,
                 }
-                pending = [Buffered(topic, self.uid(topic), partition, row, set()) for row in rows_of_batch]
+                pending = [
+                    Buffered(topic, self.uid(topic), partition, row, set()) for row in rows_of_batch
+                ]
                 outcome = self.call("child", "send_batch", name, topic, given, "list")
                 self.users["child"].disarm()
                 self.after_batch(sender, topic, partition, rows_of_batch, outcome)
@@ -926,7 +1228,9 @@ class LogMachine(RuleBasedStateMachine):
                 row = self.new_row(each)
                 row.newest_ms = row.oldest_ms + 60_000
                 pending = [Buffered(topic, self.uid(topic), partition, row, set())]
-                outcome = self.call("child", "send", name, topic, arguments_of(row, partition), "result")
+                outcome = self.call(
+                    "child", "send", name, topic, arguments_of(row, partition), "result"
+                )
                 self.after_send(sender, topic, partition, row, outcome)
             self.users["child"].disarm()
         except Died:
@@ -936,14 +1240,18 @@ class LogMachine(RuleBasedStateMachine):
             self.uncertain += [(sender, each) for each in pending if each.row.offset < 0]
 
     def absorb_uncertain(self, topic: str, end: int) -> None:
-        """Records of a killed process that are in the log, or at the leader of a set, become visible with a later append."""
+        """Records of a killed process that are in the log, or at the leader of a set, become
+        visible with a later append.
+        """
         for sender, each in list(self.uncertain):
             if each.topic == topic and each.uid == self.uid(topic):
                 self.absorb(sender, [each], end)
         self.uncertain = [(sender, each) for sender, each in self.uncertain if each.row.offset < 0]
 
     def absorb(self, sender: Sender, pending: list[Buffered], end: int | None = None) -> None:
-        """Records of a call without an answer: each may be in the log, in the order of the call, unchanged, and without gaps."""
+        """Records of a call without an answer: each may be in the log, in the order of the call,
+        unchanged, and without gaps.
+        """
         if end is None and self.uncertain:  # those of earlier calls come first
             for name in {each.topic for each in pending}:
                 self.absorb_uncertain(name, 2**62)
@@ -954,23 +1262,36 @@ class LogMachine(RuleBasedStateMachine):
             found = self.must("first", "read", name, len(topic.partitions), "read_uncommitted")
             for number, records in enumerate(found):
                 for record in records:
-                    if record.offset < topic.partitions[number].end or (end is not None and record.offset >= end):
+                    if record.offset < topic.partitions[number].end or (
+                        end is not None and record.offset >= end
+                    ):
                         continue
-                    position = next((index for index, each in enumerate(left) if each.row.is_same(record)), None)
+                    position = next(
+                        (index for index, each in enumerate(left) if each.row.is_same(record)), None
+                    )
                     if position is None and end is not None:
                         break
-                    demand(position is not None, f"{name}-{number}: the record {record} was never sent")
+                    demand(
+                        position is not None, f"{name}-{number}: the record {record} was never sent"
+                    )
                     assert position is not None
                     each = left.pop(position)
-                    refusals = self.model.refusals(name, each.partition, each.row, until, sender.acks)
-                    demand(not refusals, f"{name}-{number}: {record} was appended, expected {refusals}")
+                    refusals = self.model.refusals(
+                        name, each.partition, each.row, until, sender.acks
+                    )
+                    demand(
+                        not refusals, f"{name}-{number}: {record} was appended, expected {refusals}"
+                    )
                     self.judge_partition(each, number)
                     self.stamp(each.row, topic.has_append_time, each.row.oldest_ms, until)
                     self.append(sender, name, number, each.row, record.offset)
 
     # ---- administration ------------------------------------------------------------------------
 
-    @step(actor=actors, task=st.sampled_from(("housekeep",) * 6 + ("check", "backup", "sync", "reopen", "kill")))
+    @step(
+        actor=actors,
+        task=st.sampled_from(("housekeep",) * 6 + ("check", "backup", "sync", "reopen", "kill")),
+    )
     def administer(self, actor: str, task: str) -> None:
         getattr(self, task)(actor)
 
@@ -989,7 +1310,9 @@ class LogMachine(RuleBasedStateMachine):
             found = self.must(actor, "read", name, count, "read_uncommitted")
             for number, partition in enumerate(topic.partitions):
                 left = partition_size(self.paths, name, number)
-                after = Housekept(starts[number], frozenset(record.offset for record in found[number]), left)
+                after = Housekept(
+                    starts[number], frozenset(record.offset for record in found[number]), left
+                )
                 kept_before = len(partition.rows)
                 judge_housekeeping(f"{name}-{number}", topic, partition, after, before)
                 self.counts["removed records"] += kept_before - len(partition.rows)
@@ -1003,14 +1326,19 @@ class LogMachine(RuleBasedStateMachine):
         demand(not findings, f"check: {findings}")
 
     def backup(self, actor: str) -> None:
-        """The copy has what its original has. Transactions that were open can be aborted in it: then all others are visible."""
+        """The copy has what its original has. Transactions that were open can be aborted in it:
+        then all others are visible.
+        """
         self.backups += 1
         target = self.root / f"backup{self.backups}"
         self.must(actor, "backup", str(target))
         for name in sorted(self.model.topics):
             self.take_ends(actor, name)
         with embedlog.open(target, read_only=True) as copy:
-            demand(copy.topics() == sorted(self.model.topics), f"the backup has the topics {copy.topics()}")
+            demand(
+                copy.topics() == sorted(self.model.topics),
+                f"the backup has the topics {copy.topics()}",
+            )
             for level in LEVELS:
                 self.compare_copy(copy, level, are_open=True)
         with embedlog.open(target, config=LOG_CONFIG) as copy:
@@ -1035,24 +1363,33 @@ class LogMachine(RuleBasedStateMachine):
     def look_up_time(self, actor: str, name: str, number: int, age: int) -> None:
         partition = self.model.partition(name, number)
         if partition is None:
-            self.expect(actor, ("UnknownTopicOrPartitionError",), "offset_for_time", name, number, 0)
+            self.expect(
+                actor, ("UnknownTopicOrPartitionError",), "offset_for_time", name, number, 0
+            )
             return
         self.take_hidden(actor, name)
         moment = now_ms() - age - 60_000
         found = self.must(actor, "offset_for_time", name, number, moment)
         expected = offset_for_time(partition, moment, committed=False)
-        demand(found == expected, f"{name}-{number}: the first record since {moment} is {found}, expected {expected}")
+        demand(
+            found == expected,
+            f"{name}-{number}: the first record since {moment} is {found}, expected {expected}",
+        )
 
     @step(actor=actors, name=topics, number=st.integers(0, 3), level=st.sampled_from(LEVELS))
     def read_last(self, actor: str, name: str, number: int, level: str) -> None:
         partition = self.model.partition(name, number)
         if partition is None:
-            self.expect(actor, ("UnknownTopicOrPartitionError",), "last_record", name, number, level)
+            self.expect(
+                actor, ("UnknownTopicOrPartitionError",), "last_record", name, number, level
+            )
             return
         self.take_hidden(actor, name)
         found = self.must(actor, "last_record", name, number, level)
         expected = partition.visible(committed=level == "read_committed")[-1:]
-        compare_records(f"last_record of {name}-{number}", expected, [] if found is None else [found])
+        compare_records(
+            f"last_record of {name}-{number}", expected, [] if found is None else [found]
+        )
 
     # ---- comparison ----------------------------------------------------------------------------
 
@@ -1062,7 +1399,9 @@ class LogMachine(RuleBasedStateMachine):
             self.compare_what_is_due()
 
     def compare_what_is_due(self) -> None:
-        """After each step: what it has touched; from time to time everything. The users take turns."""
+        """After each step: what it has touched; from time to time everything. The users take
+        turns.
+        """
         self.steps += 1
         self.counts["steps"] += 1
         actor = ACTORS[self.steps % len(ACTORS)]
@@ -1073,7 +1412,10 @@ class LogMachine(RuleBasedStateMachine):
             self.compare_topic(actor, name)
         if whole:
             found = self.must(actor, "topics")
-            expected = {name: (len(topic.partitions), topic.settings) for name, topic in self.model.topics.items()}
+            expected = {
+                name: (len(topic.partitions), topic.settings)
+                for name, topic in self.model.topics.items()
+            }
             demand(found == expected, f"topics are {found}, expected {expected}")
 
     def compare_topic(self, actor: str, name: str) -> None:
@@ -1092,16 +1434,22 @@ class LogMachine(RuleBasedStateMachine):
                 compare_records(f"{actor}: {name}-{number}, {level}", expected, found[number])
 
     def take_hidden(self, actor: str, name: str) -> None:
-        """Take over the records of killed processes that have become visible since the last comparison."""
+        """Take over the records of killed processes that have become visible since the last
+        comparison.
+        """
         if self.uncertain:
             self.compare_topic(actor, name)
 
     def take_ends(self, actor: str, name: str) -> list[int]:
-        """Take over what others may have appended: records of a killed process, markers. Returns the log starts."""
+        """Take over what others may have appended: records of a killed process, markers. Returns
+        the log starts.
+        """
         partitions = self.model.topics[name].partitions
         starts: list[int]
         starts, ends = self.must(actor, "ends", name, len(partitions))
-        if self.uncertain and any(end > partition.end for end, partition in zip(ends, partitions, strict=True)):
+        if self.uncertain and any(
+            end > partition.end for end, partition in zip(ends, partitions, strict=True)
+        ):
             self.absorb_uncertain(name, 2**62)
         self.take_orphans(actor, name, ends)
         for number, end in enumerate(ends):
@@ -1111,8 +1459,12 @@ class LogMachine(RuleBasedStateMachine):
     def take_orphans(self, actor: str, name: str, ends: list[int]) -> None:
         """Transactions of dead processes may have been aborted by any call."""
         topic = self.model.topics[name]
-        orphaned = [transaction for transaction in self.transactions if transaction.state == "orphaned"]
-        if not orphaned or all(end == partition.end for end, partition in zip(ends, topic.partitions, strict=True)):
+        orphaned = [
+            transaction for transaction in self.transactions if transaction.state == "orphaned"
+        ]
+        if not orphaned or all(
+            end == partition.end for end, partition in zip(ends, topic.partitions, strict=True)
+        ):
             return
         still_open = set(self.must(actor, "open_transactions"))
         for transaction in orphaned:
@@ -1131,12 +1483,20 @@ def judge(outcome: Outcome, errors: Iterable[str], where: str) -> None:
     if outcome.error is None:
         demand(not allowed, f"{where}: succeeded, expected {allowed}")
     else:
-        demand(outcome.is_error(allowed), f"{where}: {outcome.error}: {outcome.text}, expected {allowed or 'no error'}")
+        demand(
+            outcome.is_error(allowed),
+            f"{where}: {outcome.error}: {outcome.text}, expected {allowed or 'no error'}",
+        )
 
 
 def arguments_of(row: Row, partition: int | None) -> dict[str, Any]:
     """The arguments of `send` for a record."""
-    found: dict[str, Any] = {"value": row.value, "key": row.key, "headers": row.headers, "partition": partition}
+    found: dict[str, Any] = {
+        "value": row.value,
+        "key": row.key,
+        "headers": row.headers,
+        "partition": partition,
+    }
     if row.timestamp_ms is not None:
         found["timestamp_ms"] = row.timestamp_ms
     return found
@@ -1144,7 +1504,10 @@ def arguments_of(row: Row, partition: int | None) -> dict[str, Any]:
 
 def partition_size(paths: list[str], topic: str, number: int) -> int:
     """The bytes of the segments of a partition, in the directory that has most of them."""
-    sizes = [sum(file.stat().st_size for file in (Path(path) / f"{topic}-{number}").glob("*.log")) for path in paths]
+    sizes = [
+        sum(file.stat().st_size for file in (Path(path) / f"{topic}-{number}").glob("*.log"))
+        for path in paths
+    ]
     return max(sizes)
 
 

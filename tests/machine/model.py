@@ -1,8 +1,10 @@
-"""A model of Kafka's semantics: what a log contains after each call, and which outcomes of a call are allowed.
+"""A model of Kafka's semantics: what a log contains after each call, and which outcomes of a call
+are allowed.
 
-It is pure Python, imports nothing of the package, and has no files, no batches and no segments. Where an outcome is not
-determined (which partition a record without a key gets, what retention and compaction have removed, what a killed process had
-written), the model has a rule that judges the outcome, and then takes the outcome over.
+It is pure Python, imports nothing of the package, and has no files, no batches and no segments.
+Where an outcome is not determined (which partition a record without a key gets, what retention and
+compaction have removed, what a killed process had written), the model has a rule that judges the
+outcome, and then takes the outcome over.
 """
 
 from __future__ import annotations
@@ -53,9 +55,12 @@ class Transaction:
 
     transactional_id: str
     state: str = "open"
-    partitions: set[tuple[int, int]] = field(default_factory=set)  # (topic uid, partition) with a record
-    touched: set[tuple[str, int]] = field(default_factory=set)  # those that any record may have registered, by name as in Kafka
-    offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)  # group: partition: offset
+    # (topic uid, partition) with a record
+    partitions: set[tuple[int, int]] = field(default_factory=set)
+    # those that any record may have registered, by name as in Kafka
+    touched: set[tuple[str, int]] = field(default_factory=set)
+    # group: partition: offset
+    offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)
 
     @property
     def is_open(self) -> bool:
@@ -64,7 +69,9 @@ class Transaction:
 
 @dataclass(eq=False)
 class Row:
-    """One record. `oldest_ms` and `newest_ms` bound a timestamp that the model does not know yet."""
+    """One record. `oldest_ms` and `newest_ms` bound a timestamp that the model does not know
+    yet.
+    """
 
     key: bytes | None
     value: bytes | None
@@ -106,10 +113,14 @@ class Partition:
     end: int = 0
     rows: list[Row] = field(default_factory=list)
     marker_offsets: list[int] = field(default_factory=list)
-    possible_markers: int = 0  # of ended transactions that may or may not have registered this partition
+    # of ended transactions that may or may not have registered this partition
+    possible_markers: int = 0
 
     def append(self, row: Row, offset: int) -> None:
-        demand(offset == self.end, f"a record was appended at offset {offset}, the log end is {self.end}")
+        demand(
+            offset == self.end,
+            f"a record was appended at offset {offset}, the log end is {self.end}",
+        )
         row.offset = offset
         self.rows.append(row)
         self.end = offset + 1
@@ -120,7 +131,9 @@ class Partition:
 
     @property
     def open_transactions(self) -> list[Transaction]:
-        found = {id(row.transaction): row.transaction for row in self.rows if row.transaction is not None}
+        found = {
+            id(row.transaction): row.transaction for row in self.rows if row.transaction is not None
+        }
         return [transaction for transaction in found.values() if transaction.is_open]
 
     def first_offset_of(self, transaction: Transaction) -> int:
@@ -128,7 +141,10 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        unstable = min((self.first_offset_of(transaction) for transaction in self.open_transactions), default=self.end)
+        unstable = min(
+            (self.first_offset_of(transaction) for transaction in self.open_transactions),
+            default=self.end,
+        )
         return max(unstable, self.start)
 
     def visible(self, *, committed: bool, start: int = 0) -> list[Row]:
@@ -177,7 +193,9 @@ class Topic:
 
 @dataclass
 class Model:
-    """One log: its topics by name, its groups' committed offsets, and the transactions that are not decided."""
+    """One log: its topics by name, its groups' committed offsets, and the transactions that are not
+    decided.
+    """
 
     replica_count: int = 1
     topics: dict[str, Topic] = field(default_factory=dict)
@@ -190,13 +208,17 @@ class Model:
     # ---- topics --------------------------------------------------------------------------------
 
     def create(self, name: str, count: int, settings: Mapping[str, str]) -> None:
-        self.topics[name] = Topic(self.next_uid, [Partition() for _ in range(count)], dict(settings))
+        self.topics[name] = Topic(
+            self.next_uid, [Partition() for _ in range(count)], dict(settings)
+        )
         self.next_uid += 1
 
     def delete(self, name: str, transactions: Iterable[Transaction]) -> None:
         """Delete a topic with its committed offsets, also those of open transactions."""
         del self.topics[name]
-        of_transactions = [offsets for transaction in transactions for offsets in transaction.offsets.values()]
+        of_transactions = [
+            offsets for transaction in transactions for offsets in transaction.offsets.values()
+        ]
         for offsets in [*self.groups.values(), *of_transactions]:
             for place in [place for place in offsets if place[0] == name]:
                 del offsets[place]
@@ -215,14 +237,24 @@ class Model:
 
     def partition(self, name: str, number: int) -> Partition | None:
         topic = self.topics.get(name)
-        return topic.partitions[number] if topic is not None and number < len(topic.partitions) else None
+        return (
+            topic.partitions[number]
+            if topic is not None and number < len(topic.partitions)
+            else None
+        )
 
     def places(self) -> list[tuple[str, int]]:
-        return [(name, number) for name, topic in self.topics.items() for number in range(len(topic.partitions))]
+        return [
+            (name, number)
+            for name, topic in self.topics.items()
+            for number in range(len(topic.partitions))
+        ]
 
     # ---- appends -------------------------------------------------------------------------------
 
-    def refusals(self, name: str, partition: int | None, row: Row, now_ms: int, acks: str) -> set[str]:
+    def refusals(
+        self, name: str, partition: int | None, row: Row, now_ms: int, acks: str
+    ) -> set[str]:
         """The errors that this record alone may get; none: it must be appended."""
         topic = self.topics.get(name)
         if topic is None:
@@ -246,9 +278,11 @@ class Model:
     # ---- transactions --------------------------------------------------------------------------
 
     def end_transaction(self, transaction: Transaction, state: str) -> None:
-        """Decide it: each partition with one of its records gets a marker, others that it touched may get one.
+        """Decide it: each partition with one of its records gets a marker, others that it touched
+        may get one.
 
-        So may those of a later topic with the name of one that was deleted: the coordinator knows no ids of topics.
+        So may those of a later topic with the name of one that was deleted: the coordinator knows
+        no ids of topics.
         """
         transaction.state = state
         for name, topic in self.topics.items():
@@ -268,8 +302,14 @@ class Model:
         partition = self.topics[name].partitions[number]
         extra = end - partition.end
         where = f"{name}-{number}"
-        demand(extra >= 0, f"{where}: the log end is {end}, and {partition.end} before: records are lost")
-        demand(extra <= partition.possible_markers, f"{where}: the log end is {end}, expected {partition.end}")
+        demand(
+            extra >= 0,
+            f"{where}: the log end is {end}, and {partition.end} before: records are lost",
+        )
+        demand(
+            extra <= partition.possible_markers,
+            f"{where}: the log end is {end}, expected {partition.end}",
+        )
         for _ in range(extra):
             partition.append_marker()
         partition.possible_markers = 0
@@ -278,29 +318,51 @@ class Model:
 # ---- judgement of what readers see -----------------------------------------------------------------------------------
 
 
-def compare_records(where: str, expected: Sequence[Row], seen: Sequence[Seen], has_append_time: bool | None = None) -> None:
+def compare_records(
+    where: str, expected: Sequence[Row], seen: Sequence[Seen], has_append_time: bool | None = None
+) -> None:
     """Readers see exactly these records. Timestamps that were not known are taken over."""
     for row, record in zip(expected, seen, strict=False):
-        demand(row.offset == record.offset, f"{where}: offset {record.offset} was read, expected {row.offset}")
-        demand(row.is_same(record), f"{where}: offset {row.offset} contains {record}, expected {row}")
+        demand(
+            row.offset == record.offset,
+            f"{where}: offset {record.offset} was read, expected {row.offset}",
+        )
+        demand(
+            row.is_same(record), f"{where}: offset {row.offset} contains {record}, expected {row}"
+        )
         if row.timestamp_ms is None:
             within = row.oldest_ms <= record.timestamp_ms <= row.newest_ms
             bounds = f"{row.oldest_ms} to {row.newest_ms}"
-            demand(within, f"{where}: offset {row.offset} has the time {record.timestamp_ms}, expected {bounds}")
+            demand(
+                within,
+                f"{where}: offset {row.offset} has the time {record.timestamp_ms}, expected "
+                f"{bounds}",
+            )
             row.timestamp_ms = record.timestamp_ms
-        same_time = (row.timestamp_ms, row.timestamp_type) == (record.timestamp_ms, record.timestamp_type)
-        demand(same_time, f"{where}: offset {row.offset} has another time: {record}, expected {row}")
+        same_time = (row.timestamp_ms, row.timestamp_type) == (
+            record.timestamp_ms,
+            record.timestamp_type,
+        )
+        demand(
+            same_time, f"{where}: offset {row.offset} has another time: {record}, expected {row}"
+        )
     if len(expected) != len(seen):
         missing = [row.offset for row in expected[len(seen) :]]
         surplus = [record.offset for record in seen[len(expected) :]]
         raise Violation(f"{where}: missing offsets {missing}, surplus offsets {surplus}")
 
 
-def offset_for_time(partition: Partition, time_ms: int, *, committed: bool) -> tuple[int, int] | None:
+def offset_for_time(
+    partition: Partition, time_ms: int, *, committed: bool
+) -> tuple[int, int] | None:
     """Offset and timestamp of the first record with this time or a later one."""
     limit = partition.end_for(committed=committed)
     for row in partition.rows:
-        if partition.start <= row.offset < limit and row.timestamp_ms is not None and row.timestamp_ms >= time_ms:
+        if (
+            partition.start <= row.offset < limit
+            and row.timestamp_ms is not None
+            and row.timestamp_ms >= time_ms
+        ):
             return (row.offset, row.timestamp_ms)
     return None
 
@@ -314,14 +376,27 @@ class Housekept:
     file_bytes: int  # of its segments
 
 
-def judge_housekeeping(where: str, topic: Topic, partition: Partition, after: Housekept, now_ms: int) -> None:
-    """Retention and compaction have removed only what Kafka's rules allow; the model takes the result over."""
-    demand(after.start >= partition.start, f"{where}: the log start fell from {partition.start} to {after.start}")
+def judge_housekeeping(
+    where: str, topic: Topic, partition: Partition, after: Housekept, now_ms: int
+) -> None:
+    """Retention and compaction have removed only what Kafka's rules allow; the model takes the
+    result over.
+    """
+    demand(
+        after.start >= partition.start,
+        f"{where}: the log start fell from {partition.start} to {after.start}",
+    )
     known = {row.offset for row in partition.rows if row.offset >= partition.start}
-    demand(after.offsets <= known, f"{where}: housekeeping has added {sorted(after.offsets - known)}")
+    demand(
+        after.offsets <= known, f"{where}: housekeeping has added {sorted(after.offsets - known)}"
+    )
     if after.start > partition.start:
         _judge_retention(
-            where, topic, [row for row in partition.rows if partition.start <= row.offset < after.start], after, now_ms
+            where,
+            topic,
+            [row for row in partition.rows if partition.start <= row.offset < after.start],
+            after,
+            now_ms,
         )
     for row in partition.rows:
         if row.offset >= after.start and row.offset not in after.offsets:
@@ -330,31 +405,49 @@ def judge_housekeeping(where: str, topic: Topic, partition: Partition, after: Ho
     partition.rows = [row for row in partition.rows if row.offset in after.offsets]
 
 
-def _judge_retention(where: str, topic: Topic, deleted: Iterable[Row], after: Housekept, now_ms: int) -> None:
-    demand(topic.is_deleted_by_age, f"{where}: retention has deleted records of a topic that is only compacted")
+def _judge_retention(
+    where: str, topic: Topic, deleted: Iterable[Row], after: Housekept, now_ms: int
+) -> None:
+    demand(
+        topic.is_deleted_by_age,
+        f"{where}: retention has deleted records of a topic that is only compacted",
+    )
     age_ms = topic.number("retention.ms")
     least_bytes = topic.number("retention.bytes")
     by_age = age_ms >= 0 and all(now_ms - (row.timestamp_ms or 0) > age_ms for row in deleted)
     by_size = least_bytes >= 0 and after.file_bytes >= least_bytes
     offsets = [row.offset for row in deleted]
-    settings = f"retention.ms={age_ms}, retention.bytes={least_bytes}, {after.file_bytes} bytes remain"
+    settings = (
+        f"retention.ms={age_ms}, retention.bytes={least_bytes}, {after.file_bytes} bytes remain"
+    )
     demand(by_age or by_size, f"{where}: retention has deleted offsets {offsets}: {settings}")
 
 
 def _judge_removal(where: str, topic: Topic, partition: Partition, row: Row, now_ms: int) -> None:
-    demand(topic.is_compacted, f"{where}: offset {row.offset} is gone, and the topic is not compacted")
+    demand(
+        topic.is_compacted, f"{where}: offset {row.offset} is gone, and the topic is not compacted"
+    )
     lag_ms = topic.number("min.compaction.lag.ms")
     young = lag_ms > 0 and row.timestamp_ms is not None and now_ms - row.timestamp_ms < lag_ms
     demand(not young, f"{where}: offset {row.offset} was removed within min.compaction.lag.ms")
     stable = partition.last_stable_offset
-    demand(row.offset < stable, f"{where}: offset {row.offset} was removed, the last stable offset is {stable}")
+    demand(
+        row.offset < stable,
+        f"{where}: offset {row.offset} was removed, the last stable offset is {stable}",
+    )
     if row.key is None or not is_committed(row):
         return
     if row.value is None and topic.number("delete.retention.ms") == 0:
         return
-    later = [other for other in partition.rows if other.offset > row.offset and other.key == row.key]
+    later = [
+        other for other in partition.rows if other.offset > row.offset and other.key == row.key
+    ]
     replaced = any(is_committed(other) and other.offset < stable for other in later)
-    demand(replaced, f"{where}: offset {row.offset} was removed, and it is the newest record of the key {row.key!r}")
+    demand(
+        replaced,
+        f"{where}: offset {row.offset} was removed, and it is the newest record of the key "
+        f"{row.key!r}",
+    )
 
 
 # ---- the partition of a key ------------------------------------------------------------------------------------------

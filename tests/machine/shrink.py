@@ -1,7 +1,9 @@
-"""Programs of the state machine: the calls of a failing run as text, its repetition, and a shorter program that fails, too.
+"""Programs of the state machine: the calls of a failing run as text, its repetition, and a shorter
+program that fails, too.
 
-Hypothesis shrinks only what fails in each repetition. Here a chance of the log's own decides as well (a partition, the moment of
-a kill), so a candidate that does not fail is dropped, and the search goes on.
+Hypothesis shrinks only what fails in each repetition. Here a chance of the log's own decides as
+well (a partition, the moment of a kill), so a candidate that does not fail is dropped, and the
+search goes on.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ FAILURES = (Violation, Died, RemoteError)
 
 def as_text(program: Program) -> str:
     """A call a line."""
-    return "\n".join(f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})" for name, given in program)
+    return "\n".join(
+        f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})"
+        for name, given in program
+    )
 
 
 def from_text(text: str) -> Program:
@@ -51,8 +56,12 @@ def failure_of(machine_class: Callable[[], Any], program: Program) -> BaseExcept
     return None
 
 
-def shrunk(machine_class: Callable[[], Any], program: Program, seconds: float) -> tuple[Program, BaseException | None]:
-    """The shortest failing program that was found within a time, and its failure; None: the given one fails no more."""
+def shrunk(
+    machine_class: Callable[[], Any], program: Program, seconds: float
+) -> tuple[Program, BaseException | None]:
+    """The shortest failing program that was found within a time, and its failure; None: the given
+    one fails no more.
+    """
     end = time.monotonic() + seconds
     problem = failure_of(machine_class, program)
     if problem is None:
@@ -73,7 +82,9 @@ def shrunk(machine_class: Callable[[], Any], program: Program, seconds: float) -
 
 
 def _candidates(program: Program) -> Iterator[Program]:
-    """Shorter programs: without runs of calls, the longest first, then with less in one call. The first call begins the log."""
+    """Shorter programs: without runs of calls, the longest first, then with less in one call. The
+    first call begins the log.
+    """
     longest = len(program) // 2
     for length in (longest, longest // 2, longest // 4, 3, 2, 1):  # three users take turns to look
         for start in range(len(program) - length, 0, -length) if length else ():

@@ -1,7 +1,8 @@
-"""Random programs at a real broker through confluent-kafka, and at embedlog: each call has the same answer, and so have readers.
+"""Random programs at a real broker through confluent-kafka, and at embedlog: each call has the same
+answer, and so have readers.
 
-They contain the verbs of Kafka with an outcome that the broker's clock does not decide: no retention, no compaction, and no
-record without a key and a partition.
+They contain the verbs of Kafka with an outcome that the broker's clock does not decide: no
+retention, no compaction, and no record without a key and a partition.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def log(tmp_path: Path) -> Iterator[embedlog.Log]:
 class Program:
     """Draws calls that fit the present state; both users make each of them."""
 
-    def __init__(self, rng: random.Random, scenario: Scenario, bootstrap: str, log: embedlog.Log) -> None:
+    def __init__(
+        self, rng: random.Random, scenario: Scenario, bootstrap: str, log: embedlog.Log
+    ) -> None:
         self._rng = rng
         self._ours = OurUser(scenario, log)
         self._theirs = KafkaUser(scenario, bootstrap)
@@ -68,13 +71,28 @@ class Program:
         theirs = answer_of(self._theirs, verb, arguments)
         are_refused = ours[1] in REFUSALS and theirs[1] in REFUSALS
         if ours != theirs and not (are_refused and verb == "send"):
-            ends = {level: (self._ours.do_ends(level), self._theirs.do_ends(level)) for level in LEVELS}
+            ends = {
+                level: (self._ours.do_ends(level), self._theirs.do_ends(level)) for level in LEVELS
+            }
             calls = "\n".join(self.lines)
-            raise AssertionError(f"the last call: embedlog {ours}, Kafka {theirs}; ends {ends}\n{calls}")
+            raise AssertionError(
+                f"the last call: embedlog {ours}, Kafka {theirs}; ends {ends}\n{calls}"
+            )
         return ours
 
     def step(self) -> None:
-        steps = ("send", "send", "send", "send_at", "transact", "transact", "transact", "transact", "grow", "alter")
+        steps = (
+            "send",
+            "send",
+            "send",
+            "send_at",
+            "transact",
+            "transact",
+            "transact",
+            "transact",
+            "grow",
+            "alter",
+        )
         reading = ("delete_records", "commit_offsets", "read", "offset_for_time")
         getattr(self, self._rng.choice((*steps, *reading)))()
 
@@ -100,36 +118,67 @@ class Program:
         """A record at a time that the topic may refuse, and in a partition that may not exist."""
         moment = self._rng.choice((START_MS, START_MS - 5_000_000, 1, IN_2100_MS))
         number = self._rng.choice((0, 1, self._ours.partition_count))
-        self.both("send_at", self._rng.choice("pq"), self._rng.choice(KEYS), b"%d" % self._serial, number, moment)
+        self.both(
+            "send_at",
+            self._rng.choice("pq"),
+            self._rng.choice(KEYS),
+            b"%d" % self._serial,
+            number,
+            moment,
+        )
 
     def transact(self) -> None:
-        """The next call of a transaction, or one that does not fit. `t` and `u` have one id: the later one fences the other."""
+        """The next call of a transaction, or one that does not fit. `t` and `u` have one id: the
+        later one fences the other.
+        """
         who = self._rng.choice("tuv")
         state = self._states[who]
-        verbs = {"fresh": ("init",), "ready": ("begin", "begin", "begin", "commit"), "open": ("send", "send", "commit", "abort")}
+        verbs = {
+            "fresh": ("init",),
+            "ready": ("begin", "begin", "begin", "commit"),
+            "open": ("send", "send", "commit", "abort"),
+        }
         verb = self._rng.choice(verbs[state])
         if verb == "send":
             self.become_lax()
-            most = 3 if who == "v" else 1  # librdkafka's second call after a fencing fails in its own way
-            answer = self.both("send", who, [each for each in self.rows(most) if each[3] is not None] or [row(b"x", b"k", 0)])
+            # librdkafka's second call after a fencing fails in its own way
+            most = 3 if who == "v" else 1
+            answer = self.both(
+                "send",
+                who,
+                [each for each in self.rows(most) if each[3] is not None] or [row(b"x", b"k", 0)],
+            )
         else:
             answer = self.both(verb, who)
         if answer == ("error", "fenced"):
             self.both("forget", who)
             self._states[who] = "fresh"
         elif answer[0] == "ok":
-            self._states[who] = {"init": "ready", "begin": "open", "send": "open", "commit": "ready", "abort": "ready"}[verb]
+            self._states[who] = {
+                "init": "ready",
+                "begin": "open",
+                "send": "open",
+                "commit": "ready",
+                "abort": "ready",
+            }[verb]
 
     def become_lax(self) -> None:
-        """The topic takes all records: a refused one in a transaction leaves each client in a state of its own."""
-        lax = {name: SETTINGS[name][0] for name in ("max.message.bytes", "message.timestamp.before.max.ms")}
+        """The topic takes all records: a refused one in a transaction leaves each client in a state
+        of its own.
+        """
+        lax = {
+            name: SETTINGS[name][0]
+            for name in ("max.message.bytes", "message.timestamp.before.max.ms")
+        }
         if self._ours.do_settings(sorted(lax)) != lax:
             self.both("alter", lax)
 
     # ---- the topic -----------------------------------------------------------------------------
 
     def grow(self) -> None:
-        """More partitions. The broker's clients learn of them minutes later, so there are new ones."""
+        """More partitions. The broker's clients learn of them minutes later, so there are new
+        ones.
+        """
         if self.both("grow", self._rng.randint(1, 5))[0] == "ok":
             for who in "pq":
                 self.both("forget", who)
@@ -142,7 +191,10 @@ class Program:
     def delete_records(self) -> None:
         number = self._rng.choice((0, 1))
         start, end = self._ours.do_ends("read_uncommitted")[number]
-        self.both("delete_records", {number: self._rng.choice((start, (start + end) // 2, end, -1, end + 5))})
+        self.both(
+            "delete_records",
+            {number: self._rng.choice((start, (start + end) // 2, end, -1, end + 5))},
+        )
 
     # ---- readers -------------------------------------------------------------------------------
 
@@ -172,7 +224,10 @@ class Program:
     def until_decided(self) -> None:
         """A broker tells the end of a transaction to readers some time after its producer."""
         end = time.monotonic() + WAIT_S
-        while any(self._ours.do_ends(level) != self._theirs.do_ends(level) for level in LEVELS) and time.monotonic() < end:
+        while (
+            any(self._ours.do_ends(level) != self._theirs.do_ends(level) for level in LEVELS)
+            and time.monotonic() < end
+        ):
             self._theirs.pause(0)
 
     def compare_everything(self) -> None:
@@ -184,16 +239,23 @@ class Program:
 
 
 @pytest.mark.parametrize("number", range(PROGRAMS))
-def test_a_random_program_has_the_same_answers(number: int, seed: int, broker: oracle.Broker, log: embedlog.Log) -> None:
+def test_a_random_program_has_the_same_answers(
+    number: int, seed: int, broker: oracle.Broker, log: embedlog.Log
+) -> None:
     if broker.process is None:
         broker.start()
     rng = random.Random(seed * PROGRAMS + number)
     name = f"program-{seed}-{number}"
-    one, two = {"transactional_id": f"{name}-one"}, {"transactional_id": f"{name}-two"}
+    one = {"transactional_id": f"{name}-one"}
+    two = {"transactional_id": f"{name}-two"}
     codecs = [rng.choice(("none", "gzip", "snappy", "lz4", "zstd")) for _ in "pq"]
     producers = {
-        "p": {"compression_type": codecs[0]}, "q": {"compression_type": codecs[1]}, "t": one, "u": one, "v": two,
-    }  # fmt: skip
+        "p": {"compression_type": codecs[0]},
+        "q": {"compression_type": codecs[1]},
+        "t": one,
+        "u": one,
+        "v": two,
+    }
     scenario = Scenario(name, (), partition_count=2, producers=producers)
     program = Program(rng, scenario, broker.bootstrap, log)
     try:

@@ -1,8 +1,10 @@
-"""The state machine of the public API, on one directory and on a set: a short run with a new seed, and long ones.
+"""The state machine of the public API, on one directory and on a set: a short run with a new seed,
+and long ones.
 
-A failing run prints its seed and the shrunk program. `python -m tests.machine --seed … --directories …` repeats the run, and
-`--program FILE` the program.
-`EMBEDLOG_MACHINE_STEPS` is the number of steps of a long run on one directory, and on a set.
+A failing run prints its seed and the shrunk program.
+`python -m tests.machine --seed … --directories …` repeats the run, and `--program FILE` the
+program. `EMBEDLOG_MACHINE_STEPS` is the number of steps of a long run on one directory, and on a
+set.
 """
 
 from __future__ import annotations
@@ -24,8 +26,12 @@ DIRECTORIES = pytest.mark.parametrize("directories", [1, 3], ids=["one directory
 
 
 @DIRECTORIES
-def test_nothing_that_kafka_does_not_allow_is_seen(nursery: Nursery, seed: int, directories: int) -> None:
-    counts = campaign.run_round(seed, directories, SHORT_EXAMPLES, nursery=nursery, steps=SHORT_STEPS)
+def test_nothing_that_kafka_does_not_allow_is_seen(
+    nursery: Nursery, seed: int, directories: int
+) -> None:
+    counts = campaign.run_round(
+        seed, directories, SHORT_EXAMPLES, nursery=nursery, steps=SHORT_STEPS
+    )
     add_counts(f"state machine, directories={directories}", **counts)
 
 
@@ -78,6 +84,7 @@ def test_a_failing_program_is_read_back_and_shrinks_to_the_call_that_fails() -> 
     assert str(problem) == "a record has headers"
     assert shrink.as_text(short).splitlines() == [
         "begin(settings={}, others={}, count=1)",
-        "send(actor='first', topic='a', drawn={'key': None, 'value': 'small', 'headers': (('h', b'1'),), 'age_ms': None})",
+        "send(actor='first', topic='a', drawn={'key': None, 'value': 'small', 'headers': (('h', "
+        "b'1'),), 'age_ms': None})",
     ]
     assert shrink.shrunk(Machine, short[:1], 10) == (short[:1], None)

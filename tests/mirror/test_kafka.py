@@ -44,7 +44,13 @@ def run(source: Any, target: Any, **options: Any) -> MirrorReport:
 
 def rows_there(broker: Broker, topic: str, partitions: int) -> list[Row]:
     return [
-        (each.partition(), each.key(), each.value(), tuple(each.headers() or ()), each.timestamp()[1])
+        (
+            each.partition(),
+            each.key(),
+            each.value(),
+            tuple(each.headers() or ()),
+            each.timestamp()[1],
+        )
         for each in client.messages(broker.bootstrap, {topic: partitions}, "read_committed")
     ]
 
@@ -52,7 +58,9 @@ def rows_there(broker: Broker, topic: str, partitions: int) -> list[Row]:
 def send(log: Log, topic: str, values: range, partitions: int = 2) -> None:
     with log.producer() as producer:
         for number in values:
-            producer.send(topic, b"%d" % number, key=b"k%d" % (number % 3), partition=number % partitions)
+            producer.send(
+                topic, b"%d" % number, key=b"k%d" % (number % 3), partition=number % partitions
+            )
 
 
 def delete_records(broker: Broker, topic: str, offset: int) -> None:
@@ -72,20 +80,29 @@ def test_every_record_of_a_difficult_log_arrives_there_and_back(
     notices: list[str] = []
     with embedlog.open(tmp_path / "difficult", read_only=True) as here:
         report = run(here, place, prefix="d.", notice=notices.append)
-        assert {each.topic: each.records for each in report.topics} == {topic: len(rows(here, topic)) for topic in topics}
+        assert {each.topic: each.records for each in report.topics} == {
+            topic: len(rows(here, topic)) for topic in topics
+        }
         for topic in topics:
-            assert rows_there(broker, f"d.{topic}", here.describe_topic(topic).partition_count) == rows(here, topic), topic
+            assert rows_there(
+                broker, f"d.{topic}", here.describe_topic(topic).partition_count
+            ) == rows(here, topic), topic
         assert run(here, place, prefix="d.").records == 0
         assert any("segment.bytes" in each for each in notices), "Kafka refuses small segments"
         run(place, back, pattern=r"d\..*")
         for topic in topics:
             assert rows(back, f"d.{topic}") == rows(here, topic), topic
-            assert back.describe_topic(f"d.{topic}").partition_count == here.describe_topic(topic).partition_count
+            assert (
+                back.describe_topic(f"d.{topic}").partition_count
+                == here.describe_topic(topic).partition_count
+            )
         assert back.describe_topic("d.compacted").config["cleanup.policy"] == "compact"
 
 
 @pytest.mark.slow
-def test_a_second_run_continues_with_new_partitions_and_groups(broker: Broker, place: str, here: Log, back: Log) -> None:
+def test_a_second_run_continues_with_new_partitions_and_groups(
+    broker: Broker, place: str, here: Log, back: Log
+) -> None:
     here.create_topic("grown", 2)
     for first, partitions in ((0, 2), (30, 2), (60, 3)):
         if partitions == 3:
@@ -101,12 +118,18 @@ def test_a_second_run_continues_with_new_partitions_and_groups(broker: Broker, p
     one = [each.value for each in here.scan("grown", partitions=0).records()]
     for offset in (0, 15, 20, 30):
         at = back.group_offsets(f"grown-{offset}")[TopicPartition("grown", 0)].offset
-        left = back.scan("grown", partitions=0, start_offset=at, isolation_level="read_committed").records()
+        left = back.scan(
+            "grown", partitions=0, start_offset=at, isolation_level="read_committed"
+        ).records()
         assert [each.value for each in left] == one[offset:]
 
 
-def test_an_offset_of_members_at_a_broker_is_not_moved_back(broker: Broker, place: str, here: Log) -> None:
-    """MIRRORGROUP-5: a new group, then one with a member that commits the offset that the mirror has not committed."""
+def test_an_offset_of_members_at_a_broker_is_not_moved_back(
+    broker: Broker, place: str, here: Log
+) -> None:
+    """MIRRORGROUP-5: a new group, then one with a member that commits the offset that the mirror
+    has not committed.
+    """
     import confluent_kafka
 
     here.create_topic("used")
@@ -119,23 +142,33 @@ def test_an_offset_of_members_at_a_broker_is_not_moved_back(broker: Broker, plac
         (found,) = asking.committed([confluent_kafka.TopicPartition("used", 0)], timeout=30)
         return int(found.offset)
 
-    settings = {"bootstrap.servers": broker.bootstrap, "group.id": "users", "enable.auto.commit": False}
+    settings = {
+        "bootstrap.servers": broker.bootstrap,
+        "group.id": "users",
+        "enable.auto.commit": False,
+    }
     with contextlib.closing(confluent_kafka.Consumer(settings)) as asking:
         assert [copied(10), copied(5), copied(12)] == [10, 5, 12]
         with contextlib.closing(confluent_kafka.Consumer(settings)) as member:
             member.subscribe(["used"])
             assert member.poll(60).value() == b"12"
             assert copied(15) == 12
-            member.commit(offsets=[confluent_kafka.TopicPartition("used", 0, 15)], asynchronous=False)
+            member.commit(
+                offsets=[confluent_kafka.TopicPartition("used", 0, 15)], asynchronous=False
+            )
         assert [copied(3), copied(15), copied(4), copied(18)] == [15, 15, 15, 18]
     assert notices == ["group users has members at the target: its offsets are not copied"]
 
 
-def test_aborted_records_of_a_broker_are_not_copied_and_its_markers_may_be_deleted(broker: Broker, place: str, back: Log) -> None:
+def test_aborted_records_of_a_broker_are_not_copied_and_its_markers_may_be_deleted(
+    broker: Broker, place: str, back: Log
+) -> None:
     import confluent_kafka
 
     client.create_topics(broker.bootstrap, {"aborted": 1})
-    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "of the test"})
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": broker.bootstrap, "transactional.id": "of the test"}
+    )
     producer.init_transactions()
     for number in range(6):
         producer.begin_transaction()
@@ -152,7 +185,9 @@ def test_aborted_records_of_a_broker_are_not_copied_and_its_markers_may_be_delet
 
 
 @pytest.mark.slow
-def test_deleted_records_of_a_broker_are_a_loss_that_is_reported(broker: Broker, place: str, here: Log, back: Log) -> None:
+def test_deleted_records_of_a_broker_are_a_loss_that_is_reported(
+    broker: Broker, place: str, here: Log, back: Log
+) -> None:
     here.create_topic("records-deleted", 1)
     for first in (0, 10):
         send(here, "records-deleted", range(first, first + 10), partitions=1)
@@ -160,7 +195,9 @@ def test_deleted_records_of_a_broker_are_a_loss_that_is_reported(broker: Broker,
         if not first:
             run(place, back, topics=["records-deleted"])
     delete_records(broker, "records-deleted", 15)
-    with pytest.raises(embedlog.OffsetOutOfRangeError, match=r"offsets 11 to 14 were deleted.*continues at 15"):
+    with pytest.raises(
+        embedlog.OffsetOutOfRangeError, match=r"offsets 11 to 14 were deleted.*continues at 15"
+    ):
         run(place, back, topics=["records-deleted"])
     assert run(place, back, topics=["records-deleted"], skip_deleted=True).records == 6
 
@@ -180,9 +217,11 @@ def test_what_a_broker_refuses_is_typed(broker: Broker, place: str, here: Log) -
         run(here, place, topics=["own"], name="other")
 
 
-# ---- kills -----------------------------------------------------------------------------------------------------------
+# ---- kills ---------------------------------------------------------------------------------------
 
-KILLS, RECORDS, DEADLINE_S = 6, 60_000, 120.0
+KILLS = 6
+RECORDS = 60_000
+DEADLINE_S = 120.0
 
 
 def started(source: str, target: str, *words: str) -> subprocess.Popen[bytes]:
@@ -190,9 +229,14 @@ def started(source: str, target: str, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
-def kill_until_equal(source: str, target: str, topic: str, end: Callable[[], int], rng: random.Random) -> int:
-    """Kill mirrors after some progress at the target, until one ends; returns the number of kills."""
-    kills, deadline = 0, time.monotonic() + DEADLINE_S
+def kill_until_equal(
+    source: str, target: str, topic: str, end: Callable[[], int], rng: random.Random
+) -> int:
+    """Kill mirrors after some progress at the target, until one ends; returns the number of
+    kills.
+    """
+    kills = 0
+    deadline = time.monotonic() + DEADLINE_S
     while True:
         process = started(source, target, "-t", topic)
         try:
@@ -218,31 +262,45 @@ def test_killed_mirrors_to_and_from_a_broker_leave_equal_topics(
     with embedlog.open(tmp_path / "here", config=QUIET) as here, here.producer() as producer:
         here.create_topic("killed", 3)
         for first in range(0, RECORDS, 100):
-            producer.send_batch("killed", [b"%d" % n for n in range(first, first + 100)], partition=first % 3).result()
+            producer.send_batch(
+                "killed", [b"%d" % n for n in range(first, first + 100)], partition=first % 3
+            ).result()
         wanted = rows(here, "killed")
     client.create_topics(broker.bootstrap, {"killed": 3})
-    watching = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "watching"})
+    watching = confluent_kafka.Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "watching"}
+    )
     places = [confluent_kafka.TopicPartition("killed", number) for number in range(3)]
     with contextlib.closing(watching):
         kills = kill_until_equal(
-            str(tmp_path / "here"), place, "killed",
-            lambda: sum(watching.get_watermark_offsets(each, timeout=30)[1] for each in places), rng,
-        )  # fmt: skip
+            str(tmp_path / "here"),
+            place,
+            "killed",
+            lambda: sum(watching.get_watermark_offsets(each, timeout=30)[1] for each in places),
+            rng,
+        )
     assert rows_there(broker, "killed", 3) == wanted
     with embedlog.open(tmp_path / "back", config=QUIET) as back:
         back.create_topic("killed", 3)
         kills_back = kill_until_equal(
-            place, str(tmp_path / "back"), "killed",
-            lambda: sum(part.log_end_offset for part in back.describe_topic("killed").partitions), rng,
-        )  # fmt: skip
+            place,
+            str(tmp_path / "back"),
+            "killed",
+            lambda: sum(part.log_end_offset for part in back.describe_topic("killed").partitions),
+            rng,
+        )
         assert rows(back, "killed") == wanted
-    add_counts("mirrors of a broker killed", to_the_broker=kills, from_the_broker=kills_back, violations=0)
+    add_counts(
+        "mirrors of a broker killed", to_the_broker=kills, from_the_broker=kills_back, violations=0
+    )
     assert min(kills, kills_back) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_a_second_mirror_to_a_broker_fences_the_first(broker: Broker, place: str, tmp_path: Path, here: Log) -> None:
+def test_a_second_mirror_to_a_broker_fences_the_first(
+    broker: Broker, place: str, tmp_path: Path, here: Log
+) -> None:
     """In a process: the client keeps a producer with a fatal error, if it lost the exception."""
     here.create_topic("fenced", 1)
     send(here, "fenced", range(3), partitions=1)
@@ -278,7 +336,8 @@ def test_a_following_mirror_continues_after_the_broker_was_killed(
             again = started(place, str(tmp_path / "back"), "-t", "broken", "--follow")
             back.create_topic("broken", 2)
             consumer.subscribe(["broken"])
-            found, deadline = 0, time.monotonic() + DEADLINE_S
+            found = 0
+            deadline = time.monotonic() + DEADLINE_S
             for first in (100, 200):
                 while found < first:
                     found += len(consumer.poll(timeout=1))
@@ -315,7 +374,8 @@ def test_mirrors_and_a_broker_killed_a_hundred_times_leave_equal_topics(
         for name, (source, target) in sides.items():
             if name in mirrors and mirrors[name].poll() is not None:
                 _, errors = mirrors.pop(name).communicate()
-                assert b"Failed to get metadata" in errors, errors  # no broker for 15 s at its start: it ends, as documented
+                # no broker for 15 s at its start: it ends, as documented
+                assert b"Failed to get metadata" in errors, errors
             if name not in mirrors:
                 mirrors[name] = started(source, target, "-t", "chained", "--follow")
 
@@ -353,7 +413,8 @@ def await_topic(place: str, topic: str, mirror: subprocess.Popen[bytes]) -> None
     """Until a mirror has created its topic."""
     from confluent_kafka.admin import AdminClient
 
-    admin, deadline = AdminClient({"bootstrap.servers": place.removeprefix("kafka://")}), time.monotonic() + DEADLINE_S
+    admin = AdminClient({"bootstrap.servers": place.removeprefix("kafka://")})
+    deadline = time.monotonic() + DEADLINE_S
     while topic not in admin.list_topics(timeout=30).topics:
         assert mirror.poll() is None
         assert time.monotonic() < deadline

@@ -1,4 +1,6 @@
-"""Mirrors and writers that are killed: the copy has each committed record once, in the order of its partition."""
+"""Mirrors and writers that are killed: the copy has each committed record once, in the order of its
+partition.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from tests.support.campaign_report import add_counts
 from tests.support.mirrored_topics import rows
 
 QUIET = {"housekeeping": False}
-KILLS, DEADLINE_S = 100, 120.0
+KILLS = 100
+DEADLINE_S = 120.0
 CALLS = ("pwrite", "fsync", "fdatasync", "ftruncate", "rename", "unlink", "mkdir", "fallocate")
 WRITER = """
 import random, sys
@@ -56,14 +59,17 @@ with embedlog.open(path) as log, log.producer() as plain, log.producer(transacti
 
 
 def check_equal(source: Path, target: Path, topic: str) -> int:
-    """Compare both sides; returns the number of records. The keys are unique: a repetition is not equal."""
+    """Compare both sides; returns the number of records. The keys are unique: a repetition is not
+    equal.
+    """
     with embedlog.open(source, config=QUIET) as here, embedlog.open(target, config=QUIET) as there:
         with Mirror(here, there, groups=None) as mirror:
             mirror.run()
         found = rows(here, topic)
         assert rows(there, topic) == found
         assert len({row[1] for row in found}) == len(found)
-        one, other = mirrored_topics.offsets(here, topic), mirrored_topics.offsets(there, topic)
+        one = mirrored_topics.offsets(here, topic)
+        other = mirrored_topics.offsets(there, topic)
         for group in here.groups():
             for place, at in here.group_offsets(group).items():
                 copied = there.group_offsets(group)[place].offset
@@ -73,7 +79,9 @@ def check_equal(source: Path, target: Path, topic: str) -> int:
 
 
 def killed(work: Callable[[], object], nth: int, name: str) -> bool:
-    """Do the work in a process that is killed at the nth call that changes a file with this name; whether it was."""
+    """Do the work in a process that is killed at the nth call that changes a file with this name;
+    whether it was.
+    """
     child = os.fork()
     if child == 0:
         try:
@@ -89,8 +97,11 @@ def killed(work: Callable[[], object], nth: int, name: str) -> bool:
 
 
 def kill_at_calls(tmp_path: Path, rng: random.Random, step: int) -> int:
-    """Mirrors that are killed at each `step`th call, about; records, transactions and groups are added between them."""
-    here, there = tmp_path / "here", tmp_path / "there"
+    """Mirrors that are killed at each `step`th call, about; records, transactions and groups are
+    added between them.
+    """
+    here = tmp_path / "here"
+    there = tmp_path / "there"
     with embedlog.open(here, config=QUIET) as log:
         log.create_topic("events", 3)
     number = 0
@@ -103,7 +114,12 @@ def kill_at_calls(tmp_path: Path, rng: random.Random, step: int) -> int:
                 producer.begin_transaction()
             for _ in range(rng.randrange(1, 40)):
                 number += 1
-                producer.send("events", rng.randbytes(rng.randrange(200)), key=b"%d" % number, partition=rng.randrange(3))
+                producer.send(
+                    "events",
+                    rng.randbytes(rng.randrange(200)),
+                    key=b"%d" % number,
+                    partition=rng.randrange(3),
+                )
             if transactional_id is not None:
                 producer.flush()
                 producer.abort_transaction() if rng.random() < 0.5 else producer.commit_transaction()
@@ -116,15 +132,19 @@ def kill_at_calls(tmp_path: Path, rng: random.Random, step: int) -> int:
         ):
             mirror.run()
 
-    nth, kills = rng.randrange(1, step + 1), 0
+    nth = rng.randrange(1, step + 1)
+    kills = 0
     while True:
         with embedlog.open(here, config=QUIET) as log:
             for transactional_id in (None, "t"):
                 send(log, transactional_id)
             ends = {
-                TopicPartition("events", part.partition): part.log_end_offset for part in log.describe_topic("events").partitions
+                TopicPartition("events", part.partition): part.log_end_offset
+                for part in log.describe_topic("events").partitions
             }
-            log.reset_group_offsets("readers", to={place: rng.randrange(end + 1) for place, end in ends.items()})
+            log.reset_group_offsets(
+                "readers", to={place: rng.randrange(end + 1) for place, end in ends.items()}
+            )
         if not killed(work, nth, "/there"):
             break
         kills += 1
@@ -146,10 +166,14 @@ def test_a_mirror_killed_at_every_call_is_continued(tmp_path: Path, rng: random.
 
 
 class Killing:
-    """A following mirror and a writer at its source, as processes that are killed and started again."""
+    """A following mirror and a writer at its source, as processes that are killed and started
+    again.
+    """
 
     def __init__(self, tmp_path: Path, rng: random.Random, stack: ExitStack) -> None:
-        self.here, self.there, self._rng = tmp_path / "here", tmp_path / "there", rng
+        self.here = tmp_path / "here"
+        self.there = tmp_path / "there"
+        self._rng = rng
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._started = 0
         with embedlog.open(self.here, config=QUIET) as log:
@@ -167,12 +191,26 @@ class Killing:
         if name == "writer":
             words = ["-c", WRITER, str(self.here), f"w{self._started}"]
         else:
-            words = ["-m", "embedlog", "mirror", "--from", str(self.here), "--to", str(self.there), "--follow", "--groups"]
+            words = [
+                "-m",
+                "embedlog",
+                "mirror",
+                "--from",
+                str(self.here),
+                "--to",
+                str(self.there),
+                "--follow",
+                "--groups",
+            ]
         command = [sys.executable, *words]
-        self._processes[name] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self._processes[name] = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
 
     def _end_offsets(self, name: str) -> int:
-        return sum(part.log_end_offset for part in self._readers[name].describe_topic("events").partitions)
+        return sum(
+            part.log_end_offset for part in self._readers[name].describe_topic("events").partitions
+        )
 
     def kill(self) -> str:
         """Kill one of both, or both, after some of its progress."""
@@ -185,7 +223,9 @@ class Killing:
             for name in ("writer", "mirror"):
                 process = self._processes.get(name)
                 if process is None or process.poll() is not None:
-                    assert process is None or (name == "writer" and process.returncode == 0), self._failure(name)
+                    assert process is None or (name == "writer" and process.returncode == 0), (
+                        self._failure(name)
+                    )
                     self._reap(name)
                     self._start(name)
         for name in victims:
@@ -229,5 +269,7 @@ def test_killed_processes_leave_equal_topics(tmp_path: Path, rng: random.Random)
 
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
-def test_processes_killed_a_hundred_times_leave_equal_topics(tmp_path: Path, rng: random.Random) -> None:
+def test_processes_killed_a_hundred_times_leave_equal_topics(
+    tmp_path: Path, rng: random.Random
+) -> None:
     kill_repeatedly(tmp_path, rng, KILLS)

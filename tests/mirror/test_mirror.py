@@ -37,18 +37,25 @@ def run(source: Log, target: Log, **options: Any) -> MirrorReport:
 def send(log: Log, topic: str, values: range, partitions: int = 2) -> None:
     with log.producer() as producer:
         for number in values:
-            producer.send(topic, b"%d" % number, key=b"k%d" % (number % 3), partition=number % partitions)
+            producer.send(
+                topic, b"%d" % number, key=b"k%d" % (number % 3), partition=number % partitions
+            )
 
 
-def test_every_record_of_a_difficult_log_arrives_as_it_is(tmp_path: Path, there: Log, rng: random.Random) -> None:
+def test_every_record_of_a_difficult_log_arrives_as_it_is(
+    tmp_path: Path, there: Log, rng: random.Random
+) -> None:
     """Codecs, gaps of compaction, aborted transactions, nulls, headers, epochs, a start after 0."""
     topics = random_log.write(tmp_path / "here", rng, rows=80)
     with embedlog.open(tmp_path / "here", read_only=True) as here:
         report = run(here, there)
-        assert {each.topic: each.records for each in report.topics} == {topic: len(rows(here, topic)) for topic in topics}
+        assert {each.topic: each.records for each in report.topics} == {
+            topic: len(rows(here, topic)) for topic in topics
+        }
         for topic in topics:
             assert rows(there, topic) == rows(here, topic), topic
-            one, other = here.describe_topic(topic), there.describe_topic(topic)
+            one = here.describe_topic(topic)
+            other = there.describe_topic(topic)
             assert (one.partition_count, one.config) == (other.partition_count, other.config)
         assert run(here, there).records == 0
 
@@ -65,15 +72,18 @@ def test_a_second_run_continues_and_follows_new_partitions(here: Log, there: Log
     assert rows(there, "events") == rows(here, "events")
 
 
-def test_topics_are_selected_by_name_and_pattern_and_internal_ones_never(here: Log, there: Log) -> None:
+def test_topics_are_selected_by_name_and_pattern_and_internal_ones_never(
+    here: Log, there: Log
+) -> None:
     for topic in ("orders", "orders.late", "users", "logs"):
         here.create_topic(topic)
         send(here, topic, range(3), partitions=1)
     here.create_topic("__own")
     report = run(here, there, topics=["users"], pattern=r"orders\..*", prefix="us.")
     assert [(each.topic, each.target, each.records) for each in report.topics] == [
-        ("orders.late", "us.orders.late", 3), ("users", "us.users", 3)
-    ]  # fmt: skip
+        ("orders.late", "us.orders.late", 3),
+        ("users", "us.users", 3),
+    ]
     assert rows(there, "us.users") == rows(here, "users")
     with pytest.raises(embedlog.ConfigError, match="another prefix"):
         run(here, there, topics=["users"])
@@ -91,11 +101,13 @@ def test_topics_are_selected_by_name_and_pattern_and_internal_ones_never(here: L
     }
 
 
-# ---- groups ----------------------------------------------------------------------------------------------------------
+# ---- groups --------------------------------------------------------------------------------------
 
 
 def test_groups_are_translated_exactly(here: Log, there: Log, rng: random.Random) -> None:
-    """The source has gaps of aborted transactions, and the target a marker for each transaction of the mirror."""
+    """The source has gaps of aborted transactions, and the target a marker for each transaction of
+    the mirror.
+    """
     here.create_topic("events", 2)
     with here.producer(transactional_id="t") as producer:
         producer.init_transactions()
@@ -108,10 +120,17 @@ def test_groups_are_translated_exactly(here: Log, there: Log, rng: random.Random
             if number % 2:
                 run(here, there)
     run(here, there)
-    one, other = mirrored_topics.offsets(here, "events"), mirrored_topics.offsets(there, "events")
-    ends = {part.partition: part.log_end_offset for part in here.describe_topic("events").partitions}
+    one = mirrored_topics.offsets(here, "events")
+    other = mirrored_topics.offsets(there, "events")
+    ends = {
+        part.partition: part.log_end_offset for part in here.describe_topic("events").partitions
+    }
     for offset in range(max(ends.values()) + 1):
-        wanted = {TopicPartition("events", number): min(offset, end) for number, end in ends.items() if one[number]}
+        wanted = {
+            TopicPartition("events", number): min(offset, end)
+            for number, end in ends.items()
+            if one[number]
+        }
         here.reset_group_offsets(f"g{offset}", to=wanted)
     report = run(here, there, groups=None)
     assert report.offsets
@@ -120,7 +139,9 @@ def test_groups_are_translated_exactly(here: Log, there: Log, rng: random.Random
         for place, at in here.group_offsets(f"g{offset}").items():
             best = mirrored_topics.exact(one, other, place, at.offset)
             assert found[place].offset <= best
-            assert not [each for each in other[place.partition] if found[place].offset <= each < best]
+            assert not [
+                each for each in other[place.partition] if found[place].offset <= each < best
+            ]
     assert run(here, there, groups=None).offsets == ()
 
 
@@ -151,7 +172,9 @@ def test_a_group_follows_the_source_until_it_is_used_at_the_target(here: Log, th
 def test_a_group_moves_back_after_a_mirror_that_ended_at_its_commit(
     here: Log, there: Log, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
-    """MIRRORGROUP-4: each offset was committed by the mirror, whether its state has the end of that commit or not."""
+    """MIRRORGROUP-4: each offset was committed by the mirror, whether its state has the end of that
+    commit or not.
+    """
     here.create_topic("events")
     send(here, "events", range(20), partitions=1)
     place = TopicPartition("events", 0)
@@ -182,7 +205,9 @@ def test_a_group_moves_back_after_a_mirror_that_ended_at_its_commit(
 def test_an_offset_of_members_at_the_target_is_not_moved_back(
     here: Log, there: Log, monkeypatch: pytest.MonkeyPatch, found_by: str
 ) -> None:
-    """MIRRORGROUP-5: the mirror had an offset to commit, was refused, and a member committed the same one."""
+    """MIRRORGROUP-5: the mirror had an offset to commit, was refused, and a member committed the
+    same one.
+    """
     here.create_topic("events")
     send(here, "events", range(20), partitions=1)
     run(here, there)
@@ -217,26 +242,36 @@ def test_an_offset_of_members_at_the_target_is_not_moved_back(
     assert [copied(3), copied(15), copied(4)] == [15, 15, 15]
 
 
-def test_a_group_with_members_is_looked_at_and_not_written(here: Log, there: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mirror that continues looks at each group again and again: the state topic does not grow meanwhile."""
+def test_a_group_with_members_is_looked_at_and_not_written(
+    here: Log, there: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mirror that continues looks at each group again and again: the state topic does not grow
+    meanwhile.
+    """
     here.create_topic("events")
     send(here, "events", range(20), partitions=1)
     run(here, there)
     here.reset_group_offsets("readers", to={TopicPartition("events", 0): 15})
-    with there.consumer("events", group_id="readers", enable_auto_commit=False, auto_offset_reset="earliest") as consumer:
+    with there.consumer(
+        "events", group_id="readers", enable_auto_commit=False, auto_offset_reset="earliest"
+    ) as consumer:
         assert consumer.poll(timeout=10, max_records=1)
         monkeypatch.setattr(DirectoryTarget, "write", lambda *_: pytest.fail("a line was written"))
         run(here, there, groups=["readers"])
 
 
-# ---- refusals --------------------------------------------------------------------------------------------------------
+# ---- refusals ------------------------------------------------------------------------------------
 
 
-def test_a_topic_with_other_records_is_refused_unless_the_user_permits_it(here: Log, there: Log) -> None:
+def test_a_topic_with_other_records_is_refused_unless_the_user_permits_it(
+    here: Log, there: Log
+) -> None:
     for log in (here, there):
         log.create_topic("events", 2)
         send(log, "events", range(4))
-    with pytest.raises(embedlog.ConfigError, match=r"records that this mirror did not copy.*--append"):
+    with pytest.raises(
+        embedlog.ConfigError, match=r"records that this mirror did not copy.*--append"
+    ):
         run(here, there)
     assert run(here, there, append=True).records == 4
     assert len(rows(there, "events")) == 8
@@ -289,11 +324,15 @@ def test_deleted_records_are_a_loss_that_is_reported(here: Log, there: Log) -> N
     run(here, there)
     send(here, "events", range(10, 20), partitions=1)
     here.delete_records({TopicPartition("events", 0): 15})
-    with pytest.raises(embedlog.OffsetOutOfRangeError, match=r"offsets 10 to 14 were deleted.*continues at 15"):
+    with pytest.raises(
+        embedlog.OffsetOutOfRangeError, match=r"offsets 10 to 14 were deleted.*continues at 15"
+    ):
         run(here, there)
     notices: list[str] = []
     assert run(here, there, skip_deleted=True, notice=notices.append).records == 5
-    assert notices == ["events-0: offsets 10 to 14 were deleted at the source before they were copied"]
+    assert notices == [
+        "events-0: offsets 10 to 14 were deleted at the source before they were copied"
+    ]
 
 
 def test_the_deletion_of_markers_is_no_loss(here: Log, there: Log) -> None:
@@ -316,12 +355,17 @@ def test_a_source_that_was_put_back_is_refused(here: Log, there: Log, tmp_path: 
     with embedlog.open(tmp_path / "here", config=QUIET) as log:
         send(log, "events", range(5), partitions=1)
         run(log, there)
-    with embedlog.open(tmp_path / "earlier", config=QUIET) as log, pytest.raises(embedlog.StateError, match="found the end 5"):
+    with (
+        embedlog.open(tmp_path / "earlier", config=QUIET) as log,
+        pytest.raises(embedlog.StateError, match="found the end 5"),
+    ):
         run(log, there)
 
 
 def test_a_record_that_the_target_refuses_is_the_error(there: Log, tmp_path: Path) -> None:
-    with embedlog.open(tmp_path / "large", config={**QUIET, "message.max.bytes": 3_000_000}) as here:
+    with embedlog.open(
+        tmp_path / "large", config={**QUIET, "message.max.bytes": 3_000_000}
+    ) as here:
         here.create_topic("events", 2)
         with here.producer(max_request_size=3_000_000) as producer:
             for number in range(2):
@@ -334,7 +378,9 @@ def test_a_record_that_the_target_refuses_is_the_error(there: Log, tmp_path: Pat
 
 
 def test_settings_that_are_not_copied_are_named(here: Log, there: Log) -> None:
-    here.create_topic("events", config={"message.timestamp.type": "LogAppendTime", "retention.ms": 1000})
+    here.create_topic(
+        "events", config={"message.timestamp.type": "LogAppendTime", "retention.ms": 1000}
+    )
     notices: list[str] = []
     send(here, "events", range(2), partitions=1)
     run(here, there, notice=notices.append)
@@ -360,14 +406,16 @@ def test_a_set_is_mirrored_and_a_copy_in_a_set(tmp_path: Path, there: Log) -> No
         assert run(log, there).records == 20
     with embedlog.open(places[1:] + places[:1]) as log:
         send(log, "events", range(20, 30))
-        assert run(log, there).records == 10, "its identity does not depend on the order of the directories"
+        assert run(log, there).records == 10, (
+            "its identity does not depend on the order of the directories"
+        )
         assert rows(there, "events") == rows(log, "events")
     with embedlog.open([tmp_path / "d", tmp_path / "e"]) as other:
         assert run(there, other, replication_factor=2).records == 30
         assert rows(other, "events") == rows(there, "events")
 
 
-# ---- following -------------------------------------------------------------------------------------------------------
+# ---- following -----------------------------------------------------------------------------------
 
 
 class Follower:
@@ -431,7 +479,9 @@ def test_a_following_mirror_notices_records_and_topics_until_its_end(
     assert follower.mirror.report().records == 44
 
 
-def test_a_second_mirror_fences_the_first(here: Log, there: Log, tmp_path: Path, until_end: ExitStack) -> None:
+def test_a_second_mirror_fences_the_first(
+    here: Log, there: Log, tmp_path: Path, until_end: ExitStack
+) -> None:
     here.create_topic("events")
     send(here, "events", range(5), partitions=1)
     other = until_end.enter_context(embedlog.open(tmp_path / "there", config=QUIET))

@@ -14,10 +14,12 @@ from embedlog.mirror.sides import Span
 
 def grown(rng: random.Random, pieces: int, gap: float) -> tuple[OffsetMap, list[tuple[int, int]]]:
     """A map of random pieces with gaps at both sides, and all pairs of offsets."""
-    made, pairs = OffsetMap(), []
+    made = OffsetMap()
+    pairs = []
     source = target = rng.randrange(5)
     for _ in range(pieces):
-        offsets, spans = [], []
+        offsets = []
+        spans = []
         for _ in range(rng.randrange(1, 4)):
             count = rng.randrange(1, 5)
             spans.append(Span(target, count))
@@ -37,7 +39,9 @@ def exact(pairs: list[tuple[int, int]], offset: int) -> int:
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.2, 0.9])
-def test_an_offset_is_translated_exactly_while_no_run_was_replaced(rng: random.Random, gap: float) -> None:
+def test_an_offset_is_translated_exactly_while_no_run_was_replaced(
+    rng: random.Random, gap: float
+) -> None:
     made, pairs = grown(rng, 60, gap)
     first = dict(pairs)
     for offset in range(pairs[0][0], pairs[-1][0] + 3):
@@ -47,10 +51,14 @@ def test_an_offset_is_translated_exactly_while_no_run_was_replaced(rng: random.R
         if offset in first:
             assert found == wanted
         assert found <= wanted
-        assert not any(found <= target < wanted for _, target in pairs), "a record would be repeated"
+        assert not any(found <= target < wanted for _, target in pairs), (
+            "a record would be repeated"
+        )
 
 
-def test_an_old_offset_is_never_translated_to_a_later_one(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_offset_is_never_translated_to_a_later_one(
+    rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(offset_map, "SLOTS", 4)
     made, pairs = grown(rng, 400, 0.9)
     total = made.next_number
@@ -59,7 +67,8 @@ def test_an_old_offset_is_never_translated_to_a_later_one(rng: random.Random, mo
     assert [run.number for run in made.runs][-8:] == list(range(total - 8, total))
     inexact = 0
     for offset in range(pairs[0][0], pairs[-1][0] + 3, 7):
-        found, wanted = made.translate(offset), exact(pairs, offset)
+        found = made.translate(offset)
+        wanted = exact(pairs, offset)
         assert found is not None
         assert found <= wanted
         inexact += any(found <= target < wanted for _, target in pairs)

@@ -18,7 +18,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine import explore
-from scenarios import DEEP, FAST, MODELS, NEEDS_MORE, NOT_NEEDED_ALONE, ONLY_IN_LARGEST, PAIRS, SCENARIOS, SHOWN_BY
+from scenarios import (
+    DEEP,
+    FAST,
+    MODELS,
+    NEEDS_MORE,
+    NOT_NEEDED_ALONE,
+    ONLY_IN_LARGEST,
+    PAIRS,
+    SCENARIOS,
+    SHOWN_BY,
+)
 
 HERE = Path(__file__).parent
 MARK = "<!-- generated -->"

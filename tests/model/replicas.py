@@ -16,7 +16,21 @@ h raises high watermarks, d makes decisions. All processes copy.
 """
 
 from replicas_faults import Faults
-from replicas_state import NONE, RULES, Decided, Directory, Process, State, agreed, become, best, has, name, put, show
+from replicas_state import (
+    NONE,
+    RULES,
+    Decided,
+    Directory,
+    Process,
+    State,
+    agreed,
+    become,
+    best,
+    has,
+    name,
+    put,
+    show,
+)
 
 
 class Replicas(Faults):

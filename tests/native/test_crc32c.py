@@ -11,7 +11,10 @@ import pytest
 from embedlog._native import codec
 from tests.support import batches as reference
 
-BACKENDS = ["software", *(["sse42", "avx512-vpclmul"] if platform.machine() == "x86_64" else ["armv8"])]
+BACKENDS = [
+    "software",
+    *(["sse42", "avx512-vpclmul"] if platform.machine() == "x86_64" else ["armv8"]),
+]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -33,10 +36,28 @@ def test_published_values(backend: str) -> None:
 
 def test_every_size_and_alignment_as_the_table(backend: str, rng: random.Random) -> None:
     data = rng.randbytes(20_000)
-    sizes = [*range(70), 255, 256, 257, 511, 512, 767, 768, 769, 1023, 1024, 12_287, 12_288, 12_289, 16_000]
+    sizes = [
+        *range(70),
+        255,
+        256,
+        257,
+        511,
+        512,
+        767,
+        768,
+        769,
+        1023,
+        1024,
+        12_287,
+        12_288,
+        12_289,
+        16_000,
+    ]
     for size in sizes + [rng.randrange(3000) for _ in range(50)]:
         start = rng.randrange(64)
-        assert codec.crc32c(memoryview(data)[start : start + size]) == reference.crc32c(data[start : start + size]), (size, start)
+        assert codec.crc32c(memoryview(data)[start : start + size]) == reference.crc32c(
+            data[start : start + size]
+        ), (size, start)
 
 
 def test_a_checksum_goes_on_where_another_ended(backend: str, rng: random.Random) -> None:
@@ -48,7 +69,8 @@ def test_a_checksum_goes_on_where_another_ended(backend: str, rng: random.Random
 
 def test_joined_checksums_are_those_of_the_joined_bytes(rng: random.Random) -> None:
     for _ in range(200):
-        first, second = rng.randbytes(rng.randrange(400)), rng.randbytes(rng.choice([0, 1, 7, rng.randrange(70_000)]))
+        first = rng.randbytes(rng.randrange(400))
+        second = rng.randbytes(rng.choice([0, 1, 7, rng.randrange(70_000)]))
         joined = codec.crc32c_combine(codec.crc32c(first), codec.crc32c(second), len(second))
         assert joined == codec.crc32c(first + second)
 

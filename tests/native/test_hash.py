@@ -48,8 +48,13 @@ def librdkafka() -> ctypes.CDLL:
     library = ctypes.CDLL(str(found[0]))
     library.rd_kafka_msg_partitioner_murmur2.restype = ctypes.c_int32
     library.rd_kafka_msg_partitioner_murmur2.argtypes = [
-        ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p,
-    ]  # fmt: skip
+        ctypes.c_void_p,
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+        ctypes.c_int32,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+    ]
     return library
 
 
@@ -73,7 +78,9 @@ def test_a_column_of_random_keys_with_nulls(rng: random.Random, width: type) -> 
 
 def test_validity_may_begin_within_a_byte() -> None:
     column = BytesColumn.of([b"x", b"y", b"z"])
-    shifted = BytesColumn(column.data, column.offsets, np.array([0b0101_1000, 0], np.uint8), validity_offset=3)
+    shifted = BytesColumn(
+        column.data, column.offsets, np.array([0b0101_1000, 0], np.uint8), validity_offset=3
+    )
     assert (partitions_of(shifted, 5) >= 0).tolist() == [True, True, False]
 
 
@@ -86,7 +93,9 @@ def test_offsets_outside_the_data_are_refused(offsets: list[int]) -> None:
 def test_rows_of_each_partition_in_order(rng: random.Random) -> None:
     numbers = np.array([rng.randrange(-1, 9) for _ in range(1000)], np.int32)
     groups = group_by_partition(numbers, 9)
-    assert [group.tolist() for group in groups] == [np.flatnonzero(numbers == number).tolist() for number in range(9)]
+    assert [group.tolist() for group in groups] == [
+        np.flatnonzero(numbers == number).tolist() for number in range(9)
+    ]
 
 
 @pytest.mark.parametrize("wrong", [-2, 4])

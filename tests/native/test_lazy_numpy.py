@@ -46,7 +46,11 @@ except KeyboardInterrupt:
 
 def output_of(program: str) -> str:
     result = subprocess.run(
-        [sys.executable, "-c", SLOW_IMPORT + program], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", SLOW_IMPORT + program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()

@@ -1,4 +1,6 @@
-"""The C core without Python: built and run by itself under the sanitizers; `make test-arm` does the same for arm64."""
+"""The C core without Python: built and run by itself under the sanitizers; `make test-arm` does the
+same for arm64.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from release.contents import TEST_NAMES
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NATIVE = ROOT / "embedlog" / "_native"
-CORE = [path for folder in ("codec", "system", "log") for path in sorted((NATIVE / folder).glob("*.c"))]
+CORE = [
+    path for folder in ("codec", "system", "log") for path in sorted((NATIVE / folder).glob("*.c"))
+]
 # Folders of C files, and the folders whose headers each may include.
 INCLUDES = {
     "api": {"api"},
@@ -25,7 +29,14 @@ INCLUDES = {
     "log": {"log", "codec", "system", "api", "testing"},
     "objects": {"objects", "codec", "api"},
 }
-FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", "-O0", "-g", "-fsanitize=address,undefined"]
+FLAGS = [
+    "-std=c11",
+    "-D_GNU_SOURCE",
+    "-D_FILE_OFFSET_BITS=64",
+    "-O0",
+    "-g",
+    "-fsanitize=address,undefined",
+]
 
 
 def test_the_core_checks_itself(tmp_path: Path) -> None:
@@ -40,7 +51,14 @@ def test_the_core_checks_itself(tmp_path: Path) -> None:
         pytest.skip(f"{compiler} has no libasan")
     assert built.returncode == 0, built.stderr
     environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
-    done = subprocess.run([program, tmp_path], capture_output=True, text=True, timeout=100, check=False, env=environment)
+    done = subprocess.run(
+        [program, tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env=environment,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "FAILED" not in done.stdout
     assert done.stdout.count("ok ") >= 14, done.stdout
@@ -53,8 +71,21 @@ def test_a_build_for_production_has_no_fault_injection_and_no_mutants(tmp_path: 
     if compiler is None:
         pytest.skip("no C compiler on the path")
     core = tmp_path / "core.so"
-    options = ["-std=c11", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", "-O1", "-shared", "-fPIC", f"-I{NATIVE}"]
-    built = subprocess.run([compiler, *options, *map(str, CORE), "-o", str(core)], capture_output=True, text=True, timeout=100)
+    options = [
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        "-D_FILE_OFFSET_BITS=64",
+        "-O1",
+        "-shared",
+        "-fPIC",
+        f"-I{NATIVE}",
+    ]
+    built = subprocess.run(
+        [compiler, *options, *map(str, CORE), "-o", str(core)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
     assert built.returncode == 0, built.stderr
     raw = core.read_bytes()
     assert b"el_crc32c" in raw
@@ -64,7 +95,9 @@ def test_a_build_for_production_has_no_fault_injection_and_no_mutants(tmp_path: 
 
 
 def test_folders_include_only_what_they_may() -> None:
-    """The C core below uses no file above it; `objects`, the other extension, uses the codec only."""
+    """The C core below uses no file above it; `objects`, the other extension, uses the codec
+    only.
+    """
     wrong = [
         f"{path.relative_to(NATIVE)}: {included}"
         for path in sorted(NATIVE.rglob("*.[ch]"))

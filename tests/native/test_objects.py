@@ -1,4 +1,6 @@
-"""Rows of Python objects: records and lists of bytes, each against a reference implementation in plain Python."""
+"""Rows of Python objects: records and lists of bytes, each against a reference implementation in
+plain Python.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,15 @@ from tests.support.producer_helpers import run_program
 
 
 def record(**other: Any) -> Record:
-    facts = {"topic": "t", "partition": 1, "offset": 5, "timestamp_ms": 9, "timestamp_type": 0, "key": b"k", "value": None}
+    facts = {
+        "topic": "t",
+        "partition": 1,
+        "offset": 5,
+        "timestamp_ms": 9,
+        "timestamp_type": 0,
+        "key": b"k",
+        "value": None,
+    }
     return Record(**(facts | other))
 
 
@@ -33,7 +43,13 @@ def test_a_record_is_read_only_and_compares_by_content() -> None:
     assert hash(one) == hash(record(headers=(("h", None),), leader_epoch=4))
     assert one != record(leader_epoch=4)
     assert one != "record"
-    assert (one.topic, one.partition, one.offset, one.timestamp_ms, one.timestamp_type) == ("t", 1, 5, 9, 0)
+    assert (one.topic, one.partition, one.offset, one.timestamp_ms, one.timestamp_type) == (
+        "t",
+        1,
+        5,
+        9,
+        0,
+    )
     assert (one.key, one.value, one.headers, one.leader_epoch) == (b"k", None, (("h", None),), 4)
     for name in ("offset", "value", "headers"):
         with pytest.raises(AttributeError):
@@ -56,7 +72,10 @@ def test_a_record_of_unhashable_values_is_hashable() -> None:
 
 
 def random_items(rng: random.Random, count: int, nulls: bool = True) -> list[bytes | None]:
-    return [None if nulls and rng.random() < 0.2 else rng.randbytes(rng.choice([0, 1, 7, 300])) for _ in range(count)]
+    return [
+        None if nulls and rng.random() < 0.2 else rng.randbytes(rng.choice([0, 1, 7, 300]))
+        for _ in range(count)
+    ]
 
 
 def parts(column: BytesColumn) -> tuple[Any, Any, Any, int]:
@@ -65,7 +84,8 @@ def parts(column: BytesColumn) -> tuple[Any, Any, Any, int]:
 
 def test_records_out_of_columns_are_those_of_the_slow_way(rng: random.Random) -> None:
     count = 200
-    keys, values = random_items(rng, count), random_items(rng, count)
+    keys = random_items(rng, count)
+    values = random_items(rng, count)
     counts = [rng.choice([0, 0, 1, 3]) for _ in range(count)]
     starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     names = [f"h{number}é".encode() for number in range(starts[-1])]
@@ -75,10 +95,19 @@ def test_records_out_of_columns_are_those_of_the_slow_way(rng: random.Random) ->
     headers = (starts, parts(BytesColumn.of(names)), parts(BytesColumn.of(header_values)))
     start, stop = sorted(rng.sample(range(count + 1), 2))
     made = _rows.records_from_columns(
-        "t", 2, *columns, parts(BytesColumn.of(keys)), parts(BytesColumn.of(values)), headers, start, stop
+        "t",
+        2,
+        *columns,
+        parts(BytesColumn.of(keys)),
+        parts(BytesColumn.of(values)),
+        headers,
+        start,
+        stop,
     )
     for row, one in enumerate(made, start):
-        pairs = tuple(zip([name.decode() for name in names], header_values, strict=True))[starts[row] : starts[row + 1]]
+        pairs = tuple(zip([name.decode() for name in names], header_values, strict=True))[
+            starts[row] : starts[row + 1]
+        ]
         assert one == Record("t", 2, row * 2, row * 2 + 5, 1, keys[row], values[row], pairs, 6)
     assert len(made) == stop - start
 
@@ -86,27 +115,65 @@ def test_records_out_of_columns_are_those_of_the_slow_way(rng: random.Random) ->
 def test_absent_columns_are_nulls() -> None:
     numbers = np.zeros(2, np.int64)
     made = _rows.records_from_columns(
-        "t", 0, numbers, numbers, np.zeros(2, np.int8), np.zeros(2, np.int32), None, None, None, 0, 2
+        "t",
+        0,
+        numbers,
+        numbers,
+        np.zeros(2, np.int8),
+        np.zeros(2, np.int32),
+        None,
+        None,
+        None,
+        0,
+        2,
     )
     assert [(one.key, one.value, one.headers) for one in made] == [(None, None, ())] * 2
 
 
 @pytest.mark.parametrize(
     "offsets",
-    [array("i", [0, 9, 2]), array("i", [-1, 1, 2]), array("q", [0, 1, 2**40]), array("i", [2, 1, 0])],
+    [
+        array("i", [0, 9, 2]),
+        array("i", [-1, 1, 2]),
+        array("q", [0, 1, 2**40]),
+        array("i", [2, 1, 0]),
+    ],
     ids=["falling", "negative", "far outside", "backwards"],
 )
 def test_offsets_that_leave_the_data_are_refused(offsets: Any) -> None:
     numbers = np.zeros(2, np.int64)
     with pytest.raises(ValueError, match="outside its data"):
         _rows.records_from_columns(
-            "t", 0, numbers, numbers, np.zeros(2, np.int8), np.zeros(2, np.int32), None, (b"xy", offsets), None, 0, 2
+            "t",
+            0,
+            numbers,
+            numbers,
+            np.zeros(2, np.int8),
+            np.zeros(2, np.int32),
+            None,
+            (b"xy", offsets),
+            None,
+            0,
+            2,
         )
 
 
 def test_columns_that_are_too_short_are_refused() -> None:
-    numbers, small = np.zeros(2, np.int64), np.zeros(2, np.int32)
-    good: list[Any] = ["t", 0, numbers, numbers, np.zeros(2, np.int8), small, None, (b"", array("i", [0, 0, 0])), None, 0, 2]
+    numbers = np.zeros(2, np.int64)
+    small = np.zeros(2, np.int32)
+    good: list[Any] = [
+        "t",
+        0,
+        numbers,
+        numbers,
+        np.zeros(2, np.int8),
+        small,
+        None,
+        (b"", array("i", [0, 0, 0])),
+        None,
+        0,
+        2,
+    ]
     for place, short in [
         (2, numbers[:1]),
         (3, numbers[:1]),
@@ -132,7 +199,9 @@ def test_headers_outside_their_columns_are_refused() -> None:
         with pytest.raises(ValueError, match="headers of row"):
             _rows.records_from_columns(*facts, (array("i", starts), column, column), 0, 1)
     with pytest.raises(ValueError, match="key is null"):
-        _rows.records_from_columns(*facts, (array("i", [0, 1]), parts(BytesColumn.of([None])), column), 0, 1)
+        _rows.records_from_columns(
+            *facts, (array("i", [0, 1]), parts(BytesColumn.of([None])), column), 0, 1
+        )
 
 
 # ---- lists of bytes -----------------------------------------------------------------------------
@@ -143,15 +212,21 @@ def test_a_list_becomes_the_column_of_the_slow_way(rng: random.Random) -> None:
     own, total, largest, nulls = _rows.list_take(items)
     assert own == items
     assert not gc.is_tracked(own)
-    assert (total, largest) == (sum(len(item or b"") for item in items), max(len(item or b"") for item in items))
+    assert (total, largest) == (
+        sum(len(item or b"") for item in items),
+        max(len(item or b"") for item in items),
+    )
     assert nulls == items.count(None)
     seen: list[bytes | None] = []
     while len(seen) < len(items):
-        data, offsets = np.empty(max(largest, rng.randrange(1000)), np.uint8), np.empty(1 + rng.randrange(1, 50), np.int32)
+        data = np.empty(max(largest, rng.randrange(1000)), np.uint8)
+        offsets = np.empty(1 + rng.randrange(1, 50), np.int32)
         bits = np.empty(7, np.uint8) if nulls else None
         end, size = _rows.column_fill(own, len(seen), data, offsets, bits)
         assert end > len(seen)
-        assert own[len(seen) : end] == [None] * (end - len(seen)), "they are released where they were taken"
+        assert own[len(seen) : end] == [None] * (end - len(seen)), (
+            "they are released where they were taken"
+        )
         seen += BytesColumn(data[:size], offsets[: end - len(seen) + 1], bits)
     assert seen == items
 
@@ -253,7 +328,17 @@ def test_records_of_bytes_are_none_of_the_collectors_business() -> None:
     offsets = np.arange(3, dtype=np.int64)
     column = (b"abc", np.arange(4, dtype=np.int32))
     made = _rows.records_from_columns(
-        "t", 0, offsets, offsets, np.zeros(3, np.int8), np.zeros(3, np.int32), column, column, None, 0, 3
+        "t",
+        0,
+        offsets,
+        offsets,
+        np.zeros(3, np.int8),
+        np.zeros(3, np.int32),
+        column,
+        column,
+        None,
+        0,
+        3,
     )
     assert not any(gc.is_tracked(each) for each in made)
     copied = copy.copy(made[0])

@@ -1,4 +1,6 @@
-"""The one walk over the records of a batch: a record that one reader refuses, every reader refuses, with any valid checksum."""
+"""The one walk over the records of a batch: a record that one reader refuses, every reader refuses,
+with any valid checksum.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,38 @@ from tests.support.batches import Row, batch, crc32c, varint
 NOW = 1_700_000_000_000
 
 
-def sealed(base_offset: int, section: bytes, records: int, last_delta: int, number: int = 0) -> bytes:
+def sealed(
+    base_offset: int, section: bytes, records: int, last_delta: int, number: int = 0
+) -> bytes:
     """A batch around any records section, with a checksum that fits."""
-    body = bytes(memoryview(compression.compress(number, section, None)).cast("B")) if number else section
+    body = (
+        bytes(memoryview(compression.compress(number, section, None)).cast("B"))
+        if number
+        else section
+    )
     tail = struct.pack(">hiqqqhii", number, last_delta, NOW, NOW, -1, -1, -1, records) + body
     return struct.pack(">qiibI", base_offset, 9 + len(tail), 0, 2, crc32c(tail)) + tail
 
 
-def wire(delta: int, *, key: bytes = b"k", value: bytes = b"value", headers: bytes = b"\0", size: int | None = None) -> bytes:
+def wire(
+    delta: int,
+    *,
+    key: bytes = b"k",
+    value: bytes = b"value",
+    headers: bytes = b"\0",
+    size: int | None = None,
+) -> bytes:
     """One record; `headers` with their count, `size` is its size field."""
-    body = b"\0" + varint(0) + varint(delta) + varint(len(key)) + key + varint(len(value)) + value + headers
+    body = (
+        b"\0"
+        + varint(0)
+        + varint(delta)
+        + varint(len(key))
+        + key
+        + varint(len(value))
+        + value
+        + headers
+    )
     return varint(len(body) if size is None else size) + body
 
 
@@ -70,7 +94,9 @@ def mapping(data: bytes, batches: Any) -> Any:
 def cleaning(order: int) -> Walk:
     def run(data: bytes, batches: Any) -> Any:
         orders = np.full(len(batches), order, np.uint8)
-        runs = clean(data, batches, orders, OffsetMap(1 << 12), position=0, now_ms=NOW, delete_retention_ms=1)
+        runs = clean(
+            data, batches, orders, OffsetMap(1 << 12), position=0, now_ms=NOW, delete_retention_ms=1
+        )
         return b"".join(bytes(made) for made, _ in runs)
 
     return run
@@ -88,7 +114,9 @@ WALKS: dict[str, Walk] = {
 @pytest.mark.parametrize("walk", WALKS)
 @pytest.mark.parametrize("number", [0, compression.LZ4], ids=["plain", "lz4"])
 @pytest.mark.parametrize("broken", BROKEN)
-def test_what_is_wrong_inside_a_batch_is_refused_by_every_walk(broken: str, number: int, walk: str) -> None:
+def test_what_is_wrong_inside_a_batch_is_refused_by_every_walk(
+    broken: str, number: int, walk: str
+) -> None:
     section, records, last_delta = BROKEN[broken]
     data = batch(0, [Row(b"good", b"k")]) + sealed(1, section, records, last_delta, number)
     batches = scan(data, Chain()).batches
@@ -102,7 +130,12 @@ def test_what_is_wrong_inside_a_batch_is_left_to_the_long_way_by_a_tail(broken: 
     section, records, last_delta = BROKEN[broken]
     data = batch(0, [Row(b"good", b"k")]) + sealed(1, section, records, last_delta)
     assert _rows.records_from_run("t", 0, data, len(data), 0, False) is None
-    assert _rows.records_from_run("t", 0, data, len(data) - len(sealed(1, section, records, last_delta)), 0, False) is not None
+    assert (
+        _rows.records_from_run(
+            "t", 0, data, len(data) - len(sealed(1, section, records, last_delta)), 0, False
+        )
+        is not None
+    )
 
 
 @pytest.mark.parametrize("walk", WALKS)
@@ -122,16 +155,26 @@ def test_more_records_than_a_section_can_hold_ask_for_no_memory() -> None:
 
 
 def test_all_walks_agree_about_random_damage(rng: random.Random, seed: int) -> None:
-    """Bytes changed inside of a section whose checksum fits all the same: either each walk takes them, or none."""
+    """Bytes changed inside of a section whose checksum fits all the same: either each walk takes
+    them, or none.
+    """
     refused = 0
     for _ in range(1500):
-        section = bytearray(b"".join(wire(n, headers=rng.choice((b"\0", HEADER))) for n in range(rng.randrange(1, 5))))
+        section = bytearray(
+            b"".join(
+                wire(n, headers=rng.choice((b"\0", HEADER))) for n in range(rng.randrange(1, 5))
+            )
+        )
         for _ in range(rng.randrange(1, 3)):
             section[rng.randrange(len(section))] = rng.randrange(256)
         count = rng.randrange(1, 5)
         data = sealed(0, bytes(section), count, count)
         batches = scan(data, Chain()).batches
-        answers = {name: _fine(walk, data, batches) for name, walk in WALKS.items()} if len(batches) else {}
+        answers = (
+            {name: _fine(walk, data, batches) for name, walk in WALKS.items()}
+            if len(batches)
+            else {}
+        )
         if answers:
             answers["tail"] = _rows.records_from_run("t", 0, data, len(data), 0, False) is not None
         assert len(set(answers.values())) <= 1, (answers, bytes(section).hex(), count)

@@ -39,7 +39,9 @@ def is_free(mutex: Any) -> bool:
 
 
 class StrikeAt:
-    """Raises KeyboardInterrupt before the nth instruction of this file's functions and of the package's."""
+    """Raises KeyboardInterrupt before the nth instruction of this file's functions and of the
+    package's.
+    """
 
     def __init__(self, nth: int) -> None:
         self._left = nth

@@ -1,4 +1,6 @@
-"""Scopes, guards, claims and settings used wrongly, freed early, shared, or part of garbage: no crash, and one end each."""
+"""Scopes, guards, claims and settings used wrongly, freed early, shared, or part of garbage: no
+crash, and one end each.
+"""
 
 from __future__ import annotations
 
@@ -335,7 +337,11 @@ def test_a_claim_whose_refusal_raises_nothing_refuses() -> None:
 
 def test_settings_are_restored_in_reverse_order() -> None:
     holder = SimpleNamespace(value=0)
-    with pytest.raises(ValueError, match="inside"), Setting(holder, "value", 1) as first, Setting(holder, "value", 2):
+    with (
+        pytest.raises(ValueError, match="inside"),
+        Setting(holder, "value", 1) as first,
+        Setting(holder, "value", 2),
+    ):
         assert (first, holder.value) == (1, 2)
         raise ValueError("inside")
     assert holder.value == 0

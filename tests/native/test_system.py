@@ -37,8 +37,12 @@ DELETED_UNDER_A_SLEEPER = """
 """
 
 
-@pytest.mark.parametrize("way", ["log.delete_topic('t')", "partition._state.remap(); log._engine.wake(owner)"])
-def test_a_page_that_is_let_go_under_a_sleeping_thread_is_no_crash(tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize(
+    "way", ["log.delete_topic('t')", "partition._state.remap(); log._engine.wake(owner)"]
+)
+def test_a_page_that_is_let_go_under_a_sleeping_thread_is_no_crash(
+    tmp_path: Path, way: str
+) -> None:
     done = run_program(DELETED_UNDER_A_SLEEPER.replace("WAY", way), tmp_path)
     assert done.returncode == 0, done.stderr
     assert "alive" in done.stdout
@@ -49,7 +53,8 @@ def test_pages_are_unmapped_with_their_last_reference(tmp_path: Path) -> None:
 
     def mapped() -> int:
         lines = Path("/proc/self/maps").read_text().splitlines()
-        return sum("embedlog.page" in line and str(tmp_path) in line for line in lines)  # without mappings of other tests
+        # without mappings of other tests
+        return sum("embedlog.page" in line and str(tmp_path) in line for line in lines)
 
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log.create_topic("t", partitions=5)

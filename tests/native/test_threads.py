@@ -1,4 +1,6 @@
-"""What threads of ours wait on: an interrupt at any instruction leaves it usable, and is raised as an interrupt."""
+"""What threads of ours wait on: an interrupt at any instruction leaves it usable, and is raised as
+an interrupt.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def test_an_interrupt_anywhere_in_a_flag_leaves_it_usable(way: str) -> None:
     assert nth > 3
 
 
-def test_an_interrupt_anywhere_in_the_start_of_a_thread_is_an_interrupt_and_leaves_no_thread_that_hangs() -> None:
+def test_an_interrupt_anywhere_in_the_start_of_a_thread_is_an_interrupt_and_leaves_no_thread_that_hangs() -> (
+    None
+):
     nth = 0
     strike = None
     threads = []

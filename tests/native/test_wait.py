@@ -1,4 +1,5 @@
-"""Waits on pages of one and of several directories: each reason ends them, and no publication is slept through.
+"""Waits on pages of one and of several directories: each reason ends them, and no publication is
+slept through.
 
 The rules are CWAIT-1 and CWAIT-4 to CWAIT-6.
 """
@@ -49,7 +50,9 @@ class Pages:
     def publish(self, number: int) -> None:
         self.ends[number] += 1
         end = self.ends[number]
-        self.partitions[number].publish(system.Published(log_end=end, high_watermark=end), self.directories[number])
+        self.partitions[number].publish(
+            system.Published(log_end=end, high_watermark=end), self.directories[number]
+        )
 
     def watched(self) -> list[tuple[system.Page, int]]:
         return [(page, page.topics()) for page in self.directories]
@@ -64,7 +67,9 @@ def pages(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pages]:
 
 
 @pytest.mark.parametrize("spinning", [False, True])
-def test_a_wait_ends_as_a_check_of_every_page_says(pages: Pages, rng: random.Random, spinning: bool) -> None:
+def test_a_wait_ends_as_a_check_of_every_page_says(
+    pages: Pages, rng: random.Random, spinning: bool
+) -> None:
     waiter = waits.Waiter()
     waiter.spin_until_ns = system.boot_ns() + 10 * LONG_NS if spinning else 0
     for _ in range(60):
@@ -72,8 +77,14 @@ def test_a_wait_ends_as_a_check_of_every_page_says(pages: Pages, rng: random.Ran
         places = [rng.randrange(len(pages.ends)) for _ in range(rng.choice([0, 1, 5, MANY]))]
         behind = rng.choice([0.0, 0.0, 0.02, 0.5])
         offsets = [pages.ends[place] - (rng.random() < behind) for place in places]
-        watched = [(page, seen if rng.random() < 0.5 else waits.NOT_FOLLOWED) for page, seen in pages.watched()]
-        notices = [(page, page.notice()) for page in rng.sample(pages.partitions, min(2, len(pages.partitions)))]
+        watched = [
+            (page, seen if rng.random() < 0.5 else waits.NOT_FOLLOWED)
+            for page, seen in pages.watched()
+        ]
+        notices = [
+            (page, page.notice())
+            for page in rng.sample(pages.partitions, min(2, len(pages.partitions)))
+        ]
         changed = rng.randrange(5)
         if changed == 0:
             rng.choice(pages.directories).move_topics(rng.random() < 0.5)
@@ -85,7 +96,9 @@ def test_a_wait_ends_as_a_check_of_every_page_says(pages: Pages, rng: random.Ran
         other = changed == 2 or any(seen not in (-1, page.topics()) for page, seen in watched)
         other = other or any(page.notice() != seen for page, seen in notices)
         expected = ready[0] if ready else len(places) if other else system.TIMED_OUT
-        tails = [(pages.partitions[place], offset) for place, offset in zip(places, offsets, strict=True)]
+        tails = [
+            (pages.partitions[place], offset) for place, offset in zip(places, offsets, strict=True)
+        ]
         deadline_ns = system.boot_ns() + (1_000_000 if expected == system.TIMED_OUT else LONG_NS)
         assert waiter.wait(tails, rng.random() < 0.5, watched, deadline_ns, notices) == expected
         waiter.reset()
@@ -101,10 +114,15 @@ class Sleeper:
     """A thread that waits, in one sleep without slices."""
 
     def __init__(
-        self, waiter: waits.Waiter, tails: list[tuple[system.Page, int]], watched: list[tuple[system.Page, int]]
+        self,
+        waiter: waits.Waiter,
+        tails: list[tuple[system.Page, int]],
+        watched: list[tuple[system.Page, int]],
     ) -> None:
         self.result: int | None = None
-        self._wait: Callable[[], int] = lambda: waiter.wait(tails, False, watched, system.boot_ns() + LONG_NS)
+        self._wait: Callable[[], int] = lambda: waiter.wait(
+            tails, False, watched, system.boot_ns() + LONG_NS
+        )
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
         until(lambda: self.result is not None or self._sleeps(), "it to sleep")
@@ -122,9 +140,12 @@ class Sleeper:
 
 
 @pytest.mark.parametrize("count", [3, MANY])
-def test_each_directory_wakes_a_sleeping_waiter(pages: Pages, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+def test_each_directory_wakes_a_sleeping_waiter(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
     """Its records and its topics do, also if there are too many tails for a word of each."""
-    monkeypatch.setattr(waits, "OTHER_THREAD_SLICE_NS", LONG_NS)  # otherwise the next slice hides a lost wake-up
+    # otherwise the next slice hides a lost wake-up
+    monkeypatch.setattr(waits, "OTHER_THREAD_SLICE_NS", LONG_NS)
     waiter = waits.Waiter()
     for number in range(len(pages.ends)):
         places = [at % len(pages.ends) for at in range(max(count, len(pages.ends)))]
@@ -143,13 +164,16 @@ def test_each_directory_wakes_a_sleeping_waiter(pages: Pages, monkeypatch: pytes
 def test_no_publication_in_any_directory_is_slept_through(
     pages: Pages, monkeypatch: pytest.MonkeyPatch, rng: random.Random, count: int, spin_us: int
 ) -> None:
-    """The next publication comes after the wake-up of the one before, so that none can hide a lost one.
+    """The next publication comes after the wake-up of the one before, so that none can hide a lost
+    one.
 
     With a short spin the publication often comes between spin and sleep.
     """
     monkeypatch.setattr(waits, "OTHER_THREAD_SLICE_NS", LONG_NS)
     rounds = [rng.randrange(len(pages.ends)) for _ in range(200)]
-    seen, step, lost = [0] * len(pages.ends), threading.Semaphore(0), []
+    seen = [0] * len(pages.ends)
+    step = threading.Semaphore(0)
+    lost = []
 
     def follow() -> None:
         waiter = waits.Waiter()
@@ -181,14 +205,18 @@ def test_no_publication_in_any_directory_is_slept_through(
 def three(tmp_path: Path) -> Iterator[ReplicatedEngine]:
     """An open log of three directories, each with a topic of its own."""
     config = LogConfig(housekeeping=False)
-    engine = ReplicatedEngine([tmp_path / name for name in "abc"], read_only=False, create=True, config=config)
+    engine = ReplicatedEngine(
+        [tmp_path / name for name in "abc"], read_only=False, create=True, config=config
+    )
     try:
         yield engine
     finally:
         engine.close()
 
 
-def test_the_topics_of_several_directories_have_one_version(three: ReplicatedEngine, rng: random.Random) -> None:
+def test_the_topics_of_several_directories_have_one_version(
+    three: ReplicatedEngine, rng: random.Random
+) -> None:
     pages = [directory.context.directory_page for directory in three.directories]
     for _ in range(100):
         before = three.topics_version()
@@ -198,21 +226,31 @@ def test_the_topics_of_several_directories_have_one_version(three: ReplicatedEng
         now = three.topics_version()
         assert now != before
         assert now & 1 == any(each.topics() & 1 for each in pages if each is not None)
-        assert three.set.members.followed(now) == [(each, each.topics()) for each in pages if each is not None]
+        assert three.set.members.followed(now) == [
+            (each, each.topics()) for each in pages if each is not None
+        ]
         assert three.topics_version() == now
         page.touch_topics()
         assert three.topics_version() != now
-        assert (three.topics_version() ^ now) & 1 == 0, "a decision neither begins nor ends a change of topics"
-    assert [seen for _, seen in three.set.members.followed(waits.NOT_FOLLOWED)] == [waits.NOT_FOLLOWED] * 3
+        assert (three.topics_version() ^ now) & 1 == 0, (
+            "a decision neither begins nor ends a change of topics"
+        )
+    assert [seen for _, seen in three.set.members.followed(waits.NOT_FOLLOWED)] == [
+        waits.NOT_FOLLOWED
+    ] * 3
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_an_engine_waits_for_records_and_topics_of_all_its_directories(tmp_path: Path, number: int) -> None:
+def test_an_engine_waits_for_records_and_topics_of_all_its_directories(
+    tmp_path: Path, number: int
+) -> None:
     with embedlog.open([tmp_path / name for name in "abc"], housekeeping=False) as log:
         log.create_topic("t", assignment={0: [1], 1: [2], 2: [3]})
         engine = log._engine
         partitions = [engine.partition("t", each) for each in range(3)]
-        tails, version, found = [(each, 0) for each in partitions], engine.topics_version(), []
+        tails = [(each, 0) for each in partitions]
+        version = engine.topics_version()
+        found = []
 
         def wait() -> None:
             found.append(engine.wait(tails, LONG_NS / 1e9, wait, topics=version))
@@ -224,7 +262,9 @@ def test_an_engine_waits_for_records_and_topics_of_all_its_directories(tmp_path:
         assert found == [True]
         log.create_topic("another", assignment={0: [number + 1]})
         ends = [(each, each.bounds().log_end) for each in partitions]
-        assert not engine.wait(ends, LONG_NS / 1e9, wait, topics=version), "a decision ends the wait"
+        assert not engine.wait(ends, LONG_NS / 1e9, wait, topics=version), (
+            "a decision ends the wait"
+        )
 
 
 def test_a_look_at_many_pages_shows_a_publication_of_any(pages: Pages) -> None:

@@ -15,23 +15,37 @@ from embedlog.topic import Topic
 from embedlog.types import TopicPartition
 
 MEMBERS = {name for base in LogPartition.__mro__ for name in vars(base) if not name.startswith("_")}
-DIRECTORY_ONLY = {"retain", "compact", "checkpoint", "segments", "loaded", "close_in_order", "unsynced_since_ns", "apply_config"}
+DIRECTORY_ONLY = {
+    "retain",
+    "compact",
+    "checkpoint",
+    "segments",
+    "loaded",
+    "close_in_order",
+    "unsynced_since_ns",
+    "apply_config",
+}
 
 
 class Routed:
     """A partition in another object: it has the members of the interface only."""
 
     def __init__(self, partition: Partition, direct: bool) -> None:
-        self.__routed, self.__direct = partition, direct
+        self.__routed = partition
+        self.__direct = direct
 
     def __getattr__(self, name: str) -> Any:
         if name not in MEMBERS:
             raise AttributeError(f"{name} is not in the interface of a partition")
-        return None if name == "direct_target" and not self.__direct else getattr(self.__routed, name)
+        return (
+            None if name == "direct_target" and not self.__direct else getattr(self.__routed, name)
+        )
 
 
 @pytest.fixture(params=[True, False], ids=["direct appends", "no direct appends"])
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[embedlog.Log]:
+def log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[embedlog.Log]:
     with embedlog.open(tmp_path / "log", housekeeping=False) as opened:
         engine = opened._engine
         routed: dict[Partition, Routed] = {}
@@ -52,7 +66,15 @@ def test_a_partition_has_the_members_of_its_interface(tmp_path: Path) -> None:
         log.create_topic("t")
         partition = log._engine.partition("t", 0)
         assert [name for name in MEMBERS if not hasattr(partition, name)] == []
-    assert {"append", "fetch", "exclusive", "notify", "mapped_page", "path", "size_bytes"} <= MEMBERS
+    assert {
+        "append",
+        "fetch",
+        "exclusive",
+        "notify",
+        "mapped_page",
+        "path",
+        "size_bytes",
+    } <= MEMBERS
     assert not MEMBERS & DIRECTORY_ONLY
 
 
@@ -60,7 +82,9 @@ def test_clients_use_no_more_than_the_interface(log: embedlog.Log) -> None:
     with log.producer() as producer:
         sent = [producer.send("t", b"%d" % number, partition=number % 2) for number in range(40)]
         assert [each.result(60).offset for each in sent] == [number // 2 for number in range(40)]
-    with log.consumer("t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+    with log.consumer(
+        "t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False
+    ) as consumer:
         read: list[embedlog.Record[bytes, bytes]] = []
         while len(read) < 40:
             read += consumer.poll(60)
@@ -69,7 +93,9 @@ def test_clients_use_no_more_than_the_interface(log: embedlog.Log) -> None:
             producer.init_transactions()
             producer.begin_transaction()
             producer.send("t", b"in a transaction", partition=0)
-            producer.send_offsets_to_transaction({TopicPartition("t", 0): 21}, consumer.group_metadata())
+            producer.send_offsets_to_transaction(
+                {TopicPartition("t", 0): 21}, consumer.group_metadata()
+            )
             producer.commit_transaction()
     with log.consumer("t", group_id="g", isolation_level="read_committed") as consumer:
         assert [record.value for record in consumer.poll(1)] == []

@@ -1,4 +1,6 @@
-"""The append lock: the consequence of each code of the C core for a caller that has the lock already."""
+"""The append lock: the consequence of each code of the C core for a caller that has the lock
+already.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,17 @@ from embedlog.format.encoder import encode_records
 def test_a_page_that_is_destroyed_before_the_segment_is_opened_does_not_give_the_lock_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To map the page again would close the lock file: the append would continue without the lock."""
+    """To map the page again would close the lock file: the append would continue without the
+    lock.
+    """
     batch = encode_records([(b"k", b"v")], system.wall_ms())
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log.create_topic("t")
         partition = log._engine.partition("t", 0)
         with partition.exclusive():
             partition.append_held(batch)
-        held, struck = system.Writer.held, []
+        held = system.Writer.held
+        struck = []
 
         def destroying(writer: system.Writer, *arguments: Any) -> int:
             code = held(writer, *arguments)
@@ -34,7 +39,10 @@ def test_a_page_that_is_destroyed_before_the_segment_is_opened_does_not_give_the
             return code
 
         monkeypatch.setattr(system.Writer, "held", destroying)
-        with pytest.raises(StorageError, match="the control page is damaged"), partition.exclusive():
+        with (
+            pytest.raises(StorageError, match="the control page is damaged"),
+            partition.exclusive(),
+        ):
             partition._lock.writer.close_segment()
             partition.append_held(batch)
         assert struck

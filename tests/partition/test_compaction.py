@@ -1,4 +1,6 @@
-"""Compaction of real logs: the last value of every key keeps its offset, and nothing else is lost for any reader."""
+"""Compaction of real logs: the last value of every key keeps its offset, and nothing else is lost
+for any reader.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,12 @@ from tests.faults.power.powerloss import Disk, changes, materialise
 from tests.support.batches import crc32c
 
 TP = TopicPartition("t", 0)
-COMPACT = {"cleanup.policy": "compact", "segment.bytes": 2000, "min.cleanable.dirty.ratio": 0.0, "delete.retention.ms": 0}
+COMPACT = {
+    "cleanup.policy": "compact",
+    "segment.bytes": 2000,
+    "min.cleanable.dirty.ratio": 0.0,
+    "delete.retention.ms": 0,
+}
 
 
 def opened(path: Path, **config: Any) -> embedlog.Log:
@@ -38,13 +45,18 @@ def put(log: embedlog.Log, pairs: list[tuple[bytes, bytes | None]], **config: An
 
 
 def rows(log: embedlog.Log, **config: Any) -> list[tuple[int, bytes | None, bytes | None]]:
-    with log.consumer("t", auto_offset_reset="earliest", consumer_timeout_ms=0, **config) as consumer:
+    with log.consumer(
+        "t", auto_offset_reset="earliest", consumer_timeout_ms=0, **config
+    ) as consumer:
         return [(record.offset, record.key, record.value) for record in consumer]
 
 
 def random_pairs(rng: random.Random, count: int) -> list[tuple[bytes, bytes | None]]:
     return [
-        (b"k%d" % rng.randrange(40), None if rng.random() < 0.15 else b"v%d" % number * rng.randrange(1, 9))
+        (
+            b"k%d" % rng.randrange(40),
+            None if rng.random() < 0.15 else b"v%d" % number * rng.randrange(1, 9),
+        )
         for number in range(count)
     ]
 
@@ -110,12 +122,19 @@ def test_tombstones_go_one_pass_after_their_horizon(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["removed", "emptied"])
-def test_a_control_page_lost_during_a_pass_loses_no_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
-    """The next use of the partition loads it again, and removes the files of the pass before their swap."""
+def test_a_control_page_lost_during_a_pass_loses_no_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """The next use of the partition loads it again, and removes the files of the pass before their
+    swap.
+    """
     pairs = [(b"k%d" % (n % 40), b"v%d" % n) for n in range(400)]
-    page, write = tmp_path / "log" / "t-0" / file_names.PAGE, cleaner._Pass.write
+    page = tmp_path / "log" / "t-0" / file_names.PAGE
+    write = cleaner._Pass.write
 
-    def interrupted(work: cleaner._Pass, group: list[SegmentInfo], end: int) -> tuple[SegmentInfo, bytes]:
+    def interrupted(
+        work: cleaner._Pass, group: list[SegmentInfo], end: int
+    ) -> tuple[SegmentInfo, bytes]:
         made = write(work, group, end)
         if lost == "removed":
             page.unlink()
@@ -133,18 +152,23 @@ def test_a_control_page_lost_during_a_pass_loses_no_segment(tmp_path: Path, monk
         assert table(rows(log)) == dict(pairs)
         log.housekeep()
         assert table(rows(log)) == dict(pairs)
-        assert log._engine.partition("t", 0).published().purged_to > 0, "the next pass does the work"
+        assert log._engine.partition("t", 0).published().purged_to > 0, (
+            "the next pass does the work"
+        )
     with opened(tmp_path / "log") as log:
         assert table(rows(log)) == dict(pairs)
 
 
 @pytest.mark.parametrize(
-    "step", [(cleaner.Cleaner, "due"), (cleaner._Pass, "write")], ids=["after its bounds", "after its files"]
+    "step",
+    [(cleaner.Cleaner, "due"), (cleaner._Pass, "write")],
+    ids=["after its bounds", "after its files"],
 )
 def test_a_log_that_is_cut_during_a_pass_keeps_its_segments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: tuple[type, str]
 ) -> None:
-    """After a cut a segment with other records can have the base and the size of the one that was read (SEGMENTSWAP-6).
+    """After a cut a segment with other records can have the base and the size of the one that was
+    read (SEGMENTSWAP-6).
 
     The bounds of the pass can be above the high watermark then.
     """
@@ -154,7 +178,8 @@ def test_a_log_that_is_cut_during_a_pass_keeps_its_segments(
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config=COMPACT)
         put(log, pairs)
-        before, page = rows(log), log._engine.partition("t", 0).mapped_page
+        before = rows(log)
+        page = log._engine.partition("t", 0).mapped_page
 
         def cut(*arguments: Any) -> Any:
             found = original(*arguments)
@@ -171,17 +196,23 @@ def test_a_log_that_is_cut_during_a_pass_keeps_its_segments(
 
 
 @pytest.mark.parametrize("repaired", [False, True])
-def test_no_power_loss_during_a_swap_loses_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repaired: bool) -> None:
-    """Any of the renames of a swap may be on the disk, and any may be missing: renames are not ordered without a sync.
+def test_no_power_loss_during_a_swap_loses_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repaired: bool
+) -> None:
+    """Any of the renames of a swap may be on the disk, and any may be missing: renames are not
+    ordered without a sync.
 
-    The same holds for a repair that finishes the swap of a process that failed after the first renames.
+    The same holds for a repair that finishes the swap of a process that failed after the first
+    renames.
     """
 
     def failing(*_: object) -> None:
         monkeypatch.undo()
         raise StorageError("a failed rename", errno=errno.EIO)
 
-    root, recording, opens = tmp_path / "log", tmp_path / "recording", 0
+    root = tmp_path / "log"
+    recording = tmp_path / "recording"
+    opens = 0
     pairs = [(b"k%d" % (n % 10), b"v%d" % n * 20) for n in range(60)]
     fd = os.open(recording, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     system.record_to(fd)
@@ -199,15 +230,22 @@ def test_no_power_loss_during_a_swap_loses_a_record(tmp_path: Path, monkeypatch:
     finally:
         system.record_to(-1)
         os.close(fd)
-    disk, partition = Disk(root), str(root / "t-0")
+    disk = Disk(root)
+    partition = str(root / "t-0")
     for at, change in enumerate(changes(recording)):
         renamed = disk.folders[partition].pending if at > before else []
-        if change.kind == "fsync" and change.name == partition and any(None in names.values() for names in renamed):
+        if (
+            change.kind == "fsync"
+            and change.name == partition
+            and any(None in names.values() for names in renamed)
+        ):
             for state in disk.states_by_name(partition):
                 target = tmp_path / f"cut-{opens}"
                 materialise(state, root, target, list(disk.folders))
                 with opened(target) as log:
-                    assert table(rows(log)) == dict(pairs), f"{opens}: {sorted(Path(name).name for name in state)}"
+                    assert table(rows(log)) == dict(pairs), (
+                        f"{opens}: {sorted(Path(name).name for name in state)}"
+                    )
                 shutil.rmtree(target)
                 opens += 1
         disk.replay(change)
@@ -245,12 +283,17 @@ def test_nothing_is_compacted_below_the_dirty_ratio_or_within_the_lag(tmp_path: 
 
 
 def test_a_reader_in_the_middle_goes_on_over_the_swap(tmp_path: Path) -> None:
-    pairs: list[tuple[bytes, bytes | None]] = [(b"k%d" % (n % 7), b"v%d" % n * 20) for n in range(400)]
+    pairs: list[tuple[bytes, bytes | None]] = [
+        (b"k%d" % (n % 7), b"v%d" % n * 20) for n in range(400)
+    ]
     path = tmp_path / "log"
     with opened(path) as log, opened(path) as other, embedlog.open(path, read_only=True) as third:
         log.create_topic("t", config=COMPACT)
         put(log, pairs)
-        readers = [each.consumer("t", auto_offset_reset="earliest", fetch_max_bytes=500) for each in (log, other, third)]
+        readers = [
+            each.consumer("t", auto_offset_reset="earliest", fetch_max_bytes=500)
+            for each in (log, other, third)
+        ]
         seen: list[list[Any]] = [reader.poll(10, max_records=5) for reader in readers]
         log.housekeep()
         for reader, records in zip(readers, seen, strict=True):
@@ -321,19 +364,23 @@ def test_a_brokers_compacted_topic_is_cleaned_further(golden_copy: Callable[[str
         before = state(log)
         with log.producer(linger_ms=0, batch_size=100) as producer:
             for number in range(60):
-                producer.send("compacted", key=b"ours%d" % (number % 3), value=b"x" * 100, partition=0)
+                producer.send(
+                    "compacted", key=b"ours%d" % (number % 3), value=b"x" * 100, partition=0
+                )
         count = sum(1 for _ in log.scan("compacted").records())
         log.housekeep()
         assert sum(1 for _ in log.scan("compacted").records()) < count - 30
         after = state(log)
     gone = {key for key, value in before.items() if value is None} - after.keys()
-    assert {key: value for key, value in after.items() if not (key[1] or b"").startswith(b"ours")} == {
-        key: value for key, value in before.items() if key not in gone
-    }
+    assert {
+        key: value for key, value in after.items() if not (key[1] or b"").startswith(b"ours")
+    } == {key: value for key, value in before.items() if key not in gone}
 
 
 def test_a_batch_that_was_emptied_has_no_say_in_the_time_index(tmp_path: Path) -> None:
-    """It keeps its largest timestamp, but no record has it: dump-log calls an entry that names it a mismatch."""
+    """It keeps its largest timestamp, but no record has it: dump-log calls an entry that names it a
+    mismatch.
+    """
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config={**COMPACT, "index.interval.bytes": 0})
         with log.producer(linger_ms=0) as once:
@@ -341,17 +388,24 @@ def test_a_batch_that_was_emptied_has_no_say_in_the_time_index(tmp_path: Path) -
         with log.producer(linger_ms=0) as producer:
             producer.send("t", key=b"b", value=b"stays", timestamp_ms=500).result(10)
             for number in range(30):
-                producer.send("t", key=b"a", value=b"x" * 150, timestamp_ms=1_000 + number).result(10)
+                producer.send("t", key=b"a", value=b"x" * 150, timestamp_ms=1_000 + number).result(
+                    10
+                )
         log.housekeep()
         first = next(iter(sorted((tmp_path / "log" / "t-0").glob("*.timeindex"))))
-        times = [int.from_bytes(first.read_bytes()[at : at + 8], "big") for at in range(0, first.stat().st_size, 12)]
+        times = [
+            int.from_bytes(first.read_bytes()[at : at + 8], "big")
+            for at in range(0, first.stat().st_size, 12)
+        ]
         assert times == [500]
 
 
 def test_a_batch_that_no_reader_takes_has_no_say_over_the_records_of_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A record of the same key, with an offset after its batch: if it counted, it would replace a good one."""
+    """A record of the same key, with an offset after its batch: if it counted, it would replace a
+    good one.
+    """
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config=COMPACT | {"segment.bytes": 300})
         put(log, [(b"k", b"old")])
@@ -362,7 +416,8 @@ def test_a_batch_that_no_reader_takes_has_no_say_over_the_records_of_others(
         before = {offset: (key, value) for offset, key, value in rows(log)}
     first = tmp_path / "log" / "t-0" / f"{0:020d}.log"
     raw = bytearray(first.read_bytes())
-    at = raw.index(b"\x02k\x06old") - 2  # timestamp delta, offset delta, then the key's length and the key
+    # timestamp delta, offset delta, then the key's length and the key
+    at = raw.index(b"\x02k\x06old") - 2
     assert raw[at : at + 2] == b"\0\0"
     raw[at + 1] = 0x7E  # offset delta 63
     size = int.from_bytes(raw[8:12], "big") + 12
@@ -370,11 +425,15 @@ def test_a_batch_that_no_reader_takes_has_no_say_over_the_records_of_others(
     first.write_bytes(raw)
     mark = tmp_path / "log" / ".kafka_cleanshutdown"
     mark.unlink()
-    mark.write_text('{"version":0,"brokerEpoch":7}')  # a broker was here: our digests are no witnesses any more
+    # a broker was here: our digests are no witnesses any more
+    mark.write_text('{"version":0,"brokerEpoch":7}')
     with opened(tmp_path / "log") as log:
         log.housekeep()
         assert first.read_bytes() == raw
-        after = {record.offset: (record.key, record.value) for record in log.scan("t", start_offset=1).records()}
+        after = {
+            record.offset: (record.key, record.value)
+            for record in log.scan("t", start_offset=1).records()
+        }
         with pytest.raises(EmbedlogError, match="outside its batch"):
             rows(log)
     assert after == {offset: row for offset, row in before.items() if offset > 0}

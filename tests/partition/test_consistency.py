@@ -1,4 +1,6 @@
-"""Recorded facts about a partition's files, against other files: an error, in every way of opening, never a shorter log."""
+"""Recorded facts about a partition's files, against other files: an error, in every way of opening,
+never a shorter log.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,15 @@ def all_missing(path: Path) -> None:
         each.unlink()
 
 
-DAMAGES = [middle_missing, first_missing, last_missing, middle_emptied, last_emptied, last_cut, all_missing]
+DAMAGES = [
+    middle_missing,
+    first_missing,
+    last_missing,
+    middle_emptied,
+    last_emptied,
+    last_cut,
+    all_missing,
+]
 
 
 @pytest.mark.sample(0.4)
@@ -78,7 +88,9 @@ def test_a_segment_that_is_missing_or_short_is_no_shorter_log(
 
 @pytest.mark.parametrize("place", [in_place, copied])
 @pytest.mark.parametrize("read_only", [False, True], ids=["writing", "reading"])
-def test_an_empty_stray_segment_behind_the_end_is_not_part_of_the_log(closed: Path, place: Opening, read_only: bool) -> None:
+def test_an_empty_stray_segment_behind_the_end_is_not_part_of_the_log(
+    closed: Path, place: Opening, read_only: bool
+) -> None:
     path = place(closed)
     (path / PARTITION / file_names.file_name(10**9, file_names.LOG)).touch()
     assert read(path, read_only=read_only) == list(range(COUNT))
@@ -93,7 +105,9 @@ def test_of_a_compacted_topic_a_segment_that_is_missing_is_noticed(tmp_path: Pat
         log.create_topic("t", config=config)
         with log.producer(linger_ms=0) as producer:
             for number in range(200):
-                producer.send("t", b"%d" % number * 20, key=b"%d" % (number // 4)).result(timeout=10)
+                producer.send("t", b"%d" % number * 20, key=b"%d" % (number // 4)).result(
+                    timeout=10
+                )
         log.housekeep()
     right = read(tmp_path / "log", read_only=True)
     assert 0 < len(right) < 200
@@ -109,7 +123,9 @@ def test_of_a_compacted_topic_a_segment_that_is_missing_is_noticed(tmp_path: Pat
 
 
 def heads(path: Path) -> list[int]:
-    data, found, at = path.read_bytes(), [], 0
+    data = path.read_bytes()
+    found = []
+    at = 0
     while at < len(data):
         found.append(at)
         at += 12 + int(struct.unpack_from(">i", data, at + 8)[0])
@@ -145,10 +161,13 @@ def test_a_damaged_leader_epoch_of_the_last_batch_is_noticed_in_a_copy(tmp_path:
 
 
 def test_a_batch_of_another_epoch_that_equals_where_its_own_began_is_noticed() -> None:
-    epochs, bases = np.array([7, 7], np.int32), np.array([7, 8], np.int64)
+    epochs = np.array([7, 7], np.int32)
+    bases = np.array([7, 8], np.int64)
     assert EpochCache([(0, 0), (1, 7)]).disagreement(bases, epochs) == (0, 1)
     assert EpochCache([(0, 0), (7, 7)]).disagreement(bases, epochs) is None
-    assert EpochCache([(0, 8)]).disagreement(bases, np.array([5, 0], np.int32)) is None, "nothing is known before"
+    assert EpochCache([(0, 8)]).disagreement(bases, np.array([5, 0], np.int32)) is None, (
+        "nothing is known before"
+    )
     assert EpochCache().disagreement(bases, epochs) is None
 
 
@@ -224,7 +243,9 @@ def test_gaps_of_a_topic_that_was_compacted_are_not_named(
 
 
 @pytest.mark.parametrize("read_only", [False, True], ids=["writing", "reading"])
-def test_a_brokers_log_that_ends_before_its_recovery_point_is_damaged(closed: Path, read_only: bool) -> None:
+def test_a_brokers_log_that_ends_before_its_recovery_point_is_damaged(
+    closed: Path, read_only: bool
+) -> None:
     path = as_a_brokers(copied(closed), clean=True)
     logs(path)[-1].unlink()
     with pytest.raises(embedlog.CorruptRecordError, match="ends before the durable end"):
@@ -233,8 +254,12 @@ def test_a_brokers_log_that_ends_before_its_recovery_point_is_damaged(closed: Pa
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
 @pytest.mark.parametrize(("number", "bit"), [(1, 10), (1, 33), (-1, 31), (-1, 33), (-1, 40)])
-def test_a_base_offset_that_leapt_in_a_log_of_a_broker_is_damage(closed: Path, number: int, bit: int, clean: bool) -> None:
-    """The sound batches that follow it are no torn tail, and an offset that one bit put beyond its segment is no offset."""
+def test_a_base_offset_that_leapt_in_a_log_of_a_broker_is_damage(
+    closed: Path, number: int, bit: int, clean: bool
+) -> None:
+    """The sound batches that follow it are no torn tail, and an offset that one bit put beyond its
+    segment is no offset.
+    """
     path = as_a_brokers(copied(closed), clean=clean)
     (path / file_names.RECOVERY_POINTS).unlink()
     last = logs(path)[-1]
@@ -246,16 +271,20 @@ def test_a_base_offset_that_leapt_in_a_log_of_a_broker_is_damage(closed: Path, n
     if not clean:  # an opening for writing removes the mark of a broker's orderly close
         assert contents(path) == before
     report = embedlog.check(path)
-    assert str(last) in [each.path for each in report.findings if each.severity == "damage"], str(report)
+    assert str(last) in [each.path for each in report.findings if each.severity == "damage"], str(
+        report
+    )
     if number == -1:
-        assert [(each.kind, each.position) for each in report.findings if each.path == str(last)] == [
-            ("headers", heads(last)[-1])
-        ]
+        assert [
+            (each.kind, each.position) for each in report.findings if each.path == str(last)
+        ] == [("headers", heads(last)[-1])]
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
 @pytest.mark.parametrize("bit", [31, 33, 62])
-def test_a_repair_restores_the_base_offset_that_leapt_out_of_its_segment(closed: Path, bit: int, clean: bool) -> None:
+def test_a_repair_restores_the_base_offset_that_leapt_out_of_its_segment(
+    closed: Path, bit: int, clean: bool
+) -> None:
     path = as_a_brokers(copied(closed), clean=clean)
     (path / file_names.RECOVERY_POINTS).unlink()
     last = logs(path)[-1]
@@ -266,7 +295,9 @@ def test_a_repair_restores_the_base_offset_that_leapt_out_of_its_segment(closed:
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
-def test_a_base_offset_that_leapt_beyond_the_next_segment_is_damage_and_splits_nothing(closed: Path, clean: bool) -> None:
+def test_a_base_offset_that_leapt_beyond_the_next_segment_is_damage_and_splits_nothing(
+    closed: Path, clean: bool
+) -> None:
     path = as_a_brokers(copied(closed), clean=clean)
     (path / file_names.RECOVERY_POINTS).unlink()
     for each in logs(path)[-3:-1]:

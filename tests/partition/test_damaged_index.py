@@ -63,9 +63,15 @@ def check(log: embedlog.Log, stamps: list[int], wanted: range, context: object) 
         assert (found.offset if found else None) == first_at(stamps, time_ms), (context, time_ms)
     for time_ms in wanted[:: max(1, len(wanted) // 3)]:
         rows = [record.offset for record in log.scan("t", start_time=time_ms).records()]
-        assert rows == [offset for offset, stamp in enumerate(stamps) if stamp >= time_ms], (context, time_ms)
+        assert rows == [offset for offset, stamp in enumerate(stamps) if stamp >= time_ms], (
+            context,
+            time_ms,
+        )
         rows = [record.offset for record in log.scan("t", end_time=time_ms).records()]
-        assert rows == [offset for offset, stamp in enumerate(stamps) if stamp < time_ms], (context, time_ms)
+        assert rows == [offset for offset, stamp in enumerate(stamps) if stamp < time_ms], (
+            context,
+            time_ms,
+        )
 
 
 def all_times(stamps: list[int], step: int) -> range:
@@ -75,8 +81,12 @@ def all_times(stamps: list[int], step: int) -> range:
 # ---- the last entry of a time index, which gives the largest timestamp of a broker's segment -------------------------
 
 
-def wrong_last_entries(right: list[tuple[int, int]], rng: random.Random) -> Iterator[list[tuple[int, int]]]:
-    """Time indexes with a last entry that is plausible: in the range of the segment, and later than the one before."""
+def wrong_last_entries(
+    right: list[tuple[int, int]], rng: random.Random
+) -> Iterator[list[tuple[int, int]]]:
+    """Time indexes with a last entry that is plausible: in the range of the segment, and later than
+    the one before.
+    """
     *before, (time_ms, relative) = right
     low_ms, low = before[-1] if before else (0, 0)
     yield [*before, ((time_ms + low_ms + 1) // 2, relative)]
@@ -107,7 +117,9 @@ def test_a_wrong_last_time_entry_of_a_broker_hides_no_record(
         with embedlog.open(tmp_path / "log", read_only=read_only, config=QUIET) as log:
             check(log, stamps, wanted, wrong[-2:])
         if not read_only and which == 1 and wrong[-1][0] != entries[-1][0]:
-            assert path.read_bytes()[-index.TIME_ENTRY.size :] == right[-index.TIME_ENTRY.size :], "the index is rebuilt"
+            assert path.read_bytes()[-index.TIME_ENTRY.size :] == right[-index.TIME_ENTRY.size :], (
+                "the index is rebuilt"
+            )
         path.write_bytes(right)
 
 
@@ -132,7 +144,8 @@ def test_the_check_of_a_time_entry_opens_each_file_once(
     """The headers that show the end of a broker's segment also show its newest batch."""
     write(tmp_path / "log", times(rng, "rising"))
     of_a_broker(tmp_path / "log")
-    real, seen = files.open_file, Counter[str]()
+    real = files.open_file
+    seen = Counter[str]()
 
     def noted(path: str | Path, flags: int, mode: int = 0o666) -> int:
         seen[Path(path).name] += 1
@@ -140,9 +153,16 @@ def test_the_check_of_a_time_entry_opens_each_file_once(
 
     monkeypatch.setattr(files, "open_file", noted)
     with embedlog.open(tmp_path / "log", read_only=True, config=QUIET) as log:
-        bases = [info.base for info in log._engine.partition("t", 0).segments(log._engine.partition("t", 0).published())]
+        bases = [
+            info.base
+            for info in log._engine.partition("t", 0).segments(
+                log._engine.partition("t", 0).published()
+            )
+        ]
     assert len(bases) > 2
-    for base, suffix in itertools.product(bases[:-1], (file_names.LOG, file_names.INDEX, file_names.TIME_INDEX)):
+    for base, suffix in itertools.product(
+        bases[:-1], (file_names.LOG, file_names.INDEX, file_names.TIME_INDEX)
+    ):
         assert seen[file_names.file_name(base, suffix)] == 1, (base, suffix)
 
 
@@ -152,7 +172,10 @@ def test_retention_by_time_deletes_nothing_for_a_wrong_time_entry(tmp_path: Path
     write(tmp_path / "log", stamps)
     path = min((tmp_path / "log" / "t-0").glob("*.timeindex"))
     *before, (_, relative) = index.TIME_ENTRY.iter_unpack(path.read_bytes())
-    for entries in ([(1, relative)], [(number + 1, entry[1]) for number, entry in enumerate([*before, (0, relative)])]):
+    for entries in (
+        [(1, relative)],
+        [(number + 1, entry[1]) for number, entry in enumerate([*before, (0, relative)])],
+    ):
         path.write_bytes(b"".join(index.TIME_ENTRY.pack(*entry) for entry in entries))
         of_a_broker(tmp_path / "log")
         with embedlog.open(tmp_path / "log", config=QUIET) as log:
@@ -161,10 +184,15 @@ def test_retention_by_time_deletes_nothing_for_a_wrong_time_entry(tmp_path: Path
             assert log._engine.partition("t", 0).bounds().log_start == 0
 
 
-def test_retention_by_time_deletes_nothing_that_a_shortened_time_index_omits(tmp_path: Path) -> None:
+def test_retention_by_time_deletes_nothing_that_a_shortened_time_index_omits(
+    tmp_path: Path,
+) -> None:
     """The newest batch is in the middle of the first segment, and all batches after it are old."""
     now_ms = system.wall_ms()
-    write(tmp_path / "log", [now_ms if number == 30 else now_ms - 80_000_000 for number in range(COUNT)])
+    write(
+        tmp_path / "log",
+        [now_ms if number == 30 else now_ms - 80_000_000 for number in range(COUNT)],
+    )
     path = min((tmp_path / "log" / "t-0").glob("*.timeindex"))
     path.write_bytes(path.read_bytes()[: -index.TIME_ENTRY.size])
     of_a_broker(tmp_path / "log")
@@ -177,7 +205,9 @@ def test_retention_by_time_deletes_nothing_that_a_shortened_time_index_omits(tmp
 # ---- entries inside of an index, which are searched -----------------------------------------------------------------
 
 
-def flipped(raw: bytes, rng: random.Random, entry_bytes: int, every: int) -> Iterator[tuple[object, bytes]]:
+def flipped(
+    raw: bytes, rng: random.Random, entry_bytes: int, every: int
+) -> Iterator[tuple[object, bytes]]:
     """The index with one flipped bit, for a part of the bits; and with several damaged entries."""
     for bit in range(rng.randrange(every), 8 * len(raw), every):
         damaged = bytearray(raw)
@@ -194,7 +224,9 @@ def flipped(raw: bytes, rng: random.Random, entry_bytes: int, every: int) -> Ite
 @pytest.mark.sample(0.4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("owner", [pytest.param("embedlog", marks=pytest.mark.slow), "a broker"])
-def test_damage_inside_of_a_time_index_hides_no_record(tmp_path: Path, rng: random.Random, kind: str, owner: str) -> None:
+def test_damage_inside_of_a_time_index_hides_no_record(
+    tmp_path: Path, rng: random.Random, kind: str, owner: str
+) -> None:
     stamps = times(rng, kind)
     write(tmp_path / "log", stamps)
     if owner != "embedlog":
@@ -210,7 +242,9 @@ def test_damage_inside_of_a_time_index_hides_no_record(tmp_path: Path, rng: rand
 
 
 @pytest.mark.parametrize("owner", ["embedlog", "a broker"])
-def test_damage_inside_of_an_offset_index_hides_no_record(tmp_path: Path, rng: random.Random, owner: str) -> None:
+def test_damage_inside_of_an_offset_index_hides_no_record(
+    tmp_path: Path, rng: random.Random, owner: str
+) -> None:
     stamps = times(rng, "rising")
     write(tmp_path / "log", stamps)
     if owner != "embedlog":
@@ -224,7 +258,11 @@ def test_damage_inside_of_an_offset_index_hides_no_record(tmp_path: Path, rng: r
             path.write_bytes(damaged)
             for offset in range(info.base, info.next_offset, 4):
                 rows = partition.fetch(offset, max_bytes=1).batches
-                assert rows["base_offset"][0] <= offset <= rows["base_offset"][0] + rows["last_offset_delta"][0], context
+                assert (
+                    rows["base_offset"][0]
+                    <= offset
+                    <= rows["base_offset"][0] + rows["last_offset_delta"][0]
+                ), context
 
 
 # ---- an index of an impossible size ----------------------------------------------------------------------------------
@@ -233,13 +271,17 @@ def test_damage_inside_of_an_offset_index_hides_no_record(tmp_path: Path, rng: r
 @pytest.mark.parametrize("suffix", [file_names.INDEX, file_names.TIME_INDEX])
 @pytest.mark.parametrize("broker", [False, True])
 @pytest.mark.parametrize("read_only", [False, True])
-def test_a_sparse_index_of_any_size_is_made_again(tmp_path: Path, suffix: str, broker: bool, read_only: bool) -> None:
+def test_a_sparse_index_of_any_size_is_made_again(
+    tmp_path: Path, suffix: str, broker: bool, read_only: bool
+) -> None:
     stamps = [START_MS + number for number in range(COUNT)]
     write(tmp_path, stamps)
     (tmp_path / "t-0" / file_names.MANIFEST).unlink()
     if broker:
         of_a_broker(tmp_path)
-    path = file_names.segment_path(tmp_path / "t-0", file_names.bases(files.listing(tmp_path / "t-0"))[1], suffix)
+    path = file_names.segment_path(
+        tmp_path / "t-0", file_names.bases(files.listing(tmp_path / "t-0"))[1], suffix
+    )
     entry = 8 if suffix == file_names.INDEX else 12
     with path.open("r+b") as file:
         file.truncate((1 << 32) * 8 * entry)  # more entries than a control page can count
@@ -255,7 +297,11 @@ def test_an_index_has_at_most_as_many_bytes_as_its_setting_allows(tmp_path: Path
     for size in (index.INDEX_BYTES_MAX, index.INDEX_BYTES_MAX + 1):
         path.touch()
         os.truncate(path, size)
-        problem = pytest.raises(CorruptRecordError, match="too large") if size > index.INDEX_BYTES_MAX else nullcontext()
+        problem = (
+            pytest.raises(CorruptRecordError, match="too large")
+            if size > index.INDEX_BYTES_MAX
+            else nullcontext()
+        )
         with problem:
             assert index.count(path, 34) == size // 34
     with pytest.raises(CorruptRecordError, match="too large"):

@@ -1,4 +1,6 @@
-"""Reads beside the deletion of their topic: the typed error, whatever the read finds in the files (READER, SEGMENTLIST)."""
+"""Reads beside the deletion of their topic: the typed error, whatever the read finds in the files
+(READER, SEGMENTLIST).
+"""
 
 from __future__ import annotations
 
@@ -60,8 +62,12 @@ def recreated_by_another_process(log: Log) -> None:
 def test_a_topic_that_is_deleted_during_a_read(
     log: Log, read: str, change: Callable[[Log], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The deletion comes after the check at the begin of the read, and before it looks for the files."""
-    partition, refreshed, done = partition_of(log), SegmentList._refreshed, list[bool]()
+    """The deletion comes after the check at the begin of the read, and before it looks for the
+    files.
+    """
+    partition = partition_of(log)
+    refreshed = SegmentList._refreshed
+    done = list[bool]()
     partition.fetch(0)
 
     def late(segments: SegmentList, now: Published) -> Any:

@@ -1,4 +1,6 @@
-"""The leader-epoch-checkpoint that a process keeps in memory: each change of the file is noticed."""
+"""The leader-epoch-checkpoint that a process keeps in memory: each change of the file is
+noticed.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,11 @@ def file(tmp_path: Path) -> EpochFile:
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The names that were read."""
-    found, read = list[object](), checkpoints.read_epochs
-    monkeypatch.setattr(checkpoints, "read_epochs", lambda path: (found.append(path), read(path))[1])
+    found = list[object]()
+    read = checkpoints.read_epochs
+    monkeypatch.setattr(
+        checkpoints, "read_epochs", lambda path: (found.append(path), read(path))[1]
+    )
     return found
 
 
@@ -50,14 +55,18 @@ def in_place(path: Path, data: bytes) -> None:
 
 
 def later(path: Path, change: Callable[[], object]) -> None:
-    """Change a file until its times show it: a change in one tick of the kernel's clock leaves them."""
+    """Change a file until its times show it: a change in one tick of the kernel's clock leaves
+    them.
+    """
     before = files.facts_of(path)
     change()
     while files.facts_of(path) == before:
         change()
 
 
-def test_an_old_file_is_read_once(file: EpochFile, reads: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_file_is_read_once(
+    file: EpochFile, reads: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(epoch_file, "SETTLED_MS", -1)  # each file counts as old
     for _ in range(3):
         found = file.read()
@@ -86,7 +95,15 @@ def test_each_change_of_an_old_file_is_noticed(
 ) -> None:
     monkeypatch.setattr(epoch_file, "SETTLED_MS", -1)
     data = file.path.read_bytes()
-    changed = [data.replace(b"67", b"77"), data[:-1], data[: len(data) // 2], b"", b"\xff" * 20, data + b"5 80\n", data]
+    changed = [
+        data.replace(b"67", b"77"),
+        data[:-1],
+        data[: len(data) // 2],
+        b"",
+        b"\xff" * 20,
+        data + b"5 80\n",
+        data,
+    ]
     for each in changed:
         later(file.path, lambda each=each: change(file.path, each))  # type: ignore[misc]
         for _ in range(2):
@@ -101,7 +118,9 @@ def test_each_change_of_an_old_file_is_noticed(
 
 
 @pytest.mark.parametrize("change", [by_replacement, in_place])
-def test_a_young_file_is_read_each_time(file: EpochFile, reads: list[object], change: Callable[[Path, bytes], None]) -> None:
+def test_a_young_file_is_read_each_time(
+    file: EpochFile, reads: list[object], change: Callable[[Path, bytes], None]
+) -> None:
     """Its times need not show a change (EPOCHFILE-3)."""
     for start in range(10, 99):
         change(file.path, b"0\n1\n3 %d\n" % start)
@@ -114,6 +133,9 @@ def test_what_was_written_is_read(file: EpochFile, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(epoch_file, "SETTLED_MS", -1)
     other = EpochFile(file.path, 0o666)
     for start in range(100):
-        epochs, writer, reader = EpochCache([(1, start)]), *((file, other) if start % 2 else (other, file))
+        epochs, writer, reader = (
+            EpochCache([(1, start)]),
+            *((file, other) if start % 2 else (other, file)),
+        )
         later(file.path, lambda epochs=epochs, writer=writer: writer.write(epochs))  # type: ignore[misc]
         assert reader.read().entries == writer.read().entries == [(1, start)]

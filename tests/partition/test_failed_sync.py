@@ -1,4 +1,6 @@
-"""Truncation after a failed sync, interrupted at every call: the next process completes it, without reopening."""
+"""Truncation after a failed sync, interrupted at every call: the next process completes it, without
+reopening.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from tests.support.stamped_batches import run_of
 
 QUIET = {"housekeeping": False}
 CHANGING = ["open", "pwrite", "ftruncate", "rename", "unlink", "fsync"]
-BAD, COUNT = 2, 9
+BAD = 2
+COUNT = 9
 
 
 def value(number: int) -> bytes:
@@ -40,19 +43,26 @@ def damaged(path: Path, segment_bytes: int) -> embedlog.Log:
 
 
 def records(partition: Partition) -> list[tuple[int, bytes]]:
-    with embedlog.open(partition.path.parent, config=QUIET) as log:  # another handle: without cached state
+    # another handle: without cached state
+    with embedlog.open(partition.path.parent, config=QUIET) as log:
         return [(record.offset, record.value) for record in log.scan("t").records()]
 
 
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 500], ids=["one segment", "several"])
-def test_a_cut_that_fails_anywhere_is_finished_by_the_next_append(tmp_path: Path, segment_bytes: int) -> None:
-    nth, felt, struck = 0, 0, True
+def test_a_cut_that_fails_anywhere_is_finished_by_the_next_append(
+    tmp_path: Path, segment_bytes: int
+) -> None:
+    nth = 0
+    felt = 0
+    struck = True
     while struck:
         nth += 1
         with damaged(tmp_path / str(nth), segment_bytes) as log:
             partition = log._engine.partition("t", 0)
             epoch = partition.published().epoch
-            assert (len(file_names.bases([path.name for path in partition.path.iterdir()])) > 1) == (segment_bytes == 500)
+            assert (
+                len(file_names.bases([path.name for path in partition.path.iterdir()])) > 1
+            ) == (segment_bytes == 500)
             system.fault_arm(CHANGING, nth, "fail", errno.EIO)
             try:
                 assert partition._syncer.cut_lost(0) == BAD
@@ -60,14 +70,20 @@ def test_a_cut_that_fails_anywhere_is_finished_by_the_next_append(tmp_path: Path
                 felt += 1
             struck = bool(system.fault_counters()[1])
             system.fault_off()
-            begun = partition._state.page.word(system.WORD_CUT_INTENT) or partition.published().log_end == BAD
+            begun = (
+                partition._state.page.word(system.WORD_CUT_INTENT)
+                or partition.published().log_end == BAD
+            )
             if begun:
                 assert partition.append(run_of(b"next")).base_offset == BAD
             else:
                 assert partition._syncer.cut_lost(0) == BAD
                 partition.append(run_of(b"next"))
             now = partition.published()
-            assert (now.generation % 2, partition._state.page.word(system.WORD_CUT_INTENT)) == (0, 0)
+            assert (now.generation % 2, partition._state.page.word(system.WORD_CUT_INTENT)) == (
+                0,
+                0,
+            )
             assert now.epoch > epoch
             assert records(partition) == [(0, value(0)), (1, value(1)), (BAD, b"next")]
         with embedlog.open(tmp_path / str(nth), config=QUIET) as log:
@@ -75,7 +91,9 @@ def test_a_cut_that_fails_anywhere_is_finished_by_the_next_append(tmp_path: Path
     assert felt >= 8, "hardly any call was hit"
 
 
-def test_a_sync_of_a_removed_directory_writes_no_error_about_its_mark(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sync_of_a_removed_directory_writes_no_error_about_its_mark(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A set has reported the loss of the directory; the flush in the background meets it too."""
     with embedlog.open(tmp_path / "log", config=QUIET) as log:
         log.create_topic("t", config={"segment.bytes": 200})

@@ -1,4 +1,6 @@
-"""The first append of a process to a segment: it opens the files, and checks the sequences of an idempotent producer."""
+"""The first append of a process to a segment: it opens the files, and checks the sequences of an
+idempotent producer.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +38,22 @@ def values(partition: Partition) -> list[bytes]:
     return [value or b"" for value in record_batch.decode(found.data, found.batches).values or ()]
 
 
-def test_the_first_append_to_a_segment_checks_its_sequences_once(partition: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
-    checks, check = list[object](), sequence_rules.check_sequences
-    monkeypatch.setattr(sequence_rules, "check_sequences", lambda *each: (checks.append(each), check(*each))[1])
+def test_the_first_append_to_a_segment_checks_its_sequences_once(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = list[object]()
+    check = sequence_rules.check_sequences
+    monkeypatch.setattr(
+        sequence_rules, "check_sequences", lambda *each: (checks.append(each), check(*each))[1]
+    )
     assert send(partition, STAMP, 1, b"b", b"c") == (1, 2)
     assert len(checks) == 1
     assert values(partition) == [b"a", b"b", b"c"]
 
 
-def test_a_failed_open_for_an_append_leaves_nothing_to_repair(partition: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_open_for_an_append_leaves_nothing_to_repair(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
 
     def fails(now: object) -> None:
         raise StorageError("cannot open", errno=errno.EMFILE)

@@ -1,4 +1,6 @@
-"""An interrupt while files are closed: no number of a closed descriptor is used or closed again, as it may be another file's."""
+"""An interrupt while files are closed: no number of a closed descriptor is used or closed again, as
+it may be another file's.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tests.interrupts.strike import Strike
 pytestmark = pytest.mark.may_leak("an interrupt after a descriptor was taken out of its field")
 
 
-def points(call: Callable[[], Any], prepare: Callable[[], Any], judge: Callable[[Strike], None]) -> int:
+def points(
+    call: Callable[[], Any], prepare: Callable[[], Any], judge: Callable[[Strike], None]
+) -> int:
     nth = 0
     while True:
         nth += 1
@@ -29,8 +33,13 @@ def points(call: Callable[[], Any], prepare: Callable[[], Any], judge: Callable[
 
 
 def test_the_core_forgets_a_segment_before_its_descriptors_are_closed(tmp_path: Path) -> None:
-    """Else the next append writes into the file that has the number then: a failed append could not be undone."""
-    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log, log.producer(linger_ms=0) as producer:
+    """Else the next append writes into the file that has the number then: a failed append could not
+    be undone.
+    """
+    with (
+        embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log,
+        log.producer(linger_ms=0) as producer,
+    ):
         log.create_topic("t")
         partition: Any = log._engine.partition("t", 0)
         writer = partition._writer

@@ -1,4 +1,6 @@
-"""Descriptors that partitions keep: bounded however many are written, synced and read; giving them back loses nothing."""
+"""Descriptors that partitions keep: bounded however many are written, synced and read; giving them
+back loses nothing.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from embedlog.partition import sync
 from embedlog.partition.log_context import SPARE_SHARE, KeptDescriptors, Shares
 from tests.support.interrupts import within
 
-OWN = 12  # descriptors of a log itself: locks of the directory, its pages, files that are open for a moment
+# descriptors of a log itself: locks of the directory, its pages, files that are open for a moment
+OWN = 12
 
 
 def descriptors() -> int:
@@ -26,7 +29,13 @@ def descriptors() -> int:
 
 
 def child(code: str, path: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, env=os.environ, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", code, path],
+        capture_output=True,
+        text=True,
+        env=os.environ,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("limit", [16, 32, 400, 5000])
@@ -36,13 +45,18 @@ def test_the_shares_of_descriptors_add_up(limit: int) -> None:
 
 
 def test_many_partitions_are_written_synced_and_read_with_few_descriptors(tmp_path: Path) -> None:
-    count, before = 120, descriptors()
+    count = 120
+    before = descriptors()
     most = before + 32 + OWN
-    with embedlog.open(tmp_path / "log", config={"max.open.files": 32, "housekeeping": False}) as log:
+    with embedlog.open(
+        tmp_path / "log", config={"max.open.files": 32, "housekeeping": False}
+    ) as log:
         log.create_topic("t", count)
         with log.producer() as producer:
             for turn in range(2):
-                futures = [producer.send("t", b"%d" % turn, partition=number) for number in range(count)]
+                futures = [
+                    producer.send("t", b"%d" % turn, partition=number) for number in range(count)
+                ]
                 assert all(future.exception(60) is None for future in futures)
                 assert descriptors() <= most
                 log.flush()
@@ -71,7 +85,9 @@ def test_a_closed_log_without_mappings_keeps_no_descriptor(tmp_path: Path) -> No
     assert log.path  # it is the closing that counts, not the collection of the object
 
 
-def test_segments_that_fill_faster_than_they_are_synced_keep_few_descriptors(tmp_path: Path) -> None:
+def test_segments_that_fill_faster_than_they_are_synced_keep_few_descriptors(
+    tmp_path: Path,
+) -> None:
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log.create_topic("t", config={"segment.bytes": 200, "flush.ms": 3_600_000})
         with log.producer(linger_ms=0) as producer:
@@ -82,7 +98,9 @@ def test_segments_that_fill_faster_than_they_are_synced_keep_few_descriptors(tmp
             log.flush()
             assert len(kept) == 1
         assert log.durable_offset("t", 0) == 60
-        assert [record.value[:3] for record in log.scan("t").records()] == [b"%03d" % number for number in range(60)]
+        assert [record.value[:3] for record in log.scan("t").records()] == [
+            b"%03d" % number for number in range(60)
+        ]
 
 
 CHILD = """
@@ -115,7 +133,10 @@ def test_without_a_free_descriptor_the_error_names_the_setting(tmp_path: Path) -
         log.create_topic("t", 3)
     ended = child(CHILD, tmp_path / "log")
     assert ended.returncode == 0, ended.stderr
-    assert "(EMFILE); raise the process's limit (ulimit -n), or lower max.open.files" in ended.stdout.splitlines()[0]
+    assert (
+        "(EMFILE); raise the process's limit (ulimit -n), or lower max.open.files"
+        in ended.stdout.splitlines()[0]
+    )
     assert "max.open.files" in ended.stdout.splitlines()[1]
     assert ended.stdout.splitlines()[-1] == "1 None"
     assert "Traceback" not in ended.stderr
@@ -165,7 +186,9 @@ class Used:
 @pytest.mark.parametrize("limit", [2, 7, 8, 20, 64])
 def test_the_longest_idle_holders_are_released(limit: int, rng: random.Random) -> None:
     """Compared with a list in the order of the uses."""
-    kept, holders, order = KeptDescriptors(limit), [Used() for _ in range(3 * limit)], list[Used]()
+    kept = KeptDescriptors(limit)
+    holders = [Used() for _ in range(3 * limit)]
+    order = list[Used]()
     for _ in range(600):
         each = rng.choice(holders)
         if each.open:
@@ -183,7 +206,8 @@ def test_the_longest_idle_holders_are_released(limit: int, rng: random.Random) -
 
 
 def test_a_holder_that_appends_without_a_notice_is_not_the_idle_one() -> None:
-    kept, holders = KeptDescriptors(8), [Used() for _ in range(9)]
+    kept = KeptDescriptors(8)
+    holders = [Used() for _ in range(9)]
     for each in holders:
         holders[0].uses += 1
         each.open = True
@@ -193,7 +217,8 @@ def test_a_holder_that_appends_without_a_notice_is_not_the_idle_one() -> None:
 
 
 def test_busy_holders_stay_open_until_a_later_search() -> None:
-    kept, holders = KeptDescriptors(8), [Used() for _ in range(30)]
+    kept = KeptDescriptors(8)
+    holders = [Used() for _ in range(30)]
     for each in holders:
         each.open = each.busy = True
         kept.opened(each)
@@ -208,8 +233,10 @@ def test_busy_holders_stay_open_until_a_later_search() -> None:
 
 
 def test_a_search_for_idle_holders_is_not_made_for_each_that_opens() -> None:
-    limit, count = 64, 2000
-    kept, holders = KeptDescriptors(limit), [Used() for _ in range(count)]
+    limit = 64
+    count = 2000
+    kept = KeptDescriptors(limit)
+    holders = [Used() for _ in range(count)]
     for each in holders:
         each.open = True
         kept.opened(each)
@@ -217,10 +244,16 @@ def test_a_search_for_idle_holders_is_not_made_for_each_that_opens() -> None:
     assert sum(each.reads for each in holders) < 10 * count, "without the spare ones: 65 for each"
 
 
-@pytest.mark.parametrize("call", [KeptDescriptors.used, KeptDescriptors.opened, KeptDescriptors.closed])
-def test_a_signal_handler_closes_what_its_thread_is_about_to_use(call: Callable[[KeptDescriptors, Any], None]) -> None:
+@pytest.mark.parametrize(
+    "call", [KeptDescriptors.used, KeptDescriptors.opened, KeptDescriptors.closed]
+)
+def test_a_signal_handler_closes_what_its_thread_is_about_to_use(
+    call: Callable[[KeptDescriptors, Any], None],
+) -> None:
     """It waited for the mutex of its own thread, and other threads for both."""
-    kept, holders, handlers = KeptDescriptors(4), [Used() for _ in range(3)], list[Callable[[], object]]()
+    kept = KeptDescriptors(4)
+    holders = [Used() for _ in range(3)]
+    handlers = list[Callable[[], object]]()
 
     class Interrupted(OrderedDict[int, Any]):
         def interrupt(self) -> None:

@@ -1,4 +1,6 @@
-"""The leader epochs that are made again from a log, compared with its checkpoint and with the header of each batch."""
+"""The leader epochs that are made again from a log, compared with its checkpoint and with the
+header of each batch.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from tests.support.stamped_batches import run_of
 
 def of_each_batch(partition: Partition) -> list[tuple[int, int]]:
     """The reference: every batch is read."""
-    now, epochs = partition.published(), EpochCache()
+    now = partition.published()
+    epochs = EpochCache()
     if now.log_start == now.log_end:  # the last epoch of an empty log remains in the checkpoint
         return checkpoints.read_epochs(partition.path / file_names.EPOCHS).entries
     offset = now.log_start
@@ -36,26 +39,37 @@ def test_the_epochs_are_those_of_the_batches(tmp_path: Path, rng: random.Random)
         replica_logs.fill(partition, rng, epochs=4)
         for _ in range(4):
             partition.replica.commit([], partition.published().epoch)
-            assert log_epochs.from_log(partition.path, partition.published()).entries == of_each_batch(partition)
+            assert log_epochs.from_log(
+                partition.path, partition.published()
+            ).entries == of_each_batch(partition)
             partition.delete_records(rng.choice(replica_logs.boundaries(partition)))
         now = partition.published()
         assert len(list(partition.path.glob("*.log"))) > 1
-        assert checkpoints.read_epochs(partition.path / file_names.EPOCHS).entries[0][1] == now.log_start
+        assert (
+            checkpoints.read_epochs(partition.path / file_names.EPOCHS).entries[0][1]
+            == now.log_start
+        )
 
 
 def test_each_epoch_is_compared_with_the_batches_once(
     tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LOGEPOCHS-6: another term of the decision log costs the same after a thousand as after ten."""
-    read, offsets = log_epochs._rows_at, list[int]()
+    """LOGEPOCHS-6: another term of the decision log costs the same after a thousand as after
+    ten.
+    """
+    read = log_epochs._rows_at
+    offsets = list[int]()
 
-    def rows_at(directory: Path, bases: list[int], offset: int, now: Published) -> list[tuple[int, int, int]]:
+    def rows_at(
+        directory: Path, bases: list[int], offset: int, now: Published
+    ) -> list[tuple[int, int, int]]:
         offsets.append(offset)
         return read(directory, bases, offset, now)
 
     with replica_logs.replica(tmp_path) as partition:
         replica_logs.fill(partition, rng, epochs=12)
-        now, file = partition.published(), partition._state.epoch_file
+        now = partition.published()
+        file = partition._state.epoch_file
         entries = of_each_batch(partition)
         assert len(entries) > 5
         monkeypatch.setattr(log_epochs, "_rows_at", rows_at)
@@ -64,24 +78,33 @@ def test_each_epoch_is_compared_with_the_batches_once(
         assert (found.entries, made) == (entries, False)
         assert offsets == [now.log_start, entries[-1][1], now.log_end - 1]
         for _ in range(200):
-            changed, at = list(entries), rng.randrange(1, len(entries))
+            changed = list(entries)
+            at = rng.randrange(1, len(entries))
             match rng.choice(("none", "start", "epoch", "removed", "end")):
                 case "start":
-                    changed[at] = changed[at][0], rng.randint(changed[at - 1][1] + 1, now.log_end - 1)
+                    changed[at] = (
+                        changed[at][0],
+                        rng.randint(changed[at - 1][1] + 1, now.log_end - 1),
+                    )
                 case "epoch":
                     changed[at] = changed[at][0] + 1, changed[at][1]
                 case "removed":
                     del changed[at]
                 case "end":
                     del changed[at:]
-            epochs, known = EpochCache.rising(changed), entries[: rng.randint(0, len(entries))]
-            assert log_epochs.agrees(partition.path, now, epochs, known) == log_epochs.agrees(partition.path, now, epochs), (
-                changed
-            )
-            assert log_epochs.agrees(partition.path, now, epochs, known) == (epochs.entries == entries), changed
+            epochs = EpochCache.rising(changed)
+            known = entries[: rng.randint(0, len(entries))]
+            assert log_epochs.agrees(partition.path, now, epochs, known) == log_epochs.agrees(
+                partition.path, now, epochs
+            ), changed
+            assert log_epochs.agrees(partition.path, now, epochs, known) == (
+                epochs.entries == entries
+            ), changed
 
 
-def test_an_epoch_of_a_leader_without_a_batch_is_stored_again(tmp_path: Path, rng: random.Random) -> None:
+def test_an_epoch_of_a_leader_without_a_batch_is_stored_again(
+    tmp_path: Path, rng: random.Random
+) -> None:
     """LOGEPOCHS-3."""
     with replica_logs.replica(tmp_path) as partition:
         replica_logs.fill(partition, rng, epochs=2)
@@ -123,9 +146,16 @@ DIGITS = [without_a_digit, with_another_digit]
 
 
 @pytest.mark.parametrize("damage", DIGITS)
-def test_a_follower_is_not_cut_at_a_changed_start_of_an_epoch(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    """An earlier leader without a batch in its epoch follows: the start of that epoch is no place for a cut (LOGEPOCHS-4)."""
-    with replica_logs.replica(tmp_path / "a") as leader, replica_logs.replica(tmp_path / "b", 1) as follower:
+def test_a_follower_is_not_cut_at_a_changed_start_of_an_epoch(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    """An earlier leader without a batch in its epoch follows: the start of that epoch is no place
+    for a cut (LOGEPOCHS-4).
+    """
+    with (
+        replica_logs.replica(tmp_path / "a") as leader,
+        replica_logs.replica(tmp_path / "b", 1) as follower,
+    ):
         replica_logs.lead(leader, 1)
         for number in range(20):
             leader.append(run_of(b"%02d" % number))
@@ -148,7 +178,10 @@ def test_a_follower_takes_batches_although_its_checkpoint_has_a_later_epoch(
     tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     """It would refuse the batches of its leader for ever (LOGEPOCHS-4)."""
-    with replica_logs.replica(tmp_path / "a") as leader, replica_logs.replica(tmp_path / "b", 1) as follower:
+    with (
+        replica_logs.replica(tmp_path / "a") as leader,
+        replica_logs.replica(tmp_path / "b", 1) as follower,
+    ):
         replica_logs.lead(leader, 1)
         for number in range(21):
             leader.append(run_of(b"%02d" % number))

@@ -1,4 +1,6 @@
-"""The start of a log, by manifest, checkpoints and a killed broker's traces: an error, never a shorter or a longer log."""
+"""The start of a log, by manifest, checkpoints and a killed broker's traces: an error, never a
+shorter or a longer log.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ from tests.support.segmented_logs import (
 
 @pytest.mark.parametrize("noted", ["0\n0\n", "0\n1\nt 0 3\n", "0\n1\nu 0 7\n"])
 @pytest.mark.parametrize("read_only", [False, True], ids=["writing", "reading"])
-def test_the_manifest_knows_where_the_log_starts(tmp_path: Path, noted: str, read_only: bool) -> None:
+def test_the_manifest_knows_where_the_log_starts(
+    tmp_path: Path, noted: str, read_only: bool
+) -> None:
     with write(tmp_path / "log") as log:
         log.delete_records({HERE: 7})
     path = copied(tmp_path / "log")
@@ -38,7 +42,9 @@ def test_the_manifest_knows_where_the_log_starts(tmp_path: Path, noted: str, rea
 
 
 @pytest.mark.parametrize("read_only", [False, True], ids=["writing", "reading"])
-def test_a_start_above_the_one_that_was_written_first_is_damage(tmp_path: Path, read_only: bool) -> None:
+def test_a_start_above_the_one_that_was_written_first_is_damage(
+    tmp_path: Path, read_only: bool
+) -> None:
     """One of the two is wrong: deleted records do not come back, and none vanish."""
     with write(tmp_path / "log") as log:
         log.delete_records({HERE: 7})
@@ -73,7 +79,9 @@ def test_the_start_is_known_behind_a_kill(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flushed", [True, False])
 @pytest.mark.parametrize("place", [in_place, copied])
-def test_a_first_segment_that_is_missing_behind_a_kill_is_noticed(tmp_path: Path, place: Opening, flushed: bool) -> None:
+def test_a_first_segment_that_is_missing_behind_a_kill_is_noticed(
+    tmp_path: Path, place: Opening, flushed: bool
+) -> None:
     path = place(killed(tmp_path / "log", flushed=flushed))
     first = logs(path)[0]
     for each in (path / PARTITION).glob(first.stem + "*"):
@@ -84,7 +92,9 @@ def test_a_first_segment_that_is_missing_behind_a_kill_is_noticed(tmp_path: Path
 
 
 def broker_deleted(path: Path, traces: str) -> tuple[int, int]:
-    """Delete the first two segments as a broker's retention, which is killed afterwards: first offset and log start."""
+    """Delete the first two segments as a broker's retention, which is killed afterwards: first
+    offset and log start.
+    """
     first = int(logs(path)[2].stem)
     for each in logs(path)[:2]:
         for name in (path / PARTITION).glob(f"*{each.stem}*"):
@@ -94,7 +104,8 @@ def broker_deleted(path: Path, traces: str) -> tuple[int, int]:
         epochs = read_epochs(path / PARTITION / file_names.EPOCHS)
         assert epochs.truncate_from_start(first)
         write_epochs(path / PARTITION / file_names.EPOCHS, epochs)
-    if "checkpoint" in traces:  # a broker notes only a start inside a segment: records were deleted on demand, too
+    # a broker notes only a start inside a segment: records were deleted on demand, too
+    if "checkpoint" in traces:
         start = first + 1
         (path / file_names.LOG_STARTS).write_text(f"0\n1\nt 0 {start}\n")
     elif "empty" in traces:
@@ -105,11 +116,16 @@ def broker_deleted(path: Path, traces: str) -> tuple[int, int]:
 @pytest.mark.sample(0.4)
 @pytest.mark.parametrize("flushed", [True, False])
 @pytest.mark.parametrize("place", [in_place, copied])
-@pytest.mark.parametrize("traces", ["epochs", "epochs, empty checkpoint", "checkpoint", "epochs, checkpoint of the start"])
+@pytest.mark.parametrize(
+    "traces",
+    ["epochs", "epochs, empty checkpoint", "checkpoint", "epochs, checkpoint of the start"],
+)
 def test_what_a_killed_broker_deleted_behind_a_kill_is_not_missed(
     tmp_path: Path, place: Opening, flushed: bool, traces: str
 ) -> None:
-    """Neither process left a mark. The broker's checkpoints prove that it moved the log start to the first segment."""
+    """Neither process left a mark. The broker's checkpoints prove that it moved the log start to
+    the first segment.
+    """
     path = place(killed(tmp_path / "log", flushed=flushed))
     traces = traces.replace("empty checkpoint", "empty")
     _, start = broker_deleted(path, traces)
@@ -118,8 +134,12 @@ def test_what_a_killed_broker_deleted_behind_a_kill_is_not_missed(
 
 
 @pytest.mark.parametrize("read_only", [True, False], ids=["reading", "writing"])
-@pytest.mark.parametrize("traces", ["none", "empty", "epochs of another segment", "checkpoint below"])
-def test_what_no_checkpoint_of_a_broker_proves_is_missed(tmp_path: Path, read_only: bool, traces: str) -> None:
+@pytest.mark.parametrize(
+    "traces", ["none", "empty", "epochs of another segment", "checkpoint below"]
+)
+def test_what_no_checkpoint_of_a_broker_proves_is_missed(
+    tmp_path: Path, read_only: bool, traces: str
+) -> None:
     path = killed(tmp_path / "log", flushed=True)
     following = int(logs(path)[1].stem)
     first, _ = broker_deleted(path, traces if traces == "empty" else "none")
@@ -163,15 +183,22 @@ def test_what_retention_removed_is_not_missed_behind_a_kill(tmp_path: Path) -> N
 def test_segments_that_retention_was_about_to_remove_are_not_missed_behind_a_power_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, gone: int | None, read_only: bool
 ) -> None:
-    """The new start is on disk first; the records below it were perhaps never synced, and of the renames any may be."""
-    path, pid = tmp_path / "log", os.fork()
+    """The new start is on disk first; the records below it were perhaps never synced, and of the
+    renames any may be.
+    """
+    path = tmp_path / "log"
+    pid = os.fork()
     if pid == 0:
         try:
             log = embedlog.open(path, config=QUIET)
-            log.create_topic("t", config={"segment.bytes": 1000, "retention.ms": 1000, "cleanup.policy": policy})
+            log.create_topic(
+                "t", config={"segment.bytes": 1000, "retention.ms": 1000, "cleanup.policy": policy}
+            )
             with log.producer(linger_ms=0) as producer:
                 for number in range(COUNT):
-                    producer.send("t", b"%d" % number * 20, key=b"%d" % number, timestamp_ms=1).result(timeout=10)
+                    producer.send(
+                        "t", b"%d" % number * 20, key=b"%d" % number, timestamp_ms=1
+                    ).result(timeout=10)
             monkeypatch.setattr(segment, "set_aside", lambda *rest: os._exit(7))
             log.housekeep()
         finally:

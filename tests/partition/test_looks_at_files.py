@@ -1,4 +1,6 @@
-"""Every look at the files of a log is consistent or repeated while other processes compact, roll, delete and append."""
+"""Every look at the files of a log is consistent or repeated while other processes compact, roll,
+delete and append.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,9 @@ def check(log: embedlog.Log, root: Path) -> None:
 def check_in_a_storm(log: embedlog.Log, root: Path) -> None:
     """A partition may be replaced during each try of a check; that is told, and it is no damage."""
     report = log.check()
-    assert all(finding.kind == "unsettled" or finding.severity == "note" for finding in report.findings), str(report)
+    assert all(
+        finding.kind == "unsettled" or finding.severity == "note" for finding in report.findings
+    ), str(report)
 
 
 def check_directory(log: embedlog.Log, root: Path) -> None:
@@ -146,7 +150,12 @@ LOOKS: Final[dict[str, Callable[[embedlog.Log, Path], None]]] = {
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_between_the_listing_and_the_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, look: str, read_only: bool, between: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
+    look: str,
+    read_only: bool,
+    between: str,
 ) -> None:
     root = tmp_path / "log"
     settings, work = CHANGES[change]
@@ -155,7 +164,8 @@ def test_a_change_between_the_listing_and_the_files(
     with embedlog.open(root, config=CONFIG) as other, other.producer() as producer:
         other.create_topic(TOPIC, config=settings)
         write(producer)
-        listing, describing = files.listing, segment_info.info_from_files
+        listing = files.listing
+        describing = segment_info.info_from_files
 
         def change_once(path: Any) -> None:
             nonlocal changed, busy
@@ -179,14 +189,27 @@ def test_a_change_between_the_listing_and_the_files(
             change_once(directory)
             return describing(directory, *arguments)
 
-        with embedlog.open(root, read_only=read_only, config=CONFIG) as log, monkeypatch.context() as patch:
+        with (
+            embedlog.open(root, read_only=read_only, config=CONFIG) as log,
+            monkeypatch.context() as patch,
+        ):
             if between == "listing":
                 patch.setattr(files, "listing", list_then_change)
             else:
-                patch.setattr("embedlog.partition.segment_list.info_from_files", change_then_describe)
-            patch.setattr(SegmentList, "_from_manifest", lambda self, now: self._from_directory(now, {}))
+                patch.setattr(
+                    "embedlog.partition.segment_list.info_from_files", change_then_describe
+                )
+            patch.setattr(
+                SegmentList, "_from_manifest", lambda self, now: self._from_directory(now, {})
+            )
             LOOKS[look](log, root)
-        assert changed or look in ("offsets", "open_transactions", "metrics", "metrics --prometheus")  # they read few files
+        # they read few files
+        assert changed or look in (
+            "offsets",
+            "open_transactions",
+            "metrics",
+            "metrics --prometheus",
+        )
 
 
 def storm(root: Path) -> None:
@@ -202,12 +225,20 @@ def test_a_storm_of_compactions(tmp_path: Path) -> None:
     root = tmp_path / "log"
     with embedlog.open(root, config=CONFIG) as log:
         log.create_topic(TOPIC, config=COMPACTED | {"segment.bytes": "8000"})
-    code = "import sys, pathlib; from tests.partition.test_looks_at_files import storm; storm(pathlib.Path(sys.argv[1]))"
-    writer = subprocess.Popen([sys.executable, "-c", code, str(root)], cwd=Path(__file__).parents[2])
+    code = (
+        "import sys, pathlib; from tests.partition.test_looks_at_files import storm; "
+        "storm(pathlib.Path(sys.argv[1]))"
+    )
+    writer = subprocess.Popen(
+        [sys.executable, "-c", code, str(root)], cwd=Path(__file__).parents[2]
+    )
     calls = 0
     looks = [describe, metrics, check_in_a_storm, transactions, scan]
     try:
-        with embedlog.open(root, config=CONFIG) as log, embedlog.open(root, read_only=True, config=CONFIG) as reader:
+        with (
+            embedlog.open(root, config=CONFIG) as log,
+            embedlog.open(root, read_only=True, config=CONFIG) as reader,
+        ):
             until_s = time.monotonic() + STORM_S
             while time.monotonic() < until_s:
                 for each in (log, reader):

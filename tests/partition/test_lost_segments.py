@@ -1,4 +1,6 @@
-"""Another program removes or replaces the segment that is written: no record is acknowledged that no file name leads to."""
+"""Another program removes or replaces the segment that is written: no record is acknowledged that
+no file name leads to.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,13 @@ def commit(log: embedlog.Log, producer: embedlog.Producer) -> None:
         transactional.commit_transaction()
 
 
-DAMAGES: Final = (remove, replace_by_nothing, remove_and_make_again, remove_directory, move_directory)
+DAMAGES: Final = (
+    remove,
+    replace_by_nothing,
+    remove_and_make_again,
+    remove_directory,
+    move_directory,
+)
 WAYS: Final = (send, send_batch, send_by_another_producer, commit)
 
 
@@ -75,7 +83,9 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opened(root: Path) -> Iterator[tuple[embedlog.Log, embedlog.Producer]]:
-    """A log with one record, and the producer that wrote it. Their ends may report the lost file."""
+    """A log with one record, and the producer that wrote it. Their ends may report the lost
+    file.
+    """
     log = embedlog.open(root, config=QUIET)
     log.create_topic(TOPIC)
     producer = log.producer(delivery_timeout_ms=2000, request_timeout_ms=1000)
@@ -102,11 +112,17 @@ def test_no_append_is_acknowledged(
     assert str(root) in str(refused.value)
 
 
-def test_the_message_names_the_segment_and_the_way_out(root: Path, opened: tuple[embedlog.Log, embedlog.Producer]) -> None:
+def test_the_message_names_the_segment_and_the_way_out(
+    root: Path, opened: tuple[embedlog.Log, embedlog.Producer]
+) -> None:
     segment(root).unlink()
-    with pytest.raises(embedlog.CorruptRecordError, match=r"is missing; another program has removed it") as refused:
+    with pytest.raises(
+        embedlog.CorruptRecordError, match=r"is missing; another program has removed it"
+    ) as refused:
         send(*opened)
-    assert refused.value.path == str(segment(root)) or Path(str(refused.value.path)) == segment(root)
+    assert refused.value.path == str(segment(root)) or Path(str(refused.value.path)) == segment(
+        root
+    )
 
 
 @pytest.mark.parametrize("damage", [remove, replace_by_nothing])
@@ -126,7 +142,9 @@ def test_appends_continue_in_a_file_that_was_restored(
     assert [each.value for each in log.scan(TOPIC).records()] == [b"1", b"again"]
 
 
-def test_a_file_that_was_replaced_by_its_copy_is_taken(root: Path, opened: tuple[embedlog.Log, embedlog.Producer]) -> None:
+def test_a_file_that_was_replaced_by_its_copy_is_taken(
+    root: Path, opened: tuple[embedlog.Log, embedlog.Producer]
+) -> None:
     log, producer = opened
     copy = segment(root).with_suffix(".copy")
     shutil.copy(segment(root), copy)
@@ -135,7 +153,9 @@ def test_a_file_that_was_replaced_by_its_copy_is_taken(root: Path, opened: tuple
     assert [each.value for each in log.scan(TOPIC).records()] == [b"1", b"2"]
 
 
-def test_a_sync_of_a_file_that_was_renamed_is_an_error(root: Path, opened: tuple[embedlog.Log, embedlog.Producer]) -> None:
+def test_a_sync_of_a_file_that_was_renamed_is_an_error(
+    root: Path, opened: tuple[embedlog.Log, embedlog.Producer]
+) -> None:
     """Its link count does not show it: the name is compared at each sync."""
     log, producer = opened
     segment(root).rename(segment(root).with_suffix(".away"))

@@ -1,4 +1,6 @@
-"""Notices: a follower of a partition of an internal topic sleeps until a change that it must read."""
+"""Notices: a follower of a partition of an internal topic sleeps until a change that it must
+read.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Newest:
 
 
 def topic_of(log: embedlog.Log) -> InternalTopic[Newest]:
-    return InternalTopic(log._engine, NAME, partitions=2, config={"cleanup.policy": "compact"}, view=Newest)
+    return InternalTopic(
+        log._engine, NAME, partitions=2, config={"cleanup.policy": "compact"}, view=Newest
+    )
 
 
 def tell(topic: InternalTopic[Newest], number: int = 0, *, notice: bool = True) -> None:
@@ -56,7 +60,12 @@ def following(request: pytest.FixtureRequest, writing: embedlog.Log) -> Iterator
         yield log
 
 
-def slept(log: embedlog.Log, seen: list[tuple[Partition, int]], timeout_s: float, act: Callable[[], object]) -> float:
+def slept(
+    log: embedlog.Log,
+    seen: list[tuple[Partition, int]],
+    timeout_s: float,
+    act: Callable[[], object],
+) -> float:
     """How long a wait for notices took; `act` is called once the waiter sleeps."""
     took: list[float] = []
 
@@ -78,7 +87,9 @@ def state_of_thread(name: str) -> str:
     return Path(name).read_text().rpartition(")")[2].split()[0]
 
 
-def test_a_decision_that_gives_notice_wakes_who_follows(writing: embedlog.Log, following: embedlog.Log) -> None:
+def test_a_decision_that_gives_notice_wakes_who_follows(
+    writing: embedlog.Log, following: embedlog.Log
+) -> None:
     topic = topic_of(following)
     seen = [(topic.partition(number), topic.notice(number)) for number in (1, 0)]
     assert slept(following, seen, 20, lambda: tell(topic_of(writing))) < 10
@@ -89,10 +100,20 @@ def test_one_that_gives_none_wakes_nobody(writing: embedlog.Log, following: embe
     topic = topic_of(following)
     seen = [(topic.partition(0), topic.notice(0))]
     assert slept(following, seen, 0.3, lambda: tell(topic_of(writing), notice=False)) >= 0.3
-    assert slept(following, [(topic.partition(0), topic.notice(0))], 0.3, lambda: tell(topic_of(writing), 1)) >= 0.3
+    assert (
+        slept(
+            following,
+            [(topic.partition(0), topic.notice(0))],
+            0.3,
+            lambda: tell(topic_of(writing), 1),
+        )
+        >= 0.3
+    )
 
 
-def test_what_came_between_the_look_and_the_wait_is_no_sleep(writing: embedlog.Log, following: embedlog.Log) -> None:
+def test_what_came_between_the_look_and_the_wait_is_no_sleep(
+    writing: embedlog.Log, following: embedlog.Log
+) -> None:
     topic = topic_of(following)
     seen = [(topic.partition(0), topic.notice(0))]
     tell(topic_of(writing))
@@ -105,7 +126,9 @@ def test_what_came_between_the_look_and_the_wait_is_no_sleep(writing: embedlog.L
 def test_member_7_a_group_is_followed_by_one_word(writing: embedlog.Log, mutant: str) -> None:
     topic = topic_of(writing)
     with mutated(mutant):
-        took = slept(writing, [(topic.partition(0), topic.notice(0))], 0.3, lambda: tell(topic_of(writing)))
+        took = slept(
+            writing, [(topic.partition(0), topic.notice(0))], 0.3, lambda: tell(topic_of(writing))
+        )
     assert (took >= 0.3) == bool(mutant)
 
 
@@ -113,7 +136,8 @@ def test_member_7_a_group_is_followed_by_one_word(writing: embedlog.Log, mutant:
 def test_records_and_a_notice_are_waited_for_at_once(writing: embedlog.Log, count: int) -> None:
     """Also where the kernel does not take as many words."""
     writing.create_topic("t")
-    topic, partition = topic_of(writing), writing._engine.partition("t", 0)
+    topic = topic_of(writing)
+    partition = writing._engine.partition("t", 0)
     partition.open()
     woken: list[bool] = []
 
@@ -148,7 +172,10 @@ def test_another_process_is_woken(nursery: Nursery, writing: embedlog.Log) -> No
 
 def test_with_locks_alone_it_is_seen_by_looking(tmp_path: Path) -> None:
     config = QUIET | {"shared": "locks"}
-    with embedlog.open(tmp_path / "log", config=config) as one, embedlog.open(tmp_path / "log", config=config) as two:
+    with (
+        embedlog.open(tmp_path / "log", config=config) as one,
+        embedlog.open(tmp_path / "log", config=config) as two,
+    ):
         topic = topic_of(one)
         topic.partition_of("a")
         tell(topic)
@@ -165,15 +192,25 @@ def test_where_nobody_writes_there_is_no_notice(tmp_path: Path, writing: embedlo
         log._engine.wait([], 0.01, topic, notices=[(topic.partition(0), -1)])
 
 
-def test_a_notice_that_died_with_its_process_is_made_up_for_by_looking(nursery: Nursery, tmp_path: Path) -> None:
-    """Killed between the append and the notice, as far as others can tell: the change is seen all the same, soon."""
+def test_a_notice_that_died_with_its_process_is_made_up_for_by_looking(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    """Killed between the append and the notice, as far as others can tell: the change is seen all
+    the same, soon.
+    """
     with embedlog.open(tmp_path / "log", config=QUIET) as log:
         log.create_topic("t", 2)
         with log.consumer("t", group_id="g") as mine:
-            until(lambda: not mine.poll(timeout=0.1) and len(mine.assignment()) == 2, "to be the only member")
+            until(
+                lambda: not mine.poll(timeout=0.1) and len(mine.assignment()) == 2,
+                "to be the only member",
+            )
             victim = nursery.spawn()
             victim.call("mutants", "no_notice")
             victim.call("open", str(log.path), config=QUIET)
             victim.start("join_group", "t", "g")
-            until(lambda: not mine.poll(timeout=2.0) and len(mine.assignment()) == 1, "the other one to be noticed")
+            until(
+                lambda: not mine.poll(timeout=2.0) and len(mine.assignment()) == 1,
+                "the other one to be noticed",
+            )
             assert victim.result() == 1

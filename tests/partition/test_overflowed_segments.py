@@ -1,4 +1,6 @@
-"""Segments whose offsets exceed their base by more than an index can hold, as cleaners of old brokers left them."""
+"""Segments whose offsets exceed their base by more than an index can hold, as cleaners of old
+brokers left them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ def old(offset: int) -> bytes:
 LAYOUTS: dict[str, Segments] = {
     "last segment": {0: [one(0), one(FAR + 5)]},
     "exactly one too many": {10: [one(10), one(10 + FAR - 1), one(10 + FAR)]},
-    "middle segment": {0: [one(0), one(7)], 100: [one(100), one(100 + FAR), one(101 + FAR)], 3 * FAR: [one(3 * FAR)]},
+    "middle segment": {
+        0: [one(0), one(7)],
+        100: [one(100), one(100 + FAR), one(101 + FAR)],
+        3 * FAR: [one(3 * FAR)],
+    },
     "no batch fits": {0: [one(FAR + 5), one(FAR + 6)]},
     "three parts": {0: [one(0), one(FAR), one(FAR + 1), one(5 * FAR), one(5 * FAR + 9)]},
     "old messages": {0: [old(0), old(FAR + 5), old(3 * FAR)]},
@@ -39,7 +45,9 @@ by_index = pytest.mark.parametrize("indexed", [True, False], ids=["indexes", "lo
 
 
 def offsets_of(layout: str) -> list[int]:
-    return [int.from_bytes(each[:8], "big") for batches in LAYOUTS[layout].values() for each in batches]
+    return [
+        int.from_bytes(each[:8], "big") for batches in LAYOUTS[layout].values() for each in batches
+    ]
 
 
 def write(root: Path, layout: str, *, closed: bool, indexed: bool) -> Path:
@@ -51,8 +59,11 @@ def write(root: Path, layout: str, *, closed: bool, indexed: bool) -> Path:
     for base, batches in LAYOUTS[layout].items():
         (path / f"{base:020d}.log").write_bytes(b"".join(batches))
         overflows = int.from_bytes(batches[-1][:8], "big") - base >= FAR
-        if indexed and overflows:  # an old cleaner cast an offset to 32 bits, so the last entry of an index can be negative
-            (path / f"{base:020d}.index").write_bytes((-(2**31) + 5).to_bytes(4, "big", signed=True) + bytes((0, 0, 0, 1)))
+        # an old cleaner cast an offset to 32 bits, so the last entry of an index can be negative
+        if indexed and overflows:
+            (path / f"{base:020d}.index").write_bytes(
+                (-(2**31) + 5).to_bytes(4, "big", signed=True) + bytes((0, 0, 0, 1))
+            )
             (path / f"{base:020d}.timeindex").write_bytes(bytes(12))
     if closed:
         (root / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":1}')
@@ -77,7 +88,9 @@ def read(log: embedlog.Log, layout: str) -> None:
 @by_layout
 @by_close
 @by_index
-def test_each_record_is_read_in_each_mode(tmp_path: Path, layout: str, closed: bool, indexed: bool) -> None:
+def test_each_record_is_read_in_each_mode(
+    tmp_path: Path, layout: str, closed: bool, indexed: bool
+) -> None:
     root = write(tmp_path / "log", layout, closed=closed, indexed=indexed)
     for read_only in (True, True, False, True, False):
         with embedlog.open(root, read_only=read_only, config=CONFIG) as log:
@@ -95,11 +108,15 @@ def test_each_record_is_read_in_each_mode(tmp_path: Path, layout: str, closed: b
 @by_layout
 @by_close
 @by_index
-def test_a_repair_removes_no_record(tmp_path: Path, layout: str, closed: bool, indexed: bool) -> None:
+def test_a_repair_removes_no_record(
+    tmp_path: Path, layout: str, closed: bool, indexed: bool
+) -> None:
     root = write(tmp_path / "log", layout, closed=closed, indexed=indexed)
     before = embedlog.check(root)
     assert "overflow" in [each.kind for each in before.findings]
-    assert not [each for each in before.findings if each.kind in ("records", "headers", "missing-records")]
+    assert not [
+        each for each in before.findings if each.kind in ("records", "headers", "missing-records")
+    ]
     after = embedlog.repair(root)
     assert "overflow" not in [each.kind for each in after.findings]
     with embedlog.open(root, config=CONFIG) as log:
@@ -107,10 +124,15 @@ def test_a_repair_removes_no_record(tmp_path: Path, layout: str, closed: bool, i
 
 
 @by_close
-def test_producers_of_an_overflowed_last_segment_are_known_to_readers_and_writers(tmp_path: Path, closed: bool) -> None:
+def test_producers_of_an_overflowed_last_segment_are_known_to_readers_and_writers(
+    tmp_path: Path, closed: bool
+) -> None:
     root = write(tmp_path / "log", "last segment", closed=closed, indexed=False)
     producer = (7, 0, 0)
-    batches = [batch(offset, [(offset, b"k%d" % offset, b"v%d" % offset)], producer=producer) for offset in (0, FAR + 5)]
+    batches = [
+        batch(offset, [(offset, b"k%d" % offset, b"v%d" % offset)], producer=producer)
+        for offset in (0, FAR + 5)
+    ]
     (root / "t-0" / f"{0:020d}.log").write_bytes(b"".join(batches))
     for read_only in (True, False, True):
         with embedlog.open(root, read_only=read_only, config=CONFIG) as log:
@@ -118,7 +140,9 @@ def test_producers_of_an_overflowed_last_segment_are_known_to_readers_and_writer
 
 
 @pytest.mark.parametrize("bytes_lost", [1, 30])
-def test_a_torn_tail_of_an_overflowed_segment_is_cut_and_the_rest_split(tmp_path: Path, bytes_lost: int) -> None:
+def test_a_torn_tail_of_an_overflowed_segment_is_cut_and_the_rest_split(
+    tmp_path: Path, bytes_lost: int
+) -> None:
     root = write(tmp_path / "log", "three parts", closed=False, indexed=True)
     path = root / "t-0" / f"{0:020d}.log"
     with path.open("ab") as file:
@@ -175,7 +199,9 @@ def test_an_interrupted_split_leaves_the_old_segment_or_its_parts(
 
 
 def test_own_segments_are_bounded_by_their_names(tmp_path: Path) -> None:
-    """One changed bit of an offset, which Kafka's checksum does not cover, makes no gap of 2^31 offsets."""
+    """One changed bit of an offset, which Kafka's checksum does not cover, makes no gap of 2^31
+    offsets.
+    """
     with embedlog.open(tmp_path / "log", config=CONFIG) as log:
         log.create_topic("t")
         with log.producer() as producer:
@@ -188,5 +214,8 @@ def test_own_segments_are_bounded_by_their_names(tmp_path: Path) -> None:
     found = embedlog.check(tmp_path / "log")
     assert found.damaged
     assert "overflow" not in [each.kind for each in found.findings]
-    with pytest.raises(embedlog.CorruptRecordError), embedlog.open(tmp_path / "log", config=CONFIG) as log:
+    with (
+        pytest.raises(embedlog.CorruptRecordError),
+        embedlog.open(tmp_path / "log", config=CONFIG) as log,
+    ):
         list(log.scan("t").records())

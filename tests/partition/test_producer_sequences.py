@@ -31,12 +31,14 @@ from embedlog.storage import file_names
 from tests.support.mutants import mutated
 from tests.support.stamped_batches import run_of, send, stamped
 
-A, B = 2**62 + 1, 2**62 + 2
+A = 2**62 + 1
+B = 2**62 + 2
 
 
 def seen(partition: Partition, isolation: str = "read_uncommitted") -> list[bytes]:
     found = partition.fetch(0, isolation=isolation)
-    batches, aborts = found.batches, record_batch.aborts(found.data, found.batches)
+    batches = found.batches
+    aborts = record_batch.aborts(found.data, found.batches)
     decoded = record_batch.decode(found.data, visible(batches, found.aborted, aborts))
     return [value or b"" for value in decoded.values or ()]
 
@@ -53,7 +55,7 @@ def partition(log: embedlog.Log) -> Partition:
     return log._engine.partition("events", 0)
 
 
-# ---- the rules, row by row (semantics A.5, A.6) ----------------------------------------------------
+# ---- the rules, row by row (semantics A.5, A.6) --------------------------------------------------
 
 
 def test_a_batch_sent_twice_is_in_the_log_once(partition: Partition) -> None:
@@ -68,7 +70,8 @@ def test_a_batch_sent_twice_is_in_the_log_once(partition: Partition) -> None:
 
 def test_a_duplicate_under_append_time_has_the_time_of_the_first(log: embedlog.Log) -> None:
     log.create_topic("timed", config={"message.timestamp.type": "LogAppendTime"})
-    partition, stamp = log._engine.partition("timed", 0), Stamp(A, 0)
+    partition = log._engine.partition("timed", 0)
+    stamp = Stamp(A, 0)
     run = stamped(stamp, 0, b"a")
     first = partition.append(run, stamp=stamp)
     system.shift_wall(5000)
@@ -144,18 +147,26 @@ def test_a_control_batch_is_not_appended_like_data(partition: Partition) -> None
     assert partition.bounds().log_end == 0
 
 
-@pytest.mark.parametrize(("mutant_name", "stamp", "sequence"), [
-    ("no_duplicate_check", Stamp(A, 1), 0),
-    ("no_sequence_check", Stamp(A, 1), 5),
-    ("no_epoch_fence", Stamp(A, 0), 0),
-    ("no_open_check", Stamp(A, 1, True), 1),
-])  # fmt: skip
-def test_each_check_is_what_keeps_the_batch_out(partition: Partition, mutant_name: str, stamp: Stamp, sequence: int) -> None:
+@pytest.mark.parametrize(
+    ("mutant_name", "stamp", "sequence"),
+    [
+        ("no_duplicate_check", Stamp(A, 1), 0),
+        ("no_sequence_check", Stamp(A, 1), 5),
+        ("no_epoch_fence", Stamp(A, 0), 0),
+        ("no_open_check", Stamp(A, 1, True), 1),
+    ],
+)
+def test_each_check_is_what_keeps_the_batch_out(
+    partition: Partition, mutant_name: str, stamp: Stamp, sequence: int
+) -> None:
     send(partition, Stamp(A, 1), 0, b"a")
     with contextlib.suppress(EmbedlogError):
         send(partition, stamp, sequence, b"a")
     assert partition.bounds().log_end == 1
-    with mutated(mutant_name), contextlib.suppress(OutOfOrderSequenceError if mutant_name == "no_duplicate_check" else ()):
+    with (
+        mutated(mutant_name),
+        contextlib.suppress(OutOfOrderSequenceError if mutant_name == "no_duplicate_check" else ()),
+    ):
         send(partition, stamp, sequence, b"a")
         assert partition.bounds().log_end == 2
         return
@@ -168,34 +179,55 @@ def known(partition: Partition, anew: bool = False) -> tuple[object, ...]:
         partition._producers.forget()
     state = partition._present()
     producers = [
-        (each.producer_id, each.epoch, each.transaction_start, each.coordinator_epoch, each.timestamp, list(each.batches)[-1:])
+        (
+            each.producer_id,
+            each.epoch,
+            each.transaction_start,
+            each.coordinator_epoch,
+            each.timestamp,
+            list(each.batches)[-1:],
+        )
         for each in state.producers.values()
     ]
     return state.offset, state.open_transactions(), sorted(producers)
 
 
 @pytest.mark.parametrize("append_time", [False, True])
-def test_what_is_kept_of_own_appends_is_what_the_log_says(tmp_path: Path, append_time: bool) -> None:
-    """Two processes' worth of transactions and plain records at random; the expectation of a third reader."""
+def test_what_is_kept_of_own_appends_is_what_the_log_says(
+    tmp_path: Path, append_time: bool
+) -> None:
+    """Two processes' worth of transactions and plain records at random; the expectation of a third
+    reader.
+    """
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
     with contextlib.ExitStack() as held:
         logs = [held.enter_context(embedlog.open(tmp_path / "log")) for _ in range(3)]
         time_type = "LogAppendTime" if append_time else "CreateTime"
-        logs[0].create_topic("events", config={"segment.bytes": 4000, "message.timestamp.type": time_type})
+        logs[0].create_topic(
+            "events", config={"segment.bytes": 4000, "message.timestamp.type": time_type}
+        )
         *own, third = [each._engine.partition("events", 0) for each in logs]
-        epochs, sequences, opened = {A: 0, B: 0}, {A: 0, B: 0}, {A: False, B: False}
+        epochs = {A: 0, B: 0}
+        sequences = {A: 0, B: 0}
+        opened = {A: False, B: False}
         for _ in range(150):
-            partition, producer = chance.choice(own), chance.choice((A, A, B))
+            partition = chance.choice(own)
+            producer = chance.choice((A, A, B))
             if opened[producer] and chance.random() < 0.4:
-                epochs[producer], sequences[producer], opened[producer] = epochs[producer] + 1, 0, False
+                epochs[producer] = epochs[producer] + 1
+                sequences[producer] = 0
+                opened[producer] = False
                 partition.append_marker(producer, epochs[producer], commit=chance.random() < 0.5)
             else:
                 stamp = Stamp(producer, epochs[producer], True, not opened[producer])
                 values = [b"v" * 20] * chance.randrange(1, 20)
-                partition.append(stamped(stamp, sequences[producer], *values, batch_bytes=200), stamp=stamp)
-                sequences[producer], opened[producer] = sequences[producer] + len(values), True
+                partition.append(
+                    stamped(stamp, sequences[producer], *values, batch_bytes=200), stamp=stamp
+                )
+                sequences[producer] = sequences[producer] + len(values)
+                opened[producer] = True
             assert known(partition) == known(third, anew=True)
 
 
@@ -208,11 +240,12 @@ def test_a_marker_behind_own_appends_reads_nothing(partition: Partition) -> None
     assert system.fault_counters()[0]["pread"] == before
 
 
-# ---- transactions (A.8) ------------------------------------------------------------------------------
+# ---- transactions (A.8) --------------------------------------------------------------------------
 
 
 def test_transactions_open_and_end(partition: Partition) -> None:
-    opening, going_on = Stamp(A, 0, True, True), Stamp(A, 0, True)
+    opening = Stamp(A, 0, True, True)
+    going_on = Stamp(A, 0, True)
     with pytest.raises(FencedError, match="no open transaction"):
         send(partition, going_on, 0)
     assert send(partition, opening, 0, b"a") == (0, 0)
@@ -261,11 +294,15 @@ def test_a_marker_where_nothing_is_open_fences_who_comes_late(partition: Partiti
     assert partition.append_marker(A, 5, commit=False) == 0
     with pytest.raises(FencedError):
         send(partition, Stamp(A, 4, True, True), 0)
-    assert not (partition.path / file_names.file_name(0, file_names.TRANSACTION_INDEX)).exists(), "nothing was aborted"
+    assert not (partition.path / file_names.file_name(0, file_names.TRANSACTION_INDEX)).exists(), (
+        "nothing was aborted"
+    )
     assert partition.bounds().last_stable == 1
 
 
-def test_a_transaction_of_an_older_epoch_must_end_before_a_newer_one_begins(partition: Partition) -> None:
+def test_a_transaction_of_an_older_epoch_must_end_before_a_newer_one_begins(
+    partition: Partition,
+) -> None:
     send(partition, Stamp(A, 0, True, True), 0)
     with pytest.raises(InvalidTransactionStateError, match="epoch 0 is still open"):
         send(partition, Stamp(A, 1, True, True), 0)
@@ -283,21 +320,28 @@ def test_the_last_stable_offset_waits_for_the_oldest(partition: Partition) -> No
 
 
 def test_a_marker_is_kafkas_to_the_byte() -> None:
-    """Worked example of format.md 13.3: producer 4000 in epoch 2, offset 50, coordinator epoch 9."""
+    """Worked example of format.md 13.3: producer 4000 in epoch 2, offset 50, coordinator epoch
+    9.
+    """
     for commit, crc, key in ((True, "1739e40b", "00000001"), (False, "e3073243", "00000000")):
         made = bytearray(record_batch.marker_batch(4000, 2, commit, 9, 1700000000000))
         record_batch.stamp_offsets(made, 50, 7)
         assert made.hex() == (
-            "00000000000000320000004200000007" "02" + crc + "003000000000" "0000018bcfe568000000018bcfe56800"
-            "0000000000000fa00002ffffffff00000001" "2000000008" + key + "0c00000000000900"
-        )  # fmt: skip
+            "00000000000000320000004200000007"
+            "02" + crc + "003000000000"
+            "0000018bcfe568000000018bcfe56800"
+            "0000000000000fa00002ffffffff00000001"
+            "2000000008" + key + "0c00000000000900"
+        )
 
 
-# ---- a result that is not known --------------------------------------------------------------------
+# ---- a result that is not known ------------------------------------------------------------------
 
 
 def fails_to_be_undone(partition: Partition, stamp: Stamp, sequence: int) -> EncodedRun:
-    """An append whose records lie in the log, whose index entry failed, and whose undoing failed, too."""
+    """An append whose records lie in the log, whose index entry failed, and whose undoing failed,
+    too.
+    """
     run = stamped(stamp, sequence, b"y" * 5000)
     system.fault_arm(("pwrite", "ftruncate"), 2, "fail", errno.EIO, sticky=True)
     try:
@@ -327,12 +371,16 @@ def test_without_the_doubt_behind_a_repair_it_goes_in_twice(partition: Partition
 
 
 def test_a_run_of_many_batches_that_went_in_partly(log: embedlog.Log) -> None:
-    """Rolled in between, and interrupted after the sixth batch or later: written batches are found, however old."""
+    """Rolled in between, and interrupted after the sixth batch or later: written batches are found,
+    however old.
+    """
     log.create_topic("small", config={"segment.bytes": 4000})
     partition = log._engine.partition("small", 0)
     for broken_at in range(1, 12):
         stamp = Stamp(A + broken_at, 0)
-        whole = stamped(stamp, broken_at * 100, *(b"%0500d" % number for number in range(40)), batch_bytes=600)
+        whole = stamped(
+            stamp, broken_at * 100, *(b"%0500d" % number for number in range(40)), batch_bytes=600
+        )
         start = partition.bounds().log_end
         system.fault_arm(("pwrite",), broken_at, "fail", errno.ENOSPC, name=".log")
         try:
@@ -342,16 +390,20 @@ def test_a_run_of_many_batches_that_went_in_partly(log: embedlog.Log) -> None:
             system.fault_off()
         found = partition.append(whole, stamp=stamp)
         assert (found.base_offset, found.last_offset) == (start, start + 39)
-        assert [offset for piece in found.pieces for offset in range(*piece)] == list(range(start, start + 40))
+        assert [offset for piece in found.pieces for offset in range(*piece)] == list(
+            range(start, start + 40)
+        )
         assert partition.append(whole, stamp=stamp).base_offset == start, "and whole, once more"
         assert send(partition, stamp, broken_at * 100 + 40) == (start + 40, start + 40)
 
 
-# ---- other changes of a partition ------------------------------------------------------------------------
+# ---- other changes of a partition ----------------------------------------------------------------
 
 
 def test_idle_producers_are_forgotten_but_not_what_is_open(tmp_path: Path) -> None:
-    with embedlog.open(tmp_path, config={"producer.id.expiration.ms": 1, "housekeeping": False}) as log:
+    with embedlog.open(
+        tmp_path, config={"producer.id.expiration.ms": 1, "housekeeping": False}
+    ) as log:
         log.create_topic("events")
         partition = log._engine.partition("events", 0)
         send(partition, Stamp(A, 3), 0)
@@ -362,12 +414,16 @@ def test_idle_producers_are_forgotten_but_not_what_is_open(tmp_path: Path) -> No
             pass
         log.housekeep()
         assert (partition.stored_epoch(A), partition.stored_epoch(B)) == (-1, 4)
-        assert send(partition, Stamp(A, 3), 1) == (2, 2), "this process has its own last append in its cache"
+        assert send(partition, Stamp(A, 3), 1) == (2, 2), (
+            "this process has its own last append in its cache"
+        )
         assert send(partition, Stamp(A + 9, 0), 77) == (3, 3)
 
 
 def test_what_is_cut_takes_its_producers_along(partition: Partition) -> None:
-    """After a failed sync the log is truncated at a damaged batch: state, index and last stable offset are those before it."""
+    """After a failed sync the log is truncated at a damaged batch: state, index and last stable
+    offset are those before it.
+    """
     send(partition, Stamp(A, 0, True, True), 0)
     send(partition, Stamp(B, 0, True, True), 0)
     size = partition.published().segment_size
@@ -379,19 +435,28 @@ def test_what_is_cut_takes_its_producers_along(partition: Partition) -> None:
     assert partition._syncer.cut_lost(0) == 2
     assert partition.open_transactions() == [(A, 0, 0), (B, 0, 1)]
     assert partition.bounds().last_stable == 0
-    assert (partition.path / file_names.file_name(0, file_names.TRANSACTION_INDEX)).read_bytes() == b""
+    assert (
+        partition.path / file_names.file_name(0, file_names.TRANSACTION_INDEX)
+    ).read_bytes() == b""
     assert send(partition, Stamp(A, 0, True), 1, b"again") == (2, 2)
     assert partition.append_marker(B, 1, commit=False) == 3
     partition.append_marker(A, 1, commit=True)
     assert seen(partition, "read_committed") == [b"x", b"again"]
 
 
-def test_a_lost_transaction_index_is_made_again_before_anybody_is_answered(log: embedlog.Log, partition: Partition) -> None:
+def test_a_lost_transaction_index_is_made_again_before_anybody_is_answered(
+    log: embedlog.Log, partition: Partition
+) -> None:
     send(partition, Stamp(A, 0, True, True), 0, b"aborted")
     partition.append_marker(A, 1, commit=False)
     path = partition.path / file_names.file_name(0, file_names.TRANSACTION_INDEX)
     whole = path.read_bytes()
-    for damaged in (b"", whole[:20], whole[:9] + b"\x55" + whole[10:], whole[:17] + b"\x01" + whole[18:]):
+    for damaged in (
+        b"",
+        whole[:20],
+        whole[:9] + b"\x55" + whole[10:],
+        whole[:17] + b"\x01" + whole[18:],
+    ):
         path.write_bytes(damaged)
         assert seen(partition, "read_committed") == []
         assert path.read_bytes() == whole
@@ -405,8 +470,12 @@ def write_version(partition: Partition, version: int) -> None:
             file.write(version.to_bytes(4, "little"))
 
 
-def test_a_page_of_another_version_in_this_incarnation_is_refused(log: embedlog.Log, partition: Partition) -> None:
-    """A process whose embedlog does not know this layout has the log open; or this library does not know the other's layout."""
+def test_a_page_of_another_version_in_this_incarnation_is_refused(
+    log: embedlog.Log, partition: Partition
+) -> None:
+    """A process whose embedlog does not know this layout has the log open; or this library does not
+    know the other's layout.
+    """
     send(partition, Stamp(A, 0), 0)
     for version, words in ((1, "an older embedlog"), (9, "a newer embedlog")):
         write_version(partition, version)
@@ -417,9 +486,13 @@ def test_a_page_of_another_version_in_this_incarnation_is_refused(log: embedlog.
     assert send(partition, Stamp(A, 0), 1) == (1, 1)
 
 
-def test_who_waits_for_committed_records_is_woken_by_the_marker(log: embedlog.Log, partition: Partition) -> None:
+def test_who_waits_for_committed_records_is_woken_by_the_marker(
+    log: embedlog.Log, partition: Partition
+) -> None:
     send(partition, Stamp(A, 0, True, True), 0, b"a")
-    with log.consumer("events", auto_offset_reset="earliest", isolation_level="read_committed") as consumer:
+    with log.consumer(
+        "events", auto_offset_reset="earliest", isolation_level="read_committed"
+    ) as consumer:
         assert consumer.poll(timeout=0.0) == []
         ending = threading.Timer(0.05, lambda: partition.append_marker(A, 1, commit=True))
         ending.start()
@@ -442,7 +515,9 @@ def test_a_read_only_reader_knows_what_is_open(tmp_path: Path) -> None:
 def test_what_others_append_during_the_read_is_read_before_the_lock_too(
     partition: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new process reads the log while others append to it: what is left is read under their lock, and makes them wait."""
+    """A new process reads the log while others append to it: what is left is read under their lock,
+    and makes them wait.
+    """
     from embedlog.partition import producer_sequences
 
     other = Stamp(B, 0)
@@ -461,7 +536,8 @@ def test_what_others_append_during_the_read_is_read_before_the_lock_too(
         reads.append(now.log_end - state.offset)
         walk(state, now)
         if len(reads) <= 3:
-            appended(40 // 4 ** len(reads))  # each read is shorter, and so is what happens meanwhile
+            # each read is shorter, and so is what happens meanwhile
+            appended(40 // 4 ** len(reads))
 
     appended(50)
     monkeypatch.setattr(producer_sequences, "FEW_RECORDS", 2)

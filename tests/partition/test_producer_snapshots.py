@@ -1,4 +1,6 @@
-"""Snapshots of producers whose records are all deleted: they are kept, and an absent one is no damage."""
+"""Snapshots of producers whose records are all deleted: they are kept, and an absent one is no
+damage.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from embedlog.partition.partition import Partition
 from embedlog.partition.recovery import producer_history
 from tests.support.stamped_batches import run_of, send
 
-A, B = 2**62 + 1, 2**62 + 2
+A = 2**62 + 1
+B = 2**62 + 2
 QUIET = {"housekeeping": False}
 
 
@@ -37,7 +40,9 @@ def emptied(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_snapshot_that_is_removed_is_not_reported_as_damaged(emptied: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_snapshot_that_is_removed_is_not_reported_as_damaged(
+    emptied: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, logger="embedlog"):
         for number in range(3):
             log, partition = opened(emptied)
@@ -55,7 +60,9 @@ def test_producers_are_known_after_any_number_of_openings(emptied: Path, writes:
         with log:
             assert (partition.stored_epoch(A), partition.stored_epoch(B)) == (3, 5)
             if writes:
-                assert send(partition, Stamp(A, 3), 0, b"a", b"b") == (0, 1), "a repetition is in the log once"
+                assert send(partition, Stamp(A, 3), 0, b"a", b"b") == (0, 1), (
+                    "a repetition is in the log once"
+                )
             assert partition.published().log_end == 4
         assert producer_history.snapshots(emptied / "events-0") == [4]
 
@@ -79,10 +86,14 @@ def test_without_producers_no_snapshot_is_kept(tmp_path: Path) -> None:
         assert producer_history.snapshots(tmp_path / "events-0") == []
 
 
-def test_a_snapshot_that_is_absent_is_no_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_snapshot_that_is_absent_is_no_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     producer_history.write_snapshot(tmp_path, b"damaged", 3, 0o600)
     with caplog.at_level(logging.WARNING, logger="embedlog"):
         assert producer_history.newest(tmp_path, [1, 5]) is None
         assert caplog.messages == []
         assert producer_history.newest(tmp_path, [1, 3, 5]) is None
-    assert [message.partition(":")[0] for message in caplog.messages] == ["ignored a damaged snapshot of producers"]
+    assert [message.partition(":")[0] for message in caplog.messages] == [
+        "ignored a damaged snapshot of producers"
+    ]

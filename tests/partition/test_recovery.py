@@ -21,10 +21,14 @@ def opened(path: Path) -> embedlog.Log:
     return embedlog.open(path, config={"housekeeping": False})
 
 
-def append(log: embedlog.Log, count: int, size: int = 100, topic: str = "t", first: int = 0) -> None:
+def append(
+    log: embedlog.Log, count: int, size: int = 100, topic: str = "t", first: int = 0
+) -> None:
     with log.producer(linger_ms=0) as producer:
         for number in range(first, first + count):
-            producer.send(topic, value=b"%0*d" % (size, number), timestamp_ms=1000).result(timeout=10)
+            producer.send(topic, value=b"%0*d" % (size, number), timestamp_ms=1000).result(
+                timeout=10
+            )
 
 
 def read(log: embedlog.Log, topic: str = "t") -> list[int]:
@@ -32,10 +36,14 @@ def read(log: embedlog.Log, topic: str = "t") -> list[int]:
 
 
 def two_topics(path: Path, size: int, segment_bytes: int) -> tuple[Path, Path]:
-    """The first segments of two topics with the same offsets; the second topic's records are `size` bytes large."""
+    """The first segments of two topics with the same offsets; the second topic's records are `size`
+    bytes large.
+    """
     with opened(path) as log:
         for name, each in (("t", 100), ("u", size)):
-            log.create_topic(name, config=QUIET | {"segment.bytes": 400 if name == "t" else segment_bytes})
+            log.create_topic(
+                name, config=QUIET | {"segment.bytes": 400 if name == "t" else segment_bytes}
+            )
             append(log, 6, each, name, first=0 if name == "t" else 100)
     return tuple(path / f"{name}-0" / file_names.file_name(0, file_names.LOG) for name in "tu")  # type: ignore[return-value]
 
@@ -47,15 +55,23 @@ def test_a_sealed_segment_swapped_for_another_valid_one_is_noticed_at_opening(
     ours, theirs = two_topics(tmp_path / "log", size, segment_bytes)
     assert ours.stat().st_size != theirs.stat().st_size
     shutil.copyfile(theirs, ours)
-    with opened(tmp_path / "log") as log, pytest.raises(embedlog.CorruptRecordError, match="a sealed segment is too"):
+    with (
+        opened(tmp_path / "log") as log,
+        pytest.raises(embedlog.CorruptRecordError, match="a sealed segment is too"),
+    ):
         read(log)
 
 
-def test_a_sealed_segment_swapped_for_one_of_its_size_is_noticed_when_it_is_read(tmp_path: Path) -> None:
+def test_a_sealed_segment_swapped_for_one_of_its_size_is_noticed_when_it_is_read(
+    tmp_path: Path,
+) -> None:
     ours, theirs = two_topics(tmp_path / "log", 100, 400)
     assert ours.stat().st_size == theirs.stat().st_size
     shutil.copyfile(theirs, ours)
-    with opened(tmp_path / "log") as log, pytest.raises(embedlog.CorruptRecordError, match="headers of this segment"):
+    with (
+        opened(tmp_path / "log") as log,
+        pytest.raises(embedlog.CorruptRecordError, match="headers of this segment"),
+    ):
         read(log)
 
 
@@ -63,13 +79,18 @@ def test_a_segment_whose_name_leaves_no_room_for_offsets_is_refused(tmp_path: Pa
     ours, _ = two_topics(tmp_path / "log", 100, 400)
     path = ours.with_name(file_names.file_name(2**63 - 3, file_names.LOG))
     path.write_bytes(ours.read_bytes())
-    with opened(tmp_path / "log") as log, pytest.raises(embedlog.CorruptRecordError, match="is no offset") as caught:
+    with (
+        opened(tmp_path / "log") as log,
+        pytest.raises(embedlog.CorruptRecordError, match="is no offset") as caught,
+    ):
         read(log)
     assert caught.value.path == str(path)
 
 
 def test_heads_that_a_broker_rewrote_are_not_taken_for_damage(tmp_path: Path) -> None:
-    """A cleaner that only sets a delete horizon leaves a file of the same size whose checksums are others."""
+    """A cleaner that only sets a delete horizon leaves a file of the same size whose checksums are
+    others.
+    """
     ours, theirs = two_topics(tmp_path / "log", 100, 400)
     shutil.copyfile(theirs, ours)
     mark = tmp_path / "log" / file_names.CLEAN_MARK
@@ -79,8 +100,12 @@ def test_heads_that_a_broker_rewrote_are_not_taken_for_damage(tmp_path: Path) ->
         assert read(log) == [100, 101, 2, 3, 4, 5]
 
 
-def test_a_segment_that_was_sealed_twice_may_have_lost_the_record_of_the_second_time(tmp_path: Path) -> None:
-    """A broken-off roll leaves a record; the segment grows, is rolled, and a power loss takes the newer record."""
+def test_a_segment_that_was_sealed_twice_may_have_lost_the_record_of_the_second_time(
+    tmp_path: Path,
+) -> None:
+    """A broken-off roll leaves a record; the segment grows, is rolled, and a power loss takes the
+    newer record.
+    """
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config=QUIET | {"segment.bytes": 400})
         append(log, 5)
@@ -90,7 +115,8 @@ def test_a_segment_that_was_sealed_twice_may_have_lost_the_record_of_the_second_
     manifest.refresh()
     info = manifest.segments[0]
     assert manifest.start is not None
-    first, chain = (partition / file_names.file_name(0, file_names.LOG)).read_bytes()[: info.size // 2], Chain()
+    first = (partition / file_names.file_name(0, file_names.LOG)).read_bytes()[: info.size // 2]
+    chain = Chain()
     assert scan(first, chain).consumed == len(first)
     before = info._replace(size=len(first), next_offset=1, digest=chain.digest)
     manifest.rewrite([before, manifest.segments[2]], manifest.start)
@@ -115,7 +141,10 @@ def test_a_compacted_log_that_was_recovered_opens_again(golden_copy: Callable[[s
 
 def committed(log: embedlog.Log) -> dict[str, int]:
     names = log.topics(include_internal=True)
-    return {name: sum(1 for _ in log.scan(name, isolation_level="read_committed").records()) for name in names}
+    return {
+        name: sum(1 for _ in log.scan(name, isolation_level="read_committed").records())
+        for name in names
+    }
 
 
 @pytest.mark.sample(0.5)
@@ -134,7 +163,11 @@ def test_a_transaction_index_that_is_gone_is_made_again_before_anybody_is_answer
         if damage == "gone":
             each.unlink()
         else:
-            each.write_bytes(before[each][: -aborted_transactions.ENTRY_SIZE] if damage == "cut" else b"\xff" * len(before[each]))
+            each.write_bytes(
+                before[each][: -aborted_transactions.ENTRY_SIZE]
+                if damage == "cut"
+                else b"\xff" * len(before[each])
+            )
     with embedlog.open(path, read_only=read_only) as log:
         assert committed(log) == expected
     if not read_only:

@@ -23,7 +23,9 @@ ENTRIES = {
 @pytest.fixture
 def closed(tmp_path: Path) -> Path:
     """A log of several segments that was closed in order."""
-    with embedlog.open(tmp_path / "log", config={"log.segment.bytes": 10_000, "log.index.interval.bytes": 64}) as log:
+    with embedlog.open(
+        tmp_path / "log", config={"log.segment.bytes": 10_000, "log.index.interval.bytes": 64}
+    ) as log:
         log.create_topic("t")
         with log.producer(batch_size=300, linger_ms=0) as producer:
             for number in range(COUNT):
@@ -50,8 +52,12 @@ def test_an_index_entry_that_points_elsewhere_costs_time_not_records(
 
 @pytest.mark.parametrize("which", [0, -1], ids=["first segment", "active segment"])
 @pytest.mark.parametrize("known", [True, False], ids=["with the manifest", "as a broker leaves it"])
-def test_a_flipped_bit_of_the_last_time_entry_costs_time_not_records(closed: Path, which: int, known: bool) -> None:
-    """A sign bit there once made an offset that no control page takes: the partition could not be opened."""
+def test_a_flipped_bit_of_the_last_time_entry_costs_time_not_records(
+    closed: Path, which: int, known: bool
+) -> None:
+    """A sign bit there once made an offset that no control page takes: the partition could not be
+    opened.
+    """
     path = sorted((closed / "t-0").glob("*.timeindex"))[which]
     right = path.read_bytes()
     with embedlog.open(closed, read_only=True) as log:
@@ -64,7 +70,10 @@ def test_a_flipped_bit_of_the_last_time_entry_costs_time_not_records(closed: Pat
             for own in (*closed.glob("embedlog.*"), *(closed / "t-0").glob("embedlog.*")):
                 own.unlink()
         with embedlog.open(closed) as log:
-            assert [record.offset for record in log.scan("t").records()] == list(range(COUNT)), (byte, bit)
+            assert [record.offset for record in log.scan("t").records()] == list(range(COUNT)), (
+                byte,
+                bit,
+            )
             if known:
                 assert list(log.scan("t", start_time=newest).records()), (byte, bit)
         path.write_bytes(right)
@@ -73,7 +82,8 @@ def test_a_flipped_bit_of_the_last_time_entry_costs_time_not_records(closed: Pat
 @pytest.mark.parametrize("which", [0, -1], ids=["first segment", "active segment"])
 def test_a_reader_searches_no_time_index_that_it_found_damaged(tmp_path: Path, which: int) -> None:
     """A reader cannot write the index again, so the bad entry stays in the file."""
-    root, config = tmp_path / "log", {"log.segment.bytes": 10_000, "log.index.interval.bytes": 64}
+    root = tmp_path / "log"
+    config = {"log.segment.bytes": 10_000, "log.index.interval.bytes": 64}
     with embedlog.open(root, config=config) as log:
         log.create_topic("t")
         with log.producer(batch_size=300, linger_ms=0) as producer:

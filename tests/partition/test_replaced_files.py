@@ -8,11 +8,14 @@ import embedlog
 from embedlog.format.record_batch import Stamp
 from tests.support.stamped_batches import send
 
-A, B = 2**62 + 1, 2**62 + 2
+A = 2**62 + 1
+B = 2**62 + 2
 
 
 def test_producers_are_read_from_the_file_that_has_the_name_now(tmp_path: Path) -> None:
-    """Another process began the log again at the same offset, while this one has the earlier file open."""
+    """Another process began the log again at the same offset, while this one has the earlier file
+    open.
+    """
     with embedlog.open(tmp_path / "log") as log, embedlog.open(tmp_path / "log") as other:
         log.create_topic("events")
         partition = log._engine.partition("events", 0)

@@ -1,4 +1,6 @@
-"""Deletion at the front of a log: deleted records stay deleted, the others stay readable, after any interruption."""
+"""Deletion at the front of a log: deleted records stay deleted, the others stay readable, after any
+interruption.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ SMALL = {"flush.ms": 3_600_000, "segment.bytes": 400}
 
 
 @pytest.mark.parametrize("points_first", [False, True])
-def test_records_deleted_up_to_a_segments_border_stay_deleted(tmp_path: Path, points_first: bool) -> None:
+def test_records_deleted_up_to_a_segments_border_stay_deleted(
+    tmp_path: Path, points_first: bool
+) -> None:
     """Its files are deleted in the next round: until then only the checkpoint has the new start."""
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config=SMALL)
@@ -47,7 +51,9 @@ def test_a_log_start_is_never_ahead_of_what_survives_a_power_loss(tmp_path: Path
         assert log.durable_offset("t", 0) == 7
 
 
-def test_a_page_that_is_made_anew_knows_what_others_deleted_since(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_page_that_is_made_anew_knows_what_others_deleted_since(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log")
     with opened(tmp_path / "log") as log:
         victim = play.enter()
@@ -71,29 +77,42 @@ def test_the_name_of_a_new_segment_is_on_disk_before_the_old_ones_go(tmp_path: P
             system.fault_trace(-1)
             system.shift_wall(0)
         calls = [line.split() for line in trace.read_text().splitlines()]
-        made = max(at for at, call in enumerate(calls) if call[0] == "open" and f"{4:020d}.log" in call[-1])
-        gone = next(at for at, call in enumerate(calls) if call[0] == "rename" and call[-1].endswith(".log"))
+        made = max(
+            at for at, call in enumerate(calls) if call[0] == "open" and f"{4:020d}.log" in call[-1]
+        )
+        gone = next(
+            at for at, call in enumerate(calls) if call[0] == "rename" and call[-1].endswith(".log")
+        )
         assert any(call[0] == "fsync" and call[-1].endswith("t-0") for call in calls[made:gone])
     shutil.rmtree(tmp_path / "log")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["by size", "after delete_records"])
-def test_no_power_loss_behind_retention_takes_what_stays(nursery: Nursery, tmp_path: Path, way: str) -> None:
-    """Any of the names that change may have reached the disk, and any not: those of old segments, and the active one's.
+def test_no_power_loss_behind_retention_takes_what_stays(
+    nursery: Nursery, tmp_path: Path, way: str
+) -> None:
+    """Any of the names that change may have reached the disk, and any not: those of old segments,
+    and the active one's.
 
-    It had lost them all at once; and one name in the middle left a gap, after which the library trusted no segment.
+    It had lost them all at once; and one name in the middle left a gap, after which the library
+    trusted no segment.
     """
-    root, recording = tmp_path / "log", tmp_path / "recording"
+    root = tmp_path / "log"
+    recording = tmp_path / "recording"
     known = cuts.Known(durable={0: 2})
     victim = nursery.spawn()
     victim.call("record", str(recording))
     victim.call("open", str(root), config={"housekeeping": False})
-    limits = {"retention.bytes": 1000 if way == "by size" else -1, "file.delete.delay.ms": 3_600_000}
+    limits = {
+        "retention.bytes": 1000 if way == "by size" else -1,
+        "file.delete.delay.ms": 3_600_000,
+    }
     victim.call("create_topic", "t", 1, SMALL | limits)
     for number in range(6):
         known.acks[0, number] = Mark(1, number)
-        if number == 5 and way == "after delete_records":  # the next roll creates a name that nothing else syncs
+        # the next roll creates a name that nothing else syncs
+        if number == 5 and way == "after delete_records":
             known.durable[0] = victim.call("delete_records", 5)[TP]
         assert victim.call("append", [value_of(1, number, 250 if number < 5 else 150)]) == [number]
         if number == 1:
@@ -104,10 +123,15 @@ def test_no_power_loss_behind_retention_takes_what_stays(nursery: Nursery, tmp_p
     assert 1 < known.deletable[0] < end == 6
     victim.call("record", None)
     nursery.end(victim)
-    disk, opened = Disk(root), 0
+    disk = Disk(root)
+    opened = 0
     for at, change in enumerate(changes(recording)):
         renamed = disk.folders[str(root / "t-0")].pending if at > before else []
-        if change.kind == "fsync" and change.name == str(root / "t-0") and any(None in names.values() for names in renamed):
+        if (
+            change.kind == "fsync"
+            and change.name == str(root / "t-0")
+            and any(None in names.values() for names in renamed)
+        ):
             for state in disk.states_by_name(change.name):
                 target = tmp_path / f"cut-{opened}"
                 materialise(state, root, target, list(disk.folders))

@@ -1,4 +1,6 @@
-"""Rolling: segments that reserve their space, and the few partitions whose write descriptors stay open."""
+"""Rolling: segments that reserve their space, and the few partitions whose write descriptors stay
+open.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,17 @@ def fill(log: embedlog.Log, count: int) -> None:
             producer.send("events", b"%0100d" % number)
 
 
-def test_preallocated_segments_reserve_their_space_and_give_back_what_they_did_not_use(tmp_path: Path) -> None:
+def test_preallocated_segments_reserve_their_space_and_give_back_what_they_did_not_use(
+    tmp_path: Path,
+) -> None:
     with embedlog.open(tmp_path) as log:
         log.create_topic("events", config={"preallocate": True, "segment.bytes": SEGMENT_BYTES})
         fill(log, 3000)
         sizes = log_sizes(tmp_path)
         assert sizes[-1] == SEGMENT_BYTES, "the active segment has all of its space"
-        assert all(size < SEGMENT_BYTES for size in sizes[:-1]), "a sealed one ends with its last batch"
+        assert all(size < SEGMENT_BYTES for size in sizes[:-1]), (
+            "a sealed one ends with its last batch"
+        )
     assert log_sizes(tmp_path)[-1] < SEGMENT_BYTES, "closed in order, the last one too"
     with embedlog.open(tmp_path, read_only=True) as log:
         values = [record.value for record in log.scan("events").records()]
@@ -40,6 +46,12 @@ def test_the_partition_that_is_written_to_keeps_its_descriptors(tmp_path: Path) 
             producer.send("many", b"often", partition=0).result()
             writer = busy._state.writer
             producer.send("many", b"once", partition=number).result()
-            assert busy._state.writer is writer is not None, f"given back when partition {number} was opened"
-        given_back = [number for number in range(1, 20) if log._engine.partition("many", number)._state.writer is None]
+            assert busy._state.writer is writer is not None, (
+                f"given back when partition {number} was opened"
+            )
+        given_back = [
+            number
+            for number in range(1, 20)
+            if log._engine.partition("many", number)._state.writer is None
+        ]
         assert given_back, "one thread must have returned its descriptor"

@@ -14,7 +14,9 @@ from tests.faults.harness.stage import Play
 from tests.support.small_logs import append, opened
 
 
-def test_a_reader_gets_the_segments_of_its_own_tuple_whatever_another_thread_refreshes(tmp_path: Path) -> None:
+def test_a_reader_gets_the_segments_of_its_own_tuple_whatever_another_thread_refreshes(
+    tmp_path: Path,
+) -> None:
     """Else a fetch at a deleted offset would continue after the gap without an error."""
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config={"segment.bytes": 400, "flush.ms": 3_600_000})
@@ -40,10 +42,13 @@ def test_the_segments_since_an_offset_are_those_that_end_after_it(tmp_path: Path
         log.create_topic("t", config={"segment.bytes": 400, "flush.ms": 3_600_000})
         append(log, 20)
         partition = log._engine.partition("t", 0)
-        now, segments = partition.published(), partition._segments
+        now = partition.published()
+        segments = partition._segments
         assert now.segment_base > 0
         for offset in range(now.log_end + 3):
-            assert segments.since(offset, now) == [each for each in segments.all(now) if each.next_offset > offset]
+            assert segments.since(offset, now) == [
+                each for each in segments.all(now) if each.next_offset > offset
+            ]
 
 
 def test_readers_in_threads_beside_rolls_see_every_offset_once(tmp_path: Path) -> None:
@@ -55,7 +60,8 @@ def test_readers_in_threads_beside_rolls_see_every_offset_once(tmp_path: Path) -
 
         def follow() -> None:
             try:
-                partition, offset = log._engine.partition("t", 0), 0
+                partition = log._engine.partition("t", 0)
+                offset = 0
                 while offset < count:
                     found = partition.fetch(offset)
                     if len(found.batches):
@@ -73,12 +79,17 @@ def test_readers_in_threads_beside_rolls_see_every_offset_once(tmp_path: Path) -
         assert not failed
 
 
-def test_nobody_appends_behind_the_back_of_the_closing_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between a partition's orderly close and the clean mark another thread of the process must not get in."""
+def test_nobody_appends_behind_the_back_of_the_closing_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between a partition's orderly close and the clean mark another thread of the process must not
+    get in.
+    """
     log = opened(tmp_path / "log")
     log.create_topic("t")
     append(log, 1)
-    partition, refused = log._engine.partition("t", 0), []
+    partition = log._engine.partition("t", 0)
+    refused = []
     real = log_directory.write_checkpoints
 
     def meanwhile(*arguments: object, **keywords: object) -> None:
@@ -98,7 +109,9 @@ def test_nobody_appends_behind_the_back_of_the_closing_thread(tmp_path: Path, mo
     assert refused
 
 
-def test_a_partition_that_cannot_be_closed_does_not_keep_the_others_off_the_disk(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_partition_that_cannot_be_closed_does_not_keep_the_others_off_the_disk(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log", partitions=2)
     victim = play.enter()
     play.append(victim, 0)
@@ -111,7 +124,9 @@ def test_a_partition_that_cannot_be_closed_does_not_keep_the_others_off_the_disk
     assert not (tmp_path / "log" / "t-1" / "embedlog.dirty").exists()
 
 
-def test_bytes_read_while_files_were_changed_are_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_read_while_files_were_changed_are_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config={"flush.ms": 3_600_000})
         append(log, 2)

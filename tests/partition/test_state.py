@@ -26,7 +26,9 @@ def until(reader: embedlog.Log, count: int) -> None:
     assert seen(reader) == count
 
 
-def test_a_reader_sees_what_a_writer_left_that_came_and_went_between_its_looks(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_reader_sees_what_a_writer_left_that_came_and_went_between_its_looks(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log")
     with embedlog.open(tmp_path / "log", read_only=True) as reader:
         assert seen(reader) == 0
@@ -37,7 +39,9 @@ def test_a_reader_sees_what_a_writer_left_that_came_and_went_between_its_looks(n
             until(reader, count)
 
 
-def test_a_reader_follows_writers_that_come_and_go_under_its_eyes(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_reader_follows_writers_that_come_and_go_under_its_eyes(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log")
     with embedlog.open(tmp_path / "log", read_only=True) as reader:
         for count in (1, 3, 5):
@@ -50,7 +54,9 @@ def test_a_reader_follows_writers_that_come_and_go_under_its_eyes(nursery: Nurse
             until(reader, count + 1)
 
 
-def test_a_reader_that_followed_a_writer_refuses_the_broker_behind_it(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_reader_that_followed_a_writer_refuses_the_broker_behind_it(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     """A page that no process has open does not show the changes of a broker to the files."""
     play = Play(nursery, tmp_path / "log")
     writer = play.enter()

@@ -1,4 +1,6 @@
-"""Syncs in one process: failed, lost and uncounted ones; each promise on the idle path and on the path of errors."""
+"""Syncs in one process: failed, lost and uncounted ones; each promise on the idle path and on the
+path of errors.
+"""
 
 from __future__ import annotations
 
@@ -58,9 +60,15 @@ def test_a_marked_segment_that_was_cut_to_nothing_takes_records_again(tmp_path: 
         assert log.durable_offset("t", 0) == 2
 
 
-def test_a_sync_that_failed_and_one_whose_process_ended_are_told_apart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sync_that_failed_and_one_whose_process_ended_are_told_apart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def messages() -> list[tuple[str, str]]:
-        found = [(each.levelname, each.getMessage()) for each in caplog.records if "is marked" in each.getMessage()]
+        found = [
+            (each.levelname, each.getMessage())
+            for each in caplog.records
+            if "is marked" in each.getMessage()
+        ]
         caplog.clear()
         return found
 
@@ -72,10 +80,18 @@ def test_a_sync_that_failed_and_one_whose_process_ended_are_told_apart(tmp_path:
         ended = 4_000_000 | 7 << 32  # as a process leaves it that was killed in a sync
         log._engine.partition("t", 0)._state.page.set(system.WORD_SYNC_OWNER, ended)
         log.flush()
-        assert messages() == [("WARNING", f"a sync of process 4000000 was not completed, perhaps because it ended: {tail}")]
+        assert messages() == [
+            (
+                "WARNING",
+                f"a sync of process 4000000 was not completed, perhaps because it ended: {tail}",
+            )
+        ]
         assert log.durable_offset("t", 0) == 1
         append(log)
-        (tail,) = [f"{each} is marked, its unsynced bytes will be written again" for each in path.parent.glob(f"{1:020d}.log")]
+        (tail,) = [
+            f"{each} is marked, its unsynced bytes will be written again"
+            for each in path.parent.glob(f"{1:020d}.log")
+        ]
         system.fault_arm(["fdatasync"], 1, "fail", errno.ENOSPC, name=".log")
         with pytest.raises(embedlog.DurabilityError):
             log.flush()
@@ -93,7 +109,10 @@ def test_a_failed_sync_cuts_no_replica_of_a_set(tmp_path: Path) -> None:
         good = path.read_bytes()
         damaged = len(good) * 2 // 3 - 3
         path.write_bytes(good[:damaged] + b"\xff\xff" + good[damaged + 2 :])
-        with replica(tmp_path / "d1") as other, pytest.raises(embedlog.CorruptRecordError, match="damage of a replica"):
+        with (
+            replica(tmp_path / "d1") as other,
+            pytest.raises(embedlog.CorruptRecordError, match="damage of a replica"),
+        ):
             other.sync()
         assert (partition.published().log_end, partition.published().epoch) == (3, 1)
         assert path.stat().st_size == len(good)
@@ -102,7 +121,9 @@ def test_a_failed_sync_cuts_no_replica_of_a_set(tmp_path: Path) -> None:
         assert partition.durable_offset == 3
 
 
-def test_what_a_dead_appender_left_is_flushed_though_nobody_appends_again(nursery: Nursery, tmp_path: Path) -> None:
+def test_what_a_dead_appender_left_is_flushed_though_nobody_appends_again(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log", config={"flush.ms": 1})
     log = opened(tmp_path / "log")
     partition = log._engine.partition("t", 0)
@@ -120,10 +141,13 @@ def test_what_a_dead_appender_left_is_flushed_though_nobody_appends_again(nurser
 
 
 def test_a_sync_that_ends_beside_an_append_hides_it_from_no_housekeeper(tmp_path: Path) -> None:
-    """The append has read the unsynced end before; the housekeeper finds all durable before the append publishes."""
+    """The append has read the unsynced end before; the housekeeper finds all durable before the
+    append publishes.
+    """
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config={"flush.ms": 1000})
-        partition, page = log._engine.partition("t", 0), log._engine.home.context.directory_page
+        partition = log._engine.partition("t", 0)
+        page = log._engine.home.context.directory_page
         append(log)
         counted = page.word(system.WORD_UNSYNCED_COUNT)
         system.fault_arm(["point"], 1, "delay", 300_000, name="before-publish")
@@ -133,20 +157,26 @@ def test_a_sync_that_ends_beside_an_append_hides_it_from_no_housekeeper(tmp_path
             pass
         threading.Event().wait(0.1)
         partition._syncer.sync(1, system.boot_ns() + 10**10)
-        assert partition.durable_offset == 1 == partition.bounds().log_end, "the append was to stand before its publication"
+        assert partition.durable_offset == 1 == partition.bounds().log_end, (
+            "the append was to stand before its publication"
+        )
         thread.join()
         system.fault_off()
         assert page.word(system.WORD_UNSYNCED_COUNT) > counted
 
 
-def test_a_sync_among_several_awaits_the_senders_that_the_last_one_acknowledged(tmp_path: Path) -> None:
+def test_a_sync_among_several_awaits_the_senders_that_the_last_one_acknowledged(
+    tmp_path: Path,
+) -> None:
     """SYNC-8: three records in one sync, of which two are appended after it has its lock."""
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config=QUIET)
         partition = log._engine.partition("t", 0)
         append(log)
-        syncer, other = partition._syncer, locks.LockFile(partition.path / file_names.SYNC_LOCK)
-        syncer._shared, syncer._sync_ns = True, 4 * LONG_NS
+        syncer = partition._syncer
+        other = locks.LockFile(partition.path / file_names.SYNC_LOCK)
+        syncer._shared = True
+        syncer._sync_ns = 4 * LONG_NS
         partition._state.page.set(system.WORD_AWAITED, 3)
         thread = threading.Thread(target=syncer.sync, args=(1, system.boot_ns() + LONG_NS))
         thread.start()
@@ -193,7 +223,9 @@ def is_held(lock: locks.LockFile) -> bool:
     return False
 
 
-def test_the_flusher_forgets_a_topic_that_was_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_flusher_forgets_a_topic_that_was_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config=QUIET)
         append(log)
@@ -222,7 +254,9 @@ def test_writers_that_find_a_segment_full_at_once_roll_it_once(tmp_path: Path) -
 
 
 def test_descriptors_given_back_under_a_sync_are_closed_behind_it(tmp_path: Path) -> None:
-    """Else the sync would continue with descriptors that belong to other files by then: it would sync or write the wrong one."""
+    """Else the sync would continue with descriptors that belong to other files by then: it would
+    sync or write the wrong one.
+    """
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config=QUIET)
         append(log)
@@ -306,7 +340,10 @@ def test_who_waits_for_a_sync_takes_the_lock_of_a_syncer_that_died(tmp_path: Pat
             thread.join(0.01)
         thread.join(10)
         assert partition.durable_offset == 1
-        with held_by_another(partition), pytest.raises(embedlog.LockTimeoutError, match="held by pid"):
+        with (
+            held_by_another(partition),
+            pytest.raises(embedlog.LockTimeoutError, match="held by pid"),
+        ):
             append(log)
             partition.sync(system.boot_ns() + 10**7)
 
@@ -314,7 +351,9 @@ def test_who_waits_for_a_sync_takes_the_lock_of_a_syncer_that_died(tmp_path: Pat
 def test_a_slot_of_the_durable_record_that_is_on_disk_is_written_over_only_behind_a_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power loss in the middle of a write then leaves the other one; and not every store is synced."""
+    """A power loss in the middle of a write then leaves the other one; and not every store is
+    synced.
+    """
     record = page.DurableRecord(tmp_path, b"t" * 16)
     fd = os.open(tmp_path / "recording", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     system.record_to(fd)
@@ -328,10 +367,13 @@ def test_a_slot_of_the_durable_record_that_is_on_disk_is_written_over_only_behin
     finally:
         system.record_to(-1)
         os.close(fd)
-    on_disk, fresh, synced = None, None, 0
+    on_disk = None
+    fresh = None
+    synced = 0
     for change in changes(tmp_path / "recording"):
         if change.kind == "fdatasync":
-            on_disk, synced = fresh, synced + 1
+            on_disk = fresh
+            synced = synced + 1
         elif change.kind == "pwrite":
             fresh = change.number
             assert fresh != on_disk
@@ -342,7 +384,9 @@ def test_a_slot_of_the_durable_record_that_is_on_disk_is_written_over_only_behin
 def test_a_damaged_index_leaves_no_byte_out_when_a_failed_sync_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int
 ) -> None:
-    """The offset index names the place at which the rewrite begins: an entry that points too far would omit batches."""
+    """The offset index names the place at which the rewrite begins: an entry that points too far
+    would omit batches.
+    """
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config={**QUIET, "index.interval.bytes": 100})
         append(log, 6)
@@ -354,12 +398,19 @@ def test_a_damaged_index_leaves_no_byte_out_when_a_failed_sync_is_repeated(
         system.fault_off()
         file = tmp_path / "log" / "t-0" / f"{0:020d}.index"
         partition = log._engine.partition("t", 0)
-        entries = list(struct.iter_unpack(">ii", file.read_bytes()[: 8 * partition.published().index_entries]))
+        entries = list(
+            struct.iter_unpack(">ii", file.read_bytes()[: 8 * partition.published().index_entries])
+        )
         number = max(at for at, (relative, _) in enumerate(entries) if relative <= 6)
         with file.open("r+b") as index:
             index.seek(8 * number)
-            index.write(struct.pack(">ii", entries[number][0], entries[number + moved][1] if moved > 0 else -1))
-        real, written = files.write_all, []
+            index.write(
+                struct.pack(
+                    ">ii", entries[number][0], entries[number + moved][1] if moved > 0 else -1
+                )
+            )
+        real = files.write_all
+        written = []
 
         def noted(fd: int, data: Any, position: int, path: Any = "") -> None:
             if str(path).endswith(".log"):
@@ -369,5 +420,7 @@ def test_a_damaged_index_leaves_no_byte_out_when_a_failed_sync_is_repeated(
         monkeypatch.setattr(files, "write_all", noted)
         log.flush()
         found = partition.fetch(6, max_bytes=1)
-        assert min(start for start, _ in written) <= found.position + int(found.batches["position"][0])
+        assert min(start for start, _ in written) <= found.position + int(
+            found.batches["position"][0]
+        )
         assert max(end for _, end in written) == partition.published().segment_size

@@ -1,4 +1,6 @@
-"""Batches before a damaged one are returned up to the last digest that agrees, however the read is divided (DIGESTCHECK-3)."""
+"""Batches before a damaged one are returned up to the last digest that agrees, however the read is
+divided (DIGESTCHECK-3).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from embedlog.format.record_batch import Chain, scan
 
 SIZE_AT = 8  # of the size in a batch header
 INTERVAL_BYTES = 300
-SIZES = (50, 50, 50, 700, 50, 100, 100, 400, 50, 50)  # of the values: entries of the index have one to four batches
+# of the values: entries of the index have one to four batches
+SIZES = (50, 50, 50, 700, 50, 100, 100, 400, 50, 50)
 
 
 @contextmanager
@@ -30,18 +33,23 @@ def changed(path: Path, position: int, mask: int) -> Iterator[None]:
 
 def read(log: embedlog.Log, max_bytes: int) -> tuple[int, str]:
     """The end of what reads from the start return before an error, and the error."""
-    partition, offset = log._engine.partition("t", 0), 0
+    partition = log._engine.partition("t", 0)
+    offset = 0
     partition._reader.forget()
     try:
         while offset < partition.bounds().high_watermark:
-            offset = partition.fetch(offset, max_bytes=max_bytes, isolation="read_uncommitted").next_offset
+            offset = partition.fetch(
+                offset, max_bytes=max_bytes, isolation="read_uncommitted"
+            ).next_offset
     except CorruptRecordError as error:
         return offset, str(error)
     return offset, ""
 
 
 @pytest.mark.parametrize("max_bytes", [1, 400, 1_000, 1 << 20])
-def test_a_damaged_size_ends_reads_at_the_last_digest_before_it(tmp_path: Path, max_bytes: int) -> None:
+def test_a_damaged_size_ends_reads_at_the_last_digest_before_it(
+    tmp_path: Path, max_bytes: int
+) -> None:
     """Also where the read ends within the batch, so that its checksum is not compared."""
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log.create_topic("t", config={"index.interval.bytes": INTERVAL_BYTES})
@@ -50,7 +58,8 @@ def test_a_damaged_size_ends_reads_at_the_last_digest_before_it(tmp_path: Path, 
                 producer.send("t", bytes(size)).result()
         (path,) = (tmp_path / "log" / "t-0").glob("*.log")
         batches = scan(path.read_bytes(), Chain()).batches
-        proven, since = [0], 0
+        proven = [0]
+        since = 0
         for number in range(1, len(SIZES)):
             since += int(batches["size"][number - 1])
             proven.append(number if since > INTERVAL_BYTES else proven[-1])
@@ -66,10 +75,14 @@ def test_a_damaged_size_ends_reads_at_the_last_digest_before_it(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("at", [SIZE_AT + 1, 100])
-def test_a_damaged_batch_that_is_read_to_its_end_leaves_no_unproven_one_before_it(tmp_path: Path, at: int) -> None:
+def test_a_damaged_batch_that_is_read_to_its_end_leaves_no_unproven_one_before_it(
+    tmp_path: Path, at: int
+) -> None:
     """A read without a digest at its end reads a large batch to its end."""
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
-        log.create_topic("t", config={"index.interval.bytes": 1 << 30, "max.message.bytes": 2_000_000})
+        log.create_topic(
+            "t", config={"index.interval.bytes": 1 << 30, "max.message.bytes": 2_000_000}
+        )
         with log.producer(batch_size=0, max_request_size=2_000_000) as producer:
             for size in (100, 1_500_000, 1_500_000):
                 producer.send("t", bytes(size)).result()

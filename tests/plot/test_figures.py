@@ -1,4 +1,6 @@
-"""Plots of lag and throughput: the lines have the values of the history, and hostile names are plain text."""
+"""Plots of lag and throughput: the lines have the values of the history, and hostile names are
+plain text.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,14 @@ class Reports:
         }
 
 
-def history_of(*reports: tuple[dict[tuple[str, int], int | None], dict[str, int]], count_max: int = 100) -> plot.History:
+def history_of(
+    *reports: tuple[dict[tuple[str, int], int | None], dict[str, int]], count_max: int = 100
+) -> plot.History:
     """One observation in two seconds."""
     seconds = iter(range(0, 2 * len(reports), 2))
-    made = plot.History(Reports(*reports), count_max=count_max, clock_s=lambda: float(next(seconds)))
+    made = plot.History(
+        Reports(*reports), count_max=count_max, clock_s=lambda: float(next(seconds))
+    )
     for _ in reports:
         made.observe()
     return made
@@ -92,7 +98,9 @@ def test_plots_have_the_values_of_a_log(tmp_path: Path) -> None:
 @pytest.mark.may_leak("matplotlib keeps the files of its fonts open")
 def test_a_plot_of_hostile_names_is_drawn() -> None:
     pytest.importorskip("matplotlib")
-    figure = plot.lag(history_of(({}, {"$\\frac{": 1, "_x": 2}), ({}, {"$\\frac{": 3, "\n": 4}))).figure
+    figure = plot.lag(
+        history_of(({}, {"$\\frac{": 1, "_x": 2}), ({}, {"$\\frac{": 3, "\n": 4}))
+    ).figure
     assert figure._repr_png_().startswith(b"\x89PNG")  # what a notebook shows
 
 

@@ -20,7 +20,9 @@ from embedlog.errors import (
 from tests.support import producer_helpers
 from tests.support.producer_helpers import LONG_MS, Stuck, values, wait_until
 
-log, producer, stuck = producer_helpers.log, producer_helpers.producer, producer_helpers.stuck
+log = producer_helpers.log
+producer = producer_helpers.producer
+stuck = producer_helpers.stuck
 
 
 # ---- batching, linger, memory -------------------------------------------------------------------
@@ -48,7 +50,9 @@ def test_a_linger_ends_by_itself(log: embedlog.Log) -> None:
 
 @pytest.mark.parametrize(("size", "batches"), [(0, 50), (1000, 7), (1 << 20, 1)])
 def test_batch_size_cuts_the_batches(log: embedlog.Log, size: int, batches: int) -> None:
-    with log.producer(batch_size=size, linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS) as producer:
+    with log.producer(
+        batch_size=size, linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS
+    ) as producer:
         for _ in range(50):
             producer.send("one", b"x" * 100)
         producer.flush()
@@ -56,7 +60,9 @@ def test_batch_size_cuts_the_batches(log: embedlog.Log, size: int, batches: int)
 
 
 def test_full_memory_makes_send_wait_and_then_fail(log: embedlog.Log, stuck: Stuck) -> None:
-    with log.producer(buffer_memory=3000, max_block_ms=50, linger_ms=0, batch_size=1000) as producer:
+    with log.producer(
+        buffer_memory=3000, max_block_ms=50, linger_ms=0, batch_size=1000
+    ) as producer:
         first = producer.send("one", b"x" * 900)
         assert stuck.reached.wait(10)
         others = [producer.send("one", b"x" * 900) for _ in range(3)]
@@ -111,7 +117,9 @@ def test_memory_comes_back(log: embedlog.Log, producer: embedlog.Producer) -> No
 # ---- futures and callbacks ----------------------------------------------------------------------
 
 
-def test_callbacks_run_in_order_on_the_producers_thread(log: embedlog.Log, producer: embedlog.Producer) -> None:
+def test_callbacks_run_in_order_on_the_producers_thread(
+    log: embedlog.Log, producer: embedlog.Producer
+) -> None:
     seen: list[tuple[int, bool, str]] = []
 
     def note(future: embedlog.Future) -> None:
@@ -125,10 +133,14 @@ def test_callbacks_run_in_order_on_the_producers_thread(log: embedlog.Log, produ
     assert sorted(late) == list(range(100))
     futures[0].add_done_callback(note)
     wait_until(lambda: len(seen) == 101)
-    assert {(done, name.startswith("embedlog-producer-")) for _, done, name in seen} == {(True, True)}
+    assert {(done, name.startswith("embedlog-producer-")) for _, done, name in seen} == {
+        (True, True)
+    }
 
 
-def test_callbacks_added_before_the_fate_run_in_append_order(log: embedlog.Log, stuck: Stuck) -> None:
+def test_callbacks_added_before_the_fate_run_in_append_order(
+    log: embedlog.Log, stuck: Stuck
+) -> None:
     with log.producer(linger_ms=0) as producer:
         futures = [producer.send("one", b"%d" % number) for number in range(20)]
         seen: list[int] = []
@@ -273,7 +285,8 @@ def test_an_awaited_failure_raises(log: embedlog.Log, producer: embedlog.Produce
 def test_a_callback_that_comes_late_runs_before_those_of_later_records(log: embedlog.Log) -> None:
     order: list[int] = []
     with log.producer(linger_ms=0) as producer:
-        holding, go = threading.Event(), threading.Event()
+        holding = threading.Event()
+        go = threading.Event()
 
         def hold(future: embedlog.Future) -> None:
             holding.set()

@@ -21,15 +21,21 @@ from embedlog.producer import pipeline
 from tests.support import producer_helpers
 from tests.support.producer_helpers import records, values
 
-log, producer, stuck = producer_helpers.log, producer_helpers.producer, producer_helpers.stuck
+log = producer_helpers.log
+producer = producer_helpers.producer
+stuck = producer_helpers.stuck
 
 
 # ---- columns ------------------------------------------------------------------------------------
 
 
-def test_a_batch_lands_in_one_place_and_says_where(log: embedlog.Log, producer: embedlog.Producer) -> None:
+def test_a_batch_lands_in_one_place_and_says_where(
+    log: embedlog.Log, producer: embedlog.Producer
+) -> None:
     producer.send("one", b"before")
-    assert producer.send_batch("one", [b"%d" % number for number in range(5000)]).result(10) == [("one", 0, 1, 5000)]
+    assert producer.send_batch("one", [b"%d" % number for number in range(5000)]).result(10) == [
+        ("one", 0, 1, 5000)
+    ]
     producer.send("one", b"after")
     producer.flush()
     assert values(log) == [b"before", *[b"%d" % number for number in range(5000)], b"after"]
@@ -48,16 +54,23 @@ def test_send_and_send_batch_share_one_order(log: embedlog.Log, rng: random.Rand
     assert values(log) == sent
 
 
-def test_many_batches_of_one_call(log: embedlog.Log, producer: embedlog.Producer, rng: random.Random) -> None:
+def test_many_batches_of_one_call(
+    log: embedlog.Log, producer: embedlog.Producer, rng: random.Random
+) -> None:
     items = [rng.randbytes(rng.choice([0, 10, 5000])) for _ in range(3000)]
     keys = [rng.choice([None, b"%d" % number]) for number in range(3000)]
     places = producer.send_batch(
-        "t", items, keys, timestamps_ms=list(range(3000)), headers=[[("n", b"%d" % number)] for number in range(3000)]
+        "t",
+        items,
+        keys,
+        timestamps_ms=list(range(3000)),
+        headers=[[("n", b"%d" % number)] for number in range(3000)],
     )
     assert sum(count for _, _, _, count in places.result(30)) == 3000
     by_time = sorted(records(log, "t"), key=lambda record: record.timestamp_ms)
     assert [(record.value, record.key, record.headers) for record in by_time] == [
-        (item, key, (("n", b"%d" % number),)) for number, (item, key) in enumerate(zip(items, keys, strict=True))
+        (item, key, (("n", b"%d" % number),))
+        for number, (item, key) in enumerate(zip(items, keys, strict=True))
     ]
     for record in by_time:
         if record.key is not None:
@@ -67,12 +80,20 @@ def test_many_batches_of_one_call(log: embedlog.Log, producer: embedlog.Producer
         assert times == sorted(times)
 
 
-def test_the_partition_of_a_batch_can_be_given(log: embedlog.Log, producer: embedlog.Producer) -> None:
-    assert producer.send_batch("t", [b"v"] * 3, [b"a", b"b", b"c"], partition=2).result(10) == [("t", 2, 0, 3)]
+def test_the_partition_of_a_batch_can_be_given(
+    log: embedlog.Log, producer: embedlog.Producer
+) -> None:
+    assert producer.send_batch("t", [b"v"] * 3, [b"a", b"b", b"c"], partition=2).result(10) == [
+        ("t", 2, 0, 3)
+    ]
 
 
-@pytest.mark.parametrize("columns", [{"keys": [None] * 3}, {"keys": np.array([None] * 3, dtype=object)}])
-def test_keys_that_are_all_null_are_no_keys(log: embedlog.Log, producer: embedlog.Producer, columns: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "columns", [{"keys": [None] * 3}, {"keys": np.array([None] * 3, dtype=object)}]
+)
+def test_keys_that_are_all_null_are_no_keys(
+    log: embedlog.Log, producer: embedlog.Producer, columns: dict[str, Any]
+) -> None:
     ((topic, _, _, count),) = producer.send_batch("t", [b"1", b"2", b"3"], **columns).result(10)
     assert (topic, count) == ("t", 3)
 
@@ -91,7 +112,10 @@ def test_batches_without_keys_stick_and_then_move_on(log: embedlog.Log) -> None:
         ({"topic": "unknown"}, UnknownTopicOrPartitionError),
         ({"partition": 9}, UnknownTopicOrPartitionError),
         ({"values": [b"x", b"y" * (1 << 20)]}, RecordTooLargeError),
-        ({"values": [b"x", b"y" * (1 << 19)], "keys": [b"", b"k" * (1 << 19)]}, RecordTooLargeError),
+        (
+            {"values": [b"x", b"y" * (1 << 19)], "keys": [b"", b"k" * (1 << 19)]},
+            RecordTooLargeError,
+        ),
         ({"values": [b"x", b"y"], "headers": [[], [("h", b"x" * (1 << 20))]]}, RecordTooLargeError),
         ({"timestamps_ms": 2**62}, InvalidTimestampError),
         ({"timestamps_ms": [5, -1]}, InvalidTimestampError),
@@ -106,7 +130,9 @@ def test_a_batch_that_cannot_be_written_fails_its_future_and_writes_nothing(
     assert values(log) == []
 
 
-@pytest.mark.parametrize("columns", [{"keys": [b"k"]}, {"timestamps_ms": [1, 2, 3]}, {"headers": [[]]}], ids=repr)
+@pytest.mark.parametrize(
+    "columns", [{"keys": [b"k"]}, {"timestamps_ms": [1, 2, 3]}, {"headers": [[]]}], ids=repr
+)
 @pytest.mark.parametrize("more", [{}, {"expected_offset": 0, "partition": 0}], ids=repr)
 def test_columns_of_different_lengths_raise_in_the_call(
     log: embedlog.Log, producer: embedlog.Producer, columns: Any, more: Any
@@ -117,7 +143,9 @@ def test_columns_of_different_lengths_raise_in_the_call(
     assert values(log) == []
 
 
-def test_a_batch_of_the_wrong_type_raises_and_writes_nothing(log: embedlog.Log, producer: embedlog.Producer) -> None:
+def test_a_batch_of_the_wrong_type_raises_and_writes_nothing(
+    log: embedlog.Log, producer: embedlog.Producer
+) -> None:
     for wrong in ("text", [b"x"] * 100_000 + ["text"], 5, np.arange(3)):
         with pytest.raises(TypeError):
             producer.send_batch("one", wrong)
@@ -130,12 +158,26 @@ def test_an_empty_batch_is_done_and_empty(producer: embedlog.Producer) -> None:
     assert producer.send_batch("one", []).result(0) == []
 
 
-def test_arrow_tables_are_written_as_they_are(log: embedlog.Log, producer: embedlog.Producer) -> None:
+def test_arrow_tables_are_written_as_they_are(
+    log: embedlog.Log, producer: embedlog.Producer
+) -> None:
     pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
-    table = pa.table({"value": [b"a", None, b"c"], "key": ["x", None, "z"], "partition": pa.array([3, 0, None], pa.int32())})
+    table = pa.table(
+        {
+            "value": [b"a", None, b"c"],
+            "key": ["x", None, "z"],
+            "partition": pa.array([3, 0, None], pa.int32()),
+        }
+    )
     producer.send_batch("t", table).result(10)
-    found = sorted((record.value or b"", record.key, record.partition) for record in records(log, "t"))
-    assert found == [(b"", None, 0), (b"a", b"x", 3), (b"c", b"z", partitioners.partition_of(b"z", 4))]
+    found = sorted(
+        (record.value or b"", record.key, record.partition) for record in records(log, "t")
+    )
+    assert found == [
+        (b"", None, 0),
+        (b"a", b"x", 3),
+        (b"c", b"z", partitioners.partition_of(b"z", 4)),
+    ]
     wrong = table.set_column(2, "partition", pa.array([3, 0, 9], pa.int32()))
     assert isinstance(producer.send_batch("t", wrong).exception(10), UnknownTopicOrPartitionError)
 
@@ -149,8 +191,11 @@ def test_more_than_the_memory_flows_through_it(log: embedlog.Log) -> None:
 def test_a_batch_that_is_stuck_takes_little_memory_and_keeps_nobody_else_waiting(
     producer: embedlog.Producer, stuck: producer_helpers.Stuck
 ) -> None:
-    rows, futures = producer._accumulator.rows, []
-    thread = threading.Thread(target=lambda: futures.append(producer.send_batch("one", [b"x" * 1000] * 20_000)))
+    rows = producer._accumulator.rows
+    futures = []
+    thread = threading.Thread(
+        target=lambda: futures.append(producer.send_batch("one", [b"x" * 1000] * 20_000))
+    )
     thread.start()
     producer_helpers.wait_until(lambda: rows.memory_used >= pipeline.AHEAD_BYTES)
     other = producer.send("t", b"other")
@@ -172,7 +217,9 @@ def test_every_codec_comes_back(log: embedlog.Log, codec: str, by_topic: bool) -
     if codec == "snappy":
         pytest.importorskip("cramjam", reason="needs cramjam: pip install 'embedlog[snappy]'")
     log.create_topic("z", config={"compression.type": codec} if by_topic else {})
-    lines = [b"line %d of a text that repeats itself, itself, itself" % number for number in range(3000)]
+    lines = [
+        b"line %d of a text that repeats itself, itself, itself" % number for number in range(3000)
+    ]
     with log.producer(compression_type="none" if by_topic else codec) as producer:
         for line in lines:
             producer.send("z", line)

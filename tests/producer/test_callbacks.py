@@ -52,7 +52,9 @@ def test_callbacks_of_several_parcels_run_in_the_order_of_their_fates(rng: rando
     ]
 
 
-def test_a_callback_that_raises_keeps_none_of_the_others_from_running(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_callback_that_raises_keeps_none_of_the_others_from_running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: list[object] = []
     reported: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda what: reported.append(what.exc_type))
@@ -122,7 +124,9 @@ def test_failures_count_as_unheard_until_somebody_asks() -> None:
     futures[5].add_done_callback(print)
     futures[4]._observe(print)
     taken(target)[0].fail(LookupError("gone"), tally)
-    assert tally.unobserved == 5, "one has a callback; failures that the producer itself observes do not count"
+    assert tally.unobserved == 5, (
+        "one has a callback; failures that the producer itself observes do not count"
+    )
     assert isinstance(futures[0]._failure, LookupError)
     assert tally.unobserved == 5
     for _ in range(2):

@@ -1,4 +1,6 @@
-"""A record is judged by the settings that its topic has at the moment of the append, and not by those of an earlier one."""
+"""A record is judged by the settings that its topic has at the moment of the append, and not by
+those of an earlier one.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ LARGE = random.Random(1).randbytes(40_000)  # no codec makes it smaller
 
 
 class Case(NamedTuple):
-    """A setting with two values, a record that only the first one accepts, and the error with the second one."""
+    """A setting with two values, a record that only the first one accepts, and the error with the
+    second one.
+    """
 
     setting: str
     lenient: str
@@ -45,7 +49,13 @@ def keyed(**named: Any) -> dict[str, Any]:
 
 CASES = {
     "keyless": Case("cleanup.policy", "delete", "compact", {"value": b"v"}, InvalidRecordError),
-    "old": Case("message.timestamp.before.max.ms", NEVER_MS, "60000", keyed(timestamp_ms=OLD_MS), InvalidTimestampError),
+    "old": Case(
+        "message.timestamp.before.max.ms",
+        NEVER_MS,
+        "60000",
+        keyed(timestamp_ms=OLD_MS),
+        InvalidTimestampError,
+    ),
     "early": Case(
         "message.timestamp.after.max.ms",
         str(24 * HOUR_MS),
@@ -89,7 +99,11 @@ def send_and_flush(log: Log, producer: Any, record: dict[str, Any]) -> None:
 
 def columns_of(record: dict[str, Any], count: int) -> dict[str, Any]:
     keys = [record["key"]] * count if "key" in record else None
-    return {"values": [record["value"]] * count, "keys": keys, "timestamps_ms": record.get("timestamp_ms")}
+    return {
+        "values": [record["value"]] * count,
+        "keys": keys,
+        "timestamps_ms": record.get("timestamp_ms"),
+    }
 
 
 def send_batch(log: Log, producer: Any, record: dict[str, Any]) -> None:
@@ -122,7 +136,9 @@ def send_by_asyncio(log: Log, producer: Any, record: dict[str, Any]) -> None:
 
 
 class AsyncWriter:
-    """An asynchronous producer in a loop of its own, so that it lives as long as the synchronous ones."""
+    """An asynchronous producer in a loop of its own, so that it lives as long as the synchronous
+    ones.
+    """
 
     def __init__(self, log: Log) -> None:
         self.runner = asyncio.Runner()
@@ -207,7 +223,9 @@ class OtherProcess:
 
     def __init__(self, paths: list[Path]) -> None:
         command = [sys.executable, "-c", CHILD, *map(str, paths)]
-        self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         self._expect("open")
 
     def _expect(self, word: str) -> None:
@@ -243,12 +261,18 @@ def change_of(place: str, verb: str, paths: list[Path], until_end: ExitStack) ->
     change = recreate if verb == "recreate" else alter
     if place == "this handle":
         return change
-    other = until_end.enter_context(embedlog.open(paths if len(paths) > 1 else paths[0], config={"housekeeping": False}))
+    other = until_end.enter_context(
+        embedlog.open(paths if len(paths) > 1 else paths[0], config={"housekeeping": False})
+    )
     return lambda log, settings: change(other, settings)
 
 
-def attempt_each(log: Log, change: Change, pairs: list[tuple[str, str]], *, first: bool, strict_first: bool) -> list[str]:
-    """Write in each way after each change of a setting, and return what was not as the present settings want it."""
+def attempt_each(
+    log: Log, change: Change, pairs: list[tuple[str, str]], *, first: bool, strict_first: bool
+) -> list[str]:
+    """Write in each way after each change of a setting, and return what was not as the present
+    settings want it.
+    """
     wrong = []
     for case, way in pairs:
         setting, lenient, strict, record, error, others = CASES[case]
@@ -257,7 +281,8 @@ def attempt_each(log: Log, change: Change, pairs: list[tuple[str, str]], *, firs
         log.alter_topic("t", {**every, **others, setting: before})
         with contextlib.closing(WAYS[way].make(log)) as producer:
             if first:
-                for _ in range(2):  # the second one is appended by this thread, if it waits for one record
+                # the second one is appended by this thread, if it waits for one record
+                for _ in range(2):
                     WAYS[way].write(log, producer, {"value": b"first", "key": b"k"})
             change(log, {**others, setting: after})
             outcome: object = None
@@ -298,7 +323,11 @@ def test_a_changed_setting_decides_about_the_next_record(
 @pytest.mark.parametrize("strict_first", [False, True], ids=["stricter", "laxer"])
 @pytest.mark.parametrize("place", PLACES)
 def test_a_changed_setting_decides_on_a_set(
-    tmp_path: Path, until_end: ExitStack, place: str, strict_first: bool, pairs: list[tuple[str, str]]
+    tmp_path: Path,
+    until_end: ExitStack,
+    place: str,
+    strict_first: bool,
+    pairs: list[tuple[str, str]],
 ) -> None:
     """The decision log has the settings there, and the directory of the leader shows the change."""
     paths = [tmp_path / "d1", tmp_path / "d2"]
@@ -340,7 +369,8 @@ def test_only_the_batches_that_the_new_settings_refuse_fail(tmp_path: Path) -> N
     """Several batches wait for the producer's thread, which writes them in one append."""
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log.create_topic("t")
-        has_written, is_altered = threading.Event(), threading.Event()
+        has_written = threading.Event()
+        is_altered = threading.Event()
 
         def hold_the_thread(future: object) -> None:
             has_written.set()

@@ -1,4 +1,6 @@
-"""How a producer ends: closed, dropped, forked, interrupted, with the interpreter; nothing is lost in silence."""
+"""How a producer ends: closed, dropped, forked, interrupted, with the interpreter; nothing is lost
+in silence.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ from tests.support.event_loops import run
 from tests.support.interrupts import within
 from tests.support.producer_helpers import LONG_MS, Stuck, run_program, values
 
-log, producer, stuck = producer_helpers.log, producer_helpers.producer, producer_helpers.stuck
+log = producer_helpers.log
+producer = producer_helpers.producer
+stuck = producer_helpers.stuck
 
 
 # ---- the end ------------------------------------------------------------------------------------
@@ -59,7 +63,8 @@ def test_a_close_that_runs_out_of_time_fails_the_rest(log: embedlog.Log, stuck: 
     producer = log.producer(linger_ms=0)
     written = producer.send("one", b"on its way")
     assert stuck.reached.wait(10)
-    dropped, batch = producer.send("one", b"late"), producer.send_batch("one", [b"late"] * 5)
+    dropped = producer.send("one", b"late")
+    batch = producer.send_batch("one", [b"late"] * 5)
     with pytest.raises(DeliveryError) as lost:
         producer.close(timeout=0.05)
     assert lost.value.count == 6
@@ -72,9 +77,12 @@ def test_a_close_that_runs_out_of_time_fails_the_rest(log: embedlog.Log, stuck: 
     assert values(log) == [b"on its way"]
 
 
-def test_a_close_has_one_deadline_for_the_records_and_the_abort(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_close_has_one_deadline_for_the_records_and_the_abort(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The records use up the whole time. The clock is one that only waits advance."""
-    clock, waits = [100.0], list[float | None]()
+    clock = [100.0]
+    waits = list[float | None]()
 
     def flush(timeout_s: float | None) -> bool:
         waits.append(timeout_s)
@@ -197,8 +205,12 @@ def test_what_cannot_be_written_at_exit_is_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("call", ["future.result()", "producer.flush()", "producer.close()", "future.exception(30)"])
-def test_a_signal_ends_a_wait_at_once_and_loses_nothing(tmp_path: Path, call: str, number: str) -> None:
+@pytest.mark.parametrize(
+    "call", ["future.result()", "producer.flush()", "producer.close()", "future.exception(30)"]
+)
+def test_a_signal_ends_a_wait_at_once_and_loses_nothing(
+    tmp_path: Path, call: str, number: str
+) -> None:
     done = run_program(
         f"""
         import os, signal, sys, threading, time, embedlog, embedlog.producer.accumulator
@@ -279,17 +291,23 @@ def test_a_close_that_times_out_raises_what_its_thread_has_failed_meanwhile(
 def test_a_log_is_closed_inside_the_load_of_a_partition_that_its_producer_waits_for(
     tmp_path: Path, transactional: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by a signal handler: the producer's thread waited without limit for the thread that waited for it."""
+    """As by a signal handler: the producer's thread waited without limit for the thread that waited
+    for it.
+    """
     config = {"housekeeping": False, "lock.timeout.ms": 300}
     with embedlog.open(tmp_path / "log", config=config) as log:
         log.create_topic("one")
     log = embedlog.open(tmp_path / "log", config=config)
     options = {"transactional_id": "x"} if transactional else {}
-    producer = log.producer(linger_ms=0, delivery_timeout_ms=1000, request_timeout_ms=500, max_block_ms=1000, **options)
+    producer = log.producer(
+        linger_ms=0, delivery_timeout_ms=1000, request_timeout_ms=500, max_block_ms=1000, **options
+    )
     if transactional:
         producer.init_transactions()
         producer.begin_transaction()
-    load, delivers, waits = PartitionState._load_locked, Accumulator._deliver, threading.Event()
+    load = PartitionState._load_locked
+    delivers = Accumulator._deliver
+    waits = threading.Event()
 
     def deliver(accumulator: Accumulator, queue: object) -> None:
         waits.set()

@@ -1,4 +1,6 @@
-"""Failed records that the program does not observe: they are raised, or logged where nothing can be raised."""
+"""Failed records that the program does not observe: they are raised, or logged where nothing can be
+raised.
+"""
 
 from __future__ import annotations
 
@@ -33,19 +35,40 @@ from tests.producer.test_partition_queues import accumulator
 from tests.support import producer_helpers
 from tests.support.producer_helpers import LONG_MS, Stuck, run_program, values, wait_until
 
-log, stuck = producer_helpers.log, producer_helpers.stuck
+log = producer_helpers.log
+stuck = producer_helpers.stuck
 Send = Callable[[embedlog.Producer], embedlog.Future]
 
 WRONG: dict[str, tuple[Send, type[Exception], int]] = {
     "missing topic": (lambda p: p.send("typo", b"x"), UnknownTopicOrPartitionError, 1),
-    "missing partition": (lambda p: p.send("t", b"x", partition=9), UnknownTopicOrPartitionError, 1),
+    "missing partition": (
+        lambda p: p.send("t", b"x", partition=9),
+        UnknownTopicOrPartitionError,
+        1,
+    ),
     "too large": (lambda p: p.send("t", b"x" * 2_000_000), RecordTooLargeError, 1),
     "no key, compacted": (lambda p: p.send("c", b"x"), InvalidRecordError, 1),
     "time in ns": (lambda p: p.send("t", b"x", timestamp_ms=10**18), InvalidTimestampError, 1),
-    "batch, missing topic": (lambda p: p.send_batch("typo", [b"x"] * 1000), UnknownTopicOrPartitionError, 1000),
-    "batch, missing partition": (lambda p: p.send_batch("t", [b"x"] * 7, partition=9), UnknownTopicOrPartitionError, 7),
-    "batch, one too large": (lambda p: p.send_batch("t", [b"x", b"y" * 2_000_000]), RecordTooLargeError, 2),
-    "batch, array": (lambda p: p.send_batch("typo", np.array([b"x"] * 30)), UnknownTopicOrPartitionError, 30),
+    "batch, missing topic": (
+        lambda p: p.send_batch("typo", [b"x"] * 1000),
+        UnknownTopicOrPartitionError,
+        1000,
+    ),
+    "batch, missing partition": (
+        lambda p: p.send_batch("t", [b"x"] * 7, partition=9),
+        UnknownTopicOrPartitionError,
+        7,
+    ),
+    "batch, one too large": (
+        lambda p: p.send_batch("t", [b"x", b"y" * 2_000_000]),
+        RecordTooLargeError,
+        2,
+    ),
+    "batch, array": (
+        lambda p: p.send_batch("typo", np.array([b"x"] * 30)),
+        UnknownTopicOrPartitionError,
+        30,
+    ),
 }
 
 
@@ -68,7 +91,9 @@ def compacted(log: embedlog.Log) -> None:
 
 def lost_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
-        each.getMessage() for each in caplog.records if each.levelno == logging.WARNING and "not written" in each.getMessage()
+        each.getMessage()
+        for each in caplog.records
+        if each.levelno == logging.WARNING and "not written" in each.getMessage()
     ]
 
 
@@ -85,7 +110,9 @@ def refuse(monkeypatch: pytest.MonkeyPatch, log: embedlog.Log, error: Exception)
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_fails_unheard_is_raised_once_by_flush_and_counted(log: embedlog.Log, name: str) -> None:
+def test_what_fails_unheard_is_raised_once_by_flush_and_counted(
+    log: embedlog.Log, name: str
+) -> None:
     send, kind, count = WRONG[name]
     with log.producer() as producer:
         send(producer)
@@ -129,7 +156,9 @@ def test_every_end_in_order_raises_what_fails_unheard(tmp_path: Path, name: str,
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("heard", HEARD)
 @pytest.mark.parametrize("after", [False, True])
-def test_what_was_asked_about_is_not_raised(log: embedlog.Log, name: str, heard: str, after: bool) -> None:
+def test_what_was_asked_about_is_not_raised(
+    log: embedlog.Log, name: str, heard: str, after: bool
+) -> None:
     """Also if it is observed only when everything has failed."""
     with log.producer() as producer:
         future = WRONG[name][0](producer)
@@ -150,7 +179,9 @@ def test_to_be_done_is_not_to_be_heard(log: embedlog.Log) -> None:
 
 
 @pytest.mark.parametrize("batch", [False, True])
-def test_what_fails_on_its_way_is_raised_with_its_place(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, batch: bool) -> None:
+def test_what_fails_on_its_way_is_raised_with_its_place(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, batch: bool
+) -> None:
     refuse(monkeypatch, log, InvalidRecordError("refused by the test"))
     with log.producer(linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS) as producer:
         futures = [producer.send("one", b"%d" % number) for number in range(10)]
@@ -168,7 +199,9 @@ def test_what_fails_on_its_way_is_raised_with_its_place(log: embedlog.Log, monke
         assert producer.metrics()["record-error-total"] == 15 + 70 * batch
 
 
-def test_what_is_lost_while_a_flush_runs_out_of_time_is_raised_by_the_next(log: embedlog.Log, stuck: Stuck) -> None:
+def test_what_is_lost_while_a_flush_runs_out_of_time_is_raised_by_the_next(
+    log: embedlog.Log, stuck: Stuck
+) -> None:
     with log.producer(linger_ms=0) as producer:
         producer.send("one", b"v")
         producer.send("typo", b"v")
@@ -210,7 +243,11 @@ def test_an_interceptor_that_is_told_is_not_the_program(log: embedlog.Log) -> No
 
 
 def test_the_error_survives_pickling() -> None:
-    error = DeliveryError("3 records", count=3, errors=[("t", 1, ClosedError("closed")), ("t", None, ValueError("no"))])
+    error = DeliveryError(
+        "3 records",
+        count=3,
+        errors=[("t", 1, ClosedError("closed")), ("t", None, ValueError("no"))],
+    )
     again = pickle.loads(pickle.dumps(error))
     assert (again.count, str(again)) == (3, str(error))
     assert [(topic, partition, repr(problem)) for topic, partition, problem in again.errors] == [
@@ -229,7 +266,11 @@ def test_what_is_not_to_be_raised_is_logged_once_for_each_topic_and_reason(
         for number in range(200):
             producer.send("typo", b"x")
             producer.send("t", b"x", partition=9)
-            producer.send("wrong" if number % 2 else "t", b"x" * (2_000_000 if not number % 2 else 1), partition=0)
+            producer.send(
+                "wrong" if number % 2 else "t",
+                b"x" * (2_000_000 if not number % 2 else 1),
+                partition=0,
+            )
         producer.flush()
         assert len(lost_lines(caplog)) == 4
         assert sum(int(re.findall(r"(\d+) records", line)[0]) for line in lost_lines(caplog)) == 600
@@ -265,7 +306,9 @@ def test_another_exception_that_leaves_with_goes_first_and_the_loss_is_logged(
     log.close()
 
 
-def test_a_producer_that_is_dropped_logs_what_it_loses(log: embedlog.Log, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_producer_that_is_dropped_logs_what_it_loses(
+    log: embedlog.Log, caplog: pytest.LogCaptureFixture
+) -> None:
     producer = log.producer(linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS)
     written = producer.send("one", b"v")
     producer.send("typo", b"x")
@@ -296,7 +339,8 @@ def test_what_is_lost_at_the_interpreters_exit_is_logged(tmp_path: Path) -> None
 def test_what_a_thread_loses_after_close_gave_up_waiting_is_logged(
     log: embedlog.Log, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reached, go = threading.Event(), threading.Event()
+    reached = threading.Event()
+    go = threading.Event()
 
     def append(*_: object, **__: object) -> None:
         reached.set()
@@ -334,7 +378,9 @@ def test_what_a_commit_raises_is_not_raised_again(log: embedlog.Log) -> None:
 
 
 def test_what_is_aborted_was_not_lost(log: embedlog.Log) -> None:
-    with log.producer(transactional_id="x", linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS) as producer:
+    with log.producer(
+        transactional_id="x", linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS
+    ) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         future = producer.send("t", b"v")
@@ -388,7 +434,8 @@ def test_what_is_kept_of_a_failure_keeps_no_record_alive(log: embedlog.Log) -> N
         for _ in range(50):
             producer.send("t", Mine(b"x" * 2_000_000))
         gc.collect()
-        assert not [each for each in gc.get_objects() if type(each) is Mine]  # isinstance() asks what a dead weak proxy refers to
+        # isinstance() asks what a dead weak proxy refers to
+        assert not [each for each in gc.get_objects() if type(each) is Mine]
         with pytest.raises(DeliveryError) as lost:
             producer.flush()
         assert lost.value.count == 50

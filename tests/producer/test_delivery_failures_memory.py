@@ -19,7 +19,9 @@ class Batch:
     """An object that a program holds while it sends."""
 
 
-def test_a_frame_that_asked_one_of_many_futures_is_collected(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_that_asked_one_of_many_futures_is_collected(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refuse(monkeypatch, log, embedlog.StorageError("the disk is gone"))
     kept: list[weakref.ref[Batch]] = []
 

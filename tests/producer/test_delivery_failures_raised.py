@@ -1,4 +1,6 @@
-"""Failures of programs that neither flush nor close nor observe: a log message, in time and without repetition."""
+"""Failures of programs that neither flush nor close nor observe: a log message, in time and without
+repetition.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_producer_that_never_flushes_logs_what_fails_in_the_background(
-    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fresh: None
+    log: embedlog.Log,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    fresh: None,
 ) -> None:
     refuse(monkeypatch, log, embedlog.StorageError("the disk is gone"))
     monkeypatch.setattr(delivery_failures, "NOTICE_S", 0.0)
@@ -37,7 +42,9 @@ def test_a_producer_that_never_flushes_logs_what_fails_in_the_background(
         for _ in range(20):
             producer.send("one", b"v")
             wait_until(lambda: not producer._rows.pending())
-        assert [re.findall(r"(\d+) records for (\w+)", line) for line in lost_lines(caplog)] == [[("1", "one")]]
+        assert [re.findall(r"(\d+) records for (\w+)", line) for line in lost_lines(caplog)] == [
+            [("1", "one")]
+        ]
         assert "the disk is gone" in lost_lines(caplog)[0]
         with pytest.raises(DeliveryError) as lost:
             producer.flush()

@@ -1,4 +1,6 @@
-"""Producers at the interpreter's exit, with the user in a hurry or a disk that does not answer: nothing is lost in silence."""
+"""Producers at the interpreter's exit, with the user in a hurry or a disk that does not answer:
+nothing is lost in silence.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ STUCK = """
 """
 
 
-def test_an_interrupt_at_exit_loses_no_other_producers_records_and_says_what_is_open(tmp_path: Path) -> None:
+def test_an_interrupt_at_exit_loses_no_other_producers_records_and_says_what_is_open(
+    tmp_path: Path,
+) -> None:
     done = run_program(STUCK, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("the process ended during the write of 5 records") == 1, done.stderr
@@ -45,7 +49,9 @@ def test_an_interrupt_at_exit_loses_no_other_producers_records_and_says_what_is_
         assert list(log.scan("stuck").records()) == []
 
 
-def test_a_program_with_a_long_linger_ends_soon_after_an_interrupt_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_program_with_a_long_linger_ends_soon_after_an_interrupt_and_loses_nothing(
+    tmp_path: Path,
+) -> None:
     began = time.monotonic()
     done = run_program(
         """
@@ -62,7 +68,9 @@ def test_a_program_with_a_long_linger_ends_soon_after_an_interrupt_and_loses_not
     assert time.monotonic() - began < 30
     assert "KeyboardInterrupt" in done.stderr
     with embedlog.open(tmp_path / "log") as log:
-        assert [record.value for record in log.scan("one").records()] == [b"%d" % number for number in range(1000)]
+        assert [record.value for record in log.scan("one").records()] == [
+            b"%d" % number for number in range(1000)
+        ]
 
 
 def test_a_worker_whose_results_have_returned_reports_no_unfinished_write(tmp_path: Path) -> None:

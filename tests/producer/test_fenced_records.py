@@ -1,4 +1,6 @@
-"""A record that fails fatally while a transaction ends: nothing is committed, and the call raises the error of the record."""
+"""A record that fails fatally while a transaction ends: nothing is committed, and the call raises
+the error of the record.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> list[embedlog.EmbedlogError]:
         return real(self, partition, *arguments, **keywords)
 
     monkeypatch.setattr(Owner, "append", append)
-    monkeypatch.setattr(Owner, "begin_in", lambda self, runs: None)  # it would write the first records itself
+    # it would write the first records itself
+    monkeypatch.setattr(Owner, "begin_in", lambda self, runs: None)
     return errors
 
 
@@ -52,7 +55,9 @@ def opened(log: embedlog.Log) -> embedlog.Producer:
 
 
 def committed(log: embedlog.Log) -> list[bytes]:
-    scans = [log.scan(topic, isolation_level="read_committed").records() for topic in ("first", "second")]
+    scans = [
+        log.scan(topic, isolation_level="read_committed").records() for topic in ("first", "second")
+    ]
     return [record.value for scan in scans for record in scan]
 
 
@@ -70,13 +75,19 @@ def test_nothing_is_committed(
     with opened(log) as producer:
         producer.begin_transaction()
         producer.send("first", b"half")
-        producer.send_offsets_to_transaction({TopicPartition("first", 0): 1}, embedlog.GroupMetadata("g"))
+        producer.send_offsets_to_transaction(
+            {TopicPartition("first", 0): 1}, embedlog.GroupMetadata("g")
+        )
         failed = producer.send("second", b"half")
         with pytest.raises(kind, match="of the record") as caught:
             producer.commit_transaction()
         assert caught.value is failed.exception(0)
         assert producer._transaction.state is State.FATAL_ERROR
-        for call in (producer.commit_transaction, producer.abort_transaction, producer.begin_transaction):
+        for call in (
+            producer.commit_transaction,
+            producer.abort_transaction,
+            producer.begin_transaction,
+        ):
             with pytest.raises(kind, match="of the record"):
                 call()
     refused.clear()
@@ -88,15 +99,23 @@ def test_nothing_is_committed(
         assert committed(log) == [b"whole"]
 
 
-def test_the_error_of_the_record_leaves_the_block(log: embedlog.Log, refused: list[embedlog.EmbedlogError]) -> None:
+def test_the_error_of_the_record_leaves_the_block(
+    log: embedlog.Log, refused: list[embedlog.EmbedlogError]
+) -> None:
     refused.append(InvalidTransactionStateError("of the record"))
-    with opened(log) as producer, pytest.raises(InvalidTransactionStateError, match="of the record"), producer.transaction():
+    with (
+        opened(log) as producer,
+        pytest.raises(InvalidTransactionStateError, match="of the record"),
+        producer.transaction(),
+    ):
         producer.send("first", b"half")
         producer.send("second", b"half")
     assert committed(log) == []
 
 
-def test_a_record_that_fails_fatally_before_the_end(log: embedlog.Log, refused: list[embedlog.EmbedlogError]) -> None:
+def test_a_record_that_fails_fatally_before_the_end(
+    log: embedlog.Log, refused: list[embedlog.EmbedlogError]
+) -> None:
     refused.append(FencedError("of the record"))
     with opened(log) as producer:
         producer.begin_transaction()
@@ -116,7 +135,8 @@ def test_an_abort_raises_the_error_of_the_record(
     log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, kind: type[embedlog.EmbedlogError]
 ) -> None:
     """The record is being written when the abort begins, and fails then. The abort is decided."""
-    writing, go = threading.Event(), threading.Event()
+    writing = threading.Event()
+    go = threading.Event()
     real = Owner.append
 
     def append(self: Owner, partition: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -151,7 +171,9 @@ def test_an_abort_raises_the_error_of_the_record(
 def test_a_send_that_fails_while_the_commit_is_decided_does_not_change_it(
     log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All records of the transaction are settled then, so the record of another thread is not one of them."""
+    """All records of the transaction are settled then, so the record of another thread is not one
+    of them.
+    """
     real = Owner.end
     with opened(log) as producer:
         producer.begin_transaction()
@@ -171,7 +193,9 @@ def test_asyncio(log: embedlog.Log, refused: list[embedlog.EmbedlogError]) -> No
     refused.append(InvalidTransactionStateError("of the record"))
 
     async def main() -> None:
-        async with log.async_producer(transactional_id="x", linger_ms=HELD_MS, delivery_timeout_ms=10 * HELD_MS) as producer:
+        async with log.async_producer(
+            transactional_id="x", linger_ms=HELD_MS, delivery_timeout_ms=10 * HELD_MS
+        ) as producer:
             await producer.init_transactions()
             with pytest.raises(InvalidTransactionStateError, match="of the record"):
                 async with producer.transaction():

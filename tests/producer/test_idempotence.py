@@ -29,10 +29,19 @@ def end(log: embedlog.Log, topic: str = "two") -> int:
     return sum(part.log_end_offset for part in log.describe_topic(topic).partitions)
 
 
-@pytest.mark.parametrize("options", [{}, {"enable_idempotence": False}, {"compression_type": "zstd"}, {"retries": 0}], ids=str)
-def test_too_few_directories_in_sync_refuse_a_record(log: embedlog.Log, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"enable_idempotence": False}, {"compression_type": "zstd"}, {"retries": 0}],
+    ids=str,
+)
+def test_too_few_directories_in_sync_refuse_a_record(
+    log: embedlog.Log, options: dict[str, Any]
+) -> None:
     with log.producer(**options) as producer:
-        for future in (producer.send("two", b"x", partition=0), producer.send_batch("two", [b"x"] * 3)):
+        for future in (
+            producer.send("two", b"x", partition=0),
+            producer.send_batch("two", [b"x"] * 3),
+        ):
             error = future.exception(30)
             assert isinstance(error, NotEnoughReplicasError)
             assert "min.insync.replicas" in str(error)
@@ -49,12 +58,18 @@ def test_who_asks_for_less_than_all_is_let_in(log: embedlog.Log, acks: int) -> N
     assert end(log) == 1
 
 
-def test_the_setting_holds_from_one_record_to_the_next(log: embedlog.Log, other: embedlog.Log) -> None:
-    """Also where a sender writes past the producer's thread; a change by another process is noticed a little later."""
+def test_the_setting_holds_from_one_record_to_the_next(
+    log: embedlog.Log, other: embedlog.Log
+) -> None:
+    """Also where a sender writes past the producer's thread; a change by another process is noticed
+    a little later.
+    """
     with log.producer() as producer:
 
         def refused() -> bool:
-            return isinstance(producer.send("two", b"x", partition=0).exception(30), NotEnoughReplicasError)
+            return isinstance(
+                producer.send("two", b"x", partition=0).exception(30), NotEnoughReplicasError
+            )
 
         for _ in range(3):
             log.alter_topic("two", {"min.insync.replicas": 1})
@@ -82,14 +97,18 @@ def test_a_transaction_is_refused_in_each_partition_and_can_be_aborted(log: embe
     assert [record.value for record in log.scan("one").records()] == [b"x"]
 
 
-def test_a_transaction_that_was_let_in_ends_behind_a_raise_of_the_setting(log: embedlog.Log) -> None:
+def test_a_transaction_that_was_let_in_ends_behind_a_raise_of_the_setting(
+    log: embedlog.Log,
+) -> None:
     with log.producer(transactional_id="t") as producer:
         producer.init_transactions()
         producer.begin_transaction()
         producer.send("one", b"x").result(30)
         log.alter_topic("one", TWO)
         producer.commit_transaction()
-    assert [record.value for record in log.scan("one", isolation_level="read_committed").records()] == [b"x"]
+    assert [
+        record.value for record in log.scan("one", isolation_level="read_committed").records()
+    ] == [b"x"]
 
 
 def test_what_the_log_itself_writes_is_not_refused(path: Path) -> None:

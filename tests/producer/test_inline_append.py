@@ -1,4 +1,6 @@
-"""A caller that waits for a record writes it itself: in order, once, and without a lock that remains after an interrupt."""
+"""A caller that waits for a record writes it itself: in order, once, and without a lock that
+remains after an interrupt.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from tests.support import producer_helpers
 from tests.support.crowd import FREE_THREADED
 from tests.support.producer_helpers import LONG_MS, values, wait_until
 
-log, producer = producer_helpers.log, producer_helpers.producer
+log = producer_helpers.log
+producer = producer_helpers.producer
 
 
 def direct_count(producer: embedlog.Producer) -> int:
@@ -45,8 +48,13 @@ def test_who_waits_writes_past_the_thread(log: embedlog.Log, producer: embedlog.
     opened(producer)
     start = producer.send("one", b"x").result(10).offset
     before = direct_count(producer)
-    offsets = [producer.send("one", b"%d" % number, timestamp_ms=number + 1).result(10) for number in range(50)]
-    assert [(each.offset, each.timestamp_ms) for each in offsets] == [(start + 1 + n, n + 1) for n in range(50)]
+    offsets = [
+        producer.send("one", b"%d" % number, timestamp_ms=number + 1).result(10)
+        for number in range(50)
+    ]
+    assert [(each.offset, each.timestamp_ms) for each in offsets] == [
+        (start + 1 + n, n + 1) for n in range(50)
+    ]
     assert direct_count(producer) > before + 40  # now and then the thread writes the queue
     assert values(log)[-50:] == [b"%d" % number for number in range(50)]
     figures = producer.metrics()
@@ -59,9 +67,12 @@ def test_compressed_records_are_those_of_the_thread(log: embedlog.Log, codec: st
     log.create_topic("packed", config={"compression.type": codec})
     with log.producer() as producer:
         opened(producer, "packed")
-        sent = [b"%d" % number if number % 2 else b"%0200d" % number for number in range(40)]  # short ones stay as they are
-        before, deadline = direct_count(producer), time.monotonic() + 60
-        while direct_count(producer) == before:  # some: a record goes by the thread while that is at work
+        # short ones stay as they are
+        sent = [b"%d" % number if number % 2 else b"%0200d" % number for number in range(40)]
+        before = direct_count(producer)
+        deadline = time.monotonic() + 60
+        # some: a record goes by the thread while that is at work
+        while direct_count(producer) == before:
             assert time.monotonic() < deadline
             start = len(values(log, "packed"))
             for value in sent:
@@ -72,17 +83,21 @@ def test_compressed_records_are_those_of_the_thread(log: embedlog.Log, codec: st
     batches = record_batch.scan(raw, record_batch.Chain()).batches
     assert values(log, "packed")[start:] == sent
     assert set((batches["attributes"][-40:] & 7).tolist()) == {0, CODEC_NAMES.index(codec)}
-    for row, value in zip(batches[-40:], sent, strict=True):  # as the thread writes it: compressed if that is smaller
+    # as the thread writes it: compressed if that is smaller
+    for row, value in zip(batches[-40:], sent, strict=True):
         plain = record_batch.decode(raw, batches[batches["base_offset"] == row["base_offset"]])
         assert list(plain.values) == [value]
 
 
-def test_a_batch_that_cannot_be_compressed_goes_by_the_thread(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_cannot_be_compressed_goes_by_the_thread(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log.create_topic("packed", config={"compression.type": "zstd"})
     with log.producer() as producer:
         opened(producer, "packed")
         before = direct_count(producer)
-        inner, main = compression.compress, threading.current_thread()
+        inner = compression.compress
+        main = threading.current_thread()
 
         def failing(*arguments: Any, **options: Any) -> Any:
             if threading.current_thread() is main:
@@ -95,17 +110,23 @@ def test_a_batch_that_cannot_be_compressed_goes_by_the_thread(log: embedlog.Log,
 
 
 def test_what_lies_before_goes_first_and_together(log: embedlog.Log) -> None:
-    with log.producer(linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS, batch_size=300) as producer:
+    with log.producer(
+        linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS, batch_size=300
+    ) as producer:
         opened(producer)
         futures = [producer.send("one", b"%050d" % number) for number in range(10)]
         last = futures[-1].result(10).offset
         assert [future.result(0).offset for future in futures] == list(range(last - 9, last + 1))
 
 
-NEEDS_GIL = pytest.mark.skipif(FREE_THREADED, reason="without the GIL the thread can write the columns before the next call")
+NEEDS_GIL = pytest.mark.skipif(
+    FREE_THREADED, reason="without the GIL the thread can write the columns before the next call"
+)
 
 
-@pytest.mark.parametrize("what", [pytest.param("columns in front", marks=NEEDS_GIL), "durable", "memory is short"])
+@pytest.mark.parametrize(
+    "what", [pytest.param("columns in front", marks=NEEDS_GIL), "durable", "memory is short"]
+)
 def test_what_is_unusual_goes_by_the_thread(log: embedlog.Log, what: str) -> None:
     log.create_topic("odd", config={"flush.messages": 1} if what == "durable" else {})
     with log.producer(linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS) as producer:
@@ -122,7 +143,9 @@ def test_what_is_unusual_goes_by_the_thread(log: embedlog.Log, what: str) -> Non
         producer._rows.waiting = 0
 
 
-def test_callbacks_run_on_the_producers_thread_all_the_same(log: embedlog.Log, producer: embedlog.Producer) -> None:
+def test_callbacks_run_on_the_producers_thread_all_the_same(
+    log: embedlog.Log, producer: embedlog.Producer
+) -> None:
     opened(producer)
     seen: list[tuple[int, str]] = []
 
@@ -138,7 +161,9 @@ def test_callbacks_run_on_the_producers_thread_all_the_same(log: embedlog.Log, p
     assert {name.startswith("embedlog-producer-") for _, name in seen} == {True}
 
 
-def test_threads_that_wait_keep_their_order_among_those_that_do_not(log: embedlog.Log, producer: embedlog.Producer) -> None:
+def test_threads_that_wait_keep_their_order_among_those_that_do_not(
+    log: embedlog.Log, producer: embedlog.Producer
+) -> None:
     opened(producer)
     before = len(values(log))
 
@@ -160,12 +185,16 @@ def test_threads_that_wait_keep_their_order_among_those_that_do_not(log: embedlo
         assert [number for each, number in found if each == name] == list(range(300))
 
 
-def test_a_lock_that_is_not_free_is_waited_for_by_the_thread(log: embedlog.Log, producer: embedlog.Producer) -> None:
+def test_a_lock_that_is_not_free_is_waited_for_by_the_thread(
+    log: embedlog.Log, producer: embedlog.Producer
+) -> None:
     opened(producer)
     partition = log._engine.partition("one", 0)
     mutex: Any = partition.direct_target.mutex
     mutex.acquire()
-    waiting = threading.Thread(target=lambda: found.append(producer.send("one", b"v").result(30).offset))
+    waiting = threading.Thread(
+        target=lambda: found.append(producer.send("one", b"v").result(30).offset)
+    )
     found: list[int] = []
     waiting.start()
     wait_until(lambda: producer._rows.pending())
@@ -174,7 +203,9 @@ def test_a_lock_that_is_not_free_is_waited_for_by_the_thread(log: embedlog.Log, 
     assert len(found) == 1
 
 
-def test_a_timeout_is_kept_though_the_lock_is_held_elsewhere(log: embedlog.Log, producer: embedlog.Producer) -> None:
+def test_a_timeout_is_kept_though_the_lock_is_held_elsewhere(
+    log: embedlog.Log, producer: embedlog.Producer
+) -> None:
     opened(producer)
     other = embedlog.open(log.path)
     with other, other._engine.partition("one", 0).exclusive():
@@ -186,7 +217,9 @@ def test_a_timeout_is_kept_though_the_lock_is_held_elsewhere(log: embedlog.Log, 
     assert future.result(30).offset > 0
 
 
-def test_a_topic_that_is_altered_or_deleted_is_noticed(log: embedlog.Log, producer: embedlog.Producer) -> None:
+def test_a_topic_that_is_altered_or_deleted_is_noticed(
+    log: embedlog.Log, producer: embedlog.Producer
+) -> None:
     opened(producer)
     log.alter_topic("one", {"max.message.bytes": 300})
     with pytest.raises(embedlog.RecordTooLargeError):
@@ -199,7 +232,9 @@ def test_a_topic_that_is_altered_or_deleted_is_noticed(log: embedlog.Log, produc
     assert producer.send("one", b"new").result(10).offset == 0
 
 
-def test_a_failed_write_is_the_threads_to_repeat(log: embedlog.Log, producer: embedlog.Producer) -> None:
+def test_a_failed_write_is_the_threads_to_repeat(
+    log: embedlog.Log, producer: embedlog.Producer
+) -> None:
     opened(producer)
     count = len(values(log))
     system.fault_arm(["pwrite"], 1, "fail", errno.ENOSPC)
@@ -233,7 +268,11 @@ def alarms() -> Iterator[Callable[[], None]]:
 @pytest.mark.timeout(method="thread")  # it takes SIGALRM for itself
 @pytest.mark.parametrize(("codec", "count"), [("producer", 1500), ("zstd", 500)])
 def test_no_interrupt_loses_or_doubles_a_record_or_keeps_a_lock(
-    log: embedlog.Log, producer: embedlog.Producer, alarms: Callable[[], None], codec: str, count: int
+    log: embedlog.Log,
+    producer: embedlog.Producer,
+    alarms: Callable[[], None],
+    codec: str,
+    count: int,
 ) -> None:
     log.alter_topic("one", {"compression.type": codec})
     opened(producer)
@@ -259,5 +298,6 @@ def test_no_interrupt_loses_or_doubles_a_record_or_keeps_a_lock(
     assert len(places) == len(sent)
     there = dict(enumerate(values(log)))
     assert {offset: there[offset] for offset in places} == places
-    assert len(there) - len(places) <= struck + 10  # struck between the record's coming in and its future's being noted
+    # struck between the record's coming in and its future's being noted
+    assert len(there) - len(places) <= struck + 10
     assert struck == count

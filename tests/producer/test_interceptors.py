@@ -1,4 +1,6 @@
-"""Interceptors of a producer: their input, and that they cannot break it; serializers that are objects."""
+"""Interceptors of a producer: their input, and that they cannot break it; serializers that are
+objects.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ import pytest
 
 import embedlog
 from embedlog import ProducerRecord, RecordMetadata
-from embedlog.errors import ClosedError, ConfigError, SerializationError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    ClosedError,
+    ConfigError,
+    SerializationError,
+    UnknownTopicOrPartitionError,
+)
 from tests.support.producer_helpers import log, records, values
 
 __all__ = ["log"]
@@ -33,17 +40,28 @@ class Seeing:
         self.story.append((self.mark, "closed"))
 
 
-def test_interceptors_run_in_the_order_of_the_list_and_hear_before_the_users_callback(log: embedlog.Log) -> None:
+def test_interceptors_run_in_the_order_of_the_list_and_hear_before_the_users_callback(
+    log: embedlog.Log,
+) -> None:
     story: list[Any] = []
     both = [Seeing(b"1", story), Seeing(b"2", story)]
-    with log.producer(interceptor_classes=both, value_serializer=lambda value: value + b"!", linger_ms=50) as producer:
+    with log.producer(
+        interceptor_classes=both, value_serializer=lambda value: value + b"!", linger_ms=50
+    ) as producer:
         future = producer.send("one", b"v")
         future.add_done_callback(lambda done: story.append("user"))
         assert future.result(10).offset == 0
         producer.flush(10)
     assert values(log) == [b"v12!"]
     heard = [(b"1", "heard", 0, 0, type(None)), (b"2", "heard", 0, 0, type(None))]
-    assert story == [(b"1", "send", b"v"), (b"2", "send", b"v1"), *heard, "user", (b"1", "closed"), (b"2", "closed")]
+    assert story == [
+        (b"1", "send", b"v"),
+        (b"2", "send", b"v1"),
+        *heard,
+        "user",
+        (b"1", "closed"),
+        (b"2", "closed"),
+    ]
 
 
 class Raising:
@@ -57,7 +75,9 @@ class Raising:
         raise RuntimeError("of the interceptor")
 
 
-@pytest.mark.parametrize("returned", ["raises", None, 5, ProducerRecord("one", b"v", partition=-1)], ids=str)
+@pytest.mark.parametrize(
+    "returned", ["raises", None, 5, ProducerRecord("one", b"v", partition=-1)], ids=str
+)
 def test_a_broken_interceptor_is_logged_and_the_last_good_record_goes_on(
     log: embedlog.Log, returned: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -78,7 +98,9 @@ def test_a_broken_interceptor_is_logged_and_the_last_good_record_goes_on(
 def test_an_interceptor_may_send_a_record_elsewhere(log: embedlog.Log) -> None:
     class Moving:
         def on_send(self, record: ProducerRecord) -> ProducerRecord:
-            return record._replace(topic="t", partition=2, key=b"k", headers=(("h", b"x"),), timestamp_ms=5)
+            return record._replace(
+                topic="t", partition=2, key=b"k", headers=(("h", b"x"),), timestamp_ms=5
+            )
 
     with log.producer(interceptor_classes=[Moving]) as producer:
         assert producer.send("one", b"v").result(10)[:3] == ("t", 2, 0)
@@ -90,8 +112,12 @@ def test_an_interceptor_may_send_a_record_elsewhere(log: embedlog.Log) -> None:
 
 def test_interceptors_hear_of_what_never_got_into_the_log(log: embedlog.Log) -> None:
     seeing = Seeing()
-    with log.producer(interceptor_classes=[seeing], value_serializer=lambda value: 1 // 0) as producer:
-        assert isinstance(producer.send("unknown", b"v").exception(10), UnknownTopicOrPartitionError)
+    with log.producer(
+        interceptor_classes=[seeing], value_serializer=lambda value: 1 // 0
+    ) as producer:
+        assert isinstance(
+            producer.send("unknown", b"v").exception(10), UnknownTopicOrPartitionError
+        )
         with pytest.raises(SerializationError):
             producer.send("t", b"v", partition=3)
     with pytest.raises(ClosedError):
@@ -116,15 +142,30 @@ def test_interceptors_hear_where_a_record_was_that_could_not_be_written(log: emb
 def test_every_row_of_a_batch_is_seen(log: embedlog.Log) -> None:
     pa = pytest.importorskip("pyarrow")
     seeing = Seeing(b"!")
-    table = pa.table({"value": [b"a", b"b", b"c"], "key": [b"k", None, b"k"], "partition": pa.array([3, 1, 3], pa.int32())})
+    table = pa.table(
+        {
+            "value": [b"a", b"b", b"c"],
+            "key": [b"k", None, b"k"],
+            "partition": pa.array([3, 1, 3], pa.int32()),
+        }
+    )
     with log.producer(interceptor_classes=[seeing], acks=1) as producer:
-        assert sorted(producer.send_batch("t", table).result(10)) == [("t", 1, 0, 1), ("t", 3, 0, 2)]
+        assert sorted(producer.send_batch("t", table).result(10)) == [
+            ("t", 1, 0, 1),
+            ("t", 3, 0, 2),
+        ]
         headers = [[("h", b"")], ()]
-        given = producer.send_batch("t", [b"d", b"e"], [b"k", b"k"], partition=0, timestamps_ms=[5, 6], headers=headers)
+        given = producer.send_batch(
+            "t", [b"d", b"e"], [b"k", b"k"], partition=0, timestamps_ms=[5, 6], headers=headers
+        )
         assert given.result(10) == [("t", 0, 0, 2)]
         assert producer.send_batch("t", []).result(10) == []
     assert sorted(values(log, "t")) == [b"a!", b"b!", b"c!", b"d!", b"e!"]
-    times = [(record.timestamp_ms, record.headers) for record in records(log, "t") if record.partition == 0]
+    times = [
+        (record.timestamp_ms, record.headers)
+        for record in records(log, "t")
+        if record.partition == 0
+    ]
     assert times == [(5, (("h", b""),)), (6, ())]
     assert sum(entry[1] == "heard" for entry in seeing.story) == 5
 
@@ -143,7 +184,9 @@ def test_unacknowledged_rows_know_no_offset(log: embedlog.Log) -> None:
 
 @pytest.mark.parametrize("given", [print, object(), type("Empty", (), {})])
 def test_what_is_no_interceptor_is_refused(log: embedlog.Log, given: Any) -> None:
-    with pytest.raises(ConfigError, match=r"interceptor\.classes: expected .*on_send or on_acknowledgement"):
+    with pytest.raises(
+        ConfigError, match=r"interceptor\.classes: expected .*on_send or on_acknowledgement"
+    ):
         log.producer(interceptor_classes=[given])
 
 
@@ -156,7 +199,9 @@ def test_acknowledgements_come_on_the_producers_thread_in_append_order(log: embe
             heard.append(metadata.offset)
             threads.add(threading.current_thread().name)
 
-    with log.producer(interceptor_classes=[Listening()], linger_ms=0, client_id="p", batch_size=500) as producer:
+    with log.producer(
+        interceptor_classes=[Listening()], linger_ms=0, client_id="p", batch_size=500
+    ) as producer:
         for _ in range(2000):
             producer.send("one", b"v" * 40)
         producer.flush(10)
@@ -187,7 +232,10 @@ def test_a_serializer_object_sees_topic_and_headers(log: embedlog.Log) -> None:
 
 @pytest.mark.parametrize("batch", [False, True])
 def test_a_failing_serializer_says_of_which_record(log: embedlog.Log, batch: bool) -> None:
-    with log.producer(key_serializer=lambda key: key.encode()) as producer, pytest.raises(SerializationError) as caught:
+    with (
+        log.producer(key_serializer=lambda key: key.encode()) as producer,
+        pytest.raises(SerializationError) as caught,
+    ):
         if batch:
             producer.send_batch("t", [b"v"], [5], partition=2)
         else:

@@ -1,4 +1,6 @@
-"""Ctrl-C, and signal handlers that close, inside the calls of a producer: the next calls work, and every close ends."""
+"""Ctrl-C, and signal handlers that close, inside the calls of a producer: the next calls work, and
+every close ends.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from tests.support import producer_helpers
 from tests.support.interrupts import OF_THIS_INTERPRETER, Interrupt, within
 from tests.support.producer_helpers import Stuck, values, wait_until
 
-log, stuck = producer_helpers.log, producer_helpers.stuck
+log = producer_helpers.log
+stuck = producer_helpers.stuck
 
 
 # ---- the start of the thread ----------------------------------------------------------------------
@@ -28,7 +31,9 @@ def threads_of(producer: embedlog.Producer) -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name == producer._accumulator._name]
 
 
-def test_an_interrupt_after_the_start_of_the_thread_leaves_one_thread(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_after_the_start_of_the_thread_leaves_one_thread(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = threading.Thread.start
     producer = log.producer(linger_ms=0)
 
@@ -43,7 +48,9 @@ def test_an_interrupt_after_the_start_of_the_thread_leaves_one_thread(log: embed
         producer.send("one", b"lost")
     on_thread: list[bool] = []
     for number in range(3):
-        producer.send("one", b"%d" % number).add_done_callback(lambda _: on_thread.append(producer._accumulator.on_thread()))
+        producer.send("one", b"%d" % number).add_done_callback(
+            lambda _: on_thread.append(producer._accumulator.on_thread())
+        )
     producer.flush(10)
     wait_until(lambda: len(threads_of(producer)) == 1)
     within(10, producer.close)
@@ -52,7 +59,9 @@ def test_an_interrupt_after_the_start_of_the_thread_leaves_one_thread(log: embed
 
 
 @OF_THIS_INTERPRETER
-def test_an_interrupt_anywhere_in_the_first_send_or_in_close_leaves_a_producer_that_ends(log: embedlog.Log) -> None:
+def test_an_interrupt_anywhere_in_the_first_send_or_in_close_leaves_a_producer_that_ends(
+    log: embedlog.Log,
+) -> None:
     nth = 0
     interrupt = None
     while interrupt is None or interrupt.struck is not None:
@@ -79,8 +88,10 @@ def test_an_interrupt_anywhere_in_the_first_send_or_in_close_leaves_a_producer_t
 def test_a_signal_handler_may_close_while_its_thread_waits_in_close(
     log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
-    waited, other = log.producer(linger_ms=0), log.producer(linger_ms=0)
-    go, main = threading.Event(), threading.get_ident()
+    waited = log.producer(linger_ms=0)
+    other = log.producer(linger_ms=0)
+    go = threading.Event()
+    main = threading.get_ident()
     waited.send("one", b"1").add_done_callback(lambda _: go.wait(30))
     other.send("one", b"2").result(10)
 
@@ -109,8 +120,12 @@ def test_a_signal_handler_may_close_while_its_thread_waits_in_close(
 
 
 @OF_THIS_INTERPRETER
-def test_an_interrupt_anywhere_in_a_wait_for_memory_leaves_no_place_in_the_queue(log: embedlog.Log, stuck: Stuck) -> None:
-    with log.producer(buffer_memory=3000, max_block_ms=0, linger_ms=0, batch_size=1000, on_delivery_error="log") as producer:
+def test_an_interrupt_anywhere_in_a_wait_for_memory_leaves_no_place_in_the_queue(
+    log: embedlog.Log, stuck: Stuck
+) -> None:
+    with log.producer(
+        buffer_memory=3000, max_block_ms=0, linger_ms=0, batch_size=1000, on_delivery_error="log"
+    ) as producer:
         producer.send("one", b"x" * 900)
         assert stuck.reached.wait(10)
         while not producer.send("one", b"x" * 900).done():
@@ -127,7 +142,9 @@ def test_an_interrupt_anywhere_in_a_wait_for_memory_leaves_no_place_in_the_queue
             nth += 1
             interrupt = Interrupt(nth, ("accumulator.py", "threading.py"))
             interrupt.run(lambda: producer.send("one", b"x" * 900))
-            assert producer.metrics()["waiting-threads"] == len(producer._accumulator._queue) == 0, interrupt.struck
+            assert (
+                producer.metrics()["waiting-threads"] == len(producer._accumulator._queue) == 0
+            ), interrupt.struck
             within(10, held_by_another_thread)
         assert nth > 10
         stuck.go.set()
@@ -136,14 +153,18 @@ def test_an_interrupt_anywhere_in_a_wait_for_memory_leaves_no_place_in_the_queue
 
 
 @OF_THIS_INTERPRETER
-def test_a_signal_handler_may_close_anywhere_in_a_wait_for_memory(log: embedlog.Log, stuck: Stuck) -> None:
+def test_a_signal_handler_may_close_anywhere_in_a_wait_for_memory(
+    log: embedlog.Log, stuck: Stuck
+) -> None:
     nth = 0
     interrupt = None
     while interrupt is None or interrupt.struck is not None:
         nth += 1
         stuck.reached.clear()
         stuck.go.clear()
-        producer = log.producer(buffer_memory=3000, linger_ms=0, batch_size=1000, max_block_ms=50_000)
+        producer = log.producer(
+            buffer_memory=3000, linger_ms=0, batch_size=1000, max_block_ms=50_000
+        )
         producer.send("one", b"x" * 900)
         assert stuck.reached.wait(10)
         while producer._accumulator.has_memory(1000):
@@ -179,7 +200,8 @@ def test_a_call_of_a_signal_handler_inside_another_call_is_refused_at_once(
     with log.producer(transactional_id="x", max_block_ms=5000) as producer:
         producer.init_transactions()
         owner = producer._transaction._owner  # type: ignore[union-attr]
-        real, found = owner.end, []
+        real = owner.end
+        found = []
 
         def end(commit: bool, deadline_ns: int) -> None:
             with pytest.raises(StateError, match="inside another call of its thread") as refused:
@@ -201,7 +223,9 @@ def test_a_call_of_a_signal_handler_inside_another_call_is_refused_at_once(
 
 
 @OF_THIS_INTERPRETER
-def test_a_signal_handler_may_close_anywhere_in_the_bookkeeping_of_a_batch(log: embedlog.Log) -> None:
+def test_a_signal_handler_may_close_anywhere_in_the_bookkeeping_of_a_batch(
+    log: embedlog.Log,
+) -> None:
     nth = 0
     interrupt = None
     rows = 0
@@ -210,7 +234,9 @@ def test_a_signal_handler_may_close_anywhere_in_the_bookkeeping_of_a_batch(log: 
         producer = log.producer(linger_ms=60_000)
         futures: list[embedlog.Future] = []
 
-        def send(producer: embedlog.Producer = producer, futures: list[embedlog.Future] = futures) -> None:
+        def send(
+            producer: embedlog.Producer = producer, futures: list[embedlog.Future] = futures
+        ) -> None:
             with contextlib.suppress(ClosedError):
                 futures.append(producer.send_batch("one", [b"v"] * 3))
 
@@ -228,14 +254,22 @@ def test_a_signal_handler_may_close_anywhere_in_the_bookkeeping_of_a_batch(log: 
 def test_an_interrupt_before_the_registration_for_the_exit_lets_the_next_start_register(
     log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a worker of `multiprocessing`: without the registration the records of all producers were lost at its end."""
+    """In a worker of `multiprocessing`: without the registration the records of all producers were
+    lost at its end.
+    """
     registered: list[object] = []
 
     def interrupted(*arguments: object, **options: object) -> None:
-        monkeypatch.setattr(multiprocessing.util, "Finalize", lambda *arguments, **options: registered.append(arguments[1]))
+        monkeypatch.setattr(
+            multiprocessing.util,
+            "Finalize",
+            lambda *arguments, **options: registered.append(arguments[1]),
+        )
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(multiprocessing.process, "parent_process", lambda: multiprocessing.process.current_process())
+    monkeypatch.setattr(
+        multiprocessing.process, "parent_process", lambda: multiprocessing.process.current_process()
+    )
     monkeypatch.setattr(multiprocessing.util, "Finalize", interrupted)
     monkeypatch.setattr(accumulator, "_finalized_pid", 0)
     with log.producer() as producer:

@@ -14,13 +14,19 @@ __all__ = ["log", "stuck"]
 
 
 def test_a_producer_tells_kafkas_key_figures(log: embedlog.Log) -> None:
-    with log.producer(batch_size=1000, linger_ms=1000, compression_type="zstd", max_request_size=2000) as producer:
+    with log.producer(
+        batch_size=1000, linger_ms=1000, compression_type="zstd", max_request_size=2000
+    ) as producer:
         for _ in range(100):
             producer.send("one", b"x" * 200)
         assert producer.send("one", b"x" * 3000).exception(10) is not None
         producer.flush(10)
         found = producer.metrics()
-    assert (found["record-send-total"], found["record-error-total"], found["record-retry-total"]) == (100, 1, 0)
+    assert (
+        found["record-send-total"],
+        found["record-error-total"],
+        found["record-retry-total"],
+    ) == (100, 1, 0)
     assert found["record-send-rate"] > 0
     assert 0 < found["batch-size-avg"] <= found["batch-size-max"] < 1000
     assert found["records-per-request-avg"] > 4
@@ -30,11 +36,18 @@ def test_a_producer_tells_kafkas_key_figures(log: embedlog.Log) -> None:
     assert 0 < found["request-latency-avg"] <= found["request-latency-max"]
     assert found["flush-time-ns-total"] > 0
     assert found["buffer-available-bytes"] == found["buffer-total-bytes"] == 32 << 20
-    assert found["requests-in-flight"] == found["waiting-threads"] == found["bufferpool-wait-ratio"] == 0
+    assert (
+        found["requests-in-flight"]
+        == found["waiting-threads"]
+        == found["bufferpool-wait-ratio"]
+        == 0
+    )
 
 
 @pytest.mark.parametrize("linger_ms", [0, 5])
-def test_the_largest_record_is_seen_and_the_mean_is_that_of_records(log: embedlog.Log, linger_ms: int) -> None:
+def test_the_largest_record_is_seen_and_the_mean_is_that_of_records(
+    log: embedlog.Log, linger_ms: int
+) -> None:
     sizes = [10, 400, 20]
     with log.producer(linger_ms=linger_ms) as producer:
         empty = producer.metrics()
@@ -42,14 +55,19 @@ def test_the_largest_record_is_seen_and_the_mean_is_that_of_records(log: embedlo
             producer.send("one", b"x" * size).result(10)
         found = producer.metrics()
         assert producer.send_batch("one", [b"x" * 900]).result(10)
-        assert producer.metrics()["record-size-max"] == found["record-size-max"]  # sizes in columns are not measured
+        # sizes in columns are not measured
+        assert producer.metrics()["record-size-max"] == found["record-size-max"]
     assert (empty["record-size-avg"], empty["record-size-max"]) == (0, 0)
     assert 400 < found["record-size-max"] < 420
     assert sum(sizes) / 3 < found["record-size-avg"] < sum(sizes) / 3 + 15
 
 
-def test_no_batch_is_in_flight_when_its_futures_are_settled(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program whose `flush` has returned reads the metrics while the thread of the producer may still be here."""
+def test_no_batch_is_in_flight_when_its_futures_are_settled(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program whose `flush` has returned reads the metrics while the thread of the producer may
+    still be here.
+    """
     found: list[int] = []
     settle = Sender._settle
 

@@ -28,7 +28,10 @@ NEVER_MS = 1e12
 
 
 def accumulator(
-    memory: int = 1 << 30, linger_ms: float = NEVER_MS, unacknowledged: bool = False, calls: list[Any] | None = None
+    memory: int = 1 << 30,
+    linger_ms: float = NEVER_MS,
+    unacknowledged: bool = False,
+    calls: list[Any] | None = None,
 ) -> _rows.Accumulator:
     def call(future: Future, callback: Callable[[Future], object]) -> None:
         if calls is not None:
@@ -72,9 +75,14 @@ def test_what_a_lane_encodes_is_what_the_slow_twin_encodes(rng: random.Random) -
     _, target = queue()
     rows = [
         Row(
-            value=rng.choice([None, b"", rng.randbytes(rng.choice([1, 63, 64, 65, 8191, 8192, 20000]))]),
+            value=rng.choice(
+                [None, b"", rng.randbytes(rng.choice([1, 63, 64, 65, 8191, 8192, 20000]))]
+            ),
             key=rng.choice([None, b"", rng.randbytes(9)]),
-            headers=tuple((f"n{number}ü", rng.choice([None, b"", b"v"])) for number in range(rng.choice([0, 0, 1, 70]))),
+            headers=tuple(
+                (f"n{number}ü", rng.choice([None, b"", b"v"]))
+                for number in range(rng.choice([0, 0, 1, 70]))
+            ),
             timestamp_ms=rng.choice([0, 1000, 1001, 2**41, 2**62]),
         )
         for _ in range(100)
@@ -83,7 +91,8 @@ def test_what_a_lane_encodes_is_what_the_slow_twin_encodes(rng: random.Random) -
         assert target.append(row.value, row.key, row.timestamp_ms, row.headers) is not None
     producer_batches = taken(target)
     run, table = _rows.seal(producer_batches, None, 0)
-    reference, start = b"", 0
+    reference = b""
+    start = 0
     for producer_batch in producer_batches:
         some = rows[start : start + producer_batch.count]
         reference += batch(start, some)
@@ -99,7 +108,11 @@ def test_a_record_that_does_not_fit_opens_the_next_parcel() -> None:
     producer_batches = taken(target)
     assert [producer_batch.count for producer_batch in producer_batches] == [4, 4, 1]
     assert all(producer_batch.size <= 500 for producer_batch in producer_batches)
-    assert target.queued_bytes == shared.memory_used == sum(producer_batch.size for producer_batch in producer_batches)
+    assert (
+        target.queued_bytes
+        == shared.memory_used
+        == sum(producer_batch.size for producer_batch in producer_batches)
+    )
 
 
 def test_a_record_larger_than_the_limit_goes_alone() -> None:
@@ -359,7 +372,9 @@ def test_futures_outlive_everything_they_came_from() -> None:
 
 
 @pytest.mark.skipif(SANITIZED, reason="the shadow of ASan does not fit into a limit of memory")
-@pytest.mark.skipif(FREE_THREADED, reason="that interpreter reserves memory in advance: the limit is not met")
+@pytest.mark.skipif(
+    FREE_THREADED, reason="that interpreter reserves memory in advance: the limit is not met"
+)
 def test_a_record_for_which_there_is_no_memory_leaves_the_lane_as_it_was() -> None:
     program = """
 import resource, sys
@@ -373,5 +388,12 @@ try:
 except MemoryError:
     print("refused", shared.memory_used, target.queued_bytes, shared.pending(), shared.record_count)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=ROOT,
+    )
     assert done.stdout.strip() == "refused 0 0 [] 0", done.stderr

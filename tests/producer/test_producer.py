@@ -1,4 +1,6 @@
-"""The producer over a real log: its records, raised errors, failed futures, and changes of topics meanwhile."""
+"""The producer over a real log: its records, raised errors, failed futures, and changes of topics
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -28,30 +30,58 @@ from embedlog.errors import (
 from tests.support import producer_helpers
 from tests.support.producer_helpers import LONG_MS, records, values
 
-log, producer, stuck = producer_helpers.log, producer_helpers.producer, producer_helpers.stuck
+log = producer_helpers.log
+producer = producer_helpers.producer
+stuck = producer_helpers.stuck
 
 
 # ---- one record ---------------------------------------------------------------------------------
 
 
 def test_a_record_comes_back_as_it_was_sent(log: embedlog.Log, producer: embedlog.Producer) -> None:
-    future = producer.send("t", b"value", b"key", partition=2, timestamp_ms=1234, headers=[("a", b"1"), ("ü", None)])
+    future = producer.send(
+        "t", b"value", b"key", partition=2, timestamp_ms=1234, headers=[("a", b"1"), ("ü", None)]
+    )
     assert future.result(10) == RecordMetadata("t", 2, 0, 1234)
     (record,) = records(log, "t")
-    assert (record.topic, record.partition, record.offset, record.timestamp_ms, record.timestamp_type) == ("t", 2, 0, 1234, 0)
-    assert (record.key, record.value, record.headers) == (b"key", b"value", (("a", b"1"), ("ü", None)))
+    assert (
+        record.topic,
+        record.partition,
+        record.offset,
+        record.timestamp_ms,
+        record.timestamp_type,
+    ) == ("t", 2, 0, 1234, 0)
+    assert (record.key, record.value, record.headers) == (
+        b"key",
+        b"value",
+        (("a", b"1"), ("ü", None)),
+    )
 
 
-def test_nulls_and_empties_stay_what_they_are(log: embedlog.Log, producer: embedlog.Producer) -> None:
+def test_nulls_and_empties_stay_what_they_are(
+    log: embedlog.Log, producer: embedlog.Producer
+) -> None:
     for value, key in [(None, None), (b"", b""), (None, b""), (b"", None)]:
         producer.send("one", value, key)
     producer.flush()
-    assert [(record.value, record.key) for record in records(log)] == [(None, None), (b"", b""), (None, b""), (b"", None)]
+    assert [(record.value, record.key) for record in records(log)] == [
+        (None, None),
+        (b"", b""),
+        (None, b""),
+        (b"", None),
+    ]
 
 
-def test_a_call_with_neither_value_nor_key_raises(log: embedlog.Log, producer: embedlog.Producer) -> None:
+def test_a_call_with_neither_value_nor_key_raises(
+    log: embedlog.Log, producer: embedlog.Producer
+) -> None:
     """A copy of a record may have neither: it gives both arguments."""
-    for more in ({}, {"partition": 0}, {"headers": [("h", b"x")]}, {"partition": 0, "expected_offset": 0}):
+    for more in (
+        {},
+        {"partition": 0},
+        {"headers": [("h", b"x")]},
+        {"partition": 0, "expected_offset": 0},
+    ):
         with pytest.raises(TypeError, match="neither a value nor a key"):
             producer.send("one", **more)  # type: ignore[arg-type]
     producer.send("one", key=b"k")
@@ -62,24 +92,36 @@ def test_a_call_with_neither_value_nor_key_raises(log: embedlog.Log, producer: e
 
 def test_records_without_a_time_get_the_present_one(producer: embedlog.Producer) -> None:
     before = int(time.time() * 1000)
-    assert before <= producer.send("one", b"v").result(10).timestamp_ms <= int(time.time() * 1000) + 1
+    assert (
+        before <= producer.send("one", b"v").result(10).timestamp_ms <= int(time.time() * 1000) + 1
+    )
 
 
 def test_everything_like_bytes_is_taken(log: embedlog.Log, producer: embedlog.Producer) -> None:
     for value in (bytearray(b"a"), memoryview(b"b"), type("Sub", (bytes,), {})(b"c")):
         producer.send("one", value, value)  # type: ignore[arg-type]
     producer.flush()
-    assert [(record.value, record.key) for record in records(log)] == [(b"a", b"a"), (b"b", b"b"), (b"c", b"c")]
+    assert [(record.value, record.key) for record in records(log)] == [
+        (b"a", b"a"),
+        (b"b", b"b"),
+        (b"c", b"c"),
+    ]
 
 
-def test_random_records_of_many_threads_keep_each_threads_order(log: embedlog.Log, rng: random.Random) -> None:
+def test_random_records_of_many_threads_keep_each_threads_order(
+    log: embedlog.Log, rng: random.Random
+) -> None:
     def send(number: int, seed: int) -> None:
         own = random.Random(seed)
         for count in range(2000):
-            producer.send("t", b"%d %d" % (number, count) + b"x" * own.choice([0, 10, 3000]), b"%d" % number)
+            producer.send(
+                "t", b"%d %d" % (number, count) + b"x" * own.choice([0, 10, 3000]), b"%d" % number
+            )
 
     with log.producer(batch_size=4000, linger_ms=1) as producer:
-        threads = [threading.Thread(target=send, args=(number, rng.getrandbits(32))) for number in range(4)]
+        threads = [
+            threading.Thread(target=send, args=(number, rng.getrandbits(32))) for number in range(4)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -94,7 +136,9 @@ def test_random_records_of_many_threads_keep_each_threads_order(log: embedlog.Lo
 def test_keys_go_where_kafka_puts_them(log: embedlog.Log, producer: embedlog.Producer) -> None:
     keys = [b"key-%d" % number for number in range(100)]
     futures = [producer.send("t", b"v", key) for key in keys]
-    assert [future.result(10).partition for future in futures] == [partitioners.partition_of(key, 4) for key in keys]
+    assert [future.result(10).partition for future in futures] == [
+        partitioners.partition_of(key, 4) for key in keys
+    ]
 
 
 def test_records_without_keys_spread_over_the_partitions(log: embedlog.Log) -> None:
@@ -128,7 +172,11 @@ def test_records_without_keys_spread_over_the_partitions(log: embedlog.Log) -> N
     ids=repr,
 )
 def test_wrong_calls_raise(
-    log: embedlog.Log, producer: embedlog.Producer, arguments: Any, error: type[Exception], words: str
+    log: embedlog.Log,
+    producer: embedlog.Producer,
+    arguments: Any,
+    error: type[Exception],
+    words: str,
 ) -> None:
     for _ in range(2):  # the careful way, and the fast one
         with pytest.raises(error, match=words):
@@ -149,7 +197,9 @@ def test_wrong_calls_raise(
     ],
     ids=lambda each: repr(each)[:40],
 )
-def test_what_cannot_be_written_fails_the_future_at_once(producer: embedlog.Producer, arguments: Any, error: Any) -> None:
+def test_what_cannot_be_written_fails_the_future_at_once(
+    producer: embedlog.Producer, arguments: Any, error: Any
+) -> None:
     future = producer.send(**({"topic": "one", "value": b"v"} | arguments))
     assert future.done()
     with pytest.raises(error):
@@ -162,7 +212,8 @@ def test_what_cannot_be_written_fails_the_future_at_once(producer: embedlog.Prod
 def test_a_batch_over_max_message_bytes_fails_and_nothing_is_written(log: embedlog.Log) -> None:
     log.alter_topic("one", {"max.message.bytes": 1000})
     with log.producer() as producer:
-        large, small = producer.send("one", b"x" * 2000), producer.send("one", b"y")
+        large = producer.send("one", b"x" * 2000)
+        small = producer.send("one", b"y")
         with pytest.raises(RecordTooLargeError, match=r"max\.message\.bytes"):
             large.result(10)
         assert small.result(10).offset == 0
@@ -179,7 +230,9 @@ def test_a_large_record_passes_with_the_limits_raised(log: embedlog.Log) -> None
     assert [len(value) for value in values(log, "large")] == [2 << 20] * 3
 
 
-def test_a_compacted_topic_refuses_records_without_keys(log: embedlog.Log, producer: embedlog.Producer) -> None:
+def test_a_compacted_topic_refuses_records_without_keys(
+    log: embedlog.Log, producer: embedlog.Producer
+) -> None:
     log.create_topic("c", config={"cleanup.policy": "compact"})
     for _ in range(2):
         assert isinstance(producer.send("c", b"v").exception(10), InvalidRecordError)
@@ -187,17 +240,36 @@ def test_a_compacted_topic_refuses_records_without_keys(log: embedlog.Log, produ
     assert isinstance(producer.send_batch("c", [b"v"], [None]).exception(10), InvalidRecordError)
 
 
-def test_times_outside_the_topics_window_are_refused(log: embedlog.Log, producer: embedlog.Producer) -> None:
-    log.create_topic("w", config={"message.timestamp.before.max.ms": 10_000, "message.timestamp.after.max.ms": 10_000})
+def test_times_outside_the_topics_window_are_refused(
+    log: embedlog.Log, producer: embedlog.Producer
+) -> None:
+    log.create_topic(
+        "w",
+        config={
+            "message.timestamp.before.max.ms": 10_000,
+            "message.timestamp.after.max.ms": 10_000,
+        },
+    )
     now = int(time.time() * 1000)
     for _ in range(2):
-        assert isinstance(producer.send("w", b"v", timestamp_ms=now - 60_000).exception(10), InvalidTimestampError)
-        assert isinstance(producer.send("w", b"v", timestamp_ms=now + 60_000).exception(10), InvalidTimestampError)
+        assert isinstance(
+            producer.send("w", b"v", timestamp_ms=now - 60_000).exception(10), InvalidTimestampError
+        )
+        assert isinstance(
+            producer.send("w", b"v", timestamp_ms=now + 60_000).exception(10), InvalidTimestampError
+        )
         assert producer.send("w", b"v", timestamp_ms=now).exception(10) is None
     assert isinstance(
-        producer.send_batch("w", [b"v"] * 2, timestamps_ms=[now, now - 60_000]).exception(10), InvalidTimestampError
+        producer.send_batch("w", [b"v"] * 2, timestamps_ms=[now, now - 60_000]).exception(10),
+        InvalidTimestampError,
     )
-    log.create_topic("a", config={"message.timestamp.type": "LogAppendTime", "message.timestamp.before.max.ms": 10_000})
+    log.create_topic(
+        "a",
+        config={
+            "message.timestamp.type": "LogAppendTime",
+            "message.timestamp.before.max.ms": 10_000,
+        },
+    )
     assert abs(producer.send("a", b"v", timestamp_ms=5).result(10).timestamp_ms - now) < LONG_MS
 
 
@@ -216,19 +288,28 @@ def test_a_read_only_log_has_no_producer(log: embedlog.Log) -> None:
 
 
 def test_serializers_make_bytes_of_keys_and_values(log: embedlog.Log) -> None:
-    with log.producer(key_serializer=serializers.string, value_serializer=serializers.json) as producer:
+    with log.producer(
+        key_serializer=serializers.string, value_serializer=serializers.json
+    ) as producer:
         producer.send("one", {"ä": 1}, "schlüssel")  # type: ignore[arg-type]
         producer.send("one", None, None)
         producer.send_batch("one", [[1], None], ["k", None])
     found = [(record.key, record.value) for record in records(log)]
-    assert found == [("schlüssel".encode(), '{"ä":1}'.encode()), (None, None), (b"k", b"[1]"), (None, None)]
+    assert found == [
+        ("schlüssel".encode(), '{"ä":1}'.encode()),
+        (None, None),
+        (b"k", b"[1]"),
+        (None, None),
+    ]
     assert serializers.from_json(found[0][1]) == {"ä": 1}
     assert serializers.from_string(found[0][0]) == "schlüssel"
     assert serializers.from_json(None) is serializers.from_string(None) is None
 
 
 @pytest.mark.parametrize(
-    "broken", [lambda value: 1 / 0, lambda value: 5, serializers.string], ids=["raises", "no bytes", "wrong type"]
+    "broken",
+    [lambda value: 1 / 0, lambda value: 5, serializers.string],
+    ids=["raises", "no bytes", "wrong type"],
 )
 def test_a_failing_serializer_raises_from_send(log: embedlog.Log, broken: Any) -> None:
     with log.producer(value_serializer=broken) as producer:
@@ -251,25 +332,40 @@ def test_the_users_partitioner_decides_unless_the_partition_is_given(log: embedl
         assert producer.send("t", b"v", b"k").result(10).partition == 3
         assert producer.send("t", b"v", b"k", partition=1).result(10).partition == 1
         assert producer.send_batch("t", [b"v"] * 2, [None, b"j"]).result(10) == [("t", 3, 1, 2)]
-    assert asked == [(b"k", [0, 1, 2, 3], [0, 1, 2, 3]), (None, [0, 1, 2, 3], [0, 1, 2, 3]), (b"j", [0, 1, 2, 3], [0, 1, 2, 3])]
+    assert asked == [
+        (b"k", [0, 1, 2, 3], [0, 1, 2, 3]),
+        (None, [0, 1, 2, 3], [0, 1, 2, 3]),
+        (b"j", [0, 1, 2, 3], [0, 1, 2, 3]),
+    ]
 
 
 def test_a_partitioner_that_answers_nonsense_is_refused(log: embedlog.Log) -> None:
     with log.producer(partitioner=lambda *_: 4) as producer:
         assert isinstance(producer.send("t", b"v").exception(10), UnknownTopicOrPartitionError)
-        assert isinstance(producer.send_batch("t", [b"v"]).exception(10), UnknownTopicOrPartitionError)
+        assert isinstance(
+            producer.send_batch("t", [b"v"]).exception(10), UnknownTopicOrPartitionError
+        )
     with log.producer(partitioner=lambda *_: -1) as producer:
         with pytest.raises(ConfigError, match="returns a number from 0 to 3, found -1"):
             producer.send("t", b"v")
         with pytest.raises(ConfigError, match="partitioner"):
             producer.send_batch("t", [b"v"])
-    with log.producer(partitioner=lambda *_: "1") as producer, pytest.raises(TypeError, match="partitioner"):
+    with (
+        log.producer(partitioner=lambda *_: "1") as producer,
+        pytest.raises(TypeError, match="partitioner"),
+    ):
         producer.send("t", b"v")
 
 
 def test_the_partitioners_that_come_along(log: embedlog.Log) -> None:
     with log.producer(partitioner=partitioners.RoundRobinPartitioner(start=0)) as producer:
-        assert [producer.send("t", b"v", b"k").result(10).partition for _ in range(5)] == [0, 1, 2, 3, 0]
+        assert [producer.send("t", b"v", b"k").result(10).partition for _ in range(5)] == [
+            0,
+            1,
+            2,
+            3,
+            0,
+        ]
     with log.producer(partitioner=partitioners.RandomPartitioner(seed=3)) as producer:
         assert {producer.send("t", b"v").result(10).partition for _ in range(100)} == {0, 1, 2, 3}
 
@@ -288,7 +384,9 @@ def test_new_partitions_are_noticed(log: embedlog.Log, producer: embedlog.Produc
     assert producer.partitions_for("one") == set(range(8))
 
 
-def test_a_topic_that_is_gone_fails_its_records_and_comes_back(log: embedlog.Log, producer: embedlog.Producer) -> None:
+def test_a_topic_that_is_gone_fails_its_records_and_comes_back(
+    log: embedlog.Log, producer: embedlog.Producer
+) -> None:
     producer.send("one", b"v").result(10)
     log.delete_topic("one")
     assert isinstance(producer.send("one", b"v").exception(10), UnknownTopicOrPartitionError)
@@ -299,7 +397,9 @@ def test_a_topic_that_is_gone_fails_its_records_and_comes_back(log: embedlog.Log
     assert producer.send("one", b"x", partition=1).result(10).offset == 0
 
 
-def test_altered_limits_hold_for_what_is_sent_next(log: embedlog.Log, producer: embedlog.Producer) -> None:
+def test_altered_limits_hold_for_what_is_sent_next(
+    log: embedlog.Log, producer: embedlog.Producer
+) -> None:
     producer.send("one", b"v").result(10)
     log.alter_topic("one", {"max.message.bytes": 500})
     producer.send("one", b"v").result(10)
@@ -308,7 +408,9 @@ def test_altered_limits_hold_for_what_is_sent_next(log: embedlog.Log, producer: 
     assert [future.exception(10) for future in futures] == [None] * 10
 
 
-def test_a_lock_that_is_held_fails_the_batch_in_time(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_is_held_fails_the_batch_in_time(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: list[int] = []
 
     def append(self: Any, run: Any, *, deadline_ns: int, **_: Any) -> Any:
@@ -340,7 +442,9 @@ async def made_for_asyncio(log: embedlog.Log) -> object:
     return log.async_producer(compression_type="snappy")
 
 
-def test_a_producer_that_needs_an_absent_package_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_producer_that_needs_an_absent_package_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "cramjam", None)
     with embedlog.open(tmp_path / "snappy", config={"housekeeping": False}) as log:
         for make in (
@@ -348,7 +452,10 @@ def test_a_producer_that_needs_an_absent_package_is_refused_at_once(tmp_path: Pa
             lambda: log.producer({"compression.type": "snappy"}),
             lambda: asyncio.run(made_for_asyncio(log)),
         ):
-            with pytest.raises(embedlog.MissingExtraError, match=r'snappy needs cramjam: pip install "embedlog\[snappy\]"'):
+            with pytest.raises(
+                embedlog.MissingExtraError,
+                match=r'snappy needs cramjam: pip install "embedlog\[snappy\]"',
+            ):
                 make()
         for codec in ("none", "gzip", "lz4", "zstd"):
             log.producer(compression_type=codec).close()

@@ -1,6 +1,8 @@
-"""A topic is deleted and made anew under a living producer: with fewer partitions, with as many, or with more.
+"""A topic is deleted and made anew under a living producer: with fewer partitions, with as many, or
+with more.
 
-Every record of a later call is written into the partitions that exist then, whoever changed the topic.
+Every record of a later call is written into the partitions that exist then, whoever changed the
+topic.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ with embedlog.open(path, config={"housekeeping": False}) as log:
 @pytest.fixture(params=[1, 2], ids=["a directory", "a set"])
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[embedlog.Log]:
     paths: Any = [tmp_path / "d1", tmp_path / "d2"] if request.param == 2 else tmp_path / "d1"
-    with embedlog.open(paths, config={"housekeeping": False, "transaction.state.log.num.partitions": 1}) as log:
+    with embedlog.open(
+        paths, config={"housekeeping": False, "transaction.state.log.num.partitions": 1}
+    ) as log:
         log.create_topic("t", partitions=3)
         yield log
 
@@ -75,7 +79,9 @@ def send(producer: Any, way: Callable[[Any, bytes], list[Any]], tag: bytes) -> N
 
 def check(log: embedlog.Log, tags: tuple[bytes, ...], count: int) -> None:
     found = list(log.scan("t").records())
-    assert sorted(record.value or b"" for record in found) == sorted(value for tag in tags for _, value in pairs(tag))
+    assert sorted(record.value or b"" for record in found) == sorted(
+        value for tag in tags for _, value in pairs(tag)
+    )
     assert {record.partition for record in found} <= set(range(count))
 
 
@@ -106,7 +112,11 @@ def test_another_process_makes_the_topic_anew(log: embedlog.Log, kind: str) -> N
             producer.init_transactions()
         send(producer, keyed, b"a")
         paths = [str(each.path) for each in log._engine.directories]
-        script = AGAIN if len(paths) == 1 else AGAIN.replace("embedlog.open(path,", "embedlog.open(path.split(':'),")
+        script = (
+            AGAIN
+            if len(paths) == 1
+            else AGAIN.replace("embedlog.open(path,", "embedlog.open(path.split(':'),")
+        )
         subprocess.run([sys.executable, "-c", script, ":".join(paths), "1"], check=True, timeout=60)
         send(producer, keyed, b"b")
         check(log, (b"b",), 1)
@@ -133,12 +143,15 @@ def test_one_transaction_over_the_change_can_be_aborted_and_repeated(log: embedl
         keyed(producer, b"b")
         producer.abort_transaction()
         send(producer, keyed, b"c")
-        assert sorted(record.value or b"" for record in log.scan("t", isolation_level="read_committed").records()) == sorted(
-            value for _, value in pairs(b"c")
-        )
+        assert sorted(
+            record.value or b""
+            for record in log.scan("t", isolation_level="read_committed").records()
+        ) == sorted(value for _, value in pairs(b"c"))
 
 
-def test_records_that_wait_for_a_vanished_partition_fail_and_later_ones_do_not(log: embedlog.Log) -> None:
+def test_records_that_wait_for_a_vanished_partition_fail_and_later_ones_do_not(
+    log: embedlog.Log,
+) -> None:
     with log.producer(linger_ms=60_000, on_delivery_error="log") as producer:
         waiting = [producer.send("t", b"v", partition=number) for number in range(3)]
         make_anew(log, 1)
@@ -163,9 +176,13 @@ def test_who_learns_of_the_failure_sends_into_the_present_partitions(log: embedl
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"value_serializer": bytes}, {"transactional_id": "x"}], ids=["plain", "serializing", "tx"]
+    "options",
+    [{}, {"value_serializer": bytes}, {"transactional_id": "x"}],
+    ids=["plain", "serializing", "tx"],
 )
-def test_an_asyncio_producer_writes_into_the_present_partitions(log: embedlog.Log, options: dict[str, Any]) -> None:
+def test_an_asyncio_producer_writes_into_the_present_partitions(
+    log: embedlog.Log, options: dict[str, Any]
+) -> None:
     async def send_all(producer: embedlog.AsyncProducer[Any, Any], tag: bytes) -> None:
         for future in [await producer.send("t", value, key=key) for key, value in pairs(tag)]:
             await future

@@ -1,4 +1,6 @@
-"""Failed and repeated attempts: once, in order, as the same producer; and the end of the retries."""
+"""Failed and repeated attempts: once, in order, as the same producer; and the end of the
+retries.
+"""
 
 from __future__ import annotations
 
@@ -50,13 +52,21 @@ def batches(log: embedlog.Log, topic: str = "one") -> Any:
 def stamps(log: embedlog.Log) -> list[tuple[int, int, int]]:
     rows = batches(log)
     ids = {number: at for at, number in enumerate(dict.fromkeys(rows["producer_id"].tolist()))}
-    return [(ids[row["producer_id"]], int(row["producer_epoch"]), int(row["base_sequence"])) for row in rows]
+    return [
+        (ids[row["producer_id"]], int(row["producer_epoch"]), int(row["base_sequence"]))
+        for row in rows
+    ]
 
 
 def failing(
-    monkeypatch: pytest.MonkeyPatch, log: embedlog.Log, problems: list[Exception], after_write: bool = False
+    monkeypatch: pytest.MonkeyPatch,
+    log: embedlog.Log,
+    problems: list[Exception],
+    after_write: bool = False,
 ) -> list[Any]:
-    """The next appends fail with these, before they begin or after their end; returns the stamps of the appends."""
+    """The next appends fail with these, before they begin or after their end; returns the stamps of
+    the appends.
+    """
     kind = type(log._engine.partition("one", 0))
     real: Append = kind.append
     seen: list[Any] = []
@@ -101,7 +111,9 @@ def test_without_idempotence_nothing_is_stamped(log: embedlog.Log) -> None:
 
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_what_passes_is_waited_for_in_order(log: embedlog.Log, idempotent: bool) -> None:
-    with log.producer(enable_idempotence=idempotent, retry_backoff_ms=5, batch_size=200) as producer:
+    with log.producer(
+        enable_idempotence=idempotent, retry_backoff_ms=5, batch_size=200
+    ) as producer:
         producer.send("one", b"before").result(10)
         system.fault_arm(["pwrite"], 1, "fail", errno.ENOSPC, sticky=True)
         futures = [producer.send("one", b"%0100d" % number) for number in range(10)]
@@ -112,7 +124,9 @@ def test_what_passes_is_waited_for_in_order(log: embedlog.Log, idempotent: bool)
     assert values(log)[1:] == [b"%0100d" % number for number in range(10)]
 
 
-def test_another_partition_does_not_wait_for_it(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_partition_does_not_wait_for_it(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kind = type(log._engine.partition("t", 0))
     real: Append = kind.append
 
@@ -133,12 +147,15 @@ def test_another_partition_does_not_wait_for_it(log: embedlog.Log, monkeypatch: 
 
 
 class Unled:
-    """Partition 0 has no leader: an append waits until its deadline, or until the thread has other work."""
+    """Partition 0 has no leader: an append waits until its deadline, or until the thread has other
+    work.
+    """
 
     def __init__(self, log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
         kind = type(log._engine.partition("t", 0))
         real: Append = kind.append
-        self.led, self.parts = threading.Event(), 0
+        self.led = threading.Event()
+        self.parts = 0
 
         def append(partition: Any, run: Any, **facts: Any) -> Any:
             if partition.number == 0:
@@ -154,7 +171,9 @@ class Unled:
 def test_a_wait_for_a_leader_is_one_try_with_pauses_for_other_partitions(
     log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One repetition is allowed, and the deadline of a try is far. The waiting records keep their order."""
+    """One repetition is allowed, and the deadline of a try is far. The waiting records keep their
+    order.
+    """
     unled = Unled(log, monkeypatch)
     with log.producer(retries=1, linger_ms=0, request_timeout_ms=LONG_MS) as producer:
         waiting = [producer.send("t", b"%d" % number, partition=0) for number in range(3)]
@@ -170,9 +189,13 @@ def test_a_wait_for_a_leader_is_one_try_with_pauses_for_other_partitions(
         assert [each.result(10).offset for each in waiting] == [0, 1, 2]
 
 
-def test_a_try_in_parts_ends_at_its_deadline(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_try_in_parts_ends_at_its_deadline(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     unled = Unled(log, monkeypatch)
-    with log.producer(retries=0, acks=1, linger_ms=0, request_timeout_ms=300, on_delivery_error="log") as producer:
+    with log.producer(
+        retries=0, acks=1, linger_ms=0, request_timeout_ms=300, on_delivery_error="log"
+    ) as producer:
         waiting = [producer.send("t", b"v", partition=0)]
         with pytest.raises(LeaderNotAvailableError):
             waiting[0].result(10)
@@ -195,7 +218,12 @@ def test_an_acknowledgement_that_was_lost_doubles_nothing(
 ) -> None:
     """The mutants show that it is the stamp on the repeat that does it."""
     apply_mutant(mutant)
-    failing(monkeypatch, log, [LockTimeoutError("the answer is lost"), StorageError("again", errno=errno.EIO)], after_write=True)
+    failing(
+        monkeypatch,
+        log,
+        [LockTimeoutError("the answer is lost"), StorageError("again", errno=errno.EIO)],
+        after_write=True,
+    )
     with log.producer(retry_backoff_ms=1, retries=3) as producer:
         places = producer.send_batch("one", [b"%d" % number for number in range(5)]).exception(10)
         producer.send("one", b"last").exception(10)
@@ -206,7 +234,9 @@ def test_an_acknowledgement_that_was_lost_doubles_nothing(
         assert values(log) == whole
 
 
-def test_a_gap_in_the_sequences_is_left_behind_with_the_epoch(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gap_in_the_sequences_is_left_behind_with_the_epoch(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with log.producer() as producer:
         producer.send("one", b"a").result(10)
         seen = failing(monkeypatch, log, [OutOfOrderSequenceError("cut away")])
@@ -230,7 +260,9 @@ def test_records_that_were_appended_and_deleted_are_not_appended_in_the_next_epo
     assert stamps(log) == [(0, 0, 0), (0, 1, 0)]
 
 
-def test_what_is_given_up_leaves_its_epoch_behind(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_given_up_leaves_its_epoch_behind(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with log.producer(retries=1, retry_backoff_ms=1) as producer:
         producer.send("one", b"a").result(10)
         failing(monkeypatch, log, [LockTimeoutError("held")] * 2)
@@ -242,11 +274,15 @@ def test_what_is_given_up_leaves_its_epoch_behind(log: embedlog.Log, monkeypatch
     assert stamps(log) == [(0, 0, 0), (0, 1, 0), (0, 1, 1)]
 
 
-def test_behind_the_last_epoch_comes_a_new_id(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_behind_the_last_epoch_comes_a_new_id(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with log.producer(retries=1, retry_backoff_ms=1) as producer:
         producer.send("one", b"a").result(10)
         (queue,) = producer._delivery._targets
-        queue.producer_epoch, queue.next_sequence, queue.seen = idempotence.EPOCH_MAX, 0, -1
+        queue.producer_epoch = idempotence.EPOCH_MAX
+        queue.next_sequence = 0
+        queue.seen = -1
         producer.send("one", b"b").result(10)
         failing(monkeypatch, log, [LockTimeoutError("held")] * 2)
         assert isinstance(producer.send_batch("one", [b"c"]).exception(10), LockTimeoutError)
@@ -258,8 +294,10 @@ def test_sequences_go_round(log: embedlog.Log) -> None:
     with log.producer() as producer:
         producer.send("one", b"first").result(10)
         (queue,) = producer._delivery._targets
-        queue.producer_id = idempotence.new_producer_id()  # of one that is not known any sequence will do
-        queue.next_sequence, queue.seen = 2**31 - 3, -1
+        # of one that is not known any sequence will do
+        queue.producer_id = idempotence.new_producer_id()
+        queue.next_sequence = 2**31 - 3
+        queue.seen = -1
         for number in range(4):
             producer.send("one", b"%d" % number).result(10)
             producer.send_batch("one", [b"w"]).result(10)
@@ -272,19 +310,24 @@ def test_records_that_are_in_do_not_fail_with_those_that_are_not(log: embedlog.L
     patience = {"linger_ms": LONG_MS, "delivery_timeout_ms": 3 * LONG_MS}
     with log.producer(retries=1, retry_backoff_ms=1, batch_size=700, **patience) as producer:
         producer.send("small", b"first").result(10)
-        system.fault_arm(["open"], 1, "fail", errno.ENOSPC, sticky=True)  # the run is cut in two by a roll, which fails
+        # the run is cut in two by a roll, which fails
+        system.fault_arm(["open"], 1, "fail", errno.ENOSPC, sticky=True)
         futures = [producer.send("small", b"%0600d" % number) for number in range(6)]
         problems = [future.exception(10) for future in futures]
         system.fault_off()
         there = values(log, "small")
         assert problems[-1] is not None
-        assert [problem is None for problem in problems] == [b"%0600d" % number in there for number in range(6)]
+        assert [problem is None for problem in problems] == [
+            b"%0600d" % number in there for number in range(6)
+        ]
         assert len(there) > 1
         assert producer.send("small", b"after").result(10).offset == len(there)
 
 
 def test_records_of_a_durable_topic_fail_if_no_sync_was_made(log: embedlog.Log) -> None:
-    """The run is cut in two: the error of its second part comes before the sync of the first one."""
+    """The run is cut in two: the error of its second part comes before the sync of the first
+    one.
+    """
     log.create_topic("durable", config={"segment.bytes": 2000, "flush.messages": 1})
     patience = {"linger_ms": LONG_MS, "delivery_timeout_ms": 3 * LONG_MS}
     with log.producer(retries=1, retry_backoff_ms=1, batch_size=700, **patience) as producer:
@@ -299,17 +342,28 @@ def test_records_of_a_durable_topic_fail_if_no_sync_was_made(log: embedlog.Log) 
         assert producer.send("durable", b"after").result(10).offset + 1 == partition.durable_offset
 
 
-def test_a_batch_that_grows_old_fails_with_what_it_failed_of(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    with log.producer(delivery_timeout_ms=60, request_timeout_ms=10, linger_ms=0, retry_backoff_ms=10) as producer:
+def test_a_batch_that_grows_old_fails_with_what_it_failed_of(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with log.producer(
+        delivery_timeout_ms=60, request_timeout_ms=10, linger_ms=0, retry_backoff_ms=10
+    ) as producer:
         failing(monkeypatch, log, [LockTimeoutError("process 7 holds it")] * 1000)
         with pytest.raises(DeadlineError, match="process 7"):
             producer.send("one", b"v").result(10)
 
 
-def test_the_reason_of_an_earlier_attempt_is_kept(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_of_an_earlier_attempt_is_kept(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     full = StorageError("cannot append", errno=errno.ENOSPC)
     failing(monkeypatch, log, [full, *[DeadlineError("late") for _ in range(1000)]])
-    options = {"delivery_timeout_ms": 500, "linger_ms": 0, "request_timeout_ms": 50, "retry_backoff_ms": 1}
+    options = {
+        "delivery_timeout_ms": 500,
+        "linger_ms": 0,
+        "request_timeout_ms": 50,
+        "retry_backoff_ms": 1,
+    }
     with log.producer(on_delivery_error="log", **options) as producer:
         error = producer.send("one", b"v").exception(10)
     assert isinstance(error, DeadlineError)
@@ -317,9 +371,14 @@ def test_the_reason_of_an_earlier_attempt_is_kept(log: embedlog.Log, monkeypatch
     assert "ENOSPC" in str(error)
 
 
-def test_what_does_not_pass_is_not_repeated(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_pass_is_not_repeated(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with log.producer() as producer:
-        problems: list[Exception] = [StorageError("broken", errno=errno.EROFS), DurabilityError("a sync failed")]
+        problems: list[Exception] = [
+            StorageError("broken", errno=errno.EROFS),
+            DurabilityError("a sync failed"),
+        ]
         failing(monkeypatch, log, problems)
         assert isinstance(producer.send("one", b"v").exception(10), StorageError)
         assert isinstance(producer.send("one", b"v").exception(10), DurabilityError)
@@ -332,7 +391,9 @@ def test_what_does_not_pass_is_not_repeated(log: embedlog.Log, monkeypatch: pyte
     assert values(log) == []
 
 
-def test_close_in_a_hurry_gives_up_what_waits_for_another_attempt(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_in_a_hurry_gives_up_what_waits_for_another_attempt(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failing(monkeypatch, log, [LockTimeoutError("held")] * 1000)
     producer = log.producer(retry_backoff_ms=10_000, retry_backoff_max_ms=10_000)
     first = producer.send("one", b"v")
@@ -344,7 +405,9 @@ def test_close_in_a_hurry_gives_up_what_waits_for_another_attempt(log: embedlog.
         assert isinstance(future.exception(10), ClosedError)
 
 
-def test_the_way_past_the_thread_and_the_thread_take_turns_without_a_look_at_the_log(log: embedlog.Log, tmp_path: Path) -> None:
+def test_the_way_past_the_thread_and_the_thread_take_turns_without_a_look_at_the_log(
+    log: embedlog.Log, tmp_path: Path
+) -> None:
     with log.producer() as producer:
         producer.send("one", b"v").result(10)
         looks: list[int] = []
@@ -359,11 +422,16 @@ def test_the_way_past_the_thread_and_the_thread_take_turns_without_a_look_at_the
     assert len(values(log)) == 101
 
 
-def test_a_topic_that_cannot_be_seen_for_a_moment_keeps_its_lanes(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two queues would write to one partition, each with sequences from 0 of one producer, and no order between them."""
+def test_a_topic_that_cannot_be_seen_for_a_moment_keeps_its_lanes(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two queues would write to one partition, each with sequences from 0 of one producer, and no
+    order between them.
+    """
     with log.producer() as producer:
         producer.send("one", b"0").result(10)
-        real, looks = log._engine.partition_count, []
+        real = log._engine.partition_count
+        looks = []
 
         def count(name: str) -> int:
             looks.append(name)

@@ -13,7 +13,9 @@ from embedlog.storage import files
 from tests.producer.test_partition_queues import accumulator
 
 
-def route(count: int, shared: _rows.Accumulator, batch_size: int = 16384, **facts: Any) -> _rows.Router:
+def route(
+    count: int, shared: _rows.Accumulator, batch_size: int = 16384, **facts: Any
+) -> _rows.Router:
     queues = [_rows.PartitionQueue(shared, "t", number, batch_size) for number in range(count)]
     given = {
         "request_limit": 1 << 20,
@@ -45,7 +47,9 @@ def test_keys_go_where_kafka_puts_them(key: bytes) -> None:
     for count in (1, 3, 6, 10):
         way = route(count, accumulator())
         assert way.append(b"v", key, None, None, ()) is not None
-        assert [queue.queued_bytes > 0 for queue in way.queues].index(True) == (VECTORS[key] & 0x7FFFFFFF) % count
+        assert [queue.queued_bytes > 0 for queue in way.queues].index(True) == (
+            VECTORS[key] & 0x7FFFFFFF
+        ) % count
 
 
 def test_records_without_a_key_stay_for_a_batch_and_then_move() -> None:
@@ -55,7 +59,11 @@ def test_records_without_a_key_stay_for_a_batch_and_then_move() -> None:
     for number in range(400):
         before = [queue.queued_bytes for queue in way.queues]
         way.append(b"x" * 90, None, None, None, ())
-        (moved,) = [queue for queue, size in zip(way.queues, before, strict=True) if queue.queued_bytes != size]
+        (moved,) = [
+            queue
+            for queue, size in zip(way.queues, before, strict=True)
+            if queue.queued_bytes != size
+        ]
         used.add(moved.partition)
         assert len(used) <= 2 + number // 9
     assert len(used) > 8
@@ -128,7 +136,9 @@ def queued(way: _rows.Router, lengths: list[int]) -> None:
 
 
 def drawn(way: _rows.Router, times: int) -> list[int]:
-    """How often each partition is drawn for runs that fill a batch, without anything being put in."""
+    """How often each partition is drawn for runs that fill a batch, without anything being put
+    in.
+    """
     counts = [0] * len(way.queues)
     for _ in range(times):
         counts[way.stick(1 << 30)] += 1
@@ -149,7 +159,10 @@ def test_short_queues_are_drawn_more_often_as_kafka_weighs_them() -> None:
     used(way)
     queued(way, [0, 3, 1])
     counts = drawn(way, 8000)
-    assert [abs(count - expected) < 300 for count, expected in zip(counts, (4000, 1000, 3000), strict=True)] == [True] * 3, counts
+    assert [
+        abs(count - expected) < 300
+        for count, expected in zip(counts, (4000, 1000, 3000), strict=True)
+    ] == [True] * 3, counts
 
 
 @pytest.mark.parametrize("case", ["off", "one never used", "all alike"])
@@ -198,7 +211,13 @@ def test_what_is_shut_takes_nothing() -> None:
 
 def part(numbers: list[int], shared: _rows.Accumulator, **facts: Any) -> _rows.Router:
     queues = [_rows.PartitionQueue(shared, "t", number, 16384) for number in numbers]
-    given = {"request_limit": 1 << 20, "past_ms": 2**62, "future_ms": 1000, "keys_required": False, "keys_ignored": False}
+    given = {
+        "request_limit": 1 << 20,
+        "past_ms": 2**62,
+        "future_ms": 1000,
+        "keys_required": False,
+        "keys_ignored": False,
+    }
     return _rows.Router(shared, queues, batch_size=1, seed=7, **(given | facts))
 
 
@@ -222,11 +241,17 @@ def test_a_key_goes_where_it_would_go_if_all_were_here_or_nowhere(key: bytes) ->
         here = part(sorted({0, number, count - 1}), accumulator(), partition_count=count)
         assert here.append(b"v", key, None, None, ()) is not None
         assert [queue.partition for queue in here.queues if queue.queued_bytes] == [number]
-        elsewhere = part([each for each in range(min(count, 11)) if each != number][:5], accumulator(), partition_count=count)
+        elsewhere = part(
+            [each for each in range(min(count, 11)) if each != number][:5],
+            accumulator(),
+            partition_count=count,
+        )
         assert elsewhere.append(b"v", key, None, None, ()) is None
 
 
-@pytest.mark.parametrize(("numbers", "count"), [([1, 0], 2), ([0, 0], 2), ([0, 2], 2), ([-1], 2), ([0], 2**31 + 1)])
+@pytest.mark.parametrize(
+    ("numbers", "count"), [([1, 0], 2), ([0, 0], 2), ([0, 2], 2), ([-1], 2), ([0], 2**31 + 1)]
+)
 def test_a_route_of_wrong_lanes_is_refused(numbers: list[int], count: int) -> None:
     with pytest.raises(ValueError, match=r"increasing order|below"):
         part(numbers, accumulator(), partition_count=count)
@@ -242,7 +267,11 @@ def test_a_route_takes_no_record_by_itself_after_the_topics_have_changed(tmp_pat
     way = route(3, accumulator())
     assert not way.moved
     for _ in range(2):
-        way.follow(tuple(page.place for page in pages), system.TOPICS_FUNCTION, sum(page.topics() for page in pages))
+        way.follow(
+            tuple(page.place for page in pages),
+            system.TOPICS_FUNCTION,
+            sum(page.topics() for page in pages),
+        )
         assert not way.moved
         assert way.append(b"v", b"k", None, None, ()) is not None
         pages[0].touch_topics()

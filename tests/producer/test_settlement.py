@@ -24,7 +24,8 @@ from embedlog.producer import batch_send
 from tests.support import producer_helpers
 from tests.support.producer_helpers import LONG_MS, Stuck, run_program, values, wait_until
 
-log, stuck = producer_helpers.log, producer_helpers.stuck
+log = producer_helpers.log
+stuck = producer_helpers.stuck
 
 
 def lazy(log: embedlog.Log, **config: Any) -> embedlog.Producer:
@@ -37,7 +38,9 @@ def lazy(log: embedlog.Log, **config: Any) -> embedlog.Producer:
 
 @pytest.mark.parametrize("count", [1, 100, 3000])
 @pytest.mark.parametrize("way", ["close", "with", "close of the log", "dropped"])
-def test_what_is_buffered_at_the_end_is_written_once_and_called_back_once(tmp_path: Path, way: str, count: int) -> None:
+def test_what_is_buffered_at_the_end_is_written_once_and_called_back_once(
+    tmp_path: Path, way: str, count: int
+) -> None:
     log = embedlog.open(tmp_path / "log", config={"housekeeping": False})
     log.create_topic("one")
     producer = lazy(log, batch_size=1000)
@@ -102,14 +105,18 @@ def test_a_task_that_awaits_a_record_is_woken_by_the_end_of_the_producer(log: em
         async def wait(future: embedlog.Future) -> int:
             return (await future).offset
 
-        async with log.async_producer(linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS) as producer:
+        async with log.async_producer(
+            linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS
+        ) as producer:
             tasks = [asyncio.create_task(wait(await producer.send("one", b"v"))) for _ in range(10)]
         return await asyncio.wait_for(asyncio.gather(*tasks), 10)
 
     assert asyncio.run(main()) == list(range(10))
 
 
-def test_a_close_without_time_fails_what_is_left_and_calls_each_back(log: embedlog.Log, stuck: Stuck) -> None:
+def test_a_close_without_time_fails_what_is_left_and_calls_each_back(
+    log: embedlog.Log, stuck: Stuck
+) -> None:
     producer = log.producer(linger_ms=0, batch_size=0)
     called: collections.Counter[int] = collections.Counter()
     futures = []
@@ -135,7 +142,16 @@ def test_a_close_without_time_fails_what_is_left_and_calls_each_back(log: embedl
 
 
 @pytest.mark.parametrize(
-    "raised", [asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit, RecursionError, MemoryError, ValueError]
+    "raised",
+    [
+        asyncio.CancelledError,
+        SystemExit,
+        KeyboardInterrupt,
+        GeneratorExit,
+        RecursionError,
+        MemoryError,
+        ValueError,
+    ],
 )
 def test_whatever_a_callback_raises_is_logged_and_the_thread_goes_on(
     log: embedlog.Log, caplog: pytest.LogCaptureFixture, raised: type[BaseException]
@@ -149,7 +165,9 @@ def test_whatever_a_callback_raises_is_logged_and_the_thread_goes_on(
         seen: list[object] = []
         first.add_done_callback(seen.append)
         wait_until(lambda: seen)
-        assert [producer.send("one", b"later").result(10).offset for _ in range(10)] == list(range(1, 11))
+        assert [producer.send("one", b"later").result(10).offset for _ in range(10)] == list(
+            range(1, 11)
+        )
     assert raised.__name__ in caplog.text
     assert len(values(log)) == 11
 
@@ -194,7 +212,9 @@ def test_a_callback_that_closes_its_producer_loses_nothing(log: embedlog.Log) ->
     for number in range(400):
         producer.send("t", b"%d" % number, partition=number % 4).add_done_callback(note)
     producer.close()
-    assert called == dict.fromkeys([(partition, offset) for partition in range(4) for offset in range(100)], 1)
+    assert called == dict.fromkeys(
+        [(partition, offset) for partition in range(4) for offset in range(100)], 1
+    )
     assert len(values(log, "t")) == 400
 
 
@@ -224,7 +244,8 @@ def test_a_callback_that_closes_the_log_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_callbacks_that_close_each_others_producers_do_not_wait_for_ever(log: embedlog.Log) -> None:
-    first, second = log.producer(linger_ms=0), log.producer(linger_ms=0)
+    first = log.producer(linger_ms=0)
+    second = log.producer(linger_ms=0)
     both = threading.Barrier(2)
     raised: list[BaseException] = []
 
@@ -261,21 +282,30 @@ def test_a_callback_that_sends_on_is_served_until_the_producer_is_closed(log: em
 # ---- sends during the close ----------------------------------------------------------------------
 
 
-def send_until_refused(producer: embedlog.Producer, taken: list[embedlog.Future], batch: bool) -> None:
+def send_until_refused(
+    producer: embedlog.Producer, taken: list[embedlog.Future], batch: bool
+) -> None:
     try:
         while True:
-            taken.append(producer.send_batch("one", [b"b"] * 3) if batch else producer.send("one", b"v"))
+            taken.append(
+                producer.send_batch("one", [b"b"] * 3) if batch else producer.send("one", b"v")
+            )
     except ClosedError:
         pass
 
 
 @pytest.mark.parametrize("batch", [False, True])
-def test_what_is_sent_while_the_producer_closes_is_refused_or_written(log: embedlog.Log, rng: random.Random, batch: bool) -> None:
+def test_what_is_sent_while_the_producer_closes_is_refused_or_written(
+    log: embedlog.Log, rng: random.Random, batch: bool
+) -> None:
     rows = 0
     for _ in range(20):
         producer = log.producer(linger_ms=rng.choice([0, 1]))
         taken: list[embedlog.Future] = []
-        threads = [threading.Thread(target=send_until_refused, args=(producer, taken, batch)) for _ in range(2)]
+        threads = [
+            threading.Thread(target=send_until_refused, args=(producer, taken, batch))
+            for _ in range(2)
+        ]
         for thread in threads:
             thread.start()
         threading.Event().wait(rng.random() * 0.003)
@@ -310,9 +340,13 @@ def refuse(self: threading.Thread) -> None:
     raise RuntimeError("no more threads")
 
 
-def test_a_flush_that_waits_for_callbacks_ends_with_the_producer(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flush_that_waits_for_callbacks_ends_with_the_producer(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     producer = log.producer(linger_ms=0)
-    holding, entered, go = threading.Event(), threading.Event(), threading.Event()
+    holding = threading.Event()
+    entered = threading.Event()
+    go = threading.Event()
     inner = producer._accumulator.flush
 
     def hold(_: object) -> None:

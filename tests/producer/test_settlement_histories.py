@@ -1,7 +1,9 @@
-"""Random histories of producers that end while records are in progress, and the counts that must result.
+"""Random histories of producers that end while records are in progress, and the counts that must
+result.
 
-Callbacks raise and call methods, and the producer ends in any way. A record is in the log exactly once if its future succeeded,
-and not at all if it failed. Each callback and each waiting task gets its result exactly once.
+Callbacks raise and call methods, and the producer ends in any way. A record is in the log exactly
+once if its future succeeded, and not at all if it failed. Each callback and each waiting task gets
+its result exactly once.
 """
 
 from __future__ import annotations
@@ -23,8 +25,16 @@ from embedlog.errors import EmbedlogError
 from tests.support.producer_helpers import wait_until
 
 HISTORIES = 12
-RAISED = (ValueError, SystemExit, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit, MemoryError)
-RAISED_HERE = (EmbedlogError, SystemExit, KeyboardInterrupt)  # the last two by callbacks that run in the main thread
+RAISED = (
+    ValueError,
+    SystemExit,
+    asyncio.CancelledError,
+    KeyboardInterrupt,
+    GeneratorExit,
+    MemoryError,
+)
+# the last two by callbacks that run in the main thread
+RAISED_HERE = (EmbedlogError, SystemExit, KeyboardInterrupt)
 WAYS = (
     "close",
     "close in a hurry",
@@ -37,7 +47,9 @@ WAYS = (
 
 
 class History:
-    """One producer. Every value is sent once; the results of its future and its callback are noted by value."""
+    """One producer. Every value is sent once; the results of its future and its callback are noted
+    by value.
+    """
 
     def __init__(self, path: Path, rng: random.Random, acks: str) -> None:
         self.rng = rng
@@ -61,7 +73,8 @@ class History:
 
     def note(self, rows: list[bytes], future: embedlog.Future, end: Callable[[], None]) -> None:
         """The call was accepted: its values, and the action of its callback."""
-        self.sent[rows[0]], self.rows[rows[0]] = future, rows
+        self.sent[rows[0]] = future
+        self.rows[rows[0]] = rows
         does = self.rng.choice(["nothing", "raise", "send", "end"])
         raised = self.rng.choice(RAISED)
 
@@ -136,7 +149,11 @@ class History:
             assert future.done(), self.say
             lost = future.exception(0) is not None
             for row in self.rows[value]:
-                if self.acks == "0" and self.way in ("close in a hurry", "a callback closes", "a callback closes the log"):
+                if self.acks == "0" and self.way in (
+                    "close in a hurry",
+                    "a callback closes",
+                    "a callback closes the log",
+                ):
                     assert found.pop(row, 0) <= 1, self.say  # the result is unknown
                 else:
                     assert found.pop(row, 0) == (not lost), (self.say, row, future)
@@ -161,7 +178,9 @@ def test_each_record_is_in_the_log_as_its_future_says_and_each_callback_ran_once
         history.check()
 
 
-def test_each_task_that_awaits_a_record_is_woken_however_the_asyncio_producer_ends(tmp_path: Path, rng: random.Random) -> None:
+def test_each_task_that_awaits_a_record_is_woken_however_the_asyncio_producer_ends(
+    tmp_path: Path, rng: random.Random
+) -> None:
     async def life(log: embedlog.Log) -> tuple[dict[bytes, bool], int]:
         fine: dict[bytes, bool] = {}
 
@@ -173,12 +192,17 @@ def test_each_task_that_awaits_a_record_is_woken_however_the_asyncio_producer_en
             else:
                 fine.update(dict.fromkeys(rows, True))
 
-        producer = log.async_producer(linger_ms=rng.choice([0, 1, 60_000]), delivery_timeout_ms=600_000)
-        tasks, count = [], 0
+        producer = log.async_producer(
+            linger_ms=rng.choice([0, 1, 60_000]), delivery_timeout_ms=600_000
+        )
+        tasks = []
+        count = 0
         for _ in range(rng.randrange(1, 150)):
             rows = [b"%d" % number for number in range(count, count + rng.choice([1, 1, 5]))]
             count += len(rows)
-            future = await (producer.send("t", rows[0]) if len(rows) == 1 else producer.send_batch("t", rows))
+            future = await (
+                producer.send("t", rows[0]) if len(rows) == 1 else producer.send_batch("t", rows)
+            )
             tasks.append(asyncio.create_task(wait(rows, future)))
             if rng.random() < 0.1:
                 await asyncio.sleep(0)
@@ -206,7 +230,9 @@ def test_each_task_that_awaits_a_record_is_woken_however_the_asyncio_producer_en
         assert found == {value: 1 for value, written in fine.items() if written}
 
 
-def test_what_a_transaction_commits_is_seen_once_and_what_it_aborts_never(tmp_path: Path, rng: random.Random) -> None:
+def test_what_a_transaction_commits_is_seen_once_and_what_it_aborts_never(
+    tmp_path: Path, rng: random.Random
+) -> None:
     log = embedlog.open(tmp_path / "log", config={"housekeeping": False})
     log.create_topic("t", partitions=3)
     called: collections.Counter[bytes] = collections.Counter()
@@ -221,11 +247,15 @@ def test_what_a_transaction_commits_is_seen_once_and_what_it_aborts_never(tmp_pa
         return told
 
     for life in range(6):
-        producer = log.producer(transactional_id="x", linger_ms=rng.choice([0, 60_000]), delivery_timeout_ms=600_000)
+        producer = log.producer(
+            transactional_id="x", linger_ms=rng.choice([0, 60_000]), delivery_timeout_ms=600_000
+        )
         producer.init_transactions()
         for transaction in range(rng.randrange(1, 6)):
             producer.begin_transaction()
-            rows = [b"%d %d %d" % (life, transaction, number) for number in range(rng.randrange(1, 60))]
+            rows = [
+                b"%d %d %d" % (life, transaction, number) for number in range(rng.randrange(1, 60))
+            ]
             for row in rows:
                 producer.send("t", row).add_done_callback(callback(row))
             sent.update(rows)
@@ -240,5 +270,7 @@ def test_what_a_transaction_commits_is_seen_once_and_what_it_aborts_never(tmp_pa
     log.close()
     assert called == dict.fromkeys(sent, 1)
     with embedlog.open(tmp_path / "log", read_only=True) as again:
-        found = collections.Counter(record.value for record in again.scan("t", isolation_level="read_committed").records())
+        found = collections.Counter(
+            record.value for record in again.scan("t", isolation_level="read_committed").records()
+        )
     assert found == dict.fromkeys(committed, 1)

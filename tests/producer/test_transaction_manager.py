@@ -1,4 +1,6 @@
-"""The client's half of transactions: states, calls, effects of records and errors; the log's half is a fake."""
+"""The client's half of transactions: states, calls, effects of records and errors; the log's half
+is a fake.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,12 @@ from tests.support.producer_helpers import Stuck, log, stuck, values
 
 __all__ = ["log", "stuck"]
 
-ENTERED = {"init_transactions": "init", "begin_transaction": "begin", "commit_transaction": "end", "abort_transaction": "end"}
+ENTERED = {
+    "init_transactions": "init",
+    "begin_transaction": "begin",
+    "commit_transaction": "end",
+    "abort_transaction": "end",
+}
 
 
 class FakeOwner:
@@ -86,9 +93,13 @@ def owner(monkeypatch: pytest.MonkeyPatch) -> FakeOwner:
 
 
 @pytest.fixture
-def producer(log: embedlog.Log, owner: FakeOwner, monkeypatch: pytest.MonkeyPatch) -> Iterator[embedlog.Producer]:
+def producer(
+    log: embedlog.Log, owner: FakeOwner, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[embedlog.Producer]:
     monkeypatch.setitem(log._engine._transactions, None, FakeTransactions(owner))
-    with log.producer(transactional_id="x", linger_ms=60_000, delivery_timeout_ms=600_000, max_block_ms=5000) as made:
+    with log.producer(
+        transactional_id="x", linger_ms=60_000, delivery_timeout_ms=600_000, max_block_ms=5000
+    ) as made:
         yield made
 
 
@@ -127,14 +138,18 @@ def test_a_step_that_is_not_in_the_table_is_refused(before: State, after: State)
         machine.enter(after)
         assert machine.state is after
     else:
-        with pytest.raises(InvalidTransactionStateError, match=f"from {before.name} to {after.name}"):
+        with pytest.raises(
+            InvalidTransactionStateError, match=f"from {before.name} to {after.name}"
+        ):
             machine.enter(after)
         assert machine.state is before
 
 
 @pytest.mark.parametrize("current", State)
 @pytest.mark.parametrize("call", sorted({each for calls in CALLS.values() for each in calls}))
-def test_a_call_in_a_wrong_state_says_which_state_and_what_is_allowed(current: State, call: str) -> None:
+def test_a_call_in_a_wrong_state_says_which_state_and_what_is_allowed(
+    current: State, call: str
+) -> None:
     machine = Machine()
     machine.state = current
     if call in CALLS[current]:
@@ -150,7 +165,9 @@ def test_a_call_in_a_wrong_state_says_which_state_and_what_is_allowed(current: S
 # ---- the verbs ----------------------------------------------------------------------------------
 
 
-def test_a_transaction_from_begin_to_commit(log: embedlog.Log, ready: embedlog.Producer, owner: FakeOwner) -> None:
+def test_a_transaction_from_begin_to_commit(
+    log: embedlog.Log, ready: embedlog.Producer, owner: FakeOwner
+) -> None:
     for number in range(3):
         ready.begin_transaction()
         ready.send("one", b"%d" % number)
@@ -161,28 +178,42 @@ def test_a_transaction_from_begin_to_commit(log: embedlog.Log, ready: embedlog.P
     assert owner.story == [("init",), *[("begin",), ("end", True)] * 3, ("close",)]
 
 
-def test_init_says_what_became_of_the_last_one_and_is_called_once(producer: embedlog.Producer) -> None:
+def test_init_says_what_became_of_the_last_one_and_is_called_once(
+    producer: embedlog.Producer,
+) -> None:
     assert producer.init_transactions() == "outcome"
-    with pytest.raises(InvalidTransactionStateError, match=r"init_transactions\(\) is not allowed now: the state is READY"):
+    with pytest.raises(
+        InvalidTransactionStateError,
+        match=r"init_transactions\(\) is not allowed now: the state is READY",
+    ):
         producer.init_transactions()
 
 
-def test_nothing_is_sent_outside_of_a_transaction(log: embedlog.Log, producer: embedlog.Producer) -> None:
+def test_nothing_is_sent_outside_of_a_transaction(
+    log: embedlog.Log, producer: embedlog.Producer
+) -> None:
     sends = (lambda: producer.send("one", b"v"), lambda: producer.send_batch("one", [b"v"]))
     for send in sends:
-        with pytest.raises(InvalidTransactionStateError, match=r"UNINITIALIZED: expected init_transactions\(\), found send\(\)"):
+        with pytest.raises(
+            InvalidTransactionStateError,
+            match=r"UNINITIALIZED: expected init_transactions\(\), found send\(\)",
+        ):
             send()
     producer.init_transactions()
     producer.begin_transaction()
     producer.send("one", b"inside")  # from here on there is a fast way
     producer.commit_transaction()
     for send in sends:
-        with pytest.raises(InvalidTransactionStateError, match=r"READY: expected begin_transaction\(\)"):
+        with pytest.raises(
+            InvalidTransactionStateError, match=r"READY: expected begin_transaction\(\)"
+        ):
             send()
     assert values(log) == [b"inside"]
 
 
-def test_abort_fails_what_is_still_buffered(log: embedlog.Log, ready: embedlog.Producer, owner: FakeOwner) -> None:
+def test_abort_fails_what_is_still_buffered(
+    log: embedlog.Log, ready: embedlog.Producer, owner: FakeOwner
+) -> None:
     ready.begin_transaction()
     ready.send("one", b"written").result(10)
     buffered = ready.send("one", b"buffered")
@@ -193,7 +224,9 @@ def test_abort_fails_what_is_still_buffered(log: embedlog.Log, ready: embedlog.P
     assert state(ready) is State.READY
 
 
-def test_the_block_commits_or_aborts(log: embedlog.Log, ready: embedlog.Producer, owner: FakeOwner) -> None:
+def test_the_block_commits_or_aborts(
+    log: embedlog.Log, ready: embedlog.Producer, owner: FakeOwner
+) -> None:
     with ready.transaction() as same:
         assert same is ready
         ready.send("one", b"v")
@@ -210,7 +243,9 @@ def test_the_block_commits_or_aborts(log: embedlog.Log, ready: embedlog.Producer
     assert values(log) == [b"v"]
 
 
-def test_a_failed_record_makes_commit_raise_what_it_failed_of(ready: embedlog.Producer, owner: FakeOwner) -> None:
+def test_a_failed_record_makes_commit_raise_what_it_failed_of(
+    ready: embedlog.Producer, owner: FakeOwner
+) -> None:
     ready.begin_transaction()
     failed = ready.send("one", b"x" * (2 << 20))
     assert state(ready) is State.ABORTABLE_ERROR
@@ -218,7 +253,10 @@ def test_a_failed_record_makes_commit_raise_what_it_failed_of(ready: embedlog.Pr
         with pytest.raises(RecordTooLargeError) as caught:
             ready.commit_transaction()
         assert caught.value is failed.exception(0)
-    with pytest.raises(InvalidTransactionStateError, match=r"ABORTABLE_ERROR after RecordTooLargeError.*abort_transaction\(\)"):
+    with pytest.raises(
+        InvalidTransactionStateError,
+        match=r"ABORTABLE_ERROR after RecordTooLargeError.*abort_transaction\(\)",
+    ):
         ready.send("one", b"v")
     ready.abort_transaction()
     assert [entry for entry in owner.story if entry[0] == "end"] == [("end", False)]
@@ -226,7 +264,9 @@ def test_a_failed_record_makes_commit_raise_what_it_failed_of(ready: embedlog.Pr
     ready.commit_transaction()
 
 
-def test_a_record_that_fails_while_it_is_written_makes_commit_raise(log: embedlog.Log, ready: embedlog.Producer) -> None:
+def test_a_record_that_fails_while_it_is_written_makes_commit_raise(
+    log: embedlog.Log, ready: embedlog.Producer
+) -> None:
     ready.begin_transaction()
     ready.send("one", b"x" * 5000)
     log.alter_topic("one", {"max.message.bytes": 200})
@@ -238,7 +278,14 @@ def test_a_record_that_fails_while_it_is_written_makes_commit_raise(log: embedlo
 @pytest.mark.parametrize("call", sorted(set(ENTERED) - {"begin_transaction"}))
 @pytest.mark.parametrize(
     "kind",
-    [LockTimeoutError, DeadlineError, StorageError, embedlog.DurabilityError, NotEnoughReplicasError, LeaderNotAvailableError],
+    [
+        LockTimeoutError,
+        DeadlineError,
+        StorageError,
+        embedlog.DurabilityError,
+        NotEnoughReplicasError,
+        LeaderNotAvailableError,
+    ],
 )
 def test_a_call_that_can_be_repeated_stays_pending_and_names_the_remedy(
     producer: embedlog.Producer, owner: FakeOwner, call: str, kind: type[embedlog.EmbedlogError]
@@ -279,7 +326,10 @@ def test_records_that_are_not_written_in_time_leave_the_commit_pending(
         producer.send("one", b"v")
         with pytest.raises(DeadlineError, match=r"max\.block\.ms"):
             producer.commit_transaction()
-        with pytest.raises(InvalidTransactionStateError, match=r"COMMITTING after .*not all .*: expected commit_transaction\(\)"):
+        with pytest.raises(
+            InvalidTransactionStateError,
+            match=r"COMMITTING after .*not all .*: expected commit_transaction\(\)",
+        ):
             producer.send("one", b"w")
         stuck.go.set()
         producer.flush(20)
@@ -294,7 +344,9 @@ def test_a_fenced_producer_can_only_be_closed(ready: embedlog.Producer, owner: F
         ready.commit_transaction()
     assert state(ready) is State.FATAL_ERROR
     for call in ENTERED:
-        with pytest.raises(FencedError, match=rf"{call}\(\) refused, the producer is fenced.*close it"):
+        with pytest.raises(
+            FencedError, match=rf"{call}\(\) refused, the producer is fenced.*close it"
+        ):
             getattr(ready, call)()
     assert isinstance(ready.send("one", b"v").exception(0), FencedError)
     assert isinstance(ready.send_batch("one", [b"v"]).exception(0), FencedError)
@@ -307,14 +359,20 @@ def test_an_end_that_finds_another_state_in_the_log_is_the_end_of_the_producer(
     owner.failures = [InvalidTransactionStateError("it was aborted by another process")]
     with pytest.raises(InvalidTransactionStateError, match="aborted by another process"):
         ready.commit_transaction()
-    with pytest.raises(InvalidTransactionStateError, match=r"FATAL_ERROR after .*aborted by another process.*close\(\)"):
+    with pytest.raises(
+        InvalidTransactionStateError,
+        match=r"FATAL_ERROR after .*aborted by another process.*close\(\)",
+    ):
         ready.abort_transaction()
 
 
 @pytest.mark.parametrize("call", [*ENTERED, "send_offsets_to_transaction"])
 def test_a_producer_without_an_id_has_no_transactions(log: embedlog.Log, call: str) -> None:
     arguments = ({}, None) if call.startswith("send") else ()
-    with log.producer() as plain, pytest.raises(InvalidTransactionStateError, match=r"transactional\.id"):
+    with (
+        log.producer() as plain,
+        pytest.raises(InvalidTransactionStateError, match=r"transactional\.id"),
+    ):
         getattr(plain, call)(*arguments)
     with log.producer() as plain, pytest.raises(InvalidTransactionStateError), plain.transaction():
         pass
@@ -336,9 +394,13 @@ def test_no_verb_inside_a_callback(ready: embedlog.Producer) -> None:
     assert "inside a callback" in str(raised[0])
 
 
-def test_close_ends_what_is_open(log: embedlog.Log, owner: FakeOwner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_ends_what_is_open(
+    log: embedlog.Log, owner: FakeOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(log._engine._transactions, None, FakeTransactions(owner))
-    with log.producer(transactional_id="x", linger_ms=60_000, delivery_timeout_ms=600_000) as producer:
+    with log.producer(
+        transactional_id="x", linger_ms=60_000, delivery_timeout_ms=600_000
+    ) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         drained = producer.send("one", b"v")
@@ -371,7 +433,9 @@ def test_many_threads_send_until_the_commit_and_no_record_is_in_between(
     real = owner.end
 
     def end(commit: bool, deadline_ns: int) -> None:
-        written_at_end.append(log.consumer().end_offsets([TopicPartition("one", 0)])[TopicPartition("one", 0)])
+        written_at_end.append(
+            log.consumer().end_offsets([TopicPartition("one", 0)])[TopicPartition("one", 0)]
+        )
         real(commit, deadline_ns)
 
     owner.end = end  # type: ignore[method-assign]
@@ -408,8 +472,13 @@ GROUP = embedlog.GroupMetadata("g")
 def test_offsets_go_into_the_transaction(ready: embedlog.Producer, owner: FakeOwner) -> None:
     ready.begin_transaction()
     ready.send_offsets_to_transaction({}, GROUP)
-    ready.send_offsets_to_transaction({TopicPartition("one", 0): 5, TopicPartition("t", 1): OffsetAndMetadata(7, "note")}, GROUP)
-    wanted = {TopicPartition("one", 0): OffsetAndMetadata(5), TopicPartition("t", 1): OffsetAndMetadata(7, "note")}
+    ready.send_offsets_to_transaction(
+        {TopicPartition("one", 0): 5, TopicPartition("t", 1): OffsetAndMetadata(7, "note")}, GROUP
+    )
+    wanted = {
+        TopicPartition("one", 0): OffsetAndMetadata(5),
+        TopicPartition("t", 1): OffsetAndMetadata(7, "note"),
+    }
     assert [entry for entry in owner.story if entry[0] == "offsets"] == [("offsets", wanted)]
     ready.commit_transaction()
     with pytest.raises(InvalidTransactionStateError, match="READY"):
@@ -427,7 +496,9 @@ def test_offsets_go_into_the_transaction(ready: embedlog.Producer, owner: FakeOw
     ],
     ids=str,
 )
-def test_offsets_that_cannot_be_are_refused(ready: embedlog.Producer, offsets: Any, group: Any, error: type[Exception]) -> None:
+def test_offsets_that_cannot_be_are_refused(
+    ready: embedlog.Producer, offsets: Any, group: Any, error: type[Exception]
+) -> None:
     ready.begin_transaction()
     with pytest.raises(error):
         ready.send_offsets_to_transaction(offsets, group)
@@ -440,4 +511,6 @@ def test_the_time_of_each_verb_is_told(ready: embedlog.Producer, tmp_path: Path)
     ready.begin_transaction()
     ready.abort_transaction()
     found = ready.metrics()
-    assert all(found[f"txn-{verb}-time-ns-total"] > 0 for verb in ("init", "begin", "commit", "abort"))
+    assert all(
+        found[f"txn-{verb}-time-ns-total"] > 0 for verb in ("init", "begin", "commit", "abort")
+    )

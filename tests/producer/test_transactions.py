@@ -1,4 +1,6 @@
-"""A producer's transactions in a real log: both isolation levels, fencing, and the transactions of a dead owner."""
+"""A producer's transactions in a real log: both isolation levels, fencing, and the transactions of
+a dead owner.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def committed(log: embedlog.Log, topic: str = "one") -> list[bytes]:
     return [record.value for record in log.scan(topic, isolation_level="read_committed").records()]
 
 
-def test_a_transaction_over_many_partitions_and_topics_is_seen_whole_or_not_at_all(log: embedlog.Log) -> None:
+def test_a_transaction_over_many_partitions_and_topics_is_seen_whole_or_not_at_all(
+    log: embedlog.Log,
+) -> None:
     with log.producer(transactional_id="x") as producer:
         assert producer.init_transactions() is None
         with producer.transaction():
@@ -53,14 +57,20 @@ def test_what_is_aborted_is_never_seen_as_committed(log: embedlog.Log) -> None:
 def test_a_transaction_in_which_nothing_was_sent_touches_nothing(log: embedlog.Log) -> None:
     with log.producer(transactional_id="x") as producer:
         producer.init_transactions()
-        before = sum(part.log_end_offset for part in log.describe_topic("__transaction_state").partitions)
+        before = sum(
+            part.log_end_offset for part in log.describe_topic("__transaction_state").partitions
+        )
         with producer.transaction():
             pass
         producer.begin_transaction()
         producer.abort_transaction()
-        after = sum(part.log_end_offset for part in log.describe_topic("__transaction_state").partitions)
+        after = sum(
+            part.log_end_offset for part in log.describe_topic("__transaction_state").partitions
+        )
     assert after == before
-    assert log.consumer().end_offsets([embedlog.TopicPartition("one", 0)]) == {embedlog.TopicPartition("one", 0): 0}
+    assert log.consumer().end_offsets([embedlog.TopicPartition("one", 0)]) == {
+        embedlog.TopicPartition("one", 0): 0
+    }
 
 
 def test_a_newer_producer_of_the_id_fences_the_older_one(log: embedlog.Log) -> None:
@@ -131,7 +141,8 @@ def test_what_a_killed_process_left_open_is_aborted_by_the_next_owner(tmp_path: 
 
 
 def test_offsets_of_a_group_are_committed_with_the_records(log: embedlog.Log) -> None:
-    place, group = embedlog.TopicPartition("one", 0), embedlog.GroupMetadata("g")
+    place = embedlog.TopicPartition("one", 0)
+    group = embedlog.GroupMetadata("g")
     with log.producer(transactional_id="x") as producer:
         producer.init_transactions()
         with producer.transaction():
@@ -158,7 +169,9 @@ def test_offsets_that_the_group_refuses_can_only_be_aborted(log: embedlog.Log) -
 
 
 def test_a_time_out_above_the_logs_is_refused(log: embedlog.Log) -> None:
-    with pytest.raises(ConfigError, match=r"transaction\.timeout\.ms: expected .*transaction\.max\.timeout\.ms"):
+    with pytest.raises(
+        ConfigError, match=r"transaction\.timeout\.ms: expected .*transaction\.max\.timeout\.ms"
+    ):
         log.producer(transactional_id="x", transaction_timeout_ms=900_001)
 
 
@@ -175,8 +188,13 @@ def test_a_plain_producer_beside_it_is_not_part_of_it(log: embedlog.Log) -> None
 
 
 @pytest.mark.parametrize("raising", ["send_offsets_to_transaction", "commit_transaction"])
-def test_failures_by_fencing_are_received_with_the_error_of_a_call(log: embedlog.Log, raising: str) -> None:
-    with log.producer(transactional_id="x", linger_ms=60_000) as old, log.producer(transactional_id="x") as new:
+def test_failures_by_fencing_are_received_with_the_error_of_a_call(
+    log: embedlog.Log, raising: str
+) -> None:
+    with (
+        log.producer(transactional_id="x", linger_ms=60_000) as old,
+        log.producer(transactional_id="x") as new,
+    ):
         old.init_transactions()
         new.init_transactions()
         old.begin_transaction()
@@ -185,7 +203,9 @@ def test_failures_by_fencing_are_received_with_the_error_of_a_call(log: embedlog
             if raising == "commit_transaction":
                 old.commit_transaction()
             else:
-                old.send_offsets_to_transaction({embedlog.TopicPartition("one", 0): 1}, embedlog.GroupMetadata("g"))
+                old.send_offsets_to_transaction(
+                    {embedlog.TopicPartition("one", 0): 1}, embedlog.GroupMetadata("g")
+                )
         old.send("one", b"refused")
         old.close()  # raises nothing: the call above did
         assert isinstance(future.exception(10), FencedError)
@@ -210,13 +230,17 @@ def test_a_failure_by_fencing_that_no_call_raised_is_reported(log: embedlog.Log)
 def test_a_topic_that_is_deleted_and_made_again_in_a_transaction_is_another_topic(
     log: embedlog.Log, batched: bool, flush_messages: str, end: str, again: bool
 ) -> None:
-    """The records of the old topic are gone; the new one has no open transaction and no durable offset to wait for."""
+    """The records of the old topic are gone; the new one has no open transaction and no durable
+    offset to wait for.
+    """
     config = {"flush.messages": flush_messages}
     log.create_topic("again", config=config)
     with log.producer(transactional_id="x", max_block_ms=10_000) as producer:
 
         def send(topic: str, value: bytes) -> None:
-            (producer.send_batch(topic, [value]) if batched else producer.send(topic, value)).result(10)
+            (
+                producer.send_batch(topic, [value]) if batched else producer.send(topic, value)
+            ).result(10)
 
         producer.init_transactions()
         producer.begin_transaction()
@@ -231,12 +255,16 @@ def test_a_topic_that_is_deleted_and_made_again_in_a_transaction_is_another_topi
         producer.begin_transaction()
         send("again", b"last")
         producer.commit_transaction()
-    assert committed(log, "again") == ([b"new", b"newer"] if again and end == "commit" else []) + [b"last"]
+    assert committed(log, "again") == ([b"new", b"newer"] if again and end == "commit" else []) + [
+        b"last"
+    ]
     assert committed(log) == ([b"u"] if end == "commit" else [])
 
 
 @OF_THIS_INTERPRETER
-def test_an_interrupt_anywhere_in_a_transaction_leaves_none_open_and_no_call_refused(log: embedlog.Log) -> None:
+def test_an_interrupt_anywhere_in_a_transaction_leaves_none_open_and_no_call_refused(
+    log: embedlog.Log,
+) -> None:
     with log.producer(transactional_id="x", max_block_ms=10_000) as producer:
         producer.init_transactions()
 
@@ -244,7 +272,8 @@ def test_an_interrupt_anywhere_in_a_transaction_leaves_none_open_and_no_call_ref
             with producer.transaction():
                 producer.send("one", b"v")
 
-        nth, begun = 0, time.monotonic()
+        nth = 0
+        begun = time.monotonic()
         struck: list[tuple[str, int]] = []
         while len(struck) == nth:
             nth += 1
@@ -265,7 +294,10 @@ def test_a_refused_transaction_does_not_abort_the_open_one(log: embedlog.Log) ->
         producer.init_transactions()
         producer.begin_transaction()
         producer.send("one", b"v")
-        with pytest.raises(InvalidTransactionStateError, match="begin_transaction"), producer.transaction():
+        with (
+            pytest.raises(InvalidTransactionStateError, match="begin_transaction"),
+            producer.transaction(),
+        ):
             pass
         producer.commit_transaction()
     assert committed(log) == [b"v"]

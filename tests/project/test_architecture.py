@@ -1,4 +1,6 @@
-"""The architecture page: a record's paths are traced, and the modules of each list are called in its order."""
+"""The architecture page: a record's paths are traced, and the modules of each list are called in
+its order.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ PATHS = ("Send", "Poll", "Scan", "Commit")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """Modules in the order of their first call, for each path."""
     folder = tmp_path_factory.mktemp("paths")
-    answer = subprocess.run([sys.executable, "-c", PROGRAM], cwd=folder, capture_output=True, text=True, timeout=100)
+    answer = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=folder, capture_output=True, text=True, timeout=100
+    )
     assert answer.returncode == 0, answer.stderr[-3000:]
     return dict(zip(PATHS, (line.split() for line in answer.stdout.splitlines()), strict=True))
 
@@ -70,10 +74,14 @@ def listed(path: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_the_modules_of_a_path_are_called_in_the_order_of_its_list(path: str, calls: dict[str, list[str]]) -> None:
+def test_the_modules_of_a_path_are_called_in_the_order_of_its_list(
+    path: str, calls: dict[str, list[str]]
+) -> None:
     names = listed(path)
     assert len(names) >= 5
-    assert [name for name in names if not (ROOT / "embedlog" / name).with_suffix(".py").exists()] == []
+    assert [
+        name for name in names if not (ROOT / "embedlog" / name).with_suffix(".py").exists()
+    ] == []
     assert [name for name in names if name not in calls[path]] == [], "named, but not called"
     assert names == sorted(names, key=calls[path].index)
 

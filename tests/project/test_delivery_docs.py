@@ -1,4 +1,6 @@
-"""The programs of docs/delivery.md, killed at random moments until all is read: losses and duplicates are as documented."""
+"""The programs of docs/delivery.md, killed at random moments until all is read: losses and
+duplicates are as documented.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ DEADLINE_S = 60
 def programs() -> dict[str, str]:
     """The page's blocks by the names in their first lines."""
     text = (ROOT / "docs" / "delivery.md").read_text()
-    return {found[1]: found[0].removeprefix("```python\n").removesuffix("```") for found in PROGRAM.finditer(text)}
+    return {
+        found[1]: found[0].removeprefix("```python\n").removesuffix("```")
+        for found in PROGRAM.finditer(text)
+    }
 
 
 def live(path: str, number: str = "0") -> None:
@@ -58,7 +63,9 @@ def _fork_server() -> None:
 
 
 def killed_until_done(path: Path, rng: random.Random) -> int:
-    """Starts the program again and again, kills it when it has just begun to write, leaves the last life alone. How many died."""
+    """Starts the program again and again, kills it when it has just begun to write, leaves the last
+    life alone. How many died.
+    """
     context = multiprocessing.get_context("forkserver")
     written = path.parent / "data" / "output-0" / f"{0:020d}.log"
     struck = 0
@@ -89,7 +96,10 @@ def size(path: Path) -> int:
 
 def results(tmp_path: Path) -> Counter[bytes]:
     with embedlog.open(tmp_path / "data", read_only=True) as log:
-        return Counter(record.value for record in log.scan("output", isolation_level="read_committed").records())
+        return Counter(
+            record.value
+            for record in log.scan("output", isolation_level="read_committed").records()
+        )
 
 
 EVERY = {b"RECORD %d" % number for number in range(COUNT)}
@@ -100,7 +110,11 @@ def test_the_page_has_the_programs() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["exactly_once", *(pytest.param(each, marks=pytest.mark.slow) for each in ("at_most_once", "at_least_once"))]
+    "name",
+    [
+        "exactly_once",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("at_most_once", "at_least_once")),
+    ],
 )
 @pytest.mark.usefixtures("_fork_server")
 def test_a_killed_program_keeps_its_word(tmp_path: Path, rng: random.Random, name: str) -> None:

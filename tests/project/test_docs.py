@@ -1,4 +1,6 @@
-"""Documents run: every Python block of the README and docs/ is executed, links lead somewhere, generated parts are current."""
+"""Documents run: every Python block of the README and docs/ is executed, links lead somewhere,
+generated parts are current.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,11 @@ import pytest
 from tests.conftest import ROOT
 
 FOLDERS = (ROOT / "docs", ROOT / "examples")
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(path for folder in FOLDERS for path in folder.rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *sorted(path for folder in FOLDERS for path in folder.rglob("*.md")),
+]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHELL_BLOCK = re.compile(r"^```(?:console|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#]+?)(?:#[^)]*)?\)")
@@ -32,7 +38,9 @@ def name(path: Path) -> str:
 
 
 def program(page: Path) -> str:
-    """All blocks of a page as one program, each line at its place: an error names the page's line."""
+    """All blocks of a page as one program, each line at its place: an error names the page's
+    line.
+    """
     text = page.read_text()
     lines = [""] * len(text.splitlines())
     for block in BLOCK.finditer(text):
@@ -45,15 +53,26 @@ def program(page: Path) -> str:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=pytest.mark.slow) if page.parent.name in ("concepts", "porting") or page.stem in SLOW else page
+        pytest.param(page, marks=pytest.mark.slow)
+        if page.parent.name in ("concepts", "porting") or page.stem in SLOW
+        else page
         for page in PAGES
-        if page not in (PROGRAMS, *ELSEWHERE) and page.parent != REFERENCE and BLOCK.search(page.read_text())
+        if page not in (PROGRAMS, *ELSEWHERE)
+        and page.parent != REFERENCE
+        and BLOCK.search(page.read_text())
     ],
     ids=name,
 )
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "error", "-c", f"exec(compile({program(page)!r}, {name(page)!r}, 'exec'), {{}})"]
-    for _ in range(2 if page.name == "README.md" else 1):  # the first program of a reader runs a second time, too
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-c",
+        f"exec(compile({program(page)!r}, {name(page)!r}, 'exec'), {{}})",
+    ]
+    # the first program of a reader runs a second time, too
+    for _ in range(2 if page.name == "README.md" else 1):
         answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
         assert answer.returncode == 0, answer.stderr[-3000:]
 
@@ -67,7 +86,8 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_recipe_runs(number: int, tmp_path: Path) -> None:
-    path, block = tmp_path / "recipe.py", BLOCK.findall(PROGRAMS.read_text())[number]
+    path = tmp_path / "recipe.py"
+    block = BLOCK.findall(PROGRAMS.read_text())[number]
     if "import polars" in block:
         pytest.importorskip("polars", reason="needs polars")
     if "from application import" in block:
@@ -91,7 +111,9 @@ def test_no_diagram_needs_a_script() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_make_targets_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = {target for block in SHELL_BLOCK.findall(page.read_text()) for target in MAKE.findall(block)}
+    named = {
+        target for block in SHELL_BLOCK.findall(page.read_text()) for target in MAKE.findall(block)
+    }
     assert named <= targets
 
 

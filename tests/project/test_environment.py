@@ -1,6 +1,8 @@
-"""E19, in fast form: clocks that jump, forks with open handles, pools, threads, an interpreter that ends during appends.
+"""E19, in fast form: clocks that jump, forks with open handles, pools, threads, an interpreter that
+ends during appends.
 
-Nothing is deleted early, no lock remains, no process waits for ever; buffered records are written, or a warning counts them.
+Nothing is deleted early, no lock remains, no process waits for ever; buffered records are written,
+or a warning counts them.
 """
 
 from __future__ import annotations
@@ -98,14 +100,20 @@ def test_a_clock_that_jumps_ends_no_wait_and_delays_no_sync(tmp_path: Path, shif
 @pytest.mark.parametrize("shift_ms", [2 * DAY_MS, -2 * DAY_MS], ids=["ahead", "back"])
 def test_a_lock_is_waited_for_by_another_clock(tmp_path: Path, shift_ms: int) -> None:
     config = {"housekeeping": False, "lock.timeout.ms": 200}
-    with embedlog.open(tmp_path / "log", config=config) as log, embedlog.open(tmp_path / "log", config=config) as other:
+    with (
+        embedlog.open(tmp_path / "log", config=config) as log,
+        embedlog.open(tmp_path / "log", config=config) as other,
+    ):
         log.create_topic("t")
         append(log)
         append(other)
         with log._engine.partition("t", 0).exclusive():
             system.shift_wall(shift_ms)
             began = time.monotonic()
-            with pytest.raises(embedlog.LockTimeoutError), other._engine.partition("t", 0).exclusive():
+            with (
+                pytest.raises(embedlog.LockTimeoutError),
+                other._engine.partition("t", 0).exclusive(),
+            ):
                 pass
             assert 0.15 < time.monotonic() - began < 5
 
@@ -114,7 +122,9 @@ def test_a_lock_is_waited_for_by_another_clock(tmp_path: Path, shift_ms: int) ->
 
 
 def in_child(work: Callable[[], object], timeout_s: float = 20.0) -> int:
-    """Exit status of a forked child that does `work` and ends without looking back; one that hangs is killed: -9."""
+    """Exit status of a forked child that does `work` and ends without looking back; one that hangs
+    is killed: -9.
+    """
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -131,7 +141,10 @@ def in_child(work: Callable[[], object], timeout_s: float = 20.0) -> int:
 
 def test_a_child_refuses_what_it_inherited_and_opens_anew(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    with embedlog.open(path, config={"housekeeping": False}) as log, log.producer(**LONG) as producer:
+    with (
+        embedlog.open(path, config={"housekeeping": False}) as log,
+        log.producer(**LONG) as producer,
+    ):
         log.create_topic("t")
         future = producer.send("t", b"the parent's")
         with log.consumer("t", auto_offset_reset="earliest") as consumer:
@@ -151,7 +164,10 @@ def test_a_child_refuses_what_it_inherited_and_opens_anew(tmp_path: Path) -> Non
                         call()
                 for each in (producer, consumer, log):
                     each.close()
-                with embedlog.open(path, config={"housekeeping": False}) as own, own.producer() as sender:
+                with (
+                    embedlog.open(path, config={"housekeeping": False}) as own,
+                    own.producer() as sender,
+                ):
                     sender.send("t", b"the child's").result(10)
 
             assert in_child(work) == 0
@@ -160,9 +176,14 @@ def test_a_child_refuses_what_it_inherited_and_opens_anew(tmp_path: Path) -> Non
 
 
 def test_children_forked_amid_appends_are_stopped_by_no_lock(tmp_path: Path) -> None:
-    """Whatever lock another thread held at the moment of the fork, the child does not wait for it."""
+    """Whatever lock another thread held at the moment of the fork, the child does not wait for
+    it.
+    """
     path = tmp_path / "log"
-    with embedlog.open(path, config={"housekeeping": False}) as log, log.producer(linger_ms=0) as producer:
+    with (
+        embedlog.open(path, config={"housekeeping": False}) as log,
+        log.producer(linger_ms=0) as producer,
+    ):
         log.create_topic("t", partitions=2)
         over = threading.Event()
         counts: list[int] = []
@@ -175,7 +196,10 @@ def test_children_forked_amid_appends_are_stopped_by_no_lock(tmp_path: Path) -> 
             counts.append(count)
 
         def work() -> None:
-            with embedlog.open(path, config={"housekeeping": False}) as own, own.producer() as sender:
+            with (
+                embedlog.open(path, config={"housekeeping": False}) as own,
+                own.producer() as sender,
+            ):
                 sender.send("t", b"a child's").result(10)
 
         threads = [threading.Thread(target=hammer) for _ in range(3)]
@@ -207,11 +231,15 @@ def test_a_lock_dies_with_the_parent_though_a_child_lives_on(tmp_path: Path) -> 
             os.kill(os.getpid(), 9)
     """
     command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "log")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
         assert parent.stdout is not None
         assert parent.stdout.read() == "locked\n"
         assert parent.wait(20) == -9
-        with embedlog.open(tmp_path / "log", config={"housekeeping": False, "lock.timeout.ms": 5000}) as log:
+        with embedlog.open(
+            tmp_path / "log", config={"housekeeping": False, "lock.timeout.ms": 5000}
+        ) as log:
             append(log)
     assert len(values(tmp_path / "log")) == 2
 
@@ -232,7 +260,9 @@ kept: list[embedlog.Producer] = []
 
 @pytest.fixture(scope="module", autouse=True)
 def _forkserver() -> None:
-    """The server process of multiprocessing, which keeps a pipe to this process, is started before a test counts descriptors."""
+    """The server process of multiprocessing, which keeps a pipe to this process, is started before
+    a test counts descriptors.
+    """
     multiprocessing.forkserver.ensure_running()
 
 

@@ -1,4 +1,6 @@
-"""Ctrl-C at every point where the interpreter looks for signals: no lock remains, in this process or another."""
+"""Ctrl-C at every point where the interpreter looks for signals: no lock remains, in this process
+or another.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +21,50 @@ from embedlog.storage import files, locks
 from tests.support.interrupts import OF_THIS_INTERPRETER, Interrupt
 
 MODULES = (
-    "append_lock.py", "contextlib.py", "scope.py", "files.py", "locked_partition.py", "idempotent_append.py", "locks.py",
-    "partition.py", "producer_sequences.py", "state.py", "sync.py", "writer.py",
-)  # fmt: skip
-# Only a remaining lock takes so long. Less is not enough: the next holder repairs, with one or two syncs, on a busy machine.
+    "append_lock.py",
+    "contextlib.py",
+    "scope.py",
+    "files.py",
+    "locked_partition.py",
+    "idempotent_append.py",
+    "locks.py",
+    "partition.py",
+    "producer_sequences.py",
+    "state.py",
+    "sync.py",
+    "writer.py",
+)
+# Only a remaining lock takes so long. Less is not enough: the next holder repairs, with one or two
+# syncs, on a busy machine.
 PATIENCE_MS = 30_000
-CAN_LOSE_A_DESCRIPTOR = pytest.mark.may_leak("an interrupt between a system call and the assignment of its result")
+CAN_LOSE_A_DESCRIPTOR = pytest.mark.may_leak(
+    "an interrupt between a system call and the assignment of its result"
+)
 
 
 @OF_THIS_INTERPRETER
 @pytest.mark.parametrize("way", ["exclusive", "hold"])
-def test_an_interrupt_anywhere_leaves_no_lock_behind(until_end: ExitStack, tmp_path: Path, way: str) -> None:
+def test_an_interrupt_anywhere_leaves_no_lock_behind(
+    until_end: ExitStack, tmp_path: Path, way: str
+) -> None:
     settings = {"housekeeping": False, "lock.timeout.ms": PATIENCE_MS}
-    with embedlog.open(tmp_path / "log", config=settings) as log, embedlog.open(tmp_path / "log", config=settings) as other:
+    with (
+        embedlog.open(tmp_path / "log", config=settings) as log,
+        embedlog.open(tmp_path / "log", config=settings) as other,
+    ):
         log.create_topic("t")
-        mine, theirs = log._engine.partition("t", 0), other._engine.partition("t", 0)
-        pair = [until_end.enter_context(closing(locks.LockFile(tmp_path / "lock"))) for _ in range(2)]
+        mine = log._engine.partition("t", 0)
+        theirs = other._engine.partition("t", 0)
+        pair = [
+            until_end.enter_context(closing(locks.LockFile(tmp_path / "lock"))) for _ in range(2)
+        ]
 
         def take(partition: Any, lock: locks.LockFile) -> None:
-            with partition.exclusive() if way == "exclusive" else lock.hold(system.boot_ns() + PATIENCE_MS * 1_000_000):
+            with (
+                partition.exclusive()
+                if way == "exclusive"
+                else lock.hold(system.boot_ns() + PATIENCE_MS * 1_000_000)
+            ):
                 pass
 
         take(mine, pair[0])
@@ -62,14 +89,21 @@ def test_an_interrupt_anywhere_leaves_no_lock_behind(until_end: ExitStack, tmp_p
 def test_an_append_that_was_interrupted_anywhere_goes_in_once(tmp_path: Path) -> None:
     """The same stamped run again, after appends of another process."""
     settings = {"housekeeping": False, "lock.timeout.ms": PATIENCE_MS}
-    with embedlog.open(tmp_path / "log", config=settings) as log, embedlog.open(tmp_path / "log", config=settings) as other:
+    with (
+        embedlog.open(tmp_path / "log", config=settings) as log,
+        embedlog.open(tmp_path / "log", config=settings) as other,
+    ):
         log.create_topic("t", config={"segment.bytes": 1000})  # some of them roll
-        mine, theirs = log._engine.partition("t", 0), other._engine.partition("t", 0)
-        stamp, sequence, nth = record.Stamp(2**62 + 7, 0), 0, 0
+        mine = log._engine.partition("t", 0)
+        theirs = other._engine.partition("t", 0)
+        stamp = record.Stamp(2**62 + 7, 0)
+        sequence = 0
+        nth = 0
         expected = []
         while True:
             nth += 1
-            run, strange = encoded(b"mine %d" % nth), encoded(b"theirs %d" % nth)
+            run = encoded(b"mine %d" % nth)
+            strange = encoded(b"theirs %d" % nth)
             sequence = record.stamp(run, stamp, sequence)
             interrupt = Interrupt(nth, MODULES)
             interrupt.run(partial(mine.append, run, stamp=stamp))
@@ -91,9 +125,13 @@ def encoded(value: bytes) -> record.EncodedRun:
 
 @OF_THIS_INTERPRETER
 @CAN_LOSE_A_DESCRIPTOR
-def test_a_sync_that_was_interrupted_anywhere_is_no_failed_sync(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sync_that_was_interrupted_anywhere_is_no_failed_sync(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Else the next one reports a failure, marks the segment and writes its bytes once more."""
-    with embedlog.open(tmp_path / "log", config={"housekeeping": False, "lock.timeout.ms": PATIENCE_MS}) as log:
+    with embedlog.open(
+        tmp_path / "log", config={"housekeeping": False, "lock.timeout.ms": PATIENCE_MS}
+    ) as log:
         log.create_topic("t", config={"flush.ms": 3_600_000})
         with log.producer(linger_ms=0) as producer:
             nth = 0
@@ -104,14 +142,18 @@ def test_a_sync_that_was_interrupted_anywhere_is_no_failed_sync(tmp_path: Path, 
                 interrupt.run(log.flush)
                 log.flush()
                 assert log.durable_offset("t", 0) == nth, interrupt.struck
-                assert not list((tmp_path / "log" / "t-0").glob("embedlog.poison-*")), interrupt.struck
+                assert not list((tmp_path / "log" / "t-0").glob("embedlog.poison-*")), (
+                    interrupt.struck
+                )
                 if interrupt.struck is None:
                     break
     assert nth > 100
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-def test_an_interrupt_does_not_hide_a_sync_that_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_interrupt_does_not_hide_a_sync_that_failed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The call in C has counted it before the interrupt can strike."""
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log.create_topic("t", config={"flush.ms": 3_600_000})

@@ -1,4 +1,6 @@
-"""The dependency directions of `dependencies.toml`: every import counts, at run time or for types."""
+"""The dependency directions of `dependencies.toml`: every import counts, at run time or for
+types.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,27 @@ import embedlog
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "embedlog"
-DIRECTIONS: dict[str, Any] = tomllib.loads((ROOT / "tests" / "project" / "dependencies.toml").read_text())
-ALLOWED: dict[str, frozenset[str]] = {unit["name"]: frozenset(unit["may"]) for unit in DIRECTIONS["unit"]}
+DIRECTIONS: dict[str, Any] = tomllib.loads(
+    (ROOT / "tests" / "project" / "dependencies.toml").read_text()
+)
+ALLOWED: dict[str, frozenset[str]] = {
+    unit["name"]: frozenset(unit["may"]) for unit in DIRECTIONS["unit"]
+}
 OPEN_IMPORTS: frozenset[str] = frozenset(DIRECTIONS["open"]["imports"])
 OPEN_CYCLES: list[list[str]] = DIRECTIONS["open"]["cycles"]
-INTEGRATIONS = ("spark", "schemas", "polars", "duckdb", "demo", "exporters", "progress", "plot", "mirror", "console", "cli")
+INTEGRATIONS = (
+    "spark",
+    "schemas",
+    "polars",
+    "duckdb",
+    "demo",
+    "exporters",
+    "progress",
+    "plot",
+    "mirror",
+    "console",
+    "cli",
+)
 
 
 def dotted_name(path: Path) -> str:
@@ -48,29 +66,45 @@ def imports(path: Path) -> tuple[tuple[int, str], ...]:
 def _imports(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names if alias.name.split(".")[0] == "embedlog")
+            yield from (
+                (node.lineno, alias.name)
+                for alias in node.names
+                if alias.name.split(".")[0] == "embedlog"
+            )
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}:{node.lineno}: a relative import"
             if (node.module or "").split(".")[0] == "embedlog":
                 for alias in node.names:
                     inner = f"{node.module}.{alias.name}"
-                    yield node.lineno, inner if inner in MODULES or alias.name in {"_core", "_rows"} else str(node.module)
+                    yield (
+                        node.lineno,
+                        inner
+                        if inner in MODULES or alias.name in {"_core", "_rows"}
+                        else str(node.module),
+                    )
 
 
 @cache
 def graph() -> dict[str, set[str]]:
     """The modules that each module imports."""
-    return {name: {found for _, found in imports(path) if found in MODULES and found != name} for name, path in MODULES.items()}
+    return {
+        name: {found for _, found in imports(path) if found in MODULES and found != name}
+        for name, path in MODULES.items()
+    }
 
 
 def components(graph: dict[str, set[str]]) -> list[list[str]]:
-    """The cycles of a graph: its strongly connected components of more than one module (Tarjan, without recursion)."""
+    """The cycles of a graph: its strongly connected components of more than one module (Tarjan,
+    without recursion).
+    """
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
     found: list[list[str]] = []
     for root in graph:
-        work: list[tuple[str, Iterator[str]]] = [(root, iter(sorted(graph[root])))] if root not in order else []
+        work: list[tuple[str, Iterator[str]]] = (
+            [(root, iter(sorted(graph[root])))] if root not in order else []
+        )
         while work:
             node, rest = work[-1]
             if node not in order:
@@ -138,7 +172,9 @@ def test_only_exported_modules_are_imported(unit: str) -> None:
     ]
     assert wrong == []
     described = MODULES[package].read_text()
-    assert [name for name in EXPORTS[unit] if f"`{name}" not in described] == [], "exports that the docstring does not name"
+    assert [name for name in EXPORTS[unit] if f"`{name}" not in described] == [], (
+        "exports that the docstring does not name"
+    )
 
 
 def test_no_other_unit_uses_a_private_member_of_a_partition() -> None:
@@ -146,7 +182,9 @@ def test_no_other_unit_uses_a_private_member_of_a_partition() -> None:
         node.attr
         for name in EXPORTS["partition"]
         for node in ast.walk(ast.parse(MODULES[f"embedlog.partition.{name}"].read_text()))
-        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and ast.unparse(node.value) == "self"
+        if isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and ast.unparse(node.value) == "self"
     }
     assert {"_lock", "_reader", "_state", "_syncer"} <= private
     wrong = [
@@ -154,7 +192,9 @@ def test_no_other_unit_uses_a_private_member_of_a_partition() -> None:
         for name in MODULES
         if unit_of(name) != "partition"
         for node in ast.walk(ast.parse(MODULES[name].read_text()))
-        if isinstance(node, ast.Attribute) and node.attr in private and "partition" in ast.unparse(node.value).rpartition(".")[2]
+        if isinstance(node, ast.Attribute)
+        and node.attr in private
+        and "partition" in ast.unparse(node.value).rpartition(".")[2]
     ]
     assert wrong == []
 
@@ -170,24 +210,39 @@ def test_no_cycle() -> None:
 
 
 def test_only_native_imports_the_c_library() -> None:
-    importing = {unit_of(name) for name in MODULES for _, found in imports(MODULES[name]) if found.endswith("._core")}
+    importing = {
+        unit_of(name)
+        for name in MODULES
+        for _, found in imports(MODULES[name])
+        if found.endswith("._core")
+    }
     assert importing == {"_native"}
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if unit_of(name) in INTEGRATIONS])
 def test_integrations_use_public_names_only(name: str) -> None:
-    """Of other units an integration imports only `embedlog` and integrations, and of the former only names of `__all__`, also as
-    `embedlog.NAME`. The verbs `dump` and `handover` use files through the units of their names, `import` opens those of others
-    as the library opens its own, and terminals get text through `display` (CLI-1)."""
+    """Of other units an integration imports only `embedlog` and integrations, and of the former
+    only names of `__all__`, also as `embedlog.NAME`. The verbs `dump` and `handover` use files
+    through the units of their names, `import` opens those of others as the library opens its own,
+    and terminals get text through `display` (CLI-1).
+    """
     own = f"embedlog.{unit_of(name)}"
     used: list[tuple[int, str]] = []
     for node in ast.walk(ast.parse(MODULES[name].read_text())):
         if isinstance(node, ast.ImportFrom) and node.module == "embedlog":
             used += [(node.lineno, alias.name) for alias in node.names]
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "embedlog":
+        elif (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "embedlog"
+        ):
             used.append((node.lineno, node.attr))
     assert [f"line {line}: {found}" for line, found in used if found not in embedlog.__all__] == []
-    others = {found for _, found in imports(MODULES[name]) if found != own and not found.startswith(f"{own}.")}
+    others = {
+        found
+        for _, found in imports(MODULES[name])
+        if found != own and not found.startswith(f"{own}.")
+    }
     of_verbs = {
         "embedlog.cli.verbs.directory.dump": ["dump"],
         "embedlog.cli.verbs.directory.handover": ["handover"],
@@ -199,7 +254,18 @@ def test_integrations_use_public_names_only(name: str) -> None:
 
 def test_an_import_loads_no_optional_dependency() -> None:
     """`import embedlog` needs no extra and loads no slow module of the standard library."""
-    heavy = ["pyarrow", "cramjam", "rich", "click", "pyspark", "asyncio", "multiprocessing", "concurrent.futures"]
+    heavy = [
+        "pyarrow",
+        "cramjam",
+        "rich",
+        "click",
+        "pyspark",
+        "asyncio",
+        "multiprocessing",
+        "concurrent.futures",
+    ]
     program = f"import sys, embedlog; print([name for name in {heavy} if name in sys.modules])"
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
     assert answer.stdout.strip() == "[]"

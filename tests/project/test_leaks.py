@@ -34,7 +34,9 @@ def test_a_descriptor_that_replaces_another_is_a_leak(tmp_path: Path) -> None:
         assert left(before) == [f"descriptor {one.fileno()}: {tmp_path / 'two'}"]
 
 
-def test_the_reports_and_pipes_of_a_sanitizer_belong_to_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reports_and_pipes_of_a_sanitizer_belong_to_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TSAN_OPTIONS", f"history_size=4 log_path={tmp_path}/tsan exitcode=0")
     before = leaks.Snapshot()
     with (tmp_path / "tsan.7").open("wb"):
@@ -61,7 +63,8 @@ def system_mapping(descriptor: int) -> mmap.mmap:
 
 
 def test_a_thread_is_named_and_one_that_ends_soon_is_none() -> None:
-    before, end = leaks.Snapshot(), threading.Event()
+    before = leaks.Snapshot()
+    end = threading.Event()
     thread = threading.Thread(target=end.wait, name="forgotten")
     thread.start()
     assert left(before) == ["thread: forgotten"]
@@ -81,7 +84,8 @@ def test_a_file_in_the_systems_temporary_directory_is_a_leak() -> None:
 def test_garbage_is_no_leak(tmp_path: Path) -> None:
     class Circle:
         def __init__(self) -> None:
-            self.descriptor, self.myself = os.open(tmp_path, os.O_RDONLY), self
+            self.descriptor = os.open(tmp_path, os.O_RDONLY)
+            self.myself = self
 
         def __del__(self) -> None:
             os.close(self.descriptor)
@@ -123,7 +127,9 @@ def test_a_clean_test_pays_less_than_a_millisecond() -> None:
 
 
 def test_a_test_that_leaks_fails(tmp_path: Path) -> None:
-    """The fixture of `tests.conftest` itself: two leaks, one clean test, and one leak of a test that fails anyway."""
+    """The fixture of `tests.conftest` itself: two leaks, one clean test, and one leak of a test
+    that fails anyway.
+    """
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_it.py").write_text(
         """
@@ -138,7 +144,12 @@ def test_failed(tmp_path): kept.append((tmp_path / "unseen").open("wb")); assert
     grace = "0.5"  # three tests leak for ever, so no longer wait finds less
     tests = f"{tmp_path}/tests"
     done = run_pytest(
-        "tests.conftest", tmp_path / "base", f"--rootdir={tests}", tests, timeout_s=120, EMBEDLOG_LEAK_GRACE_S=grace
+        "tests.conftest",
+        tmp_path / "base",
+        f"--rootdir={tests}",
+        tests,
+        timeout_s=120,
+        EMBEDLOG_LEAK_GRACE_S=grace,
     )
     assert "1 failed, 3 passed, 2 errors" in done.stdout, done.stdout
     assert "thread: waits for ever" in done.stdout

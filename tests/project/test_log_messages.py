@@ -1,4 +1,6 @@
-"""Messages of the logging module: one line for each change, at INFO; none for each record; names stay one line."""
+"""Messages of the logging module: one line for each change, at INFO; none for each record; names
+stay one line.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[int], list[str]]:
     return look
 
 
-def test_a_groups_life_is_told_line_by_line(log: embedlog.Log, lines: Callable[..., list[str]]) -> None:
+def test_a_groups_life_is_told_line_by_line(
+    log: embedlog.Log, lines: Callable[..., list[str]]
+) -> None:
     with log.producer() as producer:
         producer.send_batch("orders", [b"%d" % number for number in range(300)]).result(10)
     lines()
@@ -46,8 +50,14 @@ def test_a_groups_life_is_told_line_by_line(log: embedlog.Log, lines: Callable[.
             pass
         said = lines()
         assert [each for each in said if "joins for ['orders']" in each and "'g'" in each], said
-        assert [each for each in said if "has orders[0-2] (new: orders[0-2]; revoked: nothing)" in each], said
-        assert [each for each in said if "no committed offsets of orders[0-2]: auto.offset.reset=earliest" in each], said
+        assert [
+            each for each in said if "has orders[0-2] (new: orders[0-2]; revoked: nothing)" in each
+        ], said
+        assert [
+            each
+            for each in said
+            if "no committed offsets of orders[0-2]: auto.offset.reset=earliest" in each
+        ], said
         while consumer.poll(0.0):
             pass
         assert lines() == [], "reading logs nothing"
@@ -64,33 +74,45 @@ def test_a_groups_life_is_told_line_by_line(log: embedlog.Log, lines: Callable[.
     log.delete_group_offsets("g", [TopicPartition("orders", 0)])
     log.delete_group("g")
     assert lines() == [
-        "group 'g': offsets of orders[0-2] are reset", "group 'g': offsets of orders[0] are deleted", "group 'g' is deleted",
-    ]  # fmt: skip
+        "group 'g': offsets of orders[0-2] are reset",
+        "group 'g': offsets of orders[0] are deleted",
+        "group 'g' is deleted",
+    ]
 
 
-def test_topics_rolls_and_deletions_are_told(log: embedlog.Log, lines: Callable[..., list[str]]) -> None:
+def test_topics_rolls_and_deletions_are_told(
+    log: embedlog.Log, lines: Callable[..., list[str]]
+) -> None:
     log.create_topic("few", 2, retention_ms=5)
     assert lines() == ["created topic few: 2 partitions, settings {'retention.ms': '5'}"]
     log.alter_topic("few", retention_ms=6)
     assert lines() == ["topic few has the settings {'retention.ms': '6'}"]
     with log.producer() as producer:
         for number in range(5):
-            producer.send("orders", bytes(300), partition=0, timestamp_ms=1_600_000_000_000 + number).result(10)
+            producer.send(
+                "orders", bytes(300), partition=0, timestamp_ms=1_600_000_000_000 + number
+            ).result(10)
     said = [re.sub(r" \(\d+ more since the last such message\)", "", each) for each in lines()]
     assert said[0] == "orders-0: segment 1 begins"
-    assert {re.sub(r"\d+ begins", "N begins", each) for each in said} == {"orders-0: segment N begins"}, "a record is no line"
+    assert {re.sub(r"\d+ begins", "N begins", each) for each in said} == {
+        "orders-0: segment N begins"
+    }, "a record is no line"
     for number in range(5):
         log.delete_records({TopicPartition("orders", 0): number})
     assert lines()[-1] == "orders-0: records below offset 4 are deleted by delete_records()"
     log.alter_topic("orders", retention_ms=1)
     lines()
     log.housekeep()
-    assert [each for each in lines() if each.startswith("orders-0: ") and "deleted by retention" in each]
+    assert [
+        each for each in lines() if each.startswith("orders-0: ") and "deleted by retention" in each
+    ]
     log.delete_topic("few")
     assert lines() == ["deleting topic few with 2 partitions"]
 
 
-def test_a_compaction_is_told_with_its_sizes(log: embedlog.Log, lines: Callable[..., list[str]]) -> None:
+def test_a_compaction_is_told_with_its_sizes(
+    log: embedlog.Log, lines: Callable[..., list[str]]
+) -> None:
     log.alter_topic("orders", {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0})
     with log.producer() as producer:
         for _ in range(4):
@@ -143,9 +165,14 @@ def test_very_many_partitions_are_one_line_of_bounded_length() -> None:
     assert len(brief((f"topic-{number}", number) for number in range(10_000))) == BRIEF_MAX
 
 
-def test_a_name_with_control_characters_forges_no_line(log: embedlog.Log, lines: Callable[..., list[str]]) -> None:
+def test_a_name_with_control_characters_forges_no_line(
+    log: embedlog.Log, lines: Callable[..., list[str]]
+) -> None:
     evil = "x\nERROR forged \x1b[2J"
-    with log.producer(client_id=evil, acks=1), log.consumer("orders", group_id=evil, client_id=evil) as consumer:
+    with (
+        log.producer(client_id=evil, acks=1),
+        log.consumer("orders", group_id=evil, client_id=evil) as consumer,
+    ):
         consumer.poll(0.2)
         assert repr(consumer).isprintable()
     said: list[Any] = lines(logging.DEBUG)

@@ -1,4 +1,6 @@
-"""Every public method that takes partitions, as a mapping's keys or in a list: an unknown partition is an error."""
+"""Every public method that takes partitions, as a mapping's keys or in a list: an unknown partition
+is an error.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ NOT_THERE = [TopicPartition("t", 2), TopicPartition("t", -1), TopicPartition("ot
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[embedlog.Log]:
-    """Topic `t` of two partitions with three records each, and topic `u`; group `g` has committed in `t`."""
+    """Topic `t` of two partitions with three records each, and topic `u`; group `g` has committed
+    in `t`.
+    """
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as opened:
         opened.create_topic("t", partitions=2)
         opened.create_topic("u")
@@ -71,8 +75,12 @@ MAPPINGS: dict[str, Verb] = {
     "narrowed(end_offset)": lambda log, given: log.scan("t").narrowed(end_offset=given),
     "polars.scan": lambda log, given: framed(log, "t", start_offset=given),
     "duckdb.table": lambda log, given: embedlog.duckdb.table(log, "t", start_offset=given),
-    "duckdb.register": lambda log, given: embedlog.duckdb.register(log, topics=["t"], end_offset=given),
-    "offsets_for_times": lambda log, given: assigned(log, lambda consumer: consumer.offsets_for_times(given)),
+    "duckdb.register": lambda log, given: embedlog.duckdb.register(
+        log, topics=["t"], end_offset=given
+    ),
+    "offsets_for_times": lambda log, given: assigned(
+        log, lambda consumer: consumer.offsets_for_times(given)
+    ),
     "commit": lambda log, given: assigned(log, lambda consumer: consumer.commit(given)),
     "send_offsets_to_transaction": in_transaction,
     "delete_records": lambda log, given: log.delete_records(given),
@@ -81,15 +89,25 @@ MAPPINGS: dict[str, Verb] = {
 # Methods that take a list, or the partitions one by one.
 LISTS: dict[str, Verb] = {
     "assign": lambda log, given: assigned(log, lambda consumer: consumer.assign(given)),
-    "beginning_offsets": lambda log, given: assigned(log, lambda consumer: consumer.beginning_offsets(given)),
+    "beginning_offsets": lambda log, given: assigned(
+        log, lambda consumer: consumer.beginning_offsets(given)
+    ),
     "end_offsets": lambda log, given: assigned(log, lambda consumer: consumer.end_offsets(given)),
-    "seek_to_beginning": lambda log, given: assigned(log, lambda consumer: consumer.seek_to_beginning(*given)),
+    "seek_to_beginning": lambda log, given: assigned(
+        log, lambda consumer: consumer.seek_to_beginning(*given)
+    ),
     "seek_to_end": lambda log, given: assigned(log, lambda consumer: consumer.seek_to_end(*given)),
     "pause": lambda log, given: assigned(log, lambda consumer: consumer.pause(*given)),
     "resume": lambda log, given: assigned(log, lambda consumer: consumer.resume(*given)),
-    "position": lambda log, given: assigned(log, lambda consumer: [consumer.position(each) for each in given]),
-    "current_lag": lambda log, given: assigned(log, lambda consumer: [consumer.current_lag(each) for each in given]),
-    "seek": lambda log, given: assigned(log, lambda consumer: [consumer.seek(each, 0) for each in given]),
+    "position": lambda log, given: assigned(
+        log, lambda consumer: [consumer.position(each) for each in given]
+    ),
+    "current_lag": lambda log, given: assigned(
+        log, lambda consumer: [consumer.current_lag(each) for each in given]
+    ),
+    "seek": lambda log, given: assigned(
+        log, lambda consumer: [consumer.seek(each, 0) for each in given]
+    ),
 }
 # A group may still have offsets of deleted partitions: these read and delete the present ones.
 FORGIVING: dict[str, Verb] = {
@@ -110,12 +128,21 @@ def refused(verb: Verb, log: embedlog.Log, given: Any, kinds: tuple[type[Excepti
 @pytest.mark.parametrize("name", MAPPINGS)
 def test_a_key_that_is_no_partition_is_refused(log: embedlog.Log, name: str) -> None:
     for key in NO_PLACES:
-        refused(MAPPINGS[name], log, {key: 1}, (TypeError, ConfigError) if name in PLAIN_TEXT else (TypeError,))
+        refused(
+            MAPPINGS[name],
+            log,
+            {key: 1},
+            (TypeError, ConfigError) if name in PLAIN_TEXT else (TypeError,),
+        )
 
 
 @pytest.mark.parametrize("name", MAPPINGS)
 def test_a_key_that_is_not_there_is_refused(log: embedlog.Log, name: str) -> None:
-    before = {place: found for place in (HERE, TopicPartition("t", 1)) for found in [log.group_offsets("g").get(place)]}
+    before = {
+        place: found
+        for place in (HERE, TopicPartition("t", 1))
+        for found in [log.group_offsets("g").get(place)]
+    }
     for key in [*NOT_THERE, *([2, -1] if name in NUMBERS else [])]:
         refused(MAPPINGS[name], log, {HERE: 1, key: 1}, (UnknownTopicOrPartitionError,))
     assert sum(1 for _ in log.scan("t").records()) == 6, "nothing was deleted for the good half"
@@ -181,12 +208,19 @@ def test_an_engine_takes_an_open_log_and_says_so(log: embedlog.Log, tmp_path: Pa
         lambda given: embedlog.duckdb.table(given, "t"),
     ):
         for given in ("data", tmp_path):
-            with pytest.raises(TypeError, match=rf"an open log, not \w+: embedlog.open\('{given}', read_only=True\)"):
+            with pytest.raises(
+                TypeError,
+                match=rf"an open log, not \w+: embedlog.open\('{given}', read_only=True\)",
+            ):
                 call(given)
 
 
-@pytest.mark.parametrize("verb", [embedlog.Log.scan, embedlog.duckdb.table, framed], ids=["scan", "duckdb", "polars"])
-def test_a_missing_topic_is_named_with_the_nearest(log: embedlog.Log, verb: Callable[[embedlog.Log, str], Any]) -> None:
+@pytest.mark.parametrize(
+    "verb", [embedlog.Log.scan, embedlog.duckdb.table, framed], ids=["scan", "duckdb", "polars"]
+)
+def test_a_missing_topic_is_named_with_the_nearest(
+    log: embedlog.Log, verb: Callable[[embedlog.Log, str], Any]
+) -> None:
     log.create_topic("events")
     with pytest.raises(UnknownTopicOrPartitionError, match="did you mean 'events'"):
         verb(log, "event")
@@ -195,7 +229,9 @@ def test_a_missing_topic_is_named_with_the_nearest(log: embedlog.Log, verb: Call
 # ---- one partition ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wrong", [("t", "0"), ("t", 0.0), ("t", None), ("t", True), (b"t", 0), (None, 0), (0, "t")])
+@pytest.mark.parametrize(
+    "wrong", [("t", "0"), ("t", 0.0), ("t", None), ("t", True), (b"t", 0), (None, 0), (0, "t")]
+)
 def test_a_partition_is_a_name_and_a_number(wrong: Any) -> None:
     with pytest.raises(TypeError, match="of a TopicPartition is "):
         TopicPartition(*wrong)
@@ -240,21 +276,37 @@ def test_every_verb_that_takes_partitions_is_tested_here() -> None:
         for name, verb in inspect.getmembers(owner, callable):
             if name.startswith("_"):
                 continue
-            given = {key: text for key, text in getattr(verb, "__annotations__", {}).items() if key != "return"}
-            if any("TopicPartition" in str(text) or "OffsetBound" in str(text) for text in given.values()):
+            given = {
+                key: text
+                for key, text in getattr(verb, "__annotations__", {}).items()
+                if key != "return"
+            }
+            if any(
+                "TopicPartition" in str(text) or "OffsetBound" in str(text)
+                for text in given.values()
+            ):
                 found.add(name)
     assert {"seek", "commit", "scan"} <= found
     elsewhere = {"reassign"}  # it needs a set of directories: tests/replica_set/test_assignments.py
-    assert found - elsewhere - {"commit_async"} <= known, "commit_async passes the error to its callback"
+    assert found - elsewhere - {"commit_async"} <= known, (
+        "commit_async passes the error to its callback"
+    )
 
 
 def test_an_asynchronous_commit_checks_its_keys_at_once(log: embedlog.Log) -> None:
     for key in NO_PLACES:
-        refused(lambda log, given: assigned(log, lambda consumer: consumer.commit_async(given)), log, {key: 1}, (TypeError,))
+        refused(
+            lambda log, given: assigned(log, lambda consumer: consumer.commit_async(given)),
+            log,
+            {key: 1},
+            (TypeError,),
+        )
     told: list[Any] = []
 
     def later(consumer: embedlog.Consumer) -> None:
-        consumer.commit_async({TopicPartition("t", 9): 1}, lambda offsets, error: told.append(error))
+        consumer.commit_async(
+            {TopicPartition("t", 9): 1}, lambda offsets, error: told.append(error)
+        )
         consumer.poll(timeout=0)
 
     assigned(log, later)

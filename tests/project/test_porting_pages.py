@@ -1,4 +1,6 @@
-"""The pages for users of other clients: a name whose error is described there is refused with an error of that kind."""
+"""The pages for users of other clients: a name whose error is described there is refused with an
+error of that kind.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,18 @@ OPTION = re.compile(r"[a-z_.]+")
 
 
 def rows(page: Path, result: str) -> Iterator[tuple[str, list[str]]]:
-    """The rows whose third column begins with this result, each with the code of its first column."""
+    """The rows whose third column begins with this result, each with the code of its first
+    column.
+    """
     for found in ROW.finditer(page.read_text()):
         if found["result"].startswith(result):
             yield found["theirs"], CODE.findall(found["theirs"])
 
 
 def refusals(objects: list[object], name: str) -> list[str]:
-    """The messages of the objects without an attribute of this name that state more than its absence."""
+    """The messages of the objects without an attribute of this name that state more than its
+    absence.
+    """
     messages = []
     for each in objects:
         try:
@@ -46,14 +52,23 @@ def test_an_attribute_error_of_a_page_has_the_call(page: Path, tmp_path: Path) -
         log.create_topic("t")
         future = producer.send("t", b"x")
         future.result(10)
-        objects = [producer, future, log.last_record("t", 0), embedlog.Consumer, embedlog.AsyncProducer, embedlog.AsyncConsumer]
+        objects = [
+            producer,
+            future,
+            log.last_record("t", 0),
+            embedlog.Consumer,
+            embedlog.AsyncProducer,
+            embedlog.AsyncConsumer,
+        ]
         for row, codes in rows(page, "`AttributeError` with"):
             for code in codes:
                 if code.count(".") > 1:
                     continue  # an option
                 name = NAME.search(code.partition("(")[0])
                 assert name is not None, row
-                assert refusals(objects, name[1]), f"{page.name}: {name[1]} is not refused with a call"
+                assert refusals(objects, name[1]), (
+                    f"{page.name}: {name[1]} is not refused with a call"
+                )
                 checked += 1
     assert checked > 5
 

@@ -1,4 +1,6 @@
-"""Programs of docs/recipes.md beyond their own run: in web frameworks, beside transactions, and with failures."""
+"""Programs of docs/recipes.md beyond their own run: in web frameworks, beside transactions, and
+with failures.
+"""
 
 from __future__ import annotations
 
@@ -128,18 +130,26 @@ async def orders(last_event_id: str | None = Header(None)) -> StreamingResponse:
 
 def recipe(part: str) -> str:
     """The block that contains a text, up to the use of its functions and classes."""
-    (found,) = (block for block in BLOCK.findall((ROOT / "docs" / "recipes.md").read_text()) if part in block)
+    (found,) = (
+        block
+        for block in BLOCK.findall((ROOT / "docs" / "recipes.md").read_text())
+        if part in block
+    )
     return str(found)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("framework", "application"), [("fastapi", "FastAPI"), ("starlette.applications", "Starlette")])
+@pytest.mark.parametrize(
+    ("framework", "application"), [("fastapi", "FastAPI"), ("starlette.applications", "Starlette")]
+)
 def test_a_framework_takes_the_lifespan(framework: str, application: str, tmp_path: Path) -> None:
     if find_spec(framework.partition(".")[0]) is None:
         pytest.skip(f"no {application}")
     functions = recipe("async def lifespan").partition("class App:")[0]
     program = functions + SERVED.format(framework=framework, application=application)
-    answer = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    answer = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
     assert (answer.returncode, answer.stderr) == (0, "")
 
 
@@ -147,7 +157,9 @@ def test_a_framework_takes_the_lifespan(framework: str, application: str, tmp_pa
 def test_fastapi_streams_events_after_the_last_id_of_the_browser(tmp_path: Path) -> None:
     pytest.importorskip("fastapi")
     program = recipe("async def events").partition("async def main")[0] + STREAMED
-    answer = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    answer = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
     assert (answer.returncode, answer.stderr) == (0, "")
 
 
@@ -155,10 +167,14 @@ def test_fastapi_streams_events_after_the_last_id_of_the_browser(tmp_path: Path)
 def test_uvicorn_ends_at_once_while_streams_are_open(tmp_path: Path) -> None:
     pytest.importorskip("fastapi")
     pytest.importorskip("uvicorn")
-    (tmp_path / "application.py").write_text(recipe("async def events").partition("async def main")[0] + APPLICATION)
+    (tmp_path / "application.py").write_text(
+        recipe("async def events").partition("async def main")[0] + APPLICATION
+    )
     (tmp_path / "serve.py").write_text(recipe("import uvicorn").replace("port=8000", "port=0"))
     command = [sys.executable, "serve.py"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as server:
+    with subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as server:
         assert server.stderr is not None
         try:
             lines: list[str] = []
@@ -167,10 +183,13 @@ def test_uvicorn_ends_at_once_while_streams_are_open(tmp_path: Path) -> None:
                 assert lines[-1], "".join(lines)
             found = re.search(r"http://127.0.0.1:(\d+)", lines[-1])
             assert found is not None, lines
-            request = urllib.request.Request(f"http://127.0.0.1:{found[1]}/orders", headers={"Last-Event-ID": "0,0"})
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{found[1]}/orders", headers={"Last-Event-ID": "0,0"}
+            )
             answers = [urllib.request.urlopen(request, timeout=60) for _ in range(2)]
             assert [answer.readline() for answer in answers] == [b"id: 1,0\n"] * 2
-            server.send_signal(signal.SIGTERM)  # without a limit: it would wait for the streams without end
+            # without a limit: it would wait for the streams without end
+            server.send_signal(signal.SIGTERM)
             assert [answer.read() for answer in answers] == [b"data: order 0\n\n"] * 2
             rest = server.communicate(timeout=60)[1]
         finally:
@@ -204,10 +223,14 @@ def test_a_failure_of_the_background_task_is_logged_and_raised(
 
 
 class Counted:
-    """A producer that counts what was sent; after too many records it raises, so that a loop without end is a failure."""
+    """A producer that counts what was sent; after too many records it raises, so that a loop
+    without end is a failure.
+    """
 
     def __init__(self, producer: embedlog.Producer[Any, Any], most: int) -> None:
-        self._producer, self._most, self.count = producer, most, 0
+        self._producer = producer
+        self._most = most
+        self.count = 0
 
     def send(self, *values: Any, **options: Any) -> embedlog.Future[Any]:
         self.count += 1
@@ -218,7 +241,10 @@ class Counted:
 def test_a_decision_conflicts_with_others_only(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     exec(recipe("class Accounts").partition("PARTITIONS = 4")[0], names)
-    with embedlog.open(tmp_path, config=QUIET) as log, log.producer(value_serializer=serializers.json) as producer:
+    with (
+        embedlog.open(tmp_path, config=QUIET) as log,
+        log.producer(value_serializer=serializers.json) as producer,
+    ):
         log.create_topic("accounts", 2)
         counted = Counted(producer, 10)
         accounts = names["Accounts"](log, counted, "accounts", 1)
@@ -245,7 +271,8 @@ def test_a_decision_conflicts_with_others_only(tmp_path: Path) -> None:
             assert accounts.balances == {b"anna": 1}
 
 
-# Three processes run the loop of a recipe: this is one of them. It says that it reads, and ends with the first byte of its input.
+# Three processes run the loop of a recipe: this is one of them. It says that it reads, and ends
+# with the first byte of its input.
 WORKER = """
 import sys
 import threading
@@ -265,9 +292,15 @@ with embedlog.open("data") as log, log.producer() as out:
 """
 
 
-@pytest.mark.parametrize("assignors", [["range", "cooperative-sticky"], ["range"], ["cooperative-sticky"]])
-def test_a_rebalance_and_a_kill_end_no_other_worker_of_the_retry_recipe(assignors: list[str], tmp_path: Path) -> None:
-    program = recipe("def follow(\n").partition("with embedlog.open")[0] + WORKER.format(assignors=assignors)
+@pytest.mark.parametrize(
+    "assignors", [["range", "cooperative-sticky"], ["range"], ["cooperative-sticky"]]
+)
+def test_a_rebalance_and_a_kill_end_no_other_worker_of_the_retry_recipe(
+    assignors: list[str], tmp_path: Path
+) -> None:
+    program = recipe("def follow(\n").partition("with embedlog.open")[0] + WORKER.format(
+        assignors=assignors
+    )
     numbers = range(300)
     workers: list[subprocess.Popen[bytes]] = []
     with embedlog.open(tmp_path / "data") as log:
@@ -277,7 +310,9 @@ def test_a_rebalance_and_a_kill_end_no_other_worker_of_the_retry_recipe(assignor
                 producer.send("orders", b"%d" % number, key=b"%d" % number)
 
         def wait_for(condition: Callable[[], bool]) -> None:
-            wait_until(lambda: condition() or any(each.poll() is not None for each in workers[1:]), 90)
+            wait_until(
+                lambda: condition() or any(each.poll() is not None for each in workers[1:]), 90
+            )
             assert [each.poll() for each in workers[1:]] == [None, None]
 
         def is_done() -> bool:
@@ -286,7 +321,11 @@ def test_a_rebalance_and_a_kill_end_no_other_worker_of_the_retry_recipe(assignor
         try:
             for _ in range(3):
                 command = [sys.executable, "-c", program]
-                workers.append(subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE))
+                workers.append(
+                    subprocess.Popen(
+                        command, cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE
+                    )
+                )
             wait_for(lambda: log.scan("done").num_rows >= 30)
             workers[0].kill()
             wait_for(is_done)

@@ -23,12 +23,16 @@ HEADING = re.compile(r"^(#+) +(.*?)\s*$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]*)\)")
 RULE_OF_THE_PAGE = re.compile(r"^\*\*([A-Z]+)-(\d+)\.\*\*", re.MULTILINE)
 CITED_RULE = re.compile(r"(?<![\w-])([A-Z][A-Z0-9]+)-(\d+)(?![\w-])")
-FORMAT_SECTIONS = re.compile(r"format\.md[`\]]*,? (?:sections? )?(\d+(?:\.\d+)?(?:(?:, | and | to )\d+(?:\.\d+)?)*)")
+FORMAT_SECTIONS = re.compile(
+    r"format\.md[`\]]*,? (?:sections? )?(\d+(?:\.\d+)?(?:(?:, | and | to )\d+(?:\.\d+)?)*)"
+)
 FILE = re.compile(
     r"(?<![\w/.:-])((?:docs|tests|embedlog|benchmarks|examples|release)/[\w./-]*\.(?:md|py|pyi|c|h|toml|json))(?![\w*])"
 )
 DOCUMENT = re.compile(r"(?<![\w*/-])([\w./-]*\w\.md)(?!\w)")
-MODULE = re.compile(r"`((?:admin|aio|columns|config|consumer|coordination|format|partition|producer|spark|storage)/[\w/]+)`")
+MODULE = re.compile(
+    r"`((?:admin|aio|columns|config|consumer|coordination|format|partition|producer|spark|storage)/[\w/]+)`"
+)
 OLD_RULE = re.compile(r"\b[Rr]ules? \d")
 LOCAL_RULE = re.compile(r"^[ *]*[A-Z]{1,2}\d{1,2}  \S", re.MULTILINE)
 WRONG_KIP = re.compile(r"\bKIP(?:[ _]?\d|-\D)|\bkip-\d")
@@ -64,7 +68,9 @@ def slug(heading: str) -> str:
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    return frozenset(slug(match[2]) for match in HEADING.finditer(prose.of_document(page, code=False).text))
+    return frozenset(
+        slug(match[2]) for match in HEADING.finditer(prose.of_document(page, code=False).text)
+    )
 
 
 @cache
@@ -116,23 +122,40 @@ def test_a_cited_rule_exists() -> None:
 
 
 def test_rule_ids_are_those_of_the_registry() -> None:
-    """No module numbers its rules with a letter of its own, and none cites the protocol by bare numbers."""
-    local = [f"{where}: {match[0].strip()}" for where, match in found(LOCAL_RULE) if where.startswith("embedlog/")]
+    """No module numbers its rules with a letter of its own, and none cites the protocol by bare
+    numbers.
+    """
+    local = [
+        f"{where}: {match[0].strip()}"
+        for where, match in found(LOCAL_RULE)
+        if where.startswith("embedlog/")
+    ]
     old = [f"{where}: {match[0]}" for where, match in found(OLD_RULE)]
     assert (local, old) == ([], [])
 
 
 def test_a_cited_section_of_the_formats_exists() -> None:
     numbers = {
-        number.rstrip(".") for number in re.findall(r"^#+ (\d+(?:\.\d+)?) ", (ROOT / "docs/format.md").read_text(), re.MULTILINE)
+        number.rstrip(".")
+        for number in re.findall(
+            r"^#+ (\d+(?:\.\d+)?) ", (ROOT / "docs/format.md").read_text(), re.MULTILINE
+        )
     }
-    cited = [(where, number) for where, match in found(FORMAT_SECTIONS) for number in re.findall(r"\d+(?:\.\d+)?", match[1])]
+    cited = [
+        (where, number)
+        for where, match in found(FORMAT_SECTIONS)
+        for number in re.findall(r"\d+(?:\.\d+)?", match[1])
+    ]
     assert len(cited) > 20
     assert [each for each in cited if each[1] not in numbers] == []
 
 
 def test_a_named_file_exists() -> None:
-    wrong = [f"{where}: {match[1]}" for where, match in found(FILE) if "NAME" not in match[1] and not (ROOT / match[1]).exists()]
+    wrong = [
+        f"{where}: {match[1]}"
+        for where, match in found(FILE)
+        if "NAME" not in match[1] and not (ROOT / match[1]).exists()
+    ]
     assert wrong == []
 
 
@@ -141,7 +164,9 @@ def test_a_named_document_exists() -> None:
     for each in texts():
         for match in DOCUMENT.finditer(each.text):
             name = match[1].lstrip("/")
-            if "://" not in name and not any((base / name).exists() for base in (each.path.parent, ROOT, ROOT / "docs")):
+            if "://" not in name and not any(
+                (base / name).exists() for base in (each.path.parent, ROOT, ROOT / "docs")
+            ):
                 wrong.append(f"{each.where(match.start())}: {name}")
     assert wrong == []
 

@@ -1,7 +1,8 @@
-"""Type checkers and the API: documented code passes, misspelt options and wrong values do not; types exist at run time.
+"""Type checkers and the API: documented code passes, misspelt options and wrong values do not;
+types exist at run time.
 
-All code of the documents, the examples and the samples below go through strict mypy and pyright once each. A checker that cannot
-run here is skipped with the reason.
+All code of the documents, the examples and the samples below go through strict mypy and pyright
+once each. A checker that cannot run here is skipped with the reason.
 """
 
 from __future__ import annotations
@@ -158,25 +159,42 @@ def __getattr__(name: str) -> Any: ...
 
 
 def stubs(folder: Path) -> Path:
-    """Packages in the documents without types: those of others change with their versions, and `application` is the reader's."""
+    """Packages in the documents without types: those of others change with their versions, and
+    `application` is the reader's.
+    """
     spark = "pyspark", "pyspark/sql", "pyspark/sql/streaming", "pyspark/sql/streaming/query"
-    packages = "pandas", "polars", "pyarrow", "pyarrow/compute", "google/protobuf/timestamp_pb2", "application"
+    packages = (
+        "pandas",
+        "polars",
+        "pyarrow",
+        "pyarrow/compute",
+        "google/protobuf/timestamp_pb2",
+        "application",
+    )
     for name in ("duckdb", "fastavro", *spark, *packages):
         (folder / name).mkdir(parents=True)
-        (folder / name / "__init__.pyi").write_text("from typing import Any\n\ndef __getattr__(name: str) -> Any: ...\n")
+        (folder / name / "__init__.pyi").write_text(
+            "from typing import Any\n\ndef __getattr__(name: str) -> Any: ...\n"
+        )
     (folder / "uvicorn.pyi").write_text(UVICORN)
     return folder
 
 
 def sources(folder: Path) -> dict[str, str]:
-    """File names and texts of all that is checked; each page is one program, each recipe one of its own."""
-    texts = {"right.py": RIGHT, "wrong.py": WRONG} | {path.name: path.read_text() for path in (ROOT / "examples").glob("*.py")}
+    """File names and texts of all that is checked; each page is one program, each recipe one of its
+    own.
+    """
+    texts = {"right.py": RIGHT, "wrong.py": WRONG} | {
+        path.name: path.read_text() for path in (ROOT / "examples").glob("*.py")
+    }
     for page in PAGES:
         if page == PROGRAMS:
             blocks = BLOCK.findall(page.read_text())
             texts |= {f"recipe_{number}.py": block for number, block in enumerate(blocks)}
         elif BLOCK.search(page.read_text()):
-            texts[f"page_{re.sub(r'[^a-z]', '_', str(page.relative_to(ROOT)).lower())}.py"] = program(page)
+            texts[f"page_{re.sub(r'[^a-z]', '_', str(page.relative_to(ROOT)).lower())}.py"] = (
+                program(page)
+            )
     for name, text in texts.items():
         (folder / name).write_text(text)
     return texts
@@ -186,9 +204,17 @@ def judge(texts: dict[str, str], errors: list[tuple[str, int, str]]) -> None:
     """Every wrong line has an error, everything else none. Lines count from 1."""
     wrong = texts["wrong.py"].splitlines()
     first = wrong.index("# ---- wrong from here") + 2
-    missed = [wrong[line - 1] for line in range(first, len(wrong) + 1) if ("wrong.py", line) not in {each[:2] for each in errors}]
+    missed = [
+        wrong[line - 1]
+        for line in range(first, len(wrong) + 1)
+        if ("wrong.py", line) not in {each[:2] for each in errors}
+    ]
     assert missed == [], "wrong code that passes"
-    refused = [f"{name}:{line}: {text}" for name, line, text in errors if name != "wrong.py" or line < first]
+    refused = [
+        f"{name}:{line}: {text}"
+        for name, line, text in errors
+        if name != "wrong.py" or line < first
+    ]
     assert not refused, "right code that is refused:\n" + "\n".join(refused)
 
 
@@ -202,7 +228,10 @@ def test_a_generic_type_can_be_written_at_run_time(name: str) -> None:
 
 def test_the_asyncio_types_are_named_without_being_imported() -> None:
     assert {"AsyncProducer", "AsyncConsumer"} <= set(dir(embedlog))
-    code = "import sys, embedlog; assert 'asyncio' not in sys.modules; embedlog.AsyncProducer; assert 'asyncio' in sys.modules"
+    code = (
+        "import sys, embedlog; assert 'asyncio' not in sys.modules; embedlog.AsyncProducer; "
+        "assert 'asyncio' in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     with pytest.raises(AttributeError, match="no attribute 'AsyncLog'"):
         embedlog.AsyncLog  # type: ignore[attr-defined]
@@ -210,15 +239,26 @@ def test_the_asyncio_types_are_named_without_being_imported() -> None:
 
 @pytest.mark.parametrize(
     ("config", "typed"),
-    [(LogConfig, LogOptions), (TopicConfig, TopicOptions), (ProducerConfig, ProducerOptions), (ConsumerConfig, ConsumerOptions)],
+    [
+        (LogConfig, LogOptions),
+        (TopicConfig, TopicOptions),
+        (ProducerConfig, ProducerOptions),
+        (ConsumerConfig, ConsumerOptions),
+    ],
     ids=lambda each: each.__name__,
 )
-def test_every_option_is_typed_and_every_literal_is_taken(config: type[Options], typed: type) -> None:
+def test_every_option_is_typed_and_every_literal_is_taken(
+    config: type[Options], typed: type
+) -> None:
     hints = typing.get_type_hints(typed)
     assert set(hints) == set(options_of(config)) - APART
     for name, hint in hints.items():
         known = options_of(config)[name]
-        literals = {each for part in (hint, *typing.get_args(hint)) for each in typing.get_args(part)} if known.choices else ()
+        literals = (
+            {each for part in (hint, *typing.get_args(hint)) for each in typing.get_args(part)}
+            if known.choices
+            else ()
+        )
         for literal in literals:
             if isinstance(literal, (str, int)) and (config, name) not in REFUSED_TODAY:
                 parse(config, {name: literal})
@@ -234,18 +274,29 @@ REFUSED_TODAY = {(ConsumerConfig, "group_protocol"), (ConsumerConfig, "group_rem
 def test_the_checkers_are_silent(command: list[str]) -> None:
     if importlib.util.find_spec(command[0]) is None:
         pytest.skip(f"no {command[0]}: pip install 'embedlog[check]'")
-    answer = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=280)
+    answer = subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=280
+    )
     assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
-@pytest.mark.xdist_group("tests/project/checkers")  # after the check of the package, whose cache it uses
+# after the check of the package, whose cache it uses
+@pytest.mark.xdist_group("tests/project/checkers")
 def test_mypy_agrees_with_the_documents(tmp_path: Path) -> None:
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("no mypy: pip install 'embedlog[check]'")
     texts = sources(tmp_path)
-    command = [sys.executable, "-m", "mypy", "--no-error-summary", *(str(tmp_path / name) for name in texts)]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--no-error-summary",
+        *(str(tmp_path / name) for name in texts),
+    ]
     environment = os.environ | {"MYPYPATH": str(stubs(tmp_path / "stubs"))}
-    answer = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
+    answer = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280
+    )
     found = re.findall(r"^(\S+\.py):(\d+): error: (.*)", answer.stdout, re.MULTILINE)
     assert found, answer.stdout + answer.stderr
     judge(texts, [(Path(name).name, int(line), text) for name, line, text in found])
@@ -257,11 +308,27 @@ def test_pyright_agrees_with_the_documents(tmp_path: Path) -> None:
         pytest.skip("pyright needs itself and node: pip install 'embedlog[check]', and Node.js")
     texts = sources(tmp_path)
     settings = {"extraPaths": [str(ROOT)], "pythonVersion": "3.11", "include": ["*.py"]}
-    settings |= {"stubPath": str(stubs(tmp_path / "stubs")), "reportMissingImports": False, "reportMissingModuleSource": False}
+    settings |= {
+        "stubPath": str(stubs(tmp_path / "stubs")),
+        "reportMissingImports": False,
+        "reportMissingModuleSource": False,
+    }
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
     command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable]
     answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
     if not answer.stdout.lstrip().startswith("{"):
-        pytest.skip(f"pyright cannot run here: {(answer.stdout + answer.stderr).strip().splitlines()[-1:]}")
-    found = [each for each in json.loads(answer.stdout)["generalDiagnostics"] if each["severity"] == "error"]
-    judge(texts, [(Path(each["file"]).name, each["range"]["start"]["line"] + 1, each["message"]) for each in found])
+        pytest.skip(
+            f"pyright cannot run here: {(answer.stdout + answer.stderr).strip().splitlines()[-1:]}"
+        )
+    found = [
+        each
+        for each in json.loads(answer.stdout)["generalDiagnostics"]
+        if each["severity"] == "error"
+    ]
+    judge(
+        texts,
+        [
+            (Path(each["file"]).name, each["range"]["start"]["line"] + 1, each["message"])
+            for each in found
+        ],
+    )

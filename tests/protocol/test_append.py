@@ -1,7 +1,8 @@
-"""The protocol's rules on appending (7-16), step by step with processes that stop or die where the models say.
+"""The protocol's rules on appending (7-16), step by step with processes that stop or die where the
+models say.
 
-The traces are those of `tests/model/RESULTS.md`. Each test names its rule; where a mutant exists, the same steps must fail
-with the rule switched off.
+The traces are those of `tests/model/RESULTS.md`. Each test names its rule; where a mutant exists,
+the same steps must fail with the rule switched off.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from tests.faults.harness.content import Verdict
 from tests.faults.harness.processes import Nursery, RemoteError, state_of, until
 from tests.faults.harness.stage import FakeBroker, Play, Steps, check_rule, fails_without
 
-# -- APPEND-1 --------------------------------------------------------------------------------------------------------------
+# -- APPEND-1
+# --------------------------------------------------------------------------------------------------------------
 
 
 def nothing_is_seen_before_it_is_written(play: Play) -> Verdict:
-    writer, reader = play.enter(), play.enter()
+    writer = play.enter()
+    reader = play.enter()
     play.append(writer)
     play.stop_in_append(writer, ".log", kind="pwrite")
     verdict = play.seen_by(reader)
@@ -35,13 +38,18 @@ def nothing_is_seen_before_it_is_written(play: Play) -> Verdict:
     return verdict
 
 
-def test_append_1_a_record_is_published_after_it_is_written(nursery: Nursery, tmp_path: Path) -> None:
+def test_append_1_a_record_is_published_after_it_is_written(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     check_rule("publish_before_write", nothing_is_seen_before_it_is_written, nursery, tmp_path)
 
 
 def two_writers_take_turns(play: Play) -> Verdict:
-    """Trace `append: without catch_up`, and without a lock: B writes while A is in the middle of its append."""
-    a, b = play.enter(), play.enter()
+    """Trace `append: without catch_up`, and without a lock: B writes while A is in the middle of
+    its append.
+    """
+    a = play.enter()
+    b = play.enter()
     play.append(a)
     play.append(b)
     play.append(a)
@@ -58,7 +66,9 @@ def two_writers_take_turns(play: Play) -> Verdict:
     return verdict
 
 
-def test_append_1_one_writer_at_a_time_and_each_catches_up(nursery: Nursery, tmp_path: Path) -> None:
+def test_append_1_one_writer_at_a_time_and_each_catches_up(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     check_rule("no_append_lock", two_writers_take_turns, nursery, tmp_path)
 
 
@@ -75,12 +85,16 @@ def test_append_1_a_short_write_is_no_write(nursery: Nursery, tmp_path: Path) ->
     check_rule("ignore_short_write", short_write_is_finished, nursery, tmp_path)
 
 
-# -- LOCK-2 ---------------------------------------------------------------------------------------------------------------
+# -- LOCK-2
+# ---------------------------------------------------------------------------------------------------------------
 
 
-def test_lock_2_a_frozen_holder_is_named_when_the_deadline_passes(nursery: Nursery, tmp_path: Path) -> None:
+def test_lock_2_a_frozen_holder_is_named_when_the_deadline_passes(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log")
-    holder, waiter = play.enter(), play.enter(config={"lock.timeout.ms": 300})
+    holder = play.enter()
+    waiter = play.enter(config={"lock.timeout.ms": 300})
     play.append(holder)
     play.append(waiter)
     play.stop_in_append(holder, "before-publish")
@@ -99,12 +113,14 @@ def test_lock_2_a_frozen_holder_is_named_when_the_deadline_passes(nursery: Nurse
     assert not play.seen_by(waiter).violations
 
 
-# -- APPEND-2 --------------------------------------------------------------------------------------------------------------
+# -- APPEND-2
+# --------------------------------------------------------------------------------------------------------------
 
 
 def killed_between_write_and_publish(play: Play) -> Verdict:
     """Trace `append: without owner_word`."""
-    a, b = play.enter(), play.enter()
+    a = play.enter()
+    b = play.enter()
     play.append(a)
     play.die_in_append(a, "before-publish")
     play.append(b)
@@ -117,7 +133,8 @@ def killed_between_write_and_publish(play: Play) -> Verdict:
 
 def torn_then_killed(play: Play) -> Verdict:
     """A writes half a batch that is larger than B's batch at the same position, and dies."""
-    a, b = play.enter(), play.enter()
+    a = play.enter()
+    b = play.enter()
     play.append(a)
     a.arm(["pwrite"], "torn_kill", name=".log")
     play.start_append(a, size=20_000)
@@ -131,20 +148,29 @@ def torn_then_killed(play: Play) -> Verdict:
 
 
 @pytest.mark.parametrize("steps", [killed_between_write_and_publish, torn_then_killed])
-def test_append_2_a_dead_writers_successor_repairs_first(nursery: Nursery, tmp_path: Path, steps: Steps) -> None:
+def test_append_2_a_dead_writers_successor_repairs_first(
+    nursery: Nursery, tmp_path: Path, steps: Steps
+) -> None:
     verdict = steps(Play(nursery, tmp_path / "log"))
     assert not verdict.violations, verdict
 
 
-def test_append_2_without_the_owner_word_the_successor_writes_over_it(nursery: Nursery, tmp_path: Path) -> None:
+def test_append_2_without_the_owner_word_the_successor_writes_over_it(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     fails_without("no_owner_word", written_but_not_published_stays, nursery, tmp_path / "mutant")
 
 
 @pytest.mark.parametrize("point", ["roll-intent", "roll-created", "roll-published"])
-def test_append_2_a_roll_broken_off_anywhere_is_finished_or_undone(nursery: Nursery, tmp_path: Path, point: str) -> None:
-    """Trace `append: without owner_word + roll_intent`: killed between creating a segment and publishing it."""
+def test_append_2_a_roll_broken_off_anywhere_is_finished_or_undone(
+    nursery: Nursery, tmp_path: Path, point: str
+) -> None:
+    """Trace `append: without owner_word + roll_intent`: killed between creating a segment and
+    publishing it.
+    """
     play = Play(nursery, tmp_path / "log", config={"segment.bytes": 500})
-    a, b = play.enter(), play.enter()
+    a = play.enter()
+    b = play.enter()
     for _ in range(2):
         play.append(a)
     play.die_in_append(a, point)
@@ -156,20 +182,26 @@ def test_append_2_a_roll_broken_off_anywhere_is_finished_or_undone(nursery: Nurs
     assert not verdict.violations, verdict
     bases = sorted(int(path.stem) for path in play.partition.glob("*.log"))
     assert bases[0] == 0
-    assert all(base in {offset for _, offset in play.acks} for base in bases), f"a segment without an appended record: {bases}"
+    assert all(base in {offset for _, offset in play.acks} for base in bases), (
+        f"a segment without an appended record: {bases}"
+    )
 
 
-# -- APPEND-3 --------------------------------------------------------------------------------------------------------------
+# -- APPEND-3
+# --------------------------------------------------------------------------------------------------------------
 
 
 def written_but_not_published_stays(play: Play) -> Verdict:
-    a, b = play.enter(), play.enter()
+    a = play.enter()
+    b = play.enter()
     play.append(a)
     play.die_in_append(a, "before-publish")
     offset = play.append(b)
     verdict = play.seen_by(b)
     if offset != 2:
-        verdict.violations.append(f"bytes after the published end were removed: B appended at {offset}")
+        verdict.violations.append(
+            f"bytes after the published end were removed: B appended at {offset}"
+        )
     return verdict
 
 
@@ -186,12 +218,16 @@ def test_append_3_what_is_cut_is_copied_aside(nursery: Nursery, tmp_path: Path) 
     assert aside[0].stat().st_size > 5_000, "half of the batch that died"
 
 
-# -- APPEND-4 --------------------------------------------------------------------------------------------------------------
+# -- APPEND-4
+# --------------------------------------------------------------------------------------------------------------
 
 
 def reader_meets_half_a_publication(play: Play) -> Verdict:
-    """Trace `append: without publish_once`: whatever moment the writer is stopped at, the tuple describes the files."""
-    a, b = play.enter(), play.enter()
+    """Trace `append: without publish_once`: whatever moment the writer is stopped at, the tuple
+    describes the files.
+    """
+    a = play.enter()
+    b = play.enter()
     play.append(a)
     a.arm(["point"], "stop_before", name="torn-publish")
     play.start_append(a)
@@ -220,9 +256,12 @@ def test_append_4_the_whole_tuple_changes_by_one_store(nursery: Nursery, tmp_pat
 
 
 @pytest.mark.parametrize("point", ["before-publish", "after-publish", "before-unlock"])
-def test_append_4_a_death_around_the_publishing_store_loses_nothing(nursery: Nursery, tmp_path: Path, point: str) -> None:
+def test_append_4_a_death_around_the_publishing_store_loses_nothing(
+    nursery: Nursery, tmp_path: Path, point: str
+) -> None:
     play = Play(nursery, tmp_path / "log")
-    a, b = play.enter(), play.enter()
+    a = play.enter()
+    b = play.enter()
     play.append(a)
     play.die_in_append(a, point)
     before = b.call("ends")[0][1]
@@ -232,12 +271,16 @@ def test_append_4_a_death_around_the_publishing_store_loses_nothing(nursery: Nur
     assert not verdict.violations, verdict
 
 
-# -- APPEND-5 and READ-1 ---------------------------------------------------------------------------------------------------
+# -- APPEND-5 and READ-1
+# ---------------------------------------------------------------------------------------------------
 
 
-def test_append_5_two_appenders_in_turn_keep_the_indexes_rising(nursery: Nursery, tmp_path: Path) -> None:
+def test_append_5_two_appenders_in_turn_keep_the_indexes_rising(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log", config={"index.interval.bytes": 300})
-    a, b = play.enter(), play.enter()
+    a = play.enter()
+    b = play.enter()
     for _ in range(20):
         play.append(a)
         play.append(b)
@@ -259,8 +302,12 @@ def entries(path: Path, size: int, key: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("field", "position"), [("base offset", 7), ("leader epoch", 15)])
-def test_read_1_damage_outside_kafkas_checksum_is_found(nursery: Nursery, tmp_path: Path, field: str, position: int) -> None:
-    """Base offset and leader epoch lie outside the CRC; the running digest of the active segment covers them."""
+def test_read_1_damage_outside_kafkas_checksum_is_found(
+    nursery: Nursery, tmp_path: Path, field: str, position: int
+) -> None:
+    """Base offset and leader epoch lie outside the CRC; the running digest of the active segment
+    covers them.
+    """
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     for _ in range(6):
@@ -282,7 +329,9 @@ def test_read_1_damage_outside_kafkas_checksum_is_found(nursery: Nursery, tmp_pa
 
 
 def seek_into_a_changed_epoch(play: Play) -> Verdict:
-    """The segments of a broker have no digests of this library: the epoch cache has the epoch of an offset."""
+    """The segments of a broker have no digests of this library: the epoch cache has the epoch of an
+    offset.
+    """
     a = play.enter()
     for _ in range(6):
         play.append(a)
@@ -301,19 +350,24 @@ def seek_into_a_changed_epoch(play: Play) -> Verdict:
     verdict = Verdict()
     try:
         rows = a.call("poll_at", 3)
-        verdict.violations += [f"offset {row.offset} came back in epoch {row.epoch}" for row in rows]
+        verdict.violations += [
+            f"offset {row.offset} came back in epoch {row.epoch}" for row in rows
+        ]
     except RemoteError as noticed:
         if noticed.kind != "CorruptRecordError":
             verdict.violations.append(str(noticed))
     return verdict
 
 
-def test_read_1_an_epoch_is_the_one_that_the_epoch_cache_has(nursery: Nursery, tmp_path: Path) -> None:
+def test_read_1_an_epoch_is_the_one_that_the_epoch_cache_has(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     check_rule("no_epoch_check", seek_into_a_changed_epoch, nursery, tmp_path)
 
 
 def median_wake_ms(play: Play) -> float:
-    writer, reader = play.enter(), play.enter()
+    writer = play.enter()
+    reader = play.enter()
     play.append(writer)
     reader.start("wake_times", 15)
     notes = iter(reader.notes())
@@ -333,9 +387,12 @@ def test_append_4_publishing_wakes_who_waits(nursery: Nursery, tmp_path: Path) -
     assert woken < missed / 2
 
 
-def test_a_killed_writer_delays_the_others_by_milliseconds(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_killed_writer_delays_the_others_by_milliseconds(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log")
-    a, b = play.enter(), play.enter()
+    a = play.enter()
+    b = play.enter()
     play.append(a)
     play.append(b)
     play.stop_in_append(a, "before-publish")

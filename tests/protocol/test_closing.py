@@ -1,4 +1,6 @@
-"""The protocol's rules on leaving, checkpoints, read-only readers and file systems (22-25), step by step."""
+"""The protocol's rules on leaving, checkpoints, read-only readers and file systems (22-25), step by
+step.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from tests.faults.harness.content import Verdict
 from tests.faults.harness.processes import Nursery, RemoteError
 from tests.faults.harness.stage import MARK, FakeBroker, Play, check_rule, fails_without
 
-# -- OPEN-2 and OPEN-5 -----------------------------------------------------------------------------------------------------
+# -- OPEN-2 and OPEN-5
+# -----------------------------------------------------------------------------------------------------
 
 
 def mark_of(play: Play) -> bool:
@@ -19,7 +22,9 @@ def mark_of(play: Play) -> bool:
 
 
 def killed_then_joined_then_closed(play: Play) -> Verdict:
-    """Traces `opening: without dirty` and `without close_all`: A dies in an append; B, without access to it, closes last."""
+    """Traces `opening: without dirty` and `without close_all`: A dies in an append; B, without
+    access to it, closes last.
+    """
     a = play.enter()
     play.append(a)
     b = play.enter()
@@ -38,11 +43,15 @@ def killed_then_joined_then_closed(play: Play) -> Verdict:
     return verdict
 
 
-def test_open_5_the_last_one_out_closes_what_a_dead_one_left(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_5_the_last_one_out_closes_what_a_dead_one_left(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     check_rule("no_dirty", killed_then_joined_then_closed, nursery, tmp_path)
 
 
-def test_open_5_the_last_one_out_closes_what_a_dead_one_left_not_only_its_own(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_5_the_last_one_out_closes_what_a_dead_one_left_not_only_its_own(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     """Trace `opening: without close_all`."""
     fails_without("close_own_only", killed_then_joined_then_closed, nursery, tmp_path / "mutant")
 
@@ -53,10 +62,14 @@ def came_in_and_died(play: Play) -> Verdict:
     a.arm(["pwrite"], "torn_kill", name=".log")
     play.start_append(a, size=5000)
     a.wait_dead()
-    return Verdict(violations=["the clean mark is wrong: half a batch is in the log"] if mark_of(play) else [])
+    return Verdict(
+        violations=["the clean mark is wrong: half a batch is in the log"] if mark_of(play) else []
+    )
 
 
-def test_open_5_the_first_one_in_takes_the_mark_away_before_any_write(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_5_the_first_one_in_takes_the_mark_away_before_any_write(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     assert not came_in_and_died(Play(nursery, tmp_path / "log")).violations
     fails_without("keep_mark", came_in_and_died, nursery, tmp_path / "mutant")
 
@@ -101,7 +114,9 @@ def test_open_2_an_opener_waits_for_a_closer_at_the_door(nursery: Nursery, tmp_p
     assert not play.seen_afresh().violations
 
 
-def test_open_5_a_failed_sync_at_the_end_leaves_no_clean_mark(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_5_a_failed_sync_at_the_end_leaves_no_clean_mark(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     play.append(a)
@@ -113,10 +128,13 @@ def test_open_5_a_failed_sync_at_the_end_leaves_no_clean_mark(nursery: Nursery, 
     assert not play.seen_afresh().violations
 
 
-# -- DIR-2, OPEN-9 and DIR-4 -----------------------------------------------------------------------------------------------
+# -- DIR-2, OPEN-9 and DIR-4
+# -----------------------------------------------------------------------------------------------
 
 
-def test_dir_2_delete_records_is_on_disk_before_it_returns(nursery: Nursery, tmp_path: Path) -> None:
+def test_dir_2_delete_records_is_on_disk_before_it_returns(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log", config={"segment.bytes": 500})
     a = play.enter()
     for _ in range(8):
@@ -127,9 +145,12 @@ def test_dir_2_delete_records_is_on_disk_before_it_returns(nursery: Nursery, tmp
     assert b.call("ends")[0] == (5, 8)
 
 
-def test_dir_2_checkpoints_of_two_processes_do_not_undo_each_other(nursery: Nursery, tmp_path: Path) -> None:
+def test_dir_2_checkpoints_of_two_processes_do_not_undo_each_other(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log", partitions=3, config={"segment.bytes": 500})
-    a, b = play.enter(), play.enter()
+    a = play.enter()
+    b = play.enter()
     for partition in range(3):
         for _ in range(6):
             play.append(a, partition)
@@ -147,10 +168,14 @@ def test_dir_2_checkpoints_of_two_processes_do_not_undo_each_other(nursery: Nurs
 
 
 def listing(directory: Path) -> dict[str, tuple[int, int]]:
-    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in directory.rglob("*")}
+    return {
+        str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in directory.rglob("*")
+    }
 
 
-def test_open_9_a_read_only_reader_tails_and_writes_nothing(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_9_a_read_only_reader_tails_and_writes_nothing(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     play.append(a)
@@ -168,7 +193,9 @@ def test_open_9_a_read_only_reader_tails_and_writes_nothing(nursery: Nursery, tm
         b.call("append", [b"x"])
 
 
-def test_open_9_a_read_only_reader_refuses_a_brokers_directory(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_9_a_read_only_reader_refuses_a_brokers_directory(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log")
     broker = FakeBroker(play.directory)
     assert broker.start()
@@ -177,7 +204,9 @@ def test_open_9_a_read_only_reader_refuses_a_brokers_directory(nursery: Nursery,
     assert refused.value.kind == "DirectoryInUseError"
 
 
-def test_dir_4_an_unknown_file_system_is_refused_unless_asked_for(nursery: Nursery, tmp_path: Path) -> None:
+def test_dir_4_an_unknown_file_system_is_refused_unless_asked_for(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log")
     a = nursery.spawn()
     a.call("pretend_filesystem", 0x6969)

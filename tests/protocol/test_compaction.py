@@ -1,4 +1,6 @@
-"""SWAP-1 to SWAP-3 of the protocol: swaps, purged offsets, one housekeeper on which no process depends; and with the rule off."""
+"""SWAP-1 to SWAP-3 of the protocol: swaps, purged offsets, one housekeeper on which no process
+depends; and with the rule off.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,14 @@ from tests.support.mutants import mutated
 FILL: list[tuple[bytes, bytes | None]] = [(b"fill", b"x" * 150)] * 30
 
 
-def transact(log: embedlog.Log, producer: int, key: bytes, value: bytes, commit: bool | None) -> None:
+def transact(
+    log: embedlog.Log, producer: int, key: bytes, value: bytes, commit: bool | None
+) -> None:
     """One record of a transaction, written by hand, and its marker, if it is to have one."""
     stamp = Stamp(producer, 0, True, opens=True)
-    (run,) = record_batch.encode(Columns(1, BytesColumn.of([value]), BytesColumn.of([key]), 1_700_000_000_000))
+    (run,) = record_batch.encode(
+        Columns(1, BytesColumn.of([value]), BytesColumn.of([key]), 1_700_000_000_000)
+    )
     record_batch.stamp(run, stamp, 0)
     partition = log._engine.partition("t", 0)
     partition.append(run, stamp=stamp)
@@ -42,7 +48,9 @@ def transact(log: embedlog.Log, producer: int, key: bytes, value: bytes, commit:
 # ---- SWAP-1: swaps ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("step", "mutant"), [(1, ""), (2, ""), (3, ""), (4, ""), (2, "swap_unfinished")])
+@pytest.mark.parametrize(
+    ("step", "mutant"), [(1, ""), (2, ""), (3, ""), (4, ""), (2, "swap_unfinished")]
+)
 def test_swap_1_a_swap_that_was_broken_off_is_finished(
     nursery: Nursery,
     tmp_path: Path,
@@ -78,11 +86,14 @@ def test_swap_1_the_next_housekeeper_finishes_a_swap_before_it_begins_its_own(
     seed: int,
     step: int,
 ) -> None:
-    """The output of the next one is `.cleaned`: beside a `.swap` that would mean that the swap was not reached."""
+    """The output of the next one is `.cleaned`: beside a `.swap` that would mean that the swap was
+    not reached.
+    """
     pairs = made(tmp_path / "log", seed)
     with opened(tmp_path / "log") as log:
         before = {offset: (key, value) for offset, key, value in rows(log)}
-        log._engine.partition("t", 0)._lock.present_producers()  # so that nothing but the swap needs the append lock
+        # so that nothing but the swap needs the append lock
+        log._engine.partition("t", 0)._lock.present_producers()
         victim = nursery.spawn()
         victim.call("open", str(tmp_path / "log"), **QUIET)
         victim.arm(["point"], "kill_before", name="swap-step", nth=step)
@@ -124,13 +135,16 @@ def test_swap_1_what_was_read_before_a_swap_is_not_judged_by_what_is_there_behin
     monkeypatch: pytest.MonkeyPatch,
     mutant: str,
 ) -> None:
-    """The records of an aborted transaction, read a moment before their removal: the present index does not contain it."""
+    """The records of an aborted transaction, read a moment before their removal: the present index
+    does not contain it.
+    """
     with opened(tmp_path / "log") as log, opened(tmp_path / "log") as reader:
         log.create_topic("t", config=COMPACT)
         transact(log, 11, b"a", b"aborted", commit=False)
         put(log, FILL)
         partition = reader._engine.partition("t", 0)
-        fetch, swaps = partition._reader._fetch, []
+        fetch = partition._reader._fetch
+        swaps = []
 
         def fetch_and_swap(*arguments: Any) -> Any:
             found = fetch(*arguments)
@@ -156,7 +170,8 @@ def test_swap_1_a_reader_goes_on_however_often_files_are_replaced_under_it(
         log.create_topic("t", config=COMPACT)
         put(log, FILL)
         partition = reader._engine.partition("t", 0)
-        fetch, swaps = partition._reader._fetch, []
+        fetch = partition._reader._fetch
+        swaps = []
 
         def fetch_and_swap(*arguments: Any) -> Any:
             found = fetch(*arguments)
@@ -172,7 +187,9 @@ def test_swap_1_a_reader_goes_on_however_often_files_are_replaced_under_it(
 
 @pytest.mark.parametrize("mutant", ["", "clean_undecided"])
 def test_what_is_undecided_replaces_nothing(tmp_path: Path, mutant: str) -> None:
-    """A transaction's record takes the place of an older one only once it counts: it may be aborted yet."""
+    """A transaction's record takes the place of an older one only once it counts: it may be aborted
+    yet.
+    """
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config=COMPACT)
         put(log, [(b"a", b"stays"), *FILL])
@@ -189,13 +206,24 @@ def test_what_is_undecided_replaces_nothing(tmp_path: Path, mutant: str) -> None
 # ---- SWAP-2: purged offsets --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("mutant", "page_lost"), [("", False), ("", True), ("purge_unnoted", False), ("trust_old_look", False)])
-def test_swap_2_who_looked_before_a_compaction_begins_again(tmp_path: Path, mutant: str, page_lost: bool) -> None:
-    """The record and its tombstone are gone: nothing that is left would tell an old look that the key is.
+@pytest.mark.parametrize(
+    ("mutant", "page_lost"),
+    [("", False), ("", True), ("purge_unnoted", False), ("trust_old_look", False)],
+)
+def test_swap_2_who_looked_before_a_compaction_begins_again(
+    tmp_path: Path, mutant: str, page_lost: bool
+) -> None:
+    """The record and its tombstone are gone: nothing that is left would tell an old look that the
+    key is.
 
     A control page that is made again has no `purged_to`, but a new leader epoch.
     """
-    settings = {"segment.bytes": 1000, "delete.retention.ms": 0, "min.cleanable.dirty.ratio": 0.0, "file.delete.delay.ms": 0}
+    settings = {
+        "segment.bytes": 1000,
+        "delete.retention.ms": 0,
+        "min.cleanable.dirty.ratio": 0.0,
+        "file.delete.delay.ms": 0,
+    }
 
     def write(key: bytes, value: bytes | None) -> None:
         with topic.deciding(0, time.monotonic_ns() + 10**13) as decision:
@@ -238,8 +266,12 @@ def frozen_housekeeper(nursery: Nursery, path: Path) -> Victim:
     return frozen
 
 
-def test_swap_3_there_is_one_housekeeper_at_a_time(nursery: Nursery, tmp_path: Path, seed: int) -> None:
-    """Two would write the same `.cleaned` files, or swap in the output of segments that the other one has replaced."""
+def test_swap_3_there_is_one_housekeeper_at_a_time(
+    nursery: Nursery, tmp_path: Path, seed: int
+) -> None:
+    """Two would write the same `.cleaned` files, or swap in the output of segments that the other
+    one has replaced.
+    """
     pairs = made(tmp_path / "log", seed)
     frozen = frozen_housekeeper(nursery, tmp_path / "log")
     with opened(tmp_path / "log", **{"lock.timeout.ms": 300}) as log:
@@ -256,11 +288,18 @@ def test_swap_3_there_is_one_housekeeper_at_a_time(nursery: Nursery, tmp_path: P
 def test_swap_3_without_that_lock_only_a_check_of_the_files_prevents_a_swap_of_segments_that_are_gone(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, checked: bool
 ) -> None:
-    """The second housekeeper does a whole round between the files that the first one has made and its swap."""
-    pairs, swap = made(tmp_path / "log", seed), cleaner._Pass.swap
+    """The second housekeeper does a whole round between the files that the first one has made and
+    its swap.
+    """
+    pairs = made(tmp_path / "log", seed)
+    swap = cleaner._Pass.swap
 
     def two_rounds() -> dict[int, tuple[bytes, bytes | None]]:
-        with opened(tmp_path / "log") as log, opened(tmp_path / "log") as other, mutated("many_housekeepers"):
+        with (
+            opened(tmp_path / "log") as log,
+            opened(tmp_path / "log") as other,
+            mutated("many_housekeepers"),
+        ):
             before = {offset: (key, value) for offset, key, value in rows(log)}
 
             def late(*arguments: Any) -> bool:
@@ -289,7 +328,9 @@ def test_swap_3_without_that_lock_only_a_check_of_the_files_prevents_a_swap_of_s
     print(caught.value)
 
 
-def test_swap_3_a_frozen_housekeeper_keeps_nobody_from_appending_or_reading(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+def test_swap_3_a_frozen_housekeeper_keeps_nobody_from_appending_or_reading(
+    nursery: Nursery, tmp_path: Path, seed: int
+) -> None:
     pairs = made(tmp_path / "log", seed)
     frozen = frozen_housekeeper(nursery, tmp_path / "log")
     with opened(tmp_path / "log", **{"lock.timeout.ms": 300}) as log:
@@ -307,7 +348,9 @@ def test_swap_3_who_waits_for_what_the_housekeeper_should_do_does_it_himself(
     seed: int,
     mutant: str,
 ) -> None:
-    """A dead producer's transaction keeps readers back, records grow older than `flush.ms`, and the housekeeper is frozen."""
+    """A dead producer's transaction keeps readers back, records grow older than `flush.ms`, and the
+    housekeeper is frozen.
+    """
     made(tmp_path / "log", seed)
     frozen = frozen_housekeeper(nursery, tmp_path / "log")
     with opened(tmp_path / "log") as log:
@@ -318,7 +361,9 @@ def test_swap_3_who_waits_for_what_the_housekeeper_should_do_does_it_himself(
         dead.kill()
         end = log._engine.partition("t", 0).bounds().high_watermark
         with mutated(mutant):
-            with log.consumer("t", auto_offset_reset="earliest", isolation_level="read_committed") as consumer:
+            with log.consumer(
+                "t", auto_offset_reset="earliest", isolation_level="read_committed"
+            ) as consumer:
                 put(log, [(b"behind", b"it")])
                 deadline = time.monotonic() + (0.6 if mutant else 20)
                 found: list[Any] = []

@@ -1,4 +1,6 @@
-"""OPEN-1 and OPEN-2 beside other holders of `.lock`: processes that are not embedlog, and embedlog processes that leave."""
+"""OPEN-1 and OPEN-2 beside other holders of `.lock`: processes that are not embedlog, and embedlog
+processes that leave.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,12 @@ from tests.faults.harness.processes import Nursery
 from tests.faults.harness.stage import MARK, FakeBroker, Play
 
 
-def test_a_bystander_who_holds_the_lock_file_shared_hides_no_clean_mark(nursery: Nursery, tmp_path: Path) -> None:
-    """Any process with read access can hold `.lock` shared. Joining it without an open log would keep the mark during writes."""
+def test_a_bystander_who_holds_the_lock_file_shared_hides_no_clean_mark(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    """Any process with read access can hold `.lock` shared. Joining it without an open log would
+    keep the mark during writes.
+    """
     play = Play(nursery, tmp_path / "log")
     bystander = nursery.spawn()
     assert bystander.call("lock_shared", str(tmp_path / "log" / ".lock"))
@@ -49,14 +55,18 @@ def test_a_bystander_after_a_restart_makes_nobody_join_who_is_not_there(
         assert sum(1 for _ in log.scan("t").records()) == 1
 
 
-def test_behind_a_brokers_visit_a_bystander_makes_nobody_join(nursery: Nursery, tmp_path: Path) -> None:
+def test_behind_a_brokers_visit_a_bystander_makes_nobody_join(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log")
     mark = tmp_path / "log" / MARK
     mark.unlink()
     mark.touch()
     bystander = nursery.spawn()
     assert bystander.call("lock_shared", str(tmp_path / "log" / ".lock"))
-    with pytest.raises(DirectoryInUseError, match=rf"other than embedlog.*found pid {bystander.pid}"):
+    with pytest.raises(
+        DirectoryInUseError, match=rf"other than embedlog.*found pid {bystander.pid}"
+    ):
         embedlog.open(tmp_path / "log")
     nursery.end(bystander)
     play.append(play.enter())
@@ -66,7 +76,9 @@ def test_behind_a_brokers_visit_a_bystander_makes_nobody_join(nursery: Nursery, 
 def test_what_a_broker_appended_is_not_written_over_beside_a_bystander(
     nursery: Nursery, tmp_path: Path, killed: bool, marked: bool
 ) -> None:
-    """The control page is older than the broker's run: a process that joined it would publish its old end."""
+    """The control page is older than the broker's run: a process that joined it would publish its
+    old end.
+    """
     play = Play(nursery, tmp_path / "log")
     one = play.enter()
     play.append(one)
@@ -80,9 +92,14 @@ def test_what_a_broker_appended_is_not_written_over_beside_a_bystander(
         broker.die()
     bystander = nursery.spawn()
     assert bystander.call("lock_shared", str(tmp_path / "log" / ".lock"))
-    with pytest.raises(DirectoryInUseError, match=rf"other than embedlog.*found pid {bystander.pid}"):
+    with pytest.raises(
+        DirectoryInUseError, match=rf"other than embedlog.*found pid {bystander.pid}"
+    ):
         embedlog.open(tmp_path / "log")
-    with contextlib.suppress(DirectoryInUseError), embedlog.open(tmp_path / "log", read_only=True) as log:
+    with (
+        contextlib.suppress(DirectoryInUseError),
+        embedlog.open(tmp_path / "log", read_only=True) as log,
+    ):
         assert sum(1 for _ in log.scan("t").records()) == 2
     nursery.end(bystander)
     with embedlog.open(tmp_path / "log") as log:
@@ -90,16 +107,23 @@ def test_what_a_broker_appended_is_not_written_over_beside_a_bystander(
 
 
 @pytest.fixture
-def opened_before_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Directory]]:
-    """Start: the first process that releases its locks is delayed until another open has ended; the delayed ones are listed."""
+def opened_before_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], list[Directory]]:
+    """Start: the first process that releases its locks is delayed until another open has ended; the
+    delayed ones are listed.
+    """
 
     def start() -> list[Directory]:
-        real, seen = Directory.release, []
+        real = Directory.release
+        seen = []
 
         def late(self: Directory) -> None:
             if not seen:
                 seen.append(self)
-                with embedlog.open(tmp_path / "log", config={"housekeeping": False, "lock.timeout.ms": 500}):
+                with embedlog.open(
+                    tmp_path / "log", config={"housekeeping": False, "lock.timeout.ms": 500}
+                ):
                     pass
             real(self)
 
@@ -127,7 +151,9 @@ def test_who_fails_to_come_in_is_taken_for_no_broker_either(
 
     seen = opened_before_release()
     tmp_path.joinpath("log").mkdir()
-    directory = Directory(tmp_path / "log", read_only=False, mode=0o666, lock_timeout_ms=1000, shared="mapped")
+    directory = Directory(
+        tmp_path / "log", read_only=False, mode=0o666, lock_timeout_ms=1000, shared="mapped"
+    )
     with pytest.raises(KeyError):
         directory.enter(fails)
     assert seen

@@ -1,7 +1,8 @@
-"""The protocol as a program: with all rules no invariant breaks, without any one of them some invariant does.
+"""The protocol as a program: with all rules no invariant breaks, without any one of them some
+invariant does.
 
-The models in `tests/model` are the executable form of the multi-process protocol. The small scenarios run always;
-all of them, with every mutant, have the marker `faults`.
+The models in `tests/model` are the executable form of the multi-process protocol. The small
+scenarios run always; all of them, with every mutant, have the marker `faults`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ MODEL = Path(__file__).resolve().parent.parent / "model"
 def check(*arguments: str, timeout_s: float) -> str:
     """Run `check.py`; its exit status is an error if a rule has a hole or a mutant was missed."""
     command = [sys.executable, "check.py", *arguments]
-    done = subprocess.run(command, cwd=MODEL, capture_output=True, text=True, timeout=timeout_s, check=False)
+    done = subprocess.run(
+        command, cwd=MODEL, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -51,7 +54,11 @@ def test_a_hole_in_the_rules_is_reported_with_its_trace() -> None:
 
 
 def test_every_rule_of_a_model_is_a_rule_of_the_protocol() -> None:
-    rules = {rule for path in MODEL.glob("*.py") for rule in re.findall(r'\("([A-Z]+-\d+)\+?", ', path.read_text())}
+    rules = {
+        rule
+        for path in MODEL.glob("*.py")
+        for rule in re.findall(r'\("([A-Z]+-\d+)\+?", ', path.read_text())
+    }
     protocol = (MODEL.parent.parent / "docs" / "protocol.md").read_text()
     assert len(rules) > 40
     assert [rule for rule in sorted(rules) if f"**{rule}.**" not in protocol] == []

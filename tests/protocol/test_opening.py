@@ -1,7 +1,7 @@
 """LOCK-1, LOCK-2 and OPEN-1 to OPEN-5 of the protocol, step by step with several processes.
 
-A few lines act as a Kafka broker: they use `.lock`, the clean mark and the log as it does; real ones are in
-`interop/test_files.py`.
+A few lines act as a Kafka broker: they use `.lock`, the clean mark and the log as it does; real
+ones are in `interop/test_files.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from tests.faults.harness.processes import Nursery, RemoteError, Victim, state_o
 from tests.faults.harness.stage import FakeBroker, Play, check_rule
 from tests.faults.harness.tasks import TOPIC
 
-# -- LOCK-1 ---------------------------------------------------------------------------------------------------------------
+# -- LOCK-1
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def page_deleted_between(play: Play) -> Verdict:
@@ -41,12 +42,16 @@ def page_deleted_between(play: Play) -> Verdict:
     return verdict
 
 
-def test_lock_1_a_page_that_the_name_does_not_lead_to_is_mapped_again(nursery: Nursery, tmp_path: Path) -> None:
+def test_lock_1_a_page_that_the_name_does_not_lead_to_is_mapped_again(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     check_rule("no_identity", page_deleted_between, nursery, tmp_path)
 
 
 def test_lock_1_a_page_is_made_under_the_append_lock(nursery: Nursery, tmp_path: Path) -> None:
-    """Trace `opening: without made_under_lock`: B may not scan while A is between writing and publishing."""
+    """Trace `opening: without made_under_lock`: B may not scan while A is between writing and
+    publishing.
+    """
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     play.append(a)
@@ -68,7 +73,9 @@ def test_lock_1_a_page_is_made_under_the_append_lock(nursery: Nursery, tmp_path:
     assert not verdict.violations, verdict
 
 
-def test_lock_1_a_lock_file_that_was_replaced_locks_nobody_out(nursery: Nursery, tmp_path: Path) -> None:
+def test_lock_1_a_lock_file_that_was_replaced_locks_nobody_out(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     play.append(a)
@@ -82,11 +89,14 @@ def test_lock_1_a_lock_file_that_was_replaced_locks_nobody_out(nursery: Nursery,
     assert not play.seen_afresh().violations
 
 
-# -- OPEN-1 ---------------------------------------------------------------------------------------------------------------
+# -- OPEN-1
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def departing_broker_unlinks_late(play: Play) -> Verdict:
-    """Traces `opening: without stat_again` and `without settle`: we lock the inode that a broker is about to unlink."""
+    """Traces `opening: without stat_again` and `without settle`: we lock the inode that a broker is
+    about to unlink.
+    """
     broker = FakeBroker(play.directory)
     assert broker.start(), "no process has the lock"
     a = play.nursery.spawn()
@@ -109,8 +119,12 @@ def test_open_1_the_lock_is_looked_at_again_after_locking(nursery: Nursery, tmp_
     check_rule("no_stat_again", departing_broker_unlinks_late, nursery, tmp_path)
 
 
-def test_open_1_behind_foreign_use_the_lock_is_looked_at_once_more(nursery: Nursery, tmp_path: Path) -> None:
-    """The broker unlinks only after the lock and the first check: the second check, after the settling delay, detects it."""
+def test_open_1_behind_foreign_use_the_lock_is_looked_at_once_more(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    """The broker unlinks only after the lock and the first check: the second check, after the
+    settling delay, detects it.
+    """
     play = Play(nursery, tmp_path / "log")
     broker = FakeBroker(play.directory)
     assert broker.start()
@@ -133,7 +147,9 @@ def nudged(victim: Victim) -> bool:
 
 
 def unlinked_while_settling(play: Play) -> Verdict:
-    """Trace `opening: without settle`: the first look finds the name in place, the unlink comes after it."""
+    """Trace `opening: without settle`: the first look finds the name in place, the unlink comes
+    after it.
+    """
     broker = FakeBroker(play.directory)
     assert broker.start()
     broker.mark_and_unlock()
@@ -145,14 +161,20 @@ def unlinked_while_settling(play: Play) -> Verdict:
     broker.unlink()
     until(lambda: nudged(a), "A to be in")
     a.result()
-    return Verdict(violations=["a broker and we are in at once"] if FakeBroker(play.directory).start() else [])
+    return Verdict(
+        violations=["a broker and we are in at once"] if FakeBroker(play.directory).start() else []
+    )
 
 
-def test_open_1_the_second_look_comes_after_the_settling_delay(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_1_the_second_look_comes_after_the_settling_delay(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     check_rule("no_settle", unlinked_while_settling, nursery, tmp_path)
 
 
-def test_open_1_who_lost_the_lock_file_retakes_it_or_stops_writing(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_1_who_lost_the_lock_file_retakes_it_or_stops_writing(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     play.append(a)
@@ -166,8 +188,12 @@ def test_open_1_who_lost_the_lock_file_retakes_it_or_stops_writing(nursery: Nurs
     assert refused.value.kind in ("DirectoryInUseError", "StateError", "ClosedError"), refused.value
 
 
-def test_open_1_a_lock_file_that_a_killed_broker_created_is_not_locked_again(nursery: Nursery, tmp_path: Path) -> None:
-    """The broker has left no mark: the only trace of its run is a lock file that no process holds."""
+def test_open_1_a_lock_file_that_a_killed_broker_created_is_not_locked_again(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    """The broker has left no mark: the only trace of its run is a lock file that no process
+    holds.
+    """
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     play.append(a)
@@ -185,7 +211,9 @@ def test_open_1_a_lock_file_that_a_killed_broker_created_is_not_locked_again(nur
 
 
 @pytest.mark.parametrize("others", [0, 1, 2])
-def test_open_1_processes_that_lost_the_lock_file_continue_together(nursery: Nursery, tmp_path: Path, others: int) -> None:
+def test_open_1_processes_that_lost_the_lock_file_continue_together(
+    nursery: Nursery, tmp_path: Path, others: int
+) -> None:
     play = Play(nursery, tmp_path / "log")
     victims = [play.enter() for _ in range(1 + others)]
     for victim in victims:
@@ -218,15 +246,24 @@ def test_open_1_a_process_that_lost_the_lock_file_does_not_continue_beside_a_new
 def test_open_2_a_delayed_opener_joins_no_incarnation_whose_processes_are_dead(
     nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between its two tries of `.lock` the last process is killed, and a broker comes and is killed without a mark."""
+    """Between its two tries of `.lock` the last process is killed, and a broker comes and is killed
+    without a mark.
+    """
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     play.append(a)
-    broker, real, tries = FakeBroker(tmp_path / "log"), system.lock_try, []
+    broker = FakeBroker(tmp_path / "log")
+    real = system.lock_try
+    tries = []
 
     def delayed(fd: int, exclusive: bool) -> int:
         code = real(fd, exclusive)
-        if exclusive and code < 0 and not tries and os.readlink(f"/proc/self/fd/{fd}").endswith("/.lock"):
+        if (
+            exclusive
+            and code < 0
+            and not tries
+            and os.readlink(f"/proc/self/fd/{fd}").endswith("/.lock")
+        ):
             tries.append(fd)
             a.kill()
             assert broker.start()
@@ -235,7 +272,10 @@ def test_open_2_a_delayed_opener_joins_no_incarnation_whose_processes_are_dead(
         return code
 
     monkeypatch.setattr(system, "lock_try", delayed)
-    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log, log.producer() as producer:
+    with (
+        embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log,
+        log.producer() as producer,
+    ):
         assert tries
         producer.send("t", b"after").result(10)
         assert [record.offset for record in log.scan("t").records()] == [0, 1, 2]
@@ -254,7 +294,8 @@ def test_open_1_a_running_broker_keeps_us_out_and_we_it(nursery: Nursery, tmp_pa
     assert not FakeBroker(play.directory).start()
 
 
-# -- OPEN-2 ---------------------------------------------------------------------------------------------------------------
+# -- OPEN-2
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def broker_between_two_of_our_openings(play: Play) -> Verdict:
@@ -278,12 +319,16 @@ def broker_between_two_of_our_openings(play: Play) -> Verdict:
     return verdict
 
 
-def test_open_2_a_page_of_another_incarnation_is_rebuilt_from_the_log(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_2_a_page_of_another_incarnation_is_rebuilt_from_the_log(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     verdict = broker_between_two_of_our_openings(Play(nursery, tmp_path / "log"))
     assert not verdict.violations, verdict
 
 
-def test_open_2_a_copy_of_a_live_directory_is_another_directory(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_2_a_copy_of_a_live_directory_is_another_directory(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     for _ in range(3):
@@ -299,8 +344,12 @@ def test_open_2_a_copy_of_a_live_directory_is_another_directory(nursery: Nursery
     assert len(b.call("read")[0]) == 5
 
 
-def test_open_2_below_an_old_pages_end_a_bad_batch_is_corruption(nursery: Nursery, tmp_path: Path) -> None:
-    """All processes are killed without a sync, and a published batch is damaged: the page of this boot has the published end."""
+def test_open_2_below_an_old_pages_end_a_bad_batch_is_corruption(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    """All processes are killed without a sync, and a published batch is damaged: the page of this
+    boot has the published end.
+    """
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     for _ in range(4):
@@ -317,11 +366,14 @@ def test_open_2_below_an_old_pages_end_a_bad_batch_is_corruption(nursery: Nurser
     assert log.stat().st_size == size, "refused, and cut nevertheless"
 
 
-# -- OPEN-3 ---------------------------------------------------------------------------------------------------------------
+# -- OPEN-3
+# ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("point", ["locked", "before-publish", "after-publish", "before-unlock"])
-def test_open_3_who_joins_loads_nothing_while_others_write(nursery: Nursery, tmp_path: Path, point: str) -> None:
+def test_open_3_who_joins_loads_nothing_while_others_write(
+    nursery: Nursery, tmp_path: Path, point: str
+) -> None:
     """Trace `opening: without loads_alone`: B opens while A is in the middle of an append."""
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
@@ -342,10 +394,13 @@ def test_open_3_who_joins_loads_nothing_while_others_write(nursery: Nursery, tmp
     assert not verdict.violations, verdict
 
 
-# -- OPEN-4 and DIR-1 ------------------------------------------------------------------------------------------------------
+# -- OPEN-4 and DIR-1
+# ------------------------------------------------------------------------------------------------------
 
 
-def test_open_4_our_files_have_names_that_a_broker_passes_over(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_4_our_files_have_names_that_a_broker_passes_over(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log", config={"segment.bytes": 500})
     a = play.enter()
     for _ in range(10):
@@ -354,7 +409,17 @@ def test_open_4_our_files_have_names_that_a_broker_passes_over(nursery: Nursery,
     a.call("on_log", "housekeep")
     ours = [path for path in play.directory.rglob("*") if path.name.startswith("embedlog")]
     assert len(ours) > 8
-    suffixes = (".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".deleted", ".cleaned", ".swap", ".checkpoint")
+    suffixes = (
+        ".log",
+        ".index",
+        ".timeindex",
+        ".txnindex",
+        ".snapshot",
+        ".deleted",
+        ".cleaned",
+        ".swap",
+        ".checkpoint",
+    )
     for path in play.directory.rglob("*"):
         assert path.is_dir() == (path.name == f"{TOPIC}-0"), f"a directory of ours: {path}"
     for path in ours:
@@ -370,9 +435,12 @@ def answer_to(play: Play, victim: Victim) -> int | str:
         return refused.kind
 
 
-def test_dir_1_nothing_is_acknowledged_into_a_topic_that_was_deleted(nursery: Nursery, tmp_path: Path) -> None:
+def test_dir_1_nothing_is_acknowledged_into_a_topic_that_was_deleted(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log")
-    a, b = play.enter(), play.enter()
+    a = play.enter()
+    b = play.enter()
     play.append(a)
     b.call("on_log", "delete_topic", TOPIC)
     b.call("create_topic", TOPIC, 1, {"flush.ms": 3_600_000})

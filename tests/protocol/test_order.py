@@ -1,4 +1,6 @@
-"""LOCK-3 and READ-2 of the protocol: locks are taken in one order, and data without a checksum is verified at its use."""
+"""LOCK-3 and READ-2 of the protocol: locks are taken in one order, and data without a checksum is
+verified at its use.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from tests.faults.harness.content import Verdict, mark_of
 from tests.faults.harness.processes import Nursery, RemoteError
 from tests.faults.harness.stage import Play, fails_without
 
-ORDER = ("embedlog.door", "embedlog.directory", "embedlog.housekeeper", "embedlog.lock", "embedlog.sync")
+ORDER = (
+    "embedlog.door",
+    "embedlog.directory",
+    "embedlog.housekeeper",
+    "embedlog.lock",
+    "embedlog.sync",
+)
 UNLOCK = "2"  # F_UNLCK
 
 
@@ -49,8 +57,9 @@ def test_lock_3_the_checker_sees_a_lock_out_of_order() -> None:
 
 
 def test_lock_3_locks_are_taken_in_one_order(nursery: Nursery, tmp_path: Path) -> None:
-    """All calls on a log: create, append, roll, sync, delete, grow, alter, housekeep, close. They run in one thread, because a
-    trace does not distinguish threads."""
+    """All calls on a log: create, append, roll, sync, delete, grow, alter, housekeep, close. They
+    run in one thread, because a trace does not distinguish threads.
+    """
     victim = nursery.spawn()
     victim.call("trace", str(tmp_path / "trace"))
     victim.start("script", str(tmp_path / "log"), 7, False)
@@ -63,8 +72,12 @@ def test_lock_3_locks_are_taken_in_one_order(nursery: Nursery, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_read_2_an_index_that_lies_costs_time_only(nursery: Nursery, tmp_path: Path, suffix: str) -> None:
-    verdict = seek_by_a_lying_index(Play(nursery, tmp_path / "log", config={"index.interval.bytes": 200}), suffix)
+def test_read_2_an_index_that_lies_costs_time_only(
+    nursery: Nursery, tmp_path: Path, suffix: str
+) -> None:
+    verdict = seek_by_a_lying_index(
+        Play(nursery, tmp_path / "log", config={"index.interval.bytes": 200}), suffix
+    )
     assert not verdict.violations, verdict
 
 
@@ -72,11 +85,15 @@ def test_read_2_a_hit_in_an_index_is_not_believed(nursery: Nursery, tmp_path: Pa
     def steps(play: Play) -> Verdict:
         return seek_by_a_lying_index(play)
 
-    fails_without("trust_index", steps, nursery, tmp_path / "mutant", config={"index.interval.bytes": 200})
+    fails_without(
+        "trust_index", steps, nursery, tmp_path / "mutant", config={"index.interval.bytes": 200}
+    )
 
 
 def seek_by_a_lying_index(play: Play, suffix: str = ".index") -> Verdict:
-    """Every entry of the index points somewhere else; reading from any offset gives that offset's record."""
+    """Every entry of the index points somewhere else; reading from any offset gives that offset's
+    record.
+    """
     a = play.enter()
     for _ in range(30):
         play.append(a)

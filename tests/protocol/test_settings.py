@@ -1,4 +1,6 @@
-"""The protocol's rule on settings (APPEND-8), step by step with processes that stop or die in an append or in a change."""
+"""The protocol's rule on settings (APPEND-8), step by step with processes that stop or die in an
+append or in a change.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,11 @@ def is_refused(writer: Victim) -> bool:
 
 
 def no_append_goes_by_older_settings(play: Play) -> Verdict:
-    """The settings change before an append, and after its producer has looked at them: just before its lock."""
-    writer, other = play.enter(), play.enter()
+    """The settings change before an append, and after its producer has looked at them: just before
+    its lock.
+    """
+    writer = play.enter()
+    other = play.enter()
     verdict = Verdict()
     for settings in (DELETE, COMPACT, DELETE, COMPACT):
         change(other, settings)
@@ -75,14 +80,19 @@ def no_append_goes_by_older_settings(play: Play) -> Verdict:
     return verdict
 
 
-def test_append_8_the_next_append_goes_by_the_settings_of_another_process(nursery: Nursery, tmp_path: Path) -> None:
+def test_append_8_the_next_append_goes_by_the_settings_of_another_process(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     check_rule("any_settings", no_append_goes_by_older_settings, nursery, tmp_path)
 
 
-def test_append_8_a_change_waits_for_an_append_that_began_before(nursery: Nursery, tmp_path: Path) -> None:
+def test_append_8_a_change_waits_for_an_append_that_began_before(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     """Otherwise its record, which the new settings refuse, comes after the return of the change."""
     play = Play(nursery, tmp_path / "log")
-    writer, other = play.enter(), play.enter()
+    writer = play.enter()
+    other = play.enter()
     play.append(writer)
     play.append(other)
     play.stop_in_append(writer, "before-publish")
@@ -103,7 +113,10 @@ def test_append_8_a_change_says_that_it_waited_in_vain(nursery: Nursery, tmp_pat
     other = play.enter(config={"lock.timeout.ms": 300})
     play.append(writer)
     play.stop_in_append(writer, "before-publish")
-    with pytest.raises(RemoteError, match=r"the settings of .* are changed, but an append that began before has not ended"):
+    with pytest.raises(
+        RemoteError,
+        match=r"the settings of .* are changed, but an append that began before has not ended",
+    ):
         change(other, COMPACT)
     writer.resume()
     play.finish_append(writer)
@@ -111,10 +124,16 @@ def test_append_8_a_change_says_that_it_waited_in_vain(nursery: Nursery, tmp_pat
     assert is_refused(writer)
 
 
-def test_append_8_a_record_of_a_killed_writer_comes_before_the_change(nursery: Nursery, tmp_path: Path) -> None:
-    """It is written and not published: the next holder of the append lock publishes it (APPEND-3)."""
+def test_append_8_a_record_of_a_killed_writer_comes_before_the_change(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    """It is written and not published: the next holder of the append lock publishes it
+    (APPEND-3).
+    """
     play = Play(nursery, tmp_path / "log")
-    writer, other, third = play.enter(), play.enter(), play.enter()
+    writer = play.enter()
+    other = play.enter()
+    third = play.enter()
     play.append(writer)
     play.die_in_append(writer, "before-publish")
     change(other, COMPACT)
@@ -140,19 +159,29 @@ class Death(NamedTuple):
         return not self.is_of_file or (self.kind, self.action) == ("rename", "kill_after")
 
     def strike(self, victim: Victim, directory: Path, change: Callable[[Victim], None]) -> None:
-        victim.arm([self.kind], self.action, nth=self.nth, name=f"{directory}/{TOPICS}." if self.is_of_file else str(directory))
+        victim.arm(
+            [self.kind],
+            self.action,
+            nth=self.nth,
+            name=f"{directory}/{TOPICS}." if self.is_of_file else str(directory),
+        )
         change(victim)
         victim.wait_dead()
         assert is_odd(directory)
 
 
 DEATHS = [
-    *(Death(kind, f"kill_{when}") for kind in ("open", "pwrite", "fsync", "rename") for when in ("before", "after")),
+    *(
+        Death(kind, f"kill_{when}")
+        for kind in ("open", "pwrite", "fsync", "rename")
+        for when in ("before", "after")
+    ),
     Death("pwrite", "torn_kill"),
     Death("fsync", "kill_before", 2, is_of_file=False),
     Death("fsync", "kill_after", 2, is_of_file=False),
 ]
-SMALL, LARGE = b"v" * 100, b"v" * 5000
+SMALL = b"v" * 100
+LARGE = b"v" * 5000
 STRICT = {"max.message.bytes": "1000"}
 LAX = {"max.message.bytes": "10000"}
 AT_ONCE_S = 10.0  # less than the timeout of a lock, by far
@@ -180,9 +209,11 @@ def is_large_refused(writer: Victim, task: str) -> bool:
 def test_append_8_a_change_that_was_killed_delays_no_append(
     nursery: Nursery, tmp_path: Path, death: Death, is_broken: bool
 ) -> None:
-    """The topics word stays odd. The file of topics is as before, or changed, and decides about each append.
+    """The topics word stays odd. The file of topics is as before, or changed, and decides about
+    each append.
 
-    After the death of a writer the next append repairs, and compares its sequences with the log: it is tried twice.
+    After the death of a writer the next append repairs, and compares its sequences with the log: it
+    is tried twice.
     """
     play = Play(nursery, tmp_path / "log", config=LAX)
     writer, killed, other = (play.enter(config=PATIENT) for _ in range(3))
@@ -190,7 +221,9 @@ def test_append_8_a_change_that_was_killed_delays_no_append(
         assert not is_large_refused(writer, "append_one")
     if is_broken:
         play.die_in_append(play.enter(), "before-publish")
-    death.strike(killed, play.directory, lambda victim: victim.start("on_log", "alter_topic", TOPIC, STRICT))
+    death.strike(
+        killed, play.directory, lambda victim: victim.start("on_log", "alter_topic", TOPIC, STRICT)
+    )
     for task in ("append", "append_one", "append"):
         assert is_large_refused(writer, task) == death.is_late
     assert is_odd(play.directory), "the word was settled by a process that changes no topic"
@@ -204,7 +237,9 @@ def test_append_8_a_change_that_was_killed_delays_no_append(
 
 @pytest.mark.sample(0.5)
 @pytest.mark.parametrize("death", [death for death in DEATHS if death.is_of_file], ids=str)
-def test_append_8_a_change_in_a_set_that_was_killed_delays_no_append(nursery: Nursery, tmp_path: Path, death: Death) -> None:
+def test_append_8_a_change_in_a_set_that_was_killed_delays_no_append(
+    nursery: Nursery, tmp_path: Path, death: Death
+) -> None:
     """The settings were decided; the topics word of the leader stays odd."""
     paths = [tmp_path / "d1", tmp_path / "d2"]
     writer, killed, other = (nursery.spawn() for _ in range(3))
@@ -214,7 +249,11 @@ def test_append_8_a_change_in_a_set_that_was_killed_delays_no_append(nursery: Nu
     (led,) = writer.call("on_log", "describe_topic", TOPIC).partitions
     for _ in range(2):
         assert not is_large_refused(writer, "append_one")
-    death.strike(killed, Path(led.path).parent, lambda victim: victim.start("on_log", "alter_topic", TOPIC, STRICT))
+    death.strike(
+        killed,
+        Path(led.path).parent,
+        lambda victim: victim.start("on_log", "alter_topic", TOPIC, STRICT),
+    )
     for task in ("append", "append_one", "append"):
         assert is_large_refused(writer, task)
     change(other, LAX)
@@ -226,10 +265,15 @@ def test_append_8_a_change_in_a_set_that_was_killed_delays_no_append(nursery: Nu
         assert not is_large_refused(writer, task)
 
 
-def test_append_8_a_change_that_is_under_way_is_waited_for_by_nobody(nursery: Nursery, tmp_path: Path) -> None:
-    """Its process is frozen between both steps. Appends go by the file of topics until it goes on."""
+def test_append_8_a_change_that_is_under_way_is_waited_for_by_nobody(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    """Its process is frozen between both steps. Appends go by the file of topics until it goes
+    on.
+    """
     play = Play(nursery, tmp_path / "log")
-    writer, frozen = play.enter(), play.enter()
+    writer = play.enter()
+    frozen = play.enter()
     play.append(writer)
     frozen.arm(["rename"], "stop_before", name=TOPICS)
     frozen.start("on_log", "alter_topic", TOPIC, COMPACT)

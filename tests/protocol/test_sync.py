@@ -1,7 +1,9 @@
-"""SYNC-1 to SYNC-6, LOAD-3 and LOAD-4 of the protocol, and E11, step by step with processes that stop, die or fail to sync.
+"""SYNC-1 to SYNC-6, LOAD-3 and LOAD-4 of the protocol, and E11, step by step with processes that
+stop, die or fail to sync.
 
-A failed write-back needs root; the tests observe the writes and syncs after one. So these tests record every change to files and
-check: before `durable` passed an offset, were its bytes written again and synced?
+A failed write-back needs root; the tests observe the writes and syncs after one. So these tests
+record every change to files and check: before `durable` passed an offset, were its bytes written
+again and synced?
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ def recorded(play: Play, victim: Victim, task: str, *arguments: object) -> list[
 
 def rewritten_then_synced(found: list[Change], log: Path, low: int, high: int) -> bool:
     """Whether bytes [low, high) of a file were all written and the file synced after that."""
-    missing, synced = set(range(low, high)), False
+    missing = set(range(low, high))
+    synced = False
     for change in found:
         if change.name != str(log):
             continue
@@ -54,12 +57,16 @@ def rewritten_then_synced(found: list[Change], log: Path, low: int, high: int) -
     return synced
 
 
-# -- SYNC-1 to SYNC-6 and E11 ----------------------------------------------------------------------------------------------
+# -- SYNC-1 to SYNC-6 and E11
+# ----------------------------------------------------------------------------------------------
 
 
 def failed_sync_then_another(play: Play) -> Verdict:
-    """Traces `append: without poison` and `without poison_rewrite`: the next sync succeeds and proves nothing."""
-    a, b = play.enter(), play.enter()
+    """Traces `append: without poison` and `without poison_rewrite`: the next sync succeeds and
+    proves nothing.
+    """
+    a = play.enter()
+    b = play.enter()
     play.append(a)
     play.append(b)
     a.call("flush")
@@ -81,18 +88,25 @@ def failed_sync_then_another(play: Play) -> Verdict:
     if b.call("durable") != 4:
         verdict.violations.append("the next sync did not bring durability back")
     if not rewritten_then_synced(found, log, durable_bytes, end):
-        verdict.violations.append("durable passed bytes of a failed sync that were not written again")
+        verdict.violations.append(
+            "durable passed bytes of a failed sync that were not written again"
+        )
     verdict.add(play.seen_by(b))
     return verdict
 
 
-def test_sync_4_durable_passes_a_failed_sync_only_after_a_rewrite(nursery: Nursery, tmp_path: Path) -> None:
+def test_sync_4_durable_passes_a_failed_sync_only_after_a_rewrite(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     check_rule("no_poison", failed_sync_then_another, nursery, tmp_path)
 
 
 def killed_with_an_intent(play: Play) -> Verdict:
-    """Trace `append: without sync_intent`: A dies between its failed sync and the poison; B's descriptors are older."""
-    a, b = play.enter(), play.enter()
+    """Trace `append: without sync_intent`: A dies between its failed sync and the poison; B's
+    descriptors are older.
+    """
+    a = play.enter()
+    b = play.enter()
     play.append(b)
     b.call("flush")
     log = play.partition / f"{0:020d}.log"
@@ -111,12 +125,18 @@ def killed_with_an_intent(play: Play) -> Verdict:
     return verdict
 
 
-def test_sync_5_an_intent_left_behind_counts_as_a_failed_sync(nursery: Nursery, tmp_path: Path) -> None:
+def test_sync_5_an_intent_left_behind_counts_as_a_failed_sync(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     check_rule("no_sync_intent", killed_with_an_intent, nursery, tmp_path)
 
 
-def test_sync_6_a_descriptor_that_came_late_rewrites_first(nursery: Nursery, tmp_path: Path) -> None:
-    """Trace `append: without fresh_rewrite`: an error before its opening was reported to another process, or to none."""
+def test_sync_6_a_descriptor_that_came_late_rewrites_first(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    """Trace `append: without fresh_rewrite`: an error before its opening was reported to another
+    process, or to none.
+    """
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     play.append(a)
@@ -134,7 +154,8 @@ def test_sync_6_a_descriptor_that_came_late_rewrites_first(nursery: Nursery, tmp
 
 def test_sync_4_nobody_appends_to_a_poisoned_segment(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log")
-    a, b = play.enter(), play.enter()
+    a = play.enter()
+    b = play.enter()
     play.append(a)
     failing_sync(a)
     with pytest.raises(RemoteError):
@@ -166,8 +187,12 @@ def test_sync_4_the_mark_outlives_a_restart(nursery: Nursery, tmp_path: Path) ->
     assert not play.seen_by(b).violations
 
 
-def test_sync_4_bytes_lost_in_the_cache_are_told_and_the_log_goes_on(nursery: Nursery, tmp_path: Path) -> None:
-    """After a failed sync the page was dropped and reads back as zeroes: no rewrite can help, but the log must stay usable."""
+def test_sync_4_bytes_lost_in_the_cache_are_told_and_the_log_goes_on(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    """After a failed sync the page was dropped and reads back as zeroes: no rewrite can help, but
+    the log must stay usable.
+    """
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     play.append(a)
@@ -188,12 +213,15 @@ def test_sync_4_bytes_lost_in_the_cache_are_told_and_the_log_goes_on(nursery: Nu
     play.append(a)
     a.call("flush")
     rows = a.call("read")[0]
-    assert rows[-1].epoch > rows[0].epoch, "another record at an offset that readers saw needs a larger epoch"
+    assert rows[-1].epoch > rows[0].epoch, (
+        "another record at an offset that readers saw needs a larger epoch"
+    )
     assert not play.seen_by(a).violations
 
 
 def acknowledged_before_its_sync(play: Play) -> Verdict:
-    a, b = play.enter(), play.enter()
+    a = play.enter()
+    b = play.enter()
     play.append(a)
     a.arm(["fdatasync"], "stop_before", name=".log")
     play.start_append(a)
@@ -215,7 +243,9 @@ def stopped(victim: Victim) -> bool:
     return state_of(victim.pid) == "T"
 
 
-def test_sync_1_durable_acknowledgements_come_from_durable_only(nursery: Nursery, tmp_path: Path) -> None:
+def test_sync_1_durable_acknowledgements_come_from_durable_only(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     """Trace `append: without durable_only`."""
     durable = {"flush.messages": 1}
     verdict = acknowledged_before_its_sync(Play(nursery, tmp_path / "log", config=durable))
@@ -226,7 +256,8 @@ def test_sync_1_durable_acknowledgements_come_from_durable_only(nursery: Nursery
 
 def test_sync_1_many_waiting_appends_share_one_sync(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log")
-    a, b = play.enter(), play.enter()
+    a = play.enter()
+    b = play.enter()
     play.append(a)
     play.append(b)
     a.arm(["fdatasync"], "stop_before", name=".log")
@@ -242,11 +273,14 @@ def test_sync_1_many_waiting_appends_share_one_sync(nursery: Nursery, tmp_path: 
     assert b.call("durable") == 2
 
 
-# -- LOAD-3, LOAD-4 and SYNC-3 ---------------------------------------------------------------------------------------------
+# -- LOAD-3, LOAD-4 and SYNC-3
+# ---------------------------------------------------------------------------------------------
 
 
 def after_reboot(play: Play, target: Path) -> Path:
-    """The directory as it comes back after a power loss with everything written: mapped pages are zeroes."""
+    """The directory as it comes back after a power loss with everything written: mapped pages are
+    zeroes.
+    """
     shutil.copytree(play.directory, target)
     for page in target.rglob("embedlog.page"):
         page.write_bytes(bytes(4096))
@@ -273,7 +307,9 @@ def damage_below_durable(play: Play) -> Verdict:
     verdict = Verdict()
     try:
         rows = reader.call("read_directory", str(reborn))
-        verdict.violations.append(f"damage below durable passed for a torn tail: {len(rows[0])} records are left")
+        verdict.violations.append(
+            f"damage below durable passed for a torn tail: {len(rows[0])} records are left"
+        )
     except RemoteError as refused:
         if refused.kind != "CorruptRecordError":
             verdict.violations.append(f"refused by {refused}")
@@ -282,11 +318,15 @@ def damage_below_durable(play: Play) -> Verdict:
     return verdict
 
 
-def test_load_4_damage_below_the_stored_durable_is_no_torn_tail(nursery: Nursery, tmp_path: Path) -> None:
+def test_load_4_damage_below_the_stored_durable_is_no_torn_tail(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     check_rule("truncate_below_recovery_point", damage_below_durable, nursery, tmp_path)
 
 
-def test_load_3_a_torn_tail_above_durable_is_cut_and_kept_aside(nursery: Nursery, tmp_path: Path) -> None:
+def test_load_3_a_torn_tail_above_durable_is_cut_and_kept_aside(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     for _ in range(3):
@@ -304,7 +344,9 @@ def test_load_3_a_torn_tail_above_durable_is_cut_and_kept_aside(nursery: Nursery
     assert (reborn / ".kafka_cleanshutdown").exists()
 
 
-def test_sync_3_durable_passes_a_segment_after_its_file_its_indexes_and_its_name(nursery: Nursery, tmp_path: Path) -> None:
+def test_sync_3_durable_passes_a_segment_after_its_file_its_indexes_and_its_name(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     """Traces `append: without all_segments` and `without directory_sync`."""
     play = Play(nursery, tmp_path / "log", config={"segment.bytes": 500})
     a = play.enter()
@@ -314,25 +356,46 @@ def test_sync_3_durable_passes_a_segment_after_its_file_its_indexes_and_its_name
         play.append(a)
     a.call("flush")
     found = list(changes(path))
-    told = max(at for at, change in enumerate(found) if change.kind == "pwrite" and change.name.endswith("embedlog.durable"))
+    told = max(
+        at
+        for at, change in enumerate(found)
+        if change.kind == "pwrite" and change.name.endswith("embedlog.durable")
+    )
     logs = sorted(play.partition.glob("*.log"))
     assert len(logs) > 2
     last_new = 0
     for log in logs:
-        synced = [at for at, c in enumerate(found[:told]) if c.kind in ("fsync", "fdatasync") and c.name == str(log)]
+        synced = [
+            at
+            for at, c in enumerate(found[:told])
+            if c.kind in ("fsync", "fdatasync") and c.name == str(log)
+        ]
         written = [at for at, c in enumerate(found) if c.kind == "pwrite" and c.name == str(log)]
         assert synced, f"{log.name} was not synced before durable passed it"
         assert not written or max(synced) > max(written), f"{log.name} was written after its sync"
-        last_new = max(last_new, min((at for at, c in enumerate(found) if c.kind == "open" and c.name == str(log)), default=0))
-    names = [at for at, c in enumerate(found[:told]) if c.kind == "fsync" and c.name == str(play.partition)]
+        last_new = max(
+            last_new,
+            min(
+                (at for at, c in enumerate(found) if c.kind == "open" and c.name == str(log)),
+                default=0,
+            ),
+        )
+    names = [
+        at
+        for at, c in enumerate(found[:told])
+        if c.kind == "fsync" and c.name == str(play.partition)
+    ]
     assert names, "the directory was not synced"
     assert max(names) > last_new, "a segment's name was not synced before durable passed it"
 
 
-# -- TXN-6, SYNC-7 and LOAD-1 ----------------------------------------------------------------------------------------------
+# -- TXN-6, SYNC-7 and LOAD-1
+# ----------------------------------------------------------------------------------------------
 
 
-def test_sync_7_an_appender_syncs_itself_when_the_housekeeper_is_frozen(nursery: Nursery, tmp_path: Path) -> None:
+def test_sync_7_an_appender_syncs_itself_when_the_housekeeper_is_frozen(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log", config={"flush.ms": 100})
     keeper = play.enter(config={"housekeeping": True})
     keeper.call("ends")
@@ -346,7 +409,9 @@ def test_sync_7_an_appender_syncs_itself_when_the_housekeeper_is_frozen(nursery:
     keeper.resume()
 
 
-def test_sync_7_the_housekeeper_syncs_what_nobody_appends_to(nursery: Nursery, tmp_path: Path) -> None:
+def test_sync_7_the_housekeeper_syncs_what_nobody_appends_to(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log", config={"flush.ms": 100})
     a = play.enter(config={"housekeeping": True, "log.flush.scheduler.interval.ms": 50})
     play.append(a)
@@ -354,7 +419,9 @@ def test_sync_7_the_housekeeper_syncs_what_nobody_appends_to(nursery: Nursery, t
 
 
 def tail_lost_in_a_power_loss(play: Play) -> Verdict:
-    """Trace `append: without new_epoch`: readers had seen offsets 3 and 4, the log comes back at 3."""
+    """Trace `append: without new_epoch`: readers had seen offsets 3 and 4, the log comes back at
+    3.
+    """
     a = play.enter()
     for _ in range(3):
         play.append(a)
@@ -377,7 +444,9 @@ def tail_lost_in_a_power_loss(play: Play) -> Verdict:
     return verdict
 
 
-def test_load_1_what_comes_after_a_lost_tail_has_a_new_epoch(nursery: Nursery, tmp_path: Path) -> None:
+def test_load_1_what_comes_after_a_lost_tail_has_a_new_epoch(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     check_rule("no_new_epoch", tail_lost_in_a_power_loss, nursery, tmp_path)
 
 
@@ -395,7 +464,9 @@ def test_load_1_also_where_nothing_at_all_came_back(nursery: Nursery, tmp_path: 
     assert b.call("read")[0][0].epoch > 0, "offset 0 was seen in epoch 0 with another record"
 
 
-def test_load_1_the_new_epoch_is_on_disk_before_anything_is_appended_under_it(nursery: Nursery, tmp_path: Path) -> None:
+def test_load_1_the_new_epoch_is_on_disk_before_anything_is_appended_under_it(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     """Trace `append: without epoch_synced`."""
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
@@ -409,9 +480,21 @@ def test_load_1_the_new_epoch_is_on_disk_before_anything_is_appended_under_it(nu
     b.call("open", str(play.directory), config={"housekeeping": False})
     play.append(b)
     found = list(changes(path))
-    written = [at for at, c in enumerate(found) if c.kind == "pwrite" and c.name.endswith(".log") and len(c.data) > 100]
-    named = [at for at, c in enumerate(found) if c.kind == "rename" and c.second.endswith("leader-epoch-checkpoint")]
-    synced = [at for at, c in enumerate(found) if c.kind == "fsync" and c.name == str(play.partition)]
+    written = [
+        at
+        for at, c in enumerate(found)
+        if c.kind == "pwrite" and c.name.endswith(".log") and len(c.data) > 100
+    ]
+    named = [
+        at
+        for at, c in enumerate(found)
+        if c.kind == "rename" and c.second.endswith("leader-epoch-checkpoint")
+    ]
+    synced = [
+        at for at, c in enumerate(found) if c.kind == "fsync" and c.name == str(play.partition)
+    ]
     assert named, "no new epoch was stored"
-    assert any(named[0] < at < written[-1] for at in synced), "appended before the epoch's name was on disk"
+    assert any(named[0] < at < written[-1] for at in synced), (
+        "appended before the epoch's name was on disk"
+    )
     assert end_of(play.partition / f"{0:020d}.log")[1] > 0

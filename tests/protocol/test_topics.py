@@ -29,9 +29,12 @@ def answer_of(victim: Victim) -> Any:
 
 
 def appender_comes_before_the_renaming(play: Play) -> Verdict:
-    """A has looked the topic up and waits for the append lock; B marks the topic as deleted and stops before it renames the
-    directory. A continues: names and inodes are as A knows them, only the flag differs."""
-    a, b = play.enter(), play.enter()
+    """A has looked the topic up and waits for the append lock; B marks the topic as deleted and
+    stops before it renames the directory. A continues: names and inodes are as A knows them, only
+    the flag differs.
+    """
+    a = play.enter()
+    b = play.enter()
     play.append(a)
     a.arm(["lock"], "stop_before", name=file_names.LOCK)
     play.start_append(a)
@@ -45,25 +48,38 @@ def appender_comes_before_the_renaming(play: Play) -> Verdict:
     b.result()
     verdict = Verdict()
     if answer != "UnknownTopicOrPartitionError":
-        verdict.violations.append(f"{answer}: acknowledged into a directory that is purged in a minute")
+        verdict.violations.append(
+            f"{answer}: acknowledged into a directory that is purged in a minute"
+        )
     return verdict
 
 
-@pytest.mark.parametrize("mutants", [(), ("no_deleted_flag",), ("any_settings",)], ids=["both", "no flag", "no word"])
-def test_dir_1_no_record_is_appended_to_a_deleted_topic(nursery: Nursery, tmp_path: Path, mutants: tuple[str, ...]) -> None:
-    """Under the lock, the flag shows the deletion, and so does the directory's topics word (APPEND-8)."""
+@pytest.mark.parametrize(
+    "mutants", [(), ("no_deleted_flag",), ("any_settings",)], ids=["both", "no flag", "no word"]
+)
+def test_dir_1_no_record_is_appended_to_a_deleted_topic(
+    nursery: Nursery, tmp_path: Path, mutants: tuple[str, ...]
+) -> None:
+    """Under the lock, the flag shows the deletion, and so does the directory's topics word
+    (APPEND-8).
+    """
     verdict = appender_comes_before_the_renaming(Play(nursery, tmp_path / "log", mutants=mutants))
     assert not verdict.violations, verdict
 
 
-def test_dir_1_without_flag_and_word_a_record_is_appended_to_a_deleted_topic(nursery: Nursery, tmp_path: Path) -> None:
+def test_dir_1_without_flag_and_word_a_record_is_appended_to_a_deleted_topic(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log", mutants=("no_deleted_flag", "any_settings"))
     assert appender_comes_before_the_renaming(play).violations
 
 
 def appender_meets_a_new_topic_of_the_same_name(play: Play) -> Verdict:
-    """As before, but B also creates the topic again and appends; A must not take its old partition for the new one."""
-    a, b = play.enter(), play.enter()
+    """As before, but B also creates the topic again and appends; A must not take its old partition
+    for the new one.
+    """
+    a = play.enter()
+    b = play.enter()
     play.append(a)
     old_id = id_bytes(b.call("on_log", "describe_topic", TOPIC).topic_id)
     a.arm(["lock"], "stop_before", name=file_names.LOCK)
@@ -73,7 +89,8 @@ def appender_meets_a_new_topic_of_the_same_name(play: Play) -> Verdict:
     b.call("create_topic", TOPIC, 1)
     a.resume()
     verdict = Verdict()
-    answer = answer_of(a)  # the producer may look the topic up again: then it is the new one that it writes into
+    # the producer may look the topic up again: then it is the new one that it writes into
+    answer = answer_of(a)
     if answer not in ("UnknownTopicOrPartitionError", [0]):
         verdict.violations.append(f"{answer}: the new topic was empty")
     if old_id in (play.partition / file_names.PAGE).read_bytes():
@@ -81,14 +98,19 @@ def appender_meets_a_new_topic_of_the_same_name(play: Play) -> Verdict:
     return verdict
 
 
-def test_dir_1_no_record_of_a_deleted_topic_is_appended_to_a_new_one(nursery: Nursery, tmp_path: Path) -> None:
+def test_dir_1_no_record_of_a_deleted_topic_is_appended_to_a_new_one(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     verdict = appender_meets_a_new_topic_of_the_same_name(Play(nursery, tmp_path / "log"))
     assert not verdict.violations, verdict
 
 
 def marker_meets_a_new_topic_of_the_same_name(play: Play) -> Verdict:
-    """A ends a transaction, and waits for the append lock with the marker, which no setting concerns; B deletes and creates."""
-    a, b = play.enter(), play.enter()
+    """A ends a transaction, and waits for the append lock with the marker, which no setting
+    concerns; B deletes and creates.
+    """
+    a = play.enter()
+    b = play.enter()
     a.call("owner", "id")
     a.call("transact", "id", [b"v"])
     old_id = id_bytes(b.call("on_log", "describe_topic", TOPIC).topic_id)
@@ -107,14 +129,22 @@ def marker_meets_a_new_topic_of_the_same_name(play: Play) -> Verdict:
     return verdict
 
 
-def test_dir_1_the_id_is_looked_at_when_the_page_is_mapped_again(nursery: Nursery, tmp_path: Path) -> None:
+def test_dir_1_the_id_is_looked_at_when_the_page_is_mapped_again(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     check_rule("no_topic_id_check", marker_meets_a_new_topic_of_the_same_name, nursery, tmp_path)
 
 
 def read_over_a_deletion(directory: Path) -> str:
-    """A reader has begun when another handle deletes the topic and creates it again, with other records at the same offsets."""
-    quiet, values = {"housekeeping": False}, []
-    with embedlog.open(directory, config=quiet) as reader, embedlog.open(directory, config=quiet) as other:
+    """A reader has begun when another handle deletes the topic and creates it again, with other
+    records at the same offsets.
+    """
+    quiet = {"housekeeping": False}
+    values = []
+    with (
+        embedlog.open(directory, config=quiet) as reader,
+        embedlog.open(directory, config=quiet) as other,
+    ):
         partition = fill(other, "old", reader)
         position = partition.fetch(0, max_bytes=1).next_offset
         other.delete_topic(TOPIC)
@@ -126,7 +156,11 @@ def read_over_a_deletion(directory: Path) -> str:
                 position = found.next_offset
         except embedlog.EmbedlogError as problem:
             return type(problem).__name__
-    return "records of the new topic" if any(b"new" in value for value in values) else "the old records"
+    return (
+        "records of the new topic"
+        if any(b"new" in value for value in values)
+        else "the old records"
+    )
 
 
 def fill(log: Any, word: str, reader: Any) -> Any:
@@ -139,15 +173,22 @@ def fill(log: Any, word: str, reader: Any) -> Any:
 
 
 def test_dir_1_a_reader_never_gets_records_of_another_topic(tmp_path: Path) -> None:
-    """Readers check the flag at every fetch: the segments that they have not opened yet would be the new topic's."""
+    """Readers check the flag at every fetch: the segments that they have not opened yet would be
+    the new topic's.
+    """
     assert read_over_a_deletion(tmp_path / "log") == "UnknownTopicOrPartitionError"
     with mutated("no_deleted_flag"):
         # at best a digest shows that these are not the batches it was made of
-        assert read_over_a_deletion(tmp_path / "mutant") in ("records of the new topic", "CorruptRecordError")
+        assert read_over_a_deletion(tmp_path / "mutant") in (
+            "records of the new topic",
+            "CorruptRecordError",
+        )
 
 
 @pytest.mark.parametrize("point", ["locked", "before-publish"])
-def test_dir_1_a_frozen_appender_delays_one_deletion_and_nothing_else(nursery: Nursery, tmp_path: Path, point: str) -> None:
+def test_dir_1_a_frozen_appender_delays_one_deletion_and_nothing_else(
+    nursery: Nursery, tmp_path: Path, point: str
+) -> None:
     """Its record is refused if it was not written yet: the topic is being deleted."""
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
@@ -168,7 +209,8 @@ def test_dir_1_a_frozen_appender_delays_one_deletion_and_nothing_else(nursery: N
 
 def test_dir_1_a_deleter_killed_on_the_way_is_survived(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log", partitions=2)
-    a, b = play.enter(), play.enter()
+    a = play.enter()
+    b = play.enter()
     play.append(a)
     b.arm(["rename"], "kill_before", name=f"/{TOPIC}-1")
     b.start("on_log", "delete_topic", TOPIC)
@@ -181,7 +223,8 @@ def test_dir_1_a_deleter_killed_on_the_way_is_survived(nursery: Nursery, tmp_pat
 
 def two_processes_write_one_checkpoint(play: Play) -> Verdict:
     """Each knows its own partitions; the entries of the other must stay."""
-    a, b = play.enter(), play.enter()
+    a = play.enter()
+    b = play.enter()
     for partition in range(2):
         play.append(a, partition)
         play.append(a, partition)
@@ -200,4 +243,6 @@ def two_processes_write_one_checkpoint(play: Play) -> Verdict:
 def test_dir_2_a_checkpoint_is_read_before_it_is_written(nursery: Nursery, tmp_path: Path) -> None:
     verdict = two_processes_write_one_checkpoint(Play(nursery, tmp_path / "log", partitions=2))
     assert not verdict.violations, verdict
-    fails_without("blind_checkpoints", two_processes_write_one_checkpoint, nursery, tmp_path / "mutant")
+    fails_without(
+        "blind_checkpoints", two_processes_write_one_checkpoint, nursery, tmp_path / "mutant"
+    )

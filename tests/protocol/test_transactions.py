@@ -1,4 +1,6 @@
-"""LOCK-3, TXN-5 and TXN-6 of the protocol for transactions: the order of locks and of syncs, and the result of a power loss."""
+"""LOCK-3, TXN-5 and TXN-6 of the protocol for transactions: the order of locks and of syncs, and
+the result of a power loss.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,17 @@ from embedlog.storage import lock_order
 from embedlog.storage.control_page import cache_number
 from embedlog.transaction import Status, Transaction
 from tests.support.mutants import mutated
-from tests.support.transactional_producers import QUIET, TOPIC, Writer, begun, committed, help_out, last_stable, run_of, soon
+from tests.support.transactional_producers import (
+    QUIET,
+    TOPIC,
+    Writer,
+    begun,
+    committed,
+    help_out,
+    last_stable,
+    run_of,
+    soon,
+)
 
 
 @pytest.fixture
@@ -36,7 +48,9 @@ def log(path: Path) -> Iterator[embedlog.Log]:
 # ---- locks and disks -----------------------------------------------------------------------------
 
 
-def test_lock_3_internal_partitions_come_before_data(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_3_internal_partitions_come_before_data(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lock_order, "enabled", True)
     log.create_topic("Events", 1)  # sorts before the underscore
     writer = begun(log)
@@ -47,7 +61,9 @@ def test_lock_3_internal_partitions_come_before_data(log: embedlog.Log, monkeypa
 
 
 def syncs_and_writes(path: Path, work: Callable[[], None], directory: Path) -> list[str]:
-    """The partitions' directories in the order in which they were written to ("w t-0") and synced ("s t-0")."""
+    """The partitions' directories in the order in which they were written to ("w t-0") and synced
+    ("s t-0").
+    """
     with path.open("wb") as trace:
         system.fault_trace(trace.fileno())
         try:
@@ -57,13 +73,21 @@ def syncs_and_writes(path: Path, work: Callable[[], None], directory: Path) -> l
     found = []
     for line in path.read_text().splitlines():
         kind, _, name = line.split(" ", 2)
-        if name.endswith(".log") and kind in ("pwrite", "fdatasync", "fsync") and name.startswith(str(directory)):
+        if (
+            name.endswith(".log")
+            and kind in ("pwrite", "fdatasync", "fsync")
+            and name.startswith(str(directory))
+        ):
             topic = Path(name).parent.name.rpartition("-")[0]
-            found.append(("w " if kind == "pwrite" else "s ") + ("state" if topic == "__transaction_state" else topic))
+            found.append(
+                ("w " if kind == "pwrite" else "s ")
+                + ("state" if topic == "__transaction_state" else topic)
+            )
     return found
 
 
-STEPS = ["s t", "w state", "s state", "w t", "s t", "w state"]  # data, Prepare, it on disk, marker, it on disk, Complete
+# data, Prepare, it on disk, marker, it on disk, Complete
+STEPS = ["s t", "w state", "s state", "w t", "s t", "w state"]
 
 
 @pytest.mark.parametrize("mutant", ["", "data_unsynced", "prepare_unsynced", "markers_unsynced"])
@@ -72,7 +96,8 @@ def test_txn_5_each_step_is_on_disk_before_the_next(
 ) -> None:
     writer = begun(log)
     writer.write(b"x")
-    log.alter_topic(TOPIC, {"flush.messages": "1"})  # after the write, which else would have seen to it
+    # after the write, which else would have seen to it
+    log.alter_topic(TOPIC, {"flush.messages": "1"})
     partition = log._engine.partition(TOPIC, 0)
     monkeypatch.setattr(partition._syncer, "flush_if_due", lambda *_: None)
     with mutated(mutant):
@@ -80,16 +105,24 @@ def test_txn_5_each_step_is_on_disk_before_the_next(
     assert (steps == STEPS) == (not mutant), steps
 
 
-def test_without_a_wish_for_durability_nothing_is_synced(log: embedlog.Log, tmp_path: Path, path: Path) -> None:
+def test_without_a_wish_for_durability_nothing_is_synced(
+    log: embedlog.Log, tmp_path: Path, path: Path
+) -> None:
     writer = begun(log)
     writer.write(b"x")
-    assert syncs_and_writes(tmp_path / "trace", writer.commit, path) == ["w state", "w t", "w state"]
+    assert syncs_and_writes(tmp_path / "trace", writer.commit, path) == [
+        "w state",
+        "w t",
+        "w state",
+    ]
 
 
 # ---- after a power loss --------------------------------------------------------------------------
 
 
-def orphan(log: embedlog.Log, partition: int, epoch: int = 0, producer_id: int | None = None) -> int:
+def orphan(
+    log: embedlog.Log, partition: int, epoch: int = 0, producer_id: int | None = None
+) -> int:
     """Open data whose record in the state topic was lost."""
     stamp = Stamp(producer_id or new_producer_id(), epoch, transactional=True, opens=True)
     log._engine.partition(TOPIC, partition).append(run_of(stamp, 0, [b"orphan"]), stamp=stamp)
@@ -131,7 +164,8 @@ def test_txn_6_nobody_goes_on_below_an_epoch_that_a_partition_has_stored(log: em
     writer.commit()
     state = writer.state()
     assert state is not None
-    orphan(log, 2, epoch=7, producer_id=state.producer_id)  # the records of epochs 1 to 7 were lost with the power
+    # the records of epochs 1 to 7 were lost with the power
+    orphan(log, 2, epoch=7, producer_id=state.producer_id)
     due(log)
     heir = begun(log)
     assert heir.owner.stamp.epoch == 9, "above the marker that the sweep wrote"
@@ -165,7 +199,9 @@ def test_txn_6_an_id_that_was_in_a_transaction_is_lifted_behind_its_end(
     assert committed(log) == [b"y"]
 
 
-def test_txn_6_a_slow_sweep_spares_what_began_since(log: embedlog.Log, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_txn_6_a_slow_sweep_spares_what_began_since(
+    log: embedlog.Log, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another process has swept, too, was done sooner, and works on."""
     begun(log, "somebody")
     due(log)
@@ -187,10 +223,18 @@ def test_txn_6_a_slow_sweep_spares_what_began_since(log: embedlog.Log, path: Pat
         assert committed(log) == [b"x", b"y", b"x", b"x"]
 
 
-@pytest.mark.parametrize(("clean", "foreign", "cache", "expected"), [
-    (False, False, 1, True), (True, False, 1, False), (False, True, 1, False), (False, False, 0, False),
-])  # fmt: skip
-def test_txn_6_when_a_sweep_is_due(log: embedlog.Log, clean: bool, foreign: bool, cache: int, expected: bool) -> None:
+@pytest.mark.parametrize(
+    ("clean", "foreign", "cache", "expected"),
+    [
+        (False, False, 1, True),
+        (True, False, 1, False),
+        (False, True, 1, False),
+        (False, False, 0, False),
+    ],
+)
+def test_txn_6_when_a_sweep_is_due(
+    log: embedlog.Log, clean: bool, foreign: bool, cache: int, expected: bool
+) -> None:
     """`cache`: whether the page cache is another one than before."""
     page = log._engine.home.directory.page
     assert page is not None
@@ -199,22 +243,30 @@ def test_txn_6_when_a_sweep_is_due(log: embedlog.Log, clean: bool, foreign: bool
     recovery_due.note_opening(page, clean, foreign, now)
     assert recovery_due.is_due(page) == expected
     recovery_due.note_opening(page, True, False, now)
-    assert recovery_due.is_due(page) == expected, "an orderly close in between does not make it needless"
+    assert recovery_due.is_due(page) == expected, (
+        "an orderly close in between does not make it needless"
+    )
 
 
 # ---- TXN-1 and TXN-2 -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("mutant", "together"), [("", False), ("", True), ("register_apart", False)])
+@pytest.mark.parametrize(
+    ("mutant", "together"), [("", False), ("", True), ("register_apart", False)]
+)
 def test_txn_1_a_first_batch_is_registered_and_written_under_one_lock(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str, together: bool
 ) -> None:
-    """Between the two an heir aborts the transaction, and the partition forgets the producer, which nothing fences then."""
+    """Between the two an heir aborts the transaction, and the partition forgets the producer, which
+    nothing fences then.
+    """
     hasty = QUIET | {"lock.timeout.ms": 300}
     with embedlog.open(path, config=QUIET) as log, embedlog.open(path, config=hasty) as other:
         log.create_topic(TOPIC, 1)
-        zombie, heir = begun(log), Writer(other)
-        partition, refused = log._engine.partition(TOPIC, 0), []
+        zombie = begun(log)
+        heir = Writer(other)
+        partition = log._engine.partition(TOPIC, 0)
+        refused = []
         append = partition.append
 
         def append_later(*arguments: Any, **keywords: Any) -> Any:
@@ -243,7 +295,9 @@ def test_txn_1_a_first_batch_is_registered_and_written_under_one_lock(
 
 
 @pytest.mark.parametrize("mutant", ["", "marker_not_skipped"])
-def test_txn_2_an_old_marker_cannot_close_a_new_transaction(log: embedlog.Log, path: Path, mutant: str) -> None:
+def test_txn_2_an_old_marker_cannot_close_a_new_transaction(
+    log: embedlog.Log, path: Path, mutant: str
+) -> None:
     """A helper that saw the decision is slow: the owner has completed it and begun the next one."""
     writer = begun(log)
     writer.write(b"first")
@@ -274,11 +328,16 @@ def test_txn_2_helpers_may_do_it_all_at_once(log: embedlog.Log, path: Path) -> N
     state = writer.state()
     assert state is not None
     decided = log._engine.transactions.decide(
-        "id", lambda old: old and machine.abort_abandoned(old, old, new_producer_id(), now()), soon()
+        "id",
+        lambda old: old and machine.abort_abandoned(old, old, new_producer_id(), now()),
+        soon(),
     )
     assert decided is not None
     logs = [embedlog.open(path, config=QUIET) for _ in range(3)]
-    threads = [threading.Thread(target=each._engine.transactions.finish, args=("id", decided, soon())) for each in logs]
+    threads = [
+        threading.Thread(target=each._engine.transactions.finish, args=("id", decided, soon()))
+        for each in logs
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -295,12 +354,17 @@ def test_txn_2_helpers_may_do_it_all_at_once(log: embedlog.Log, path: Path) -> N
 
 
 @pytest.mark.parametrize("still", [True, False])
-def test_a_backup_tears_no_transaction(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, still: bool) -> None:
-    """A commit happens while the ends of the partitions are read: between the first and the second."""
+def test_a_backup_tears_no_transaction(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, still: bool
+) -> None:
+    """A commit happens while the ends of the partitions are read: between the first and the
+    second.
+    """
     hasty = QUIET | {"lock.timeout.ms": 200}
     with embedlog.open(path, config=QUIET) as log, embedlog.open(path, config=hasty) as other:
         log.create_topic(TOPIC, 2)
-        writer, outcomes = begun(other), []
+        writer = begun(other)
+        outcomes = []
         for partition in range(2):
             writer.write(b"x", partition=partition)
         pin = backup.pin_of

@@ -25,12 +25,21 @@ def copied(root: Path, node: int) -> None:
 
 
 @pytest.mark.parametrize("third", ["copied", "outside the ISR"])
-def test_directories_that_were_copied_after_a_kill_begin_again_together(tmp_path: Path, third: str) -> None:
-    """Nothing shows whether they were put back. The third directory lacks an acknowledged record."""
+def test_directories_that_were_copied_after_a_kill_begin_again_together(
+    tmp_path: Path, third: str
+) -> None:
+    """Nothing shows whether they were put back. The third directory lacks an acknowledged
+    record.
+    """
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [2, 1, 3]})
         send(log, b"before")
-    killed(tmp_path, b"after 1", b"after 2", between=partial((tmp_path / "d3").rename, tmp_path / "away"))
+    killed(
+        tmp_path,
+        b"after 1",
+        b"after 2",
+        between=partial((tmp_path / "d3").rename, tmp_path / "away"),
+    )
     for node in (1, 2):
         copied(tmp_path, node)
     (tmp_path / "away").rename(tmp_path / "d3")
@@ -64,11 +73,18 @@ def test_a_copy_from_before_a_topic_does_not_lead_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["closed", "killed"])
 def test_an_orderly_close_ends_no_wait_for_a_member_after_a_crash(tmp_path: Path, end: str) -> None:
-    """The power failed: one member lost an acknowledged record that was not synced, the other one is away (REPLICA-13)."""
+    """The power failed: one member lost an acknowledged record that was not synced, the other one
+    is away (REPLICA-13).
+    """
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [1, 2]})
         send(log, b"before")
-    killed(tmp_path, b"after 1", b"after 2", between=partial(shutil.copytree, tmp_path / "d1", tmp_path / "copy"))
+    killed(
+        tmp_path,
+        b"after 1",
+        b"after 2",
+        between=partial(shutil.copytree, tmp_path / "d1", tmp_path / "copy"),
+    )
     shutil.rmtree(tmp_path / "d1")
     (tmp_path / "copy").rename(tmp_path / "d1")
     take_for_originals(tmp_path)
@@ -86,20 +102,32 @@ def test_an_orderly_close_ends_no_wait_for_a_member_after_a_crash(tmp_path: Path
 
 
 def check_it_waits(log: embedlog.Log) -> None:
-    with log.producer(delivery_timeout_ms=300, request_timeout_ms=200) as producer, pytest.raises(EmbedlogError):
+    with (
+        log.producer(delivery_timeout_ms=300, request_timeout_ms=200) as producer,
+        pytest.raises(EmbedlogError),
+    ):
         producer.send("t", b"refused", partition=0).result(60)
     assert log.replicas("t").partitions[0].state == "OfflinePartition"
 
 
 @pytest.mark.parametrize("created", [False, True], ids=["altered", "created so"])
-def test_a_crashed_member_leads_only_a_topic_that_was_always_durable(tmp_path: Path, created: bool) -> None:
-    """ELECT-6: records before the setting were acknowledged without a sync, and two of three directories lose them."""
-    durable, plain = {"flush.messages": "1"}, {"flush.ms": "3600000"}
+def test_a_crashed_member_leads_only_a_topic_that_was_always_durable(
+    tmp_path: Path, created: bool
+) -> None:
+    """ELECT-6: records before the setting were acknowledged without a sync, and two of three
+    directories lose them.
+    """
+    durable = {"flush.messages": "1"}
+    plain = {"flush.ms": "3600000"}
     sent = [b"%d" % number for number in range(10)]
     synced = {node: tmp_path / f"d{node}" / "t-0" / f"{0:020d}.log" for node in (2, 3)}
 
     def work(log: embedlog.Log) -> None:
-        log.create_topic("t", assignment={0: [1, 2, 3]}, config={"min.insync.replicas": "2", **(durable if created else plain)})
+        log.create_topic(
+            "t",
+            assignment={0: [1, 2, 3]},
+            config={"min.insync.replicas": "2", **(durable if created else plain)},
+        )
         send(log, b"first")
         log.flush()
         sizes = {node: path.stat().st_size for node, path in synced.items()}
@@ -126,7 +154,9 @@ def test_a_crashed_member_leads_only_a_topic_that_was_always_durable(tmp_path: P
         assert values(log) == [b"first", *sent]
 
 
-def test_damage_of_the_only_replica_of_a_partition_does_not_prevent_an_opening(tmp_path: Path) -> None:
+def test_damage_of_the_only_replica_of_a_partition_does_not_prevent_an_opening(
+    tmp_path: Path,
+) -> None:
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [1, 2, 3]})
         log.create_topic("single", assignment={0: [3]})

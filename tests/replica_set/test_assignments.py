@@ -15,14 +15,17 @@ from embedlog import TopicPartition
 from embedlog._native import system
 from tests.support.replica_moves import WAIT_S, failing, moved, opened, partition_of, values
 
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
 
 
 def filled(log: embedlog.Log, count: int = 20, topic: str = "t") -> list[bytes]:
     wanted = [b"%04d" % number for number in range(count)]
     with log.producer() as producer:
         for number, value in enumerate(wanted):
-            producer.send(topic, value, partition=number % len(log.describe_topic(topic).partitions))
+            producer.send(
+                topic, value, partition=number % len(log.describe_topic(topic).partitions)
+            )
     return wanted
 
 
@@ -32,7 +35,12 @@ def test_a_partition_without_copies_moves_to_another_directory(tmp_path: Path) -
         wanted = filled(log)
         log.reassign({T0: [3]})
         found = log.reassignments()[T0]
-        assert (found.target, found.adding, found.removing, found.records_left) == ((3,), (3,), (1,), 10)
+        assert (found.target, found.adding, found.removing, found.records_left) == (
+            (3,),
+            (3,),
+            (1,),
+            10,
+        )
         assert found.bytes_left
         log.housekeep()
         assert log.reassignments() == {}
@@ -92,7 +100,9 @@ def test_a_reassignment_can_be_cancelled_and_replaced(tmp_path: Path) -> None:
             log.reassign({TopicPartition("t", 7): [1]})
 
 
-def test_a_cancellation_that_takes_the_leader_away_loses_no_record_of_acks_1(tmp_path: Path) -> None:
+def test_a_cancellation_that_takes_the_leader_away_loses_no_record_of_acks_1(
+    tmp_path: Path,
+) -> None:
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [1]})
         wanted = filled(log)
@@ -108,10 +118,14 @@ def test_a_cancellation_that_takes_the_leader_away_loses_no_record_of_acks_1(tmp
         assert values(log) == [*wanted, b"by two"]
 
 
-def test_nothing_is_lost_while_partitions_move_under_producers_and_consumers(tmp_path: Path) -> None:
+def test_nothing_is_lost_while_partitions_move_under_producers_and_consumers(
+    tmp_path: Path,
+) -> None:
     with opened(tmp_path) as log, opened(tmp_path) as other:
         log.create_topic("t", assignment={0: [1], 1: [2]})
-        done, sent, failed = threading.Event(), list[bytes](), list[BaseException]()
+        done = threading.Event()
+        sent = list[bytes]()
+        failed = list[BaseException]()
 
         def produce() -> None:
             try:
@@ -128,7 +142,11 @@ def test_nothing_is_lost_while_partitions_move_under_producers_and_consumers(tmp
         read = list[bytes]()
         try:
             with other.consumer("t", group_id="g", auto_offset_reset="earliest") as consumer:
-                for targets in ({T0: [3], T1: [1]}, {T0: [2, 1], T1: [3, 2, 1]}, {T0: [1], T1: [2]}):
+                for targets in (
+                    {T0: [3], T1: [1]},
+                    {T0: [2, 1], T1: [3, 2, 1]},
+                    {T0: [1], T1: [2]},
+                ):
                     moved(log, targets)
                     for _ in range(3):
                         read += [record.value for record in consumer.poll(1)]
@@ -248,7 +266,10 @@ def test_a_removal_that_was_interrupted_is_completed(tmp_path: Path) -> None:
         with opened(root) as log:
             log.reassign({T0: [1]})
             changes = ("rename", "pwrite", "fsync", "unlink")
-            with failing(changes, nth=nth, name="/d2/") as found, contextlib.suppress(embedlog.StorageError):
+            with (
+                failing(changes, nth=nth, name="/d2/") as found,
+                contextlib.suppress(embedlog.StorageError),
+            ):
                 log.housekeep()
             struck = found.count
         with opened(root) as log:

@@ -1,4 +1,6 @@
-"""What happens between two steps of a call: a directory disappears, is added by another process, or the topic is deleted."""
+"""What happens between two steps of a call: a directory disappears, is added by another process, or
+the topic is deleted.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ T0 = TopicPartition("t", 0)
 
 
 @contextlib.contextmanager
-def written(root: Path, count: int = 3, assignment: tuple[int, ...] = (1, 2, 3), **settings: Any) -> Iterator[embedlog.Log]:
+def written(
+    root: Path, count: int = 3, assignment: tuple[int, ...] = (1, 2, 3), **settings: Any
+) -> Iterator[embedlog.Log]:
     with opened(root, count, **settings) as log:
         log.create_topic("t", assignment={0: list(assignment)})
         send(log, b"a")
@@ -49,9 +53,14 @@ def lose(root: Path, node: int) -> None:
 # ---- a directory disappears ------------------------------------------------------------------------------------------
 
 
-def test_a_follower_that_disappears_after_its_copy_leaves_the_isr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The C core counts it as one that has nothing, without an error: the commit was repeated until the deadline."""
-    commit, lost = ReplicaLog.commit, list[int]()
+def test_a_follower_that_disappears_after_its_copy_leaves_the_isr(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The C core counts it as one that has nothing, without an error: the commit was repeated until
+    the deadline.
+    """
+    commit = ReplicaLog.commit
+    lost = list[int]()
 
     def losing(self: ReplicaLog, *arguments: Any, **rest: Any) -> int:
         if self._state.path == tmp_path / "d2" / "t-0" and not lost:
@@ -69,12 +78,19 @@ def test_a_follower_that_disappears_after_its_copy_leaves_the_isr(tmp_path: Path
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_a_reader_sees_what_another_process_appends_after_a_failover(tmp_path: Path, read_only: bool) -> None:
-    """The page of the earlier leader stays as it was: no process writes to the directory that was removed."""
+def test_a_reader_sees_what_another_process_appends_after_a_failover(
+    tmp_path: Path, read_only: bool
+) -> None:
+    """The page of the earlier leader stays as it was: no process writes to the directory that was
+    removed.
+    """
     with written(tmp_path):
         pass
     paths = [tmp_path / f"d{node}" for node in (1, 2, 3)]
-    with embedlog.open(paths, read_only=read_only, config={"housekeeping": False}) as reader, opened(tmp_path) as writer:
+    with (
+        embedlog.open(paths, read_only=read_only, config={"housekeeping": False}) as reader,
+        opened(tmp_path) as writer,
+    ):
         assert values(reader) == [b"a"]
         lose(tmp_path, 1)
         for number in range(3):
@@ -105,11 +121,16 @@ def without(log: embedlog.Log, place: Any) -> Any:
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_a_partition_that_moved_to_an_added_directory_is_read(tmp_path: Path, read_only: bool) -> None:
+def test_a_partition_that_moved_to_an_added_directory_is_read(
+    tmp_path: Path, read_only: bool
+) -> None:
     with written(tmp_path, assignment=(1, 2)):
         pass
     paths = [tmp_path / f"d{node}" for node in (1, 2, 3)]
-    with embedlog.open(paths, read_only=read_only, config={"housekeeping": False}) as other, opened(tmp_path) as log:
+    with (
+        embedlog.open(paths, read_only=read_only, config={"housekeeping": False}) as other,
+        opened(tmp_path) as log,
+    ):
         assert values(other) == [b"a"]
         added = log.add_directory(tmp_path / "d4")
         moved(log, {T0: [added]})
@@ -150,7 +171,9 @@ def test_a_producer_finds_a_topic_that_was_created_again(tmp_path: Path, lost: b
             producer.send("t", b"d").result(30)
 
 
-def test_an_election_of_all_leaves_out_a_topic_that_is_deleted_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_election_of_all_leaves_out_a_topic_that_is_deleted_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     places = Assignments.places
 
     def deleting(self: Assignments, topic: str | None, number: int | None) -> Any:
@@ -183,7 +206,10 @@ def test_a_partition_that_is_closed_while_a_thread_waits_for_it_was_deleted(
 
         with monkeypatch.context() as patched:
             patched.setattr(append_lock.locks, "holding", closing)
-            with pytest.raises(UnknownTopicOrPartitionError, match="topic t was deleted"), partition.exclusive():
+            with (
+                pytest.raises(UnknownTopicOrPartitionError, match="topic t was deleted"),
+                partition.exclusive(),
+            ):
                 pass
         log._engine.home.forget_partition("t", 0)  # type: ignore[attr-defined]
 
@@ -191,13 +217,16 @@ def test_a_partition_that_is_closed_while_a_thread_waits_for_it_was_deleted(
 # ---- too few replicas are in sync ------------------------------------------------------------------------------------
 
 
-def test_a_reader_of_decisions_waits_for_their_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_of_decisions_waits_for_their_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with a_set(tmp_path, min_insync_replicas="2") as (_, [process]):
         process.partition.append(run_of(b"first"))
         process.disks[2].broken = process.disks[3].broken = True
         with pytest.raises(NotEnoughReplicasAfterAppendError):
             process.partition.append(run_of(b"second"))
-        wait, waits = process.replicas.wait, list[int]()
+        wait = process.replicas.wait
+        waits = list[int]()
 
         def returning(version: int, deadline_ns: int) -> None:
             waits.append(version)
@@ -234,10 +263,13 @@ def follow(root: Path, log: embedlog.Log) -> None:
 def test_records_stay_deleted_if_another_replica_leads_before_the_followers_delete_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page of a leader that follows by now names no member of the ISR: the followers were not asked to delete anything."""
+    """The page of a leader that follows by now names no member of the ISR: the followers were not
+    asked to delete anything.
+    """
     with written(tmp_path, **BY_HAND) as log:
         send(log, b"b")
-        in_followers, led = RecordDeletion.in_followers, list[int]()
+        in_followers = RecordDeletion.in_followers
+        led = list[int]()
 
         def late(self: RecordDeletion, leader: Leader) -> None:
             if not led:
@@ -253,7 +285,9 @@ def test_records_stay_deleted_if_another_replica_leads_before_the_followers_dele
 
 
 def test_a_leader_that_follows_by_now_has_no_isr(tmp_path: Path) -> None:
-    """Its page names no member: a durable record was acknowledged after the sync of this directory alone."""
+    """Its page names no member: a durable record was acknowledged after the sync of this directory
+    alone.
+    """
     with written(tmp_path, **BY_HAND) as log:
         replicas: PartitionReplicas = log._engine.partition("t", 0)._replicas  # type: ignore[attr-defined]
         leader = replicas.leader(replicas.lock_deadline(system.boot_ns() + 10**10))

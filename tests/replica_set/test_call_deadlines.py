@@ -1,4 +1,6 @@
-"""Calls of clients on a set without a leader, or without a majority: each ends within its own timeout."""
+"""Calls of clients on a set without a leader, or without a majority: each ends within its own
+timeout.
+"""
 
 from __future__ import annotations
 
@@ -14,39 +16,58 @@ import pytest
 
 import embedlog
 from embedlog import TopicPartition
-from embedlog.errors import DeadlineError, LeaderNotAvailableError, LockTimeoutError, NotEnoughReplicasError
+from embedlog.errors import (
+    DeadlineError,
+    LeaderNotAvailableError,
+    LockTimeoutError,
+    NotEnoughReplicasError,
+)
 from tests.support.producer_helpers import wait_until
 
-LED, UNLED = TopicPartition("t", 1), TopicPartition("t", 0)
-TIMEOUT_S, LOCK_S = 0.1, 60.0  # a call that waits with the limit of a lock exceeds the bound
+LED = TopicPartition("t", 1)
+UNLED = TopicPartition("t", 0)
+# a call that waits with the limit of a lock exceeds the bound
+TIMEOUT_S = 0.1
+LOCK_S = 60.0
 BOUND_S = 20.0
 AWAY = {"leader": ("d1",), "majority": ("d1", "d3")}
 
 
 @dataclass
 class Clients:
-    """Clients that were in use before the directories went away. `t-0` has one replica, on node 1; `t-1` has one on node 2."""
+    """Clients that were in use before the directories went away. `t-0` has one replica, on node 1;
+    `t-1` has one on node 2.
+    """
 
     root: Path
     log: embedlog.Log
     consumer: embedlog.Consumer[Any, Any]
     member: embedlog.Consumer[Any, Any]
-    assigned: embedlog.Consumer[Any, Any]  # commits offsets, and is no member: no rebalance comes between
+    # commits offsets, and is no member: no rebalance comes between
+    assigned: embedlog.Consumer[Any, Any]
     producer: embedlog.Producer[Any, Any]
     owner: embedlog.Producer[Any, Any]
 
     def move(self, mode: str, *, back: bool = False) -> None:
         for name in AWAY[mode]:
-            here, there = self.root / name, self.root / f"away-{name}"
+            here = self.root / name
+            there = self.root / f"away-{name}"
             there.rename(here) if back else here.rename(there)
 
 
 @pytest.fixture
 def clients(tmp_path: Path) -> Iterator[Clients]:
     config = {"lock.timeout.ms": int(LOCK_S * 1000), "default.replication.factor": 3}
-    brief = {"max_block_ms": 100, "delivery_timeout_ms": 60_000, "linger_ms": 0, "on_delivery_error": "log"}
+    brief = {
+        "max_block_ms": 100,
+        "delivery_timeout_ms": 60_000,
+        "linger_ms": 0,
+        "on_delivery_error": "log",
+    }
     with ExitStack() as stack:
-        log = stack.enter_context(embedlog.open([tmp_path / f"d{node}" for node in (1, 2, 3)], config=config))
+        log = stack.enter_context(
+            embedlog.open([tmp_path / f"d{node}" for node in (1, 2, 3)], config=config)
+        )
         log.create_topic("t", assignment={0: [1], 1: [2]})
         log.create_topic("u")
         producer = stack.enter_context(log.producer(**brief))
@@ -54,8 +75,13 @@ def clients(tmp_path: Path) -> Iterator[Clients]:
             producer.send("t", b"%d" % number, partition=number % 2).result(20)
         owner = log.producer(transactional_id="x", **brief)
         owner.init_transactions()
-        reading = {"auto_offset_reset": "earliest", "default_api_timeout_ms": 100, "enable_auto_commit": False}
-        consumer, member = log.consumer("t", **reading), log.consumer("t", group_id="g", **reading)
+        reading = {
+            "auto_offset_reset": "earliest",
+            "default_api_timeout_ms": 100,
+            "enable_auto_commit": False,
+        }
+        consumer = log.consumer("t", **reading)
+        member = log.consumer("t", group_id="g", **reading)
         assert len(polled(member, 4)) == len(polled(consumer, 4)) == 4
         member.commit()
         assigned = log.consumer(group_id="h", **reading)
@@ -76,13 +102,17 @@ def polled(consumer: embedlog.Consumer[Any, Any], count: int) -> list[bytes]:
 
 
 def unavailable(call: Callable[[], object]) -> None:
-    """The error names the last thing that was waited for: a leader, a lock of another thread, or the ISR of a present leader."""
+    """The error names the last thing that was waited for: a leader, a lock of another thread, or
+    the ISR of a present leader.
+    """
     with pytest.raises((LeaderNotAvailableError, LockTimeoutError, NotEnoughReplicasError)):
         call()
 
 
 def undecided(on: Clients) -> None:
-    """A commit that failed after its append waits for a majority. After one that failed before it the earlier offset is there."""
+    """A commit that failed after its append waits for a majority. After one that failed before it
+    the earlier offset is there.
+    """
     try:
         found = on.assigned.committed(LED)[LED]
     except (LeaderNotAvailableError, LockTimeoutError, NotEnoughReplicasError):
@@ -101,7 +131,9 @@ def nothing(call: Callable[[], Any]) -> None:
 
 
 async def polled_by_a_task(log: embedlog.Log) -> list[bytes]:
-    async with log.async_consumer("t", auto_offset_reset="earliest", default_api_timeout_ms=100) as consumer:
+    async with log.async_consumer(
+        "t", auto_offset_reset="earliest", default_api_timeout_ms=100
+    ) as consumer:
         return [record.value for record in await consumer.poll(TIMEOUT_S)]
 
 
@@ -115,7 +147,9 @@ CALLS: dict[str, Callable[[Clients], object]] = {
     "offsets_for_times": lambda on: unavailable(lambda: on.consumer.offsets_for_times({UNLED: 0})),
     "current_lag": lambda on: unavailable(lambda: on.consumer.current_lag(UNLED)),
     "poll of a member": lambda on: nothing(lambda: on.member.poll(TIMEOUT_S)),
-    "result": lambda on: late(lambda: on.producer.send("t", b"late", partition=0).result(TIMEOUT_S)),
+    "result": lambda on: late(
+        lambda: on.producer.send("t", b"late", partition=0).result(TIMEOUT_S)
+    ),
     "flush": lambda on: late(lambda: on.producer.flush(TIMEOUT_S)),
     "poll of a task": lambda on: asyncio.run(polled_by_a_task(on.log)),
 }
@@ -146,7 +180,9 @@ def test_a_call_ends_within_its_timeout(clients: Clients, mode: str) -> None:
     clients.producer.flush(30)
     clients.producer.send("t", b"led", partition=1).result(30)
     assert {b"led", b"late"} <= set(polled(clients.member, 2))
-    assert [record.value for record in clients.log.scan("t", partitions=[0]).records()].count(b"late") == 1
+    assert [record.value for record in clients.log.scan("t", partitions=[0]).records()].count(
+        b"late"
+    ) == 1
 
 
 def test_a_partition_without_a_leader_stops_no_other_one(clients: Clients) -> None:
@@ -183,7 +219,9 @@ def test_a_report_waits_for_no_leader(clients: Clients) -> None:
 
 
 def test_an_optional_sync_waits_for_no_leader(clients: Clients) -> None:
-    """The limit of a lock is a minute. The producer's thread and `log.close()` wait for such a sync."""
+    """The limit of a lock is a minute. The producer's thread and `log.close()` wait for such a
+    sync.
+    """
     clients.move("leader")
     late(lambda: clients.producer.send("t", b"late", partition=0).result(TIMEOUT_S))
     wait_until(lambda: not is_led(clients))
@@ -192,8 +230,12 @@ def test_an_optional_sync_waits_for_no_leader(clients: Clients) -> None:
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_records_of_other_partitions_are_written_while_one_has_no_leader(clients: Clients, transactional: bool) -> None:
-    """One attempt could wait for half a minute. Its records are written when the leader is back, in order."""
+def test_records_of_other_partitions_are_written_while_one_has_no_leader(
+    clients: Clients, transactional: bool
+) -> None:
+    """One attempt could wait for half a minute. Its records are written when the leader is back, in
+    order.
+    """
     producer = clients.owner if transactional else clients.producer
     if transactional:
         producer.begin_transaction()

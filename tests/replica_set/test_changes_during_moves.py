@@ -1,4 +1,6 @@
-"""Another process deletes a topic, or is faster, while replicas are compared, moved, or join the ISR."""
+"""Another process deletes a topic, or is faster, while replicas are compared, moved, or join the
+ISR.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from tests.replica_set.test_opening import isr, made, opened, values
 
 def once_before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, change: Any) -> list[str]:
     """Make a change by another process before the first call."""
-    before, calls = getattr(owner, name), list[str]()
+    before = getattr(owner, name)
+    calls = list[str]()
 
     def call(*args: Any, **named: Any) -> Any:
         calls.append(name)
@@ -69,9 +72,11 @@ def test_a_replica_that_another_process_adds_to_the_isr_meanwhile_has_joined(
         log.housekeep()
         log.reassign({embedlog.TopicPartition("t", 0): [1, 2, 3]})
         place = next(iter(log._engine.set.decisions.hint().partitions))
-        replicas, until = log._engine.set.replicas(place, "t"), system.boot_ns() + 20_000_000_000
+        replicas = log._engine.set.replicas(place, "t")
+        until = system.boot_ns() + 20_000_000_000
         leader = replicas.leader(until)
-        copy, calls = partition_replicas.copy, list[int]()
+        copy = partition_replicas.copy
+        calls = list[int]()
 
         def copied(*args: Any, **named: Any) -> int:
             found = copy(*args, **named)

@@ -1,4 +1,6 @@
-"""Compacted topics whose replicas come and go: no deleted value returns, and no complete replica is emptied (REPLICA-20)."""
+"""Compacted topics whose replicas come and go: no deleted value returns, and no complete replica is
+emptied (REPLICA-20).
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,12 @@ from tests.replica_set.test_opening import QUIET, paths
 
 PARTITION = TopicPartition("t", 0)
 COMPACT = {
-    "cleanup.policy": "compact", "segment.bytes": 4000, "min.cleanable.dirty.ratio": 0.0, "delete.retention.ms": 0,
+    "cleanup.policy": "compact",
+    "segment.bytes": 4000,
+    "min.cleanable.dirty.ratio": 0.0,
+    "delete.retention.ms": 0,
     "min.insync.replicas": 1,
-}  # fmt: skip
+}
 DEADLINE_S = 60.0
 Pair = tuple[bytes, bytes | None]
 
@@ -27,7 +32,8 @@ class Set:
     """A set with a compacted topic; directories can be lost and returned."""
 
     def __init__(self, root: Path, count: int = 3) -> None:
-        self.root, self.log = root, opened(root, count)
+        self.root = root
+        self.log = opened(root, count)
 
     def create(self, replicas: list[int], **config: object) -> None:
         self.log.create_topic("t", assignment={0: replicas}, config=COMPACT | config)
@@ -39,7 +45,9 @@ class Set:
         (self.root / f"lost-{node}").rename(self.root / f"d{node}")
 
     def put(self, *pairs: Pair, acks: str | int = "all") -> None:
-        with self.log.producer(acks=acks, linger_ms=0, enable_idempotence=acks == "all") as producer:
+        with self.log.producer(
+            acks=acks, linger_ms=0, enable_idempotence=acks == "all"
+        ) as producer:
             for key, value in pairs:
                 producer.send("t", value, key=key, partition=0).result(DEADLINE_S)
 
@@ -72,12 +80,16 @@ def opened(root: Path, count: int = 3) -> embedlog.Log:
 
 
 def test_a_follower_with_an_estimate_of_its_own_gets_a_removed_tombstone(tmp_path: Path) -> None:
-    """It compacts its copy, too. That does not show that it has what its leader removes later (SEGMENTSWAP-5)."""
+    """It compacts its copy, too. That does not show that it has what its leader removes later
+    (SEGMENTSWAP-5).
+    """
     found = Set(tmp_path)
     with found.log:
         found.create([1, 2])
         found.lose(2)
-        found.put((b"k", b"deleted value"), *((b"k%05d" % number, b"v" * 100) for number in range(600)))
+        found.put(
+            (b"k", b"deleted value"), *((b"k%05d" % number, b"v" * 100) for number in range(600))
+        )
         found.housekeep(4)
         found.bring_back(2)
         found.until(lambda each: len(each.isr) == 2)
@@ -100,7 +112,9 @@ def test_a_compacted_segment_that_a_cut_made_the_active_one_bounds_nothing(tmp_p
     found = Set(tmp_path, 5)
     with found.log:
         found.create([1, 2, 3], **{"segment.bytes": 6000})
-        found.put((b"k", b"deleted value"), *((b"a%d" % number, b"x" * 100) for number in range(20)))
+        found.put(
+            (b"k", b"deleted value"), *((b"a%d" % number, b"x" * 100) for number in range(20))
+        )
         found.housekeep(1)
         found.lose(3)
         found.put((b"k", None), *((b"b", b"y" * 100) for _ in range(60)))
@@ -134,11 +148,15 @@ def test_a_compacted_segment_that_a_cut_made_the_active_one_bounds_nothing(tmp_p
 def test_a_member_of_the_elr_is_not_emptied_because_its_leader_has_compacted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was closed in order, so its page has no role. Its leader is lost before the copy to it (COPYING-4)."""
+    """It was closed in order, so its page has no role. Its leader is lost before the copy to it
+    (COPYING-4).
+    """
     found = Set(tmp_path)
     with found.log:
         found.create([1, 2], **{"min.insync.replicas": 2})
-        found.put(*((b"k%d" % (number % 150), b"v%d" % number + b"x" * 80) for number in range(300)))
+        found.put(
+            *((b"k%d" % (number % 150), b"v%d" % number + b"x" * 80) for number in range(300))
+        )
         found.until(lambda each: each.isr == (1, 2))
     found.lose(2)
     found.log = opened(tmp_path)
@@ -147,14 +165,17 @@ def test_a_member_of_the_elr_is_not_emptied_because_its_leader_has_compacted(
         found.until(lambda each: each.elr == (2,))
         found.housekeep(6)
     found.bring_back(2)
-    copied, armed = copying._Copying.copied, [True]
+    copied = copying._Copying.copied
+    armed = [True]
 
     def lost(work: copying._Copying, at: int, end: int, step: object) -> object:
         if armed and tmp_path / "d2" / "t-0" == work.follower.path:
             armed.clear()
             assert work.follower.published().log_end == 300
             found.lose(1)
-            raise StorageError("the directory is lost", path=tmp_path / "d1" / "t-0", errno=errno.EIO)
+            raise StorageError(
+                "the directory is lost", path=tmp_path / "d1" / "t-0", errno=errno.EIO
+            )
         return copied(work, at, end, step)  # type: ignore[arg-type]
 
     monkeypatch.setattr(copying._Copying, "copied", lost)

@@ -1,4 +1,6 @@
-"""Sends with an expected offset while a directory of the set fails: one place for each record, and no false conflict."""
+"""Sends with an expected offset while a directory of the set fails: one place for each record, and
+no false conflict.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,22 @@ CONFIG = {"default.replication.factor": 3, "housekeeping": False}
 @pytest.mark.parametrize("leads", [True, False])
 @pytest.mark.parametrize("nth", [1, 2])
 def test_a_failing_directory_is_no_conflict(tmp_path: Path, leads: bool, nth: int) -> None:
-    """The write of the leader, of its index, or of a follower fails: the same record is appended once, at its offset."""
+    """The write of the leader, of its index, or of a follower fails: the same record is appended
+    once, at its offset.
+    """
     directories = [tmp_path / name for name in ("d1", "d2", "d3")]
-    with embedlog.open(directories, config=CONFIG) as log, log.producer() as producer, log.producer() as other:
+    with (
+        embedlog.open(directories, config=CONFIG) as log,
+        log.producer() as producer,
+        log.producer() as other,
+    ):
         log.create_topic("t", config={"min.insync.replicas": 1, "index.interval.bytes": 0})
         assert producer.send("t", b"0", expected_offset=0).result(30).offset == 0
         leader = log.replicas().partitions[0].leader
         failing = leader if leads else next(node for node in (1, 2, 3) if node != leader)
-        system.fault_arm(["pwrite"], nth, "fail", errno.EIO, sticky=True, name=f"{directories[failing - 1]}/t-0/")
+        system.fault_arm(
+            ["pwrite"], nth, "fail", errno.EIO, sticky=True, name=f"{directories[failing - 1]}/t-0/"
+        )
         try:
             place = producer.send("t", b"1", expected_offset=1).result(30)
             assert system.fault_counters()[1] > 0

@@ -1,4 +1,6 @@
-"""Copies of the decision log that are damaged or missing: they begin again from a majority of the others."""
+"""Copies of the decision log that are damaged or missing: they begin again from a majority of the
+others.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def are_equal(root: Path) -> bool:
 
 @pytest.mark.parametrize("node", [1, 2])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_copy_of_a_closed_set_is_copied_again(tmp_path: Path, damage: Callable[[Path], None], node: int) -> None:
+def test_a_damaged_copy_of_a_closed_set_is_copied_again(
+    tmp_path: Path, damage: Callable[[Path], None], node: int
+) -> None:
     made(tmp_path)
     damage(segment_of(tmp_path, node))
     with opened(tmp_path) as log:
@@ -61,7 +65,8 @@ def test_a_damaged_copy_of_a_closed_set_is_copied_again(tmp_path: Path, damage: 
         log.housekeep()
         assert promise.read(segment_of(tmp_path, node).parent).incomplete is False
     assert are_equal(tmp_path)
-    (tmp_path / f"d{3 - node}").rename(tmp_path / "away")  # the copy counts again: the other one is not needed
+    # the copy counts again: the other one is not needed
+    (tmp_path / f"d{3 - node}").rename(tmp_path / "away")
     with opened(tmp_path) as log:
         assert log.topics() == ["first", "second"]
         log.create_topic("third", replication_factor=2)
@@ -79,18 +84,24 @@ def test_a_copy_that_is_removed_while_the_log_is_open_is_made_again(tmp_path: Pa
 
 @pytest.mark.parametrize("node", [1, 2])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_in_an_open_copy_is_found_and_copied_again(tmp_path: Path, damage: Callable[[Path], None], node: int) -> None:
+def test_damage_in_an_open_copy_is_found_and_copied_again(
+    tmp_path: Path, damage: Callable[[Path], None], node: int
+) -> None:
     """Also for processes that have its page and its descriptors (COPYRENEWAL-3, COPYRENEWAL-4)."""
     with opened(tmp_path) as log, opened(tmp_path) as other:
         log.create_topic("first", replication_factor=3)
         assert log.verify_replicas() == other.verify_replicas() == []
         damage(segment := segment_of(tmp_path, node))
         found = other.verify_replicas()
-        assert [(each.topic, each.node, each.kind) for each in found] == [("__replica_state", node, "damaged")]
+        assert [(each.topic, each.node, each.kind) for each in found] == [
+            ("__replica_state", node, "damaged")
+        ]
         assert Path(found[0].path).name in (segment.name, segment.parent.name)
         assert log.verify_replicas("first") == []
         report = other.repair()
-        assert [(each.topic, each.node, each.source) for each in report.repaired] == [("__replica_state", node, 3 - node)]
+        assert [(each.topic, each.node, each.source) for each in report.repaired] == [
+            ("__replica_state", node, 3 - node)
+        ]
         assert not report.left
         assert log.verify_replicas() == other.verify_replicas() == []
         log.create_topic("second", replication_factor=3)
@@ -104,7 +115,9 @@ def test_damage_in_an_open_copy_is_found_and_copied_again(tmp_path: Path, damage
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, truncated])
-def test_damage_after_a_killed_decision_is_copied_again(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_damage_after_a_killed_decision_is_copied_again(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
     """The repair of the append finds the damage (APPENDLOCK-4)."""
     with opened(tmp_path) as log:
         log.create_topic("first", replication_factor=3)
@@ -124,9 +137,16 @@ def test_damage_after_a_killed_decision_is_copied_again(tmp_path: Path, damage: 
     assert are_equal(tmp_path)
 
 
-@pytest.mark.parametrize("point", ["renew-noted", "cut-intent", "cut-begun", "cut-manifest", "cut-segment", "cut-published"])
-def test_a_process_that_is_killed_while_an_open_copy_begins_again(tmp_path: Path, point: str) -> None:
-    """The copy is incomplete from before the cut until it is level: with an older copy it is no majority (COPYRENEWAL-2)."""
+@pytest.mark.parametrize(
+    "point",
+    ["renew-noted", "cut-intent", "cut-begun", "cut-manifest", "cut-segment", "cut-published"],
+)
+def test_a_process_that_is_killed_while_an_open_copy_begins_again(
+    tmp_path: Path, point: str
+) -> None:
+    """The copy is incomplete from before the cut until it is level: with an older copy it is no
+    majority (COPYRENEWAL-2).
+    """
     with opened(tmp_path) as log:
         log.create_topic("first", replication_factor=3)
         truncated(segment_of(tmp_path, 2))
@@ -184,7 +204,9 @@ def test_without_a_majority_of_the_others_an_open_damaged_copy_stays(tmp_path: P
         before = segment.read_bytes()
         away = (tmp_path / "d3").rename(tmp_path / "away")
         assert [each.node for each in log.repair().left] == [2]
-        assert segment.read_bytes().startswith(before), "a decision may follow, through an open descriptor"
+        assert segment.read_bytes().startswith(before), (
+            "a decision may follow, through an open descriptor"
+        )
         assert not promise.read(segment.parent).incomplete
         away.rename(tmp_path / "d3")
         log.housekeep()
@@ -213,7 +235,8 @@ def test_a_new_copy_counts_for_no_majority_before_it_is_level(tmp_path: Path, po
     (tmp_path / "older").rename(tmp_path / "d1" / LOG)
     away = (tmp_path / "d3").rename(tmp_path / "away")
     with pytest.raises(embedlog.errors.ReplicaSetError, match="no directory is the registered one"):
-        opened(tmp_path, lock_timeout_ms=300)  # the older copy has openings that are none of its directory any more
+        # the older copy has openings that are none of its directory any more
+        opened(tmp_path, lock_timeout_ms=300)
     away.rename(tmp_path / "d3")
     with opened(tmp_path) as log:
         log.housekeep()
@@ -232,7 +255,9 @@ def test_a_new_copy_counts_for_no_majority_before_it_is_level(tmp_path: Path, po
         ("first-0", "leader-epoch-checkpoint"),
     ],
 )
-def test_a_malformed_file_of_a_closed_partition_is_damage_of_one_replica(tmp_path: Path, name: str, partition: str) -> None:
+def test_a_malformed_file_of_a_closed_partition_is_damage_of_one_replica(
+    tmp_path: Path, name: str, partition: str
+) -> None:
     """Its directory stays in use, and the replica or copy begins again (PARTITIONDIRECTORY-3)."""
     made(tmp_path)
     path = tmp_path / "d2" / partition / name
@@ -249,12 +274,18 @@ def test_a_malformed_file_of_a_closed_partition_is_damage_of_one_replica(tmp_pat
 
 
 @pytest.mark.parametrize("partition", [LOG, "first-0"])
-def test_a_malformed_file_that_a_close_finds_is_damage_of_one_replica(tmp_path: Path, partition: str) -> None:
-    """The close loads what is not in order. It reports such a file, and does not fail, if another directory has the records."""
+def test_a_malformed_file_that_a_close_finds_is_damage_of_one_replica(
+    tmp_path: Path, partition: str
+) -> None:
+    """The close loads what is not in order. It reports such a file, and does not fail, if another
+    directory has the records.
+    """
     with opened(tmp_path) as log:
         log.create_topic("first", replication_factor=3)
         path = tmp_path / "d2" / partition / "partition.metadata"
         malformed = embedlog.errors.ForeignDirectoryError("malformed line 2", path=path)
         assert log._engine.set.is_damaged(malformed)  # type: ignore[attr-defined]
-        malformed = embedlog.errors.ForeignDirectoryError("malformed line 2", path=tmp_path / "d2" / "embedlog.topics")
+        malformed = embedlog.errors.ForeignDirectoryError(
+            "malformed line 2", path=tmp_path / "d2" / "embedlog.topics"
+        )
         assert not log._engine.set.is_damaged(malformed)  # type: ignore[attr-defined]

@@ -1,4 +1,6 @@
-"""Copies of a leader's log to a follower that lacks a large part: the same bytes, checked, whatever happens meanwhile."""
+"""Copies of a leader's log to a follower that lacks a large part: the same bytes, checked, whatever
+happens meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def test_a_follower_gets_every_byte(tmp_path: Path, rng: random.Random, count: i
 def test_the_next_chunk_is_read_ahead_if_much_is_to_be_copied(
     tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """Little is to be copied to a follower that lacks the end of a large segment, also if no reader was there."""
+    """Little is to be copied to a follower that lacks the end of a large segment, also if no reader
+    was there.
+    """
     with a_set(tmp_path) as (_, [process]):
         leader = process.replicas.leader(far())
         with_one_segment(process)
@@ -89,12 +93,15 @@ def recording(reading: Callable[..., object], begun: list[int]) -> Callable[...,
     return recorded
 
 
-def test_the_bytes_from_an_offset_are_those_of_its_batches(tmp_path: Path, rng: random.Random) -> None:
+def test_the_bytes_from_an_offset_are_those_of_its_batches(
+    tmp_path: Path, rng: random.Random
+) -> None:
     with a_set(tmp_path) as (_, [process]):
         leader = process.replicas.leader(far()).partition
         with_one_segment(process)
         end = filled(process, rng)
-        now, positions = leader.published(), dict[int, int]()
+        now = leader.published()
+        positions = dict[int, int]()
         at = now.segment_base
         while at < end:
             found = leader.replica.read(at, 1)
@@ -114,7 +121,8 @@ def test_a_log_end_that_moves_meanwhile_costs_a_read_only(
         leader = process.replicas.leader(far())
         node = min({1, 2, 3} - {leader.node})
         follower = partition(process, node)
-        take, others = follower.replica.take, []
+        take = follower.replica.take
+        others = []
 
         def taken(fetched, epoch, mark, deadline_ns, start):  # type: ignore[no-untyped-def]
             if not others and follower.published().log_end > 20:  # another process copies a part
@@ -161,8 +169,12 @@ def with_a_log_start_inside(process: Process) -> int:
     return process.partition.published().log_end
 
 
-@pytest.mark.parametrize("at", [None, 0, 5, 7], ids=["lost", "empty", "at the log start", "in the batch"])
-def test_a_follower_begins_at_the_batch_in_which_the_log_starts(tmp_path: Path, at: int | None) -> None:
+@pytest.mark.parametrize(
+    "at", [None, 0, 5, 7], ids=["lost", "empty", "at the log start", "in the batch"]
+)
+def test_a_follower_begins_at_the_batch_in_which_the_log_starts(
+    tmp_path: Path, at: int | None
+) -> None:
     with a_set(tmp_path) as (_, [process]):
         end = with_a_log_start_inside(process)
         leader = process.replicas.leader(far())
@@ -172,13 +184,17 @@ def test_a_follower_begins_at_the_batch_in_which_the_log_starts(tmp_path: Path, 
                 held.restart(at)
         assert copy(leader, follower, end, far()) == end
         assert follower.published().log_end == end
-        assert process.data(leader.node) == b"".join(path.read_bytes() for path in sorted(follower.path.glob("*.log")))
+        assert process.data(leader.node) == b"".join(
+            path.read_bytes() for path in sorted(follower.path.glob("*.log"))
+        )
         follower.replica.learn(leader.epoch, end)
         assert copy(leader, follower, end, far()) == end
         assert follower.published().log_start == 5
 
 
-def test_batches_that_do_not_continue_the_log_end_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_that_do_not_continue_the_log_end_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with a_set(tmp_path) as (_, [process]):
         process.partition.append(run_of(b"value"), all_in_sync=False)
         leader = process.replicas.leader(far())
@@ -188,8 +204,12 @@ def test_batches_that_do_not_continue_the_log_end_the_copy(tmp_path: Path, monke
             copy(leader, follower, leader.partition.published().log_end, far())
 
 
-def test_a_leader_that_is_replaced_and_cut_during_a_copy_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its log ends below the offset that is read next: no error of the caller, which asks the new leader."""
+def test_a_leader_that_is_replaced_and_cut_during_a_copy_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log ends below the offset that is read next: no error of the caller, which asks the new
+    leader.
+    """
     with a_set(tmp_path) as (_, [process]):
         process.partition.append(run_of(b"committed"))
         process.partition.append(run_of(b"cut"), all_in_sync=False)

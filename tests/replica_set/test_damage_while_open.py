@@ -1,4 +1,6 @@
-"""Damage of a replica while processes have it open: removed and cut segments, also after a killed append."""
+"""Damage of a replica while processes have it open: removed and cut segments, also after a killed
+append.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ from embedlog._native import system
 from embedlog.errors import StorageError
 from embedlog.partition.replication.replica_log import ReplicaLog
 from embedlog.storage import file_names
-from tests.replica_set.test_renewal import truncated, until_in_sync, without_directory, without_segment
+from tests.replica_set.test_renewal import (
+    truncated,
+    until_in_sync,
+    without_directory,
+    without_segment,
+)
 from tests.replica_set.test_verification import (
     QUIET,
     WANTED,
@@ -38,14 +45,20 @@ def send(log: embedlog.Log, topic: str, value: bytes) -> None:
 
 
 def killed_append(root: Path, node: int) -> None:
-    """A process is killed after its write to the replica of a node: the next append repairs that replica first."""
+    """A process is killed after its write to the replica of a node: the next append repairs that
+    replica first.
+    """
     place = f"/d{node}/t-0/00000000000000000000.log"
-    killed_during(lambda log: send(log, "t", b"lost"), partial(opened, root), "pwrite", "kill_after", place)
+    killed_during(
+        lambda log: send(log, "t", b"lost"), partial(opened, root), "pwrite", "kill_after", place
+    )
 
 
 @pytest.mark.parametrize("node", [1, 2])
 @pytest.mark.parametrize("damage", [without_segment, truncated, without_directory])
-def test_damage_after_a_killed_append_is_replaced(tmp_path: Path, damage: Callable[[Path, int], None], node: int) -> None:
+def test_damage_after_a_killed_append_is_replaced(
+    tmp_path: Path, damage: Callable[[Path, int], None], node: int
+) -> None:
     """The repair of the append finds the damage (APPENDLOCK-4, RENEWAL-6)."""
     with filled(tmp_path) as log, opened(tmp_path) as other:
         assert values(other) == WANTED  # its page and descriptors are those of before the damage
@@ -58,7 +71,8 @@ def test_damage_after_a_killed_append_is_replaced(tmp_path: Path, damage: Callab
         until_in_sync(log)
         assert log.verify_replicas() == other.verify_replicas() == []
         assert values(other) == found
-        send(other, "t", b"last")  # without node 1, as long as it rests after the damage that this process has seen
+        # without node 1, as long as it rests after the damage that this process has seen
+        send(other, "t", b"last")
         other.housekeep()
         until_in_sync(other)
     assert_equal_copies(tmp_path)
@@ -71,7 +85,9 @@ def test_damage_after_a_killed_append_is_replaced(tmp_path: Path, damage: Callab
 def test_a_process_that_opens_a_damaged_segment_appends_nothing_to_it(
     tmp_path: Path, damage: Callable[[Path, int], None], node: int
 ) -> None:
-    """An append would leave a hole, and a replica in the ISR without its earlier records (WRITER-3)."""
+    """An append would leave a hole, and a replica in the ISR without its earlier records
+    (WRITER-3).
+    """
     with filled(tmp_path) as log, opened(tmp_path) as other:
         damage(tmp_path, node)
         send(other, "t", b"more")
@@ -84,7 +100,9 @@ def test_a_process_that_opens_a_damaged_segment_appends_nothing_to_it(
 
 
 def test_a_missing_segment_leaves_the_other_partitions_in_sync(tmp_path: Path) -> None:
-    """It is damage of one replica, and no failure of its directory (REPAIR-7, PARTITIONDIRECTORY-3)."""
+    """It is damage of one replica, and no failure of its directory (REPAIR-7,
+    PARTITIONDIRECTORY-3).
+    """
     with filled(tmp_path) as log:
         log.create_topic("u", assignment={0: [2, 1, 3]})
         killed_append(tmp_path, 2)
@@ -97,8 +115,13 @@ def test_a_missing_segment_leaves_the_other_partitions_in_sync(tmp_path: Path) -
         assert log.replicas().directories[1].state == "live"
 
 
-@pytest.mark.parametrize("point", ["renew-left", "cut-intent", "cut-begun", "cut-manifest", "cut-segment", "cut-published"])
-def test_a_process_that_is_killed_while_a_damaged_log_begins_again(tmp_path: Path, point: str) -> None:
+@pytest.mark.parametrize(
+    "point",
+    ["renew-left", "cut-intent", "cut-begun", "cut-manifest", "cut-segment", "cut-published"],
+)
+def test_a_process_that_is_killed_while_a_damaged_log_begins_again(
+    tmp_path: Path, point: str
+) -> None:
     """Another process completes it: the intent is in the page (LOGCUT-1)."""
     with filled(tmp_path) as log:
         killed_append(tmp_path, 2)
@@ -122,7 +145,9 @@ def test_a_process_that_is_killed_while_a_damaged_log_begins_again(tmp_path: Pat
 
 @pytest.mark.parametrize("node", [1, 2])
 @pytest.mark.parametrize("which", [1, -1])
-def test_a_removed_segment_is_found_by_a_verification(tmp_path: Path, which: int, node: int) -> None:
+def test_a_removed_segment_is_found_by_a_verification(
+    tmp_path: Path, which: int, node: int
+) -> None:
     """An open descriptor still reads a removed file (COMPARISON-5)."""
     paths = [tmp_path / f"d{n}" for n in (1, 2, 3)]
     with embedlog.open(paths, config=QUIET) as log:
@@ -135,7 +160,9 @@ def test_a_removed_segment_is_found_by_a_verification(tmp_path: Path, which: int
         found = sorted((tmp_path / f"d{node}" / "t-0").glob("*.log"))
         assert len(found) > 2
         found[which].unlink()
-        assert [(each.node, each.path) for each in log.verify_replicas()] == [(node, str(found[which]))]
+        assert [(each.node, each.path) for each in log.verify_replicas()] == [
+            (node, str(found[which]))
+        ]
         log.verify_replicas(repair=True)
         until_in_sync(log)
         assert log.verify_replicas() == []
@@ -145,14 +172,24 @@ def test_a_removed_segment_is_found_by_a_verification(tmp_path: Path, which: int
 
 
 def test_damage_after_a_killed_swap_is_replaced(tmp_path: Path) -> None:
-    """The repair completes the swap, and then finds no active segment. The generation of the page is still odd."""
+    """The repair completes the swap, and then finds no active segment. The generation of the page
+    is still odd.
+    """
     with opened(tmp_path) as log:
-        config = {"cleanup.policy": "compact", "segment.bytes": "16384", "min.cleanable.dirty.ratio": "0.01"}
+        config = {
+            "cleanup.policy": "compact",
+            "segment.bytes": "16384",
+            "min.cleanable.dirty.ratio": "0.01",
+        }
         log.create_topic("t", assignment={0: [1, 2, 3]}, config=config)
         with log.producer(linger_ms=0) as producer:
             for number in range(90):
-                producer.send("t", b"%03d" % number * 300, key=b"%d" % (number if number % 3 else 0)).result(20)
-        killed_during(embedlog.Log.housekeep, partial(opened, tmp_path), "point", "kill_before", "swap-step")
+                producer.send(
+                    "t", b"%03d" % number * 300, key=b"%d" % (number if number % 3 else 0)
+                ).result(20)
+        killed_during(
+            embedlog.Log.housekeep, partial(opened, tmp_path), "point", "kill_before", "swap-step"
+        )
         (swap,) = tmp_path.glob("d*/t-0/*.log.swap")
         max(swap.parent.glob("*.log")).unlink()
         send(log, "t", b"more")
@@ -160,12 +197,17 @@ def test_damage_after_a_killed_swap_is_replaced(tmp_path: Path) -> None:
         assert log.verify_replicas() == []
     with opened(tmp_path) as log:
         assert log.verify_replicas() == []
-        assert {*values(log)} >= {b"more", *(b"%03d" % number * 300 for number in range(90) if number % 3)}
+        assert {*values(log)} >= {
+            b"more",
+            *(b"%03d" % number * 300 for number in range(90) if number % 3),
+        }
         assert not [*tmp_path.glob("d*/t-0/*.swap"), *tmp_path.glob("d*/t-0/*.cleaned")]
 
 
 def test_two_processes_begin_a_replica_again_at_once(tmp_path: Path) -> None:
-    """One of them stops before the cut, until the other one has completed it, and the replica has joined and taken more."""
+    """One of them stops before the cut, until the other one has completed it, and the replica has
+    joined and taken more.
+    """
     with filled(tmp_path) as log:
         killed_append(tmp_path, 2)
         truncated(tmp_path, 2)
@@ -194,8 +236,12 @@ def test_two_processes_begin_a_replica_again_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("node", [1, 2], ids=["the leader", "a follower"])
 @pytest.mark.parametrize("before", ["nothing", "verify", "housekeep"])
-def test_a_missing_partition_is_reported_and_copied_again_with_the_others(tmp_path: Path, node: int, before: str) -> None:
-    """Before, the comparison of a follower without its directory was an error, and that of the other partitions ended with it."""
+def test_a_missing_partition_is_reported_and_copied_again_with_the_others(
+    tmp_path: Path, node: int, before: str
+) -> None:
+    """Before, the comparison of a follower without its directory was an error, and that of the
+    other partitions ended with it.
+    """
     with filled(tmp_path) as log:
         log.create_topic("u", assignment={0: [1, 2, 3]})
         for _ in range(20):
@@ -207,17 +253,24 @@ def test_a_missing_partition_is_reported_and_copied_again_with_the_others(tmp_pa
         elif before == "housekeep":
             log.housekeep()
         wanted = [("t", node, "damaged"), ("u", 3, "damaged")]
-        assert sorted((each.topic, each.node, each.kind) for each in log.verify_replicas()) == wanted
+        assert (
+            sorted((each.topic, each.node, each.kind) for each in log.verify_replicas()) == wanted
+        )
         report = log.repair()
         assert report.left == {}
-        assert sorted((each.topic, each.node) for each in report.repaired) == [("t", node), ("u", 3)]
+        assert sorted((each.topic, each.node) for each in report.repaired) == [
+            ("t", node),
+            ("u", 3),
+        ]
         until_in_sync(log)
         assert log.verify_replicas() == []
         assert values(log) == WANTED
     assert_equal_copies(tmp_path)
 
 
-def test_a_directory_that_fails_during_a_comparison_does_not_end_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_fails_during_a_comparison_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with filled(tmp_path) as log:
         flip(segment_of(tmp_path, 3))
         read = ReplicaLog.read

@@ -1,4 +1,6 @@
-"""A damaged leader-epoch-checkpoint of one replica: it is made again from the log, and no record is cut or copied for that."""
+"""A damaged leader-epoch-checkpoint of one replica: it is made again from the log, and no record is
+cut or copied for that.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ def of_a_later_version(path: Path) -> None:
 DAMAGES = [
     emptied,
     garbled,
-    *(pytest.param(each, marks=pytest.mark.slow) for each in (os.unlink, without_entries, of_a_later_version)),
+    *(
+        pytest.param(each, marks=pytest.mark.slow)
+        for each in (os.unlink, without_entries, of_a_later_version)
+    ),
 ]
 
 
@@ -71,7 +76,8 @@ def test_the_epochs_of_an_open_replica_are_made_again(
             until_in_sync(log)
             assert values(log) == [*WANTED, b"more"]
             assert [each.state for each in log.replicas().directories] == ["live"] * 3
-            with contextlib.suppress(embedlog.errors.ElectionNotNeededError):  # after a damage the old leader may lead again
+            # after a damage the old leader may lead again
+            with contextlib.suppress(embedlog.errors.ElectionNotNeededError):
                 log.elect("t")
             send(log, "t", b"last")
         with opened(tmp_path) as log:
@@ -103,7 +109,9 @@ def test_a_close_and_an_opening_make_the_epochs_again(
 
 
 def test_a_leader_without_epochs_cuts_no_follower(tmp_path: Path) -> None:
-    """A follower asks the leader for the ends of its epochs. Without an answer it would be cut to the log start (REPLICA-2)."""
+    """A follower asks the leader for the ends of its epochs. Without an answer it would be cut to
+    the log start (REPLICA-2).
+    """
     with filled(tmp_path) as log, opened(tmp_path) as other:
         emptied(epochs_of(tmp_path, 1))
         leader = other._engine.set.directories.get(1).directory.path  # type: ignore[union-attr]
@@ -140,12 +148,20 @@ def other_digits(data: bytes) -> Iterator[bytes]:
 
 
 def test_each_other_digit_is_found(tmp_path: Path) -> None:
-    """A load, and a process that has not compared the file, believe no wrong start and no wrong epoch (LOGEPOCHS-6)."""
+    """A load, and a process that has not compared the file, believe no wrong start and no wrong
+    epoch (LOGEPOCHS-6).
+    """
     with filled(tmp_path) as log:
         with_epochs(log)
-        replica = next(each for each in log._engine.directories if each.path.name == "d1").partition("t", 0).replica
-        path, (now, state) = epochs_of(tmp_path, 1), replica.published()
-        true, data = checkpoints.read_epochs(path), path.read_bytes()
+        replica = (
+            next(each for each in log._engine.directories if each.path.name == "d1")
+            .partition("t", 0)
+            .replica
+        )
+        path = epochs_of(tmp_path, 1)
+        (now, state) = replica.published()
+        true = checkpoints.read_epochs(path)
+        data = path.read_bytes()
         assert len(true.entries) == 4
         assert log_epochs.agrees(path.parent, now, true)
         wrong = 0
@@ -160,13 +176,19 @@ def test_each_other_digit_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.sample(0.5)
 @pytest.mark.parametrize("node", [1, 2], ids=["the leader", "a follower"])
-def test_no_wrong_start_cuts_or_blocks_a_follower(tmp_path: Path, caplog: pytest.LogCaptureFixture, node: int) -> None:
-    """A digit of the checkpoint of one replica is changed; then a follower asks for the ends of its epochs."""
+def test_no_wrong_start_cuts_or_blocks_a_follower(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, node: int
+) -> None:
+    """A digit of the checkpoint of one replica is changed; then a follower asks for the ends of its
+    epochs.
+    """
     with caplog.at_level(logging.WARNING, "embedlog"):
         with filled(tmp_path) as log:
             expected = with_epochs(log)
         path = epochs_of(tmp_path, node)
-        for at in [at for at, each in enumerate(path.read_bytes()) if chr(each).isdigit() and at > 3][1:11]:
+        for at in [
+            at for at, each in enumerate(path.read_bytes()) if chr(each).isdigit() and at > 3
+        ][1:11]:
             with opened(tmp_path) as log, opened(tmp_path) as other:
                 assert values(other) == expected
                 data = bytearray(path.read_bytes())
@@ -183,7 +205,9 @@ def test_no_wrong_start_cuts_or_blocks_a_follower(tmp_path: Path, caplog: pytest
                     assert values(third) == expected
                 assert log.verify_replicas() == []
         assert_equal_copies(tmp_path)
-    entries = {each: checkpoints.read_epochs(epochs_of(tmp_path, each)).entries for each in (1, 2, 3)}
+    entries = {
+        each: checkpoints.read_epochs(epochs_of(tmp_path, each)).entries for each in (1, 2, 3)
+    }
     assert entries[1] == entries[2] == entries[3]
     assert not list(tmp_path.glob("d?/t-0/embedlog.cut-*")), "no record was cut"
     assert "is damaged" not in caplog.text
@@ -202,15 +226,23 @@ def test_a_load_makes_wrong_epochs_again(tmp_path: Path) -> None:
 
 
 def test_a_damaged_epoch_of_a_batch_is_not_taken_for_the_true_one(tmp_path: Path) -> None:
-    """The digests show that the batch was changed: the checkpoint stays, and the replica is damaged (LOGEPOCHS-5)."""
+    """The digests show that the batch was changed: the checkpoint stays, and the replica is damaged
+    (LOGEPOCHS-5).
+    """
     with filled(tmp_path) as log:
         with_epochs(log)
-        replica = next(each for each in log._engine.directories if each.path.name == "d1").partition("t", 0).replica
-        path, (now, state) = epochs_of(tmp_path, 1), replica.published()
+        replica = (
+            next(each for each in log._engine.directories if each.path.name == "d1")
+            .partition("t", 0)
+            .replica
+        )
+        path = epochs_of(tmp_path, 1)
+        (now, state) = replica.published()
         before = path.read_bytes()
         segment = file_names.segment_path(path.parent, 0)
         data = segment.read_bytes()
-        position = data.rindex((now.log_end - 1).to_bytes(8, "big"), 0, now.segment_size)  # the last batch
+        # the last batch
+        position = data.rindex((now.log_end - 1).to_bytes(8, "big"), 0, now.segment_size)
         with segment.open("r+b") as file:
             file.seek(position + 15)
             file.write(bytes([data[position + 15] + 1]))

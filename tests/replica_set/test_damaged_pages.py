@@ -1,4 +1,6 @@
-"""Changed bits of a control page: in the published tuple while processes use it, and anywhere while no process does."""
+"""Changed bits of a control page: in the published tuple while processes use it, and anywhere while
+no process does.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from embedlog.storage import control_page, file_names
 from tests.faults.replicas.directory_damage import TUPLES, USED_BYTES, damage_page, flipped
 from tests.replica_set.test_damage_while_open import killed_append, send
 from tests.replica_set.test_renewal import until_in_sync
-from tests.replica_set.test_verification import QUIET, WANTED, assert_equal_copies, filled, opened, values
+from tests.replica_set.test_verification import (
+    QUIET,
+    WANTED,
+    assert_equal_copies,
+    filled,
+    opened,
+    values,
+)
 
 
 def page_of(root: Path, node: int, name: str = "t-0") -> Path:
@@ -33,7 +42,9 @@ def flip_tuple(path: Path, rng: random.Random) -> int:
         page.close()
 
 
-def test_the_checksums_protect_these_bytes_and_no_others(tmp_path: Path, rng: random.Random) -> None:
+def test_the_checksums_protect_these_bytes_and_no_others(
+    tmp_path: Path, rng: random.Random
+) -> None:
     with filled(tmp_path):
         path = page_of(tmp_path, 1)
         before = path.read_bytes()
@@ -51,7 +62,10 @@ def test_the_checksums_protect_these_bytes_and_no_others(tmp_path: Path, rng: ra
 
 def test_the_page_of_an_open_log_is_rebuilt(tmp_path: Path, rng: random.Random) -> None:
     """Before, each call failed until the last process had closed the log."""
-    with embedlog.open(tmp_path, config=QUIET) as log, embedlog.open(tmp_path, config=QUIET) as other:
+    with (
+        embedlog.open(tmp_path, config=QUIET) as log,
+        embedlog.open(tmp_path, config=QUIET) as other,
+    ):
         log.create_topic("t")
         send(log, "t", b"first")
         assert values(other) == [b"first"]
@@ -68,7 +82,9 @@ def test_the_page_of_an_open_log_is_rebuilt(tmp_path: Path, rng: random.Random) 
 
 @pytest.mark.parametrize("node", [1, 2])
 @pytest.mark.parametrize("name", ["t-0", file_names.partition_name(LOG, 0)])
-def test_the_page_of_an_open_replica_is_rebuilt(tmp_path: Path, rng: random.Random, node: int, name: str) -> None:
+def test_the_page_of_an_open_replica_is_rebuilt(
+    tmp_path: Path, rng: random.Random, node: int, name: str
+) -> None:
     with filled(tmp_path) as log, opened(tmp_path) as other:
         assert values(other) == WANTED
         flip_tuple(page_of(tmp_path, node, name), rng)
@@ -83,7 +99,9 @@ def test_the_page_of_an_open_replica_is_rebuilt(tmp_path: Path, rng: random.Rand
 
 
 @pytest.mark.parametrize("node", [1, 2])
-def test_the_page_of_a_killed_append_is_rebuilt(tmp_path: Path, rng: random.Random, node: int) -> None:
+def test_the_page_of_a_killed_append_is_rebuilt(
+    tmp_path: Path, rng: random.Random, node: int
+) -> None:
     """The repair of the append finds the damage (APPENDLOCK-4)."""
     with filled(tmp_path) as log:
         killed_append(tmp_path, node)
@@ -116,7 +134,8 @@ def test_a_changed_bit_of_a_closed_page_costs_no_record(tmp_path: Path, rng: ran
 
 
 SIZE_FIELD = range(12, 16)  # the size of a slot
-CONTROL_FIELDS = [*range(0, 16, 3), 70, 76, 100, 176, 200, 224]  # of embedlog.control: identity, words, futex words
+# of embedlog.control: identity, words, futex words
+CONTROL_FIELDS = [*range(0, 16, 3), 70, 76, 100, 176, 200, 224]
 
 
 def flip_bit(path: Path, at: int, rng: random.Random) -> None:
@@ -128,8 +147,12 @@ def flip_bit(path: Path, at: int, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("at", SIZE_FIELD)
-def test_a_changed_size_of_an_open_page_is_damage_and_no_older_version(tmp_path: Path, rng: random.Random, at: int) -> None:
-    """Before, each process that opened the partition was refused until the last one had closed it."""
+def test_a_changed_size_of_an_open_page_is_damage_and_no_older_version(
+    tmp_path: Path, rng: random.Random, at: int
+) -> None:
+    """Before, each process that opened the partition was refused until the last one had closed
+    it.
+    """
     with embedlog.open(tmp_path, config=QUIET) as log:
         log.create_topic("t")
         send(log, "t", b"first")
@@ -144,7 +167,9 @@ def test_a_changed_size_of_an_open_page_is_damage_and_no_older_version(tmp_path:
 
 
 @pytest.mark.parametrize("node", [1, 2])
-def test_a_changed_size_of_the_page_of_an_open_replica_is_damage(tmp_path: Path, rng: random.Random, node: int) -> None:
+def test_a_changed_size_of_the_page_of_an_open_replica_is_damage(
+    tmp_path: Path, rng: random.Random, node: int
+) -> None:
     with filled(tmp_path) as log:
         flip_bit(page_of(tmp_path, node), rng.choice(SIZE_FIELD), rng)
         with opened(tmp_path) as other:
@@ -157,8 +182,12 @@ def test_a_changed_size_of_the_page_of_an_open_replica_is_damage(tmp_path: Path,
 
 
 @pytest.mark.parametrize("at", CONTROL_FIELDS)
-def test_a_changed_bit_of_an_open_directory_costs_no_record(tmp_path: Path, rng: random.Random, at: int) -> None:
-    """The processes that have the directory open continue. Another one is refused, at most until they have closed it."""
+def test_a_changed_bit_of_an_open_directory_costs_no_record(
+    tmp_path: Path, rng: random.Random, at: int
+) -> None:
+    """The processes that have the directory open continue. Another one is refused, at most until
+    they have closed it.
+    """
     with embedlog.open(tmp_path, config=QUIET) as log:
         log.create_topic("t")
         send(log, "t", b"first")

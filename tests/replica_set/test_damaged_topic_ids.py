@@ -1,4 +1,6 @@
-"""A damaged partition.metadata in one directory, for writers: only its replica, or its copy of the decisions, begins again."""
+"""A damaged partition.metadata in one directory, for writers: only its replica, or its copy of the
+decisions, begins again.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +17,33 @@ from embedlog.storage import file_names, identity
 from tests.replica_set.test_damage_while_open import send
 from tests.replica_set.test_reading_damaged_ids import garbled, newer, of_another_topic
 from tests.replica_set.test_renewal import until_in_sync
-from tests.replica_set.test_verification import WANTED, assert_equal_copies, filled, opened, segment_of, values
+from tests.replica_set.test_verification import (
+    WANTED,
+    assert_equal_copies,
+    filled,
+    opened,
+    segment_of,
+    values,
+)
 
 
 def half(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-KINDS = [newer, of_another_topic, *(pytest.param(each, marks=pytest.mark.slow) for each in (garbled, half, os.unlink))]
+KINDS = [
+    newer,
+    of_another_topic,
+    *(pytest.param(each, marks=pytest.mark.slow) for each in (garbled, half, os.unlink)),
+]
 
 
 def damage_two(root: Path, damage: Callable[[Path], object], node: int) -> None:
     """The replica of one node, and the decision log of another one."""
     damage(root / f"d{node}" / "t-0" / file_names.PARTITION_METADATA)
-    damage(root / f"d{3 - node}" / file_names.partition_name(LOG, 0) / file_names.PARTITION_METADATA)
+    damage(
+        root / f"d{3 - node}" / file_names.partition_name(LOG, 0) / file_names.PARTITION_METADATA
+    )
 
 
 def assert_repaired(log: embedlog.Log, wanted: list[bytes]) -> None:
@@ -42,13 +57,20 @@ def assert_repaired(log: embedlog.Log, wanted: list[bytes]) -> None:
 def assert_one_id(root: Path) -> None:
     """A missing file is that of an older broker, and may stay so."""
     for name in ("t-0", file_names.partition_name(LOG, 0)):
-        assert len({identity.read_topic_id(root / f"d{node}" / name) for node in (1, 2, 3)} - {None}) == 1
+        assert (
+            len({identity.read_topic_id(root / f"d{node}" / name) for node in (1, 2, 3)} - {None})
+            == 1
+        )
 
 
 @pytest.mark.parametrize("node", [1, 2])
 @pytest.mark.parametrize("damage", KINDS)
-def test_a_closed_directory_is_repaired(tmp_path: Path, damage: Callable[[Path], object], node: int) -> None:
-    """Before, an unsupported version was raised, and a replica with another id was never repaired."""
+def test_a_closed_directory_is_repaired(
+    tmp_path: Path, damage: Callable[[Path], object], node: int
+) -> None:
+    """Before, an unsupported version was raised, and a replica with another id was never
+    repaired.
+    """
     with filled(tmp_path):
         pass
     damage_two(tmp_path, damage, node)
@@ -63,7 +85,9 @@ def test_a_closed_directory_is_repaired(tmp_path: Path, damage: Callable[[Path],
 
 @pytest.mark.parametrize("node", [1, 2])
 @pytest.mark.parametrize("damage", KINDS)
-def test_an_open_directory_is_repaired_by_the_next_process(tmp_path: Path, damage: Callable[[Path], object], node: int) -> None:
+def test_an_open_directory_is_repaired_by_the_next_process(
+    tmp_path: Path, damage: Callable[[Path], object], node: int
+) -> None:
     """A process that has the partition open does not read the file again."""
     with filled(tmp_path) as log:
         damage_two(tmp_path, damage, node)

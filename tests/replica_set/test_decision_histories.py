@@ -1,7 +1,7 @@
 """Histories of the decision log with kills, failing directories, old copies and power losses.
 
-A decision that a process has acted on is never lost (M1). They are executions of the model `decisions`; each rule of the protocol
-has a history that loses a decision without it.
+A decision that a process has acted on is never lost (M1). They are executions of the model
+`decisions`; each rule of the protocol has a history that loses a decision without it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ PAIRS = ((1, 2), (2, 3), (1, 3))
 
 
 def finished(root: Path, acted: Acted, *, boot: int, pair: tuple[int, ...] = (1, 2)) -> None:
-    """A process with a majority decides, then one with all directories; then nothing may be lost."""
+    """A process with a majority decides, then one with all directories; then nothing may be
+    lost.
+    """
     with Process(root, pair, boot=boot) as process:
         assert acted.decide(process, 100)
     with Process(root, boot=boot) as process:
@@ -55,7 +57,9 @@ def restored(root: Path, node: int, source: Path) -> None:
 # ---- kills ---------------------------------------------------------------------------------------
 
 
-def test_m1_a_process_is_killed_at_any_call_of_a_decision(tmp_path: Path, rng: random.Random) -> None:
+def test_m1_a_process_is_killed_at_any_call_of_a_decision(
+    tmp_path: Path, rng: random.Random
+) -> None:
     """At every second call: a run takes the even ones or the odd ones."""
     begun(tmp_path / "begun")
     count = 0
@@ -69,7 +73,9 @@ def test_m1_a_process_is_killed_at_any_call_of_a_decision(tmp_path: Path, rng: r
 
 @pytest.mark.slow
 def test_m1_a_process_is_killed_at_any_call_while_it_levels(tmp_path: Path) -> None:
-    """The first copy has a decision that does not count, the others have counted ones that it lacks."""
+    """The first copy has a decision that does not count, the others have counted ones that it
+    lacks.
+    """
     root = begun(tmp_path / "begun")
     killed_with(root, NODES, lambda process: process.decide(2), 2)
     acted = Acted(1)
@@ -78,7 +84,9 @@ def test_m1_a_process_is_killed_at_any_call_while_it_levels(tmp_path: Path) -> N
         assert acted.decide(process, 4)
     work = lambda here: Process(here, (1, 2)).decide(5)  # noqa: E731
     count = 0
-    for count, (here, pair) in enumerate(zip(each_kill(root, tmp_path, work), itertools.cycle(((1, 3), (1, 2)))), 1):
+    for count, (here, pair) in enumerate(
+        zip(each_kill(root, tmp_path, work), itertools.cycle(((1, 3), (1, 2)))), 1
+    ):
         finished(here, Acted(*acted.numbers), boot=1 + count % 2, pair=pair)
         shutil.rmtree(here)
     assert count > 20
@@ -87,7 +95,9 @@ def test_m1_a_process_is_killed_at_any_call_while_it_levels(tmp_path: Path) -> N
 def test_m1_random_histories(tmp_path: Path, rng: random.Random) -> None:
     """Any directories are away, any process is killed at any call, pages are lost."""
     for turn in range(3):
-        root, acted, boot = begun(tmp_path / str(turn)), Acted(1), 1
+        root = begun(tmp_path / str(turn))
+        acted = Acted(1)
+        boot = 1
         for number in range(2, 22):
             nodes = rng.choice([*PAIRS, NODES])
             boot += rng.random() < 0.2
@@ -107,7 +117,8 @@ def _decided(root: Path, nodes: tuple[int, ...], boot: int, number: int) -> None
 
 @pytest.mark.parametrize("node", NODES)
 def test_m1_an_old_copy_of_a_minority_is_put_back(tmp_path: Path, node: int) -> None:
-    root, acted = begun(tmp_path / "set"), Acted(1)
+    root = begun(tmp_path / "set")
+    acted = Acted(1)
     shutil.copytree(root, tmp_path / "old")
     with Process(root) as process:
         assert acted.decide(process, 2)
@@ -116,7 +127,8 @@ def test_m1_an_old_copy_of_a_minority_is_put_back(tmp_path: Path, node: int) -> 
 
 
 def test_m1_a_destroyed_copy_begins_empty(tmp_path: Path) -> None:
-    root, acted = begun(tmp_path / "set"), Acted(1)
+    root = begun(tmp_path / "set")
+    acted = Acted(1)
     shutil.rmtree(root / "d1")
     made(root, (1,))
     finished(root, acted, boot=2)
@@ -126,7 +138,9 @@ def test_m1_a_destroyed_copy_begins_empty(tmp_path: Path) -> None:
 
 
 def after_power_losses(tmp_path: Path, rng: random.Random, states: int) -> int:
-    """Open disks that a power loss may leave; returns their number. Raises AssertionError if a decision is lost."""
+    """Open disks that a power loss may leave; returns their number. Raises AssertionError if a
+    decision is lost.
+    """
     root = tmp_path / "recorded"
     for node in NODES:
         (root / f"d{node}").mkdir(parents=True)
@@ -139,7 +153,10 @@ def after_power_losses(tmp_path: Path, rng: random.Random, states: int) -> int:
 
     for where, target in disks(found, root, tmp_path, moments, rng, act):
         for node in NODES:
-            if not copy_path(target, node).exists() or not (copy_path(target, node) / "partition.metadata").exists():
+            if (
+                not copy_path(target, node).exists()
+                or not (copy_path(target, node) / "partition.metadata").exists()
+            ):
                 shutil.rmtree(copy_path(target, node), ignore_errors=True)
                 made(target, (node,))
         try:
@@ -155,7 +172,9 @@ def after_power_losses(tmp_path: Path, rng: random.Random, states: int) -> int:
 
 
 def recorded_from_the_start(root: Path, recording: Path, count: int) -> list[Change]:
-    """The changes of a process that decides from the first decision on, and the numbers that it acted on between them."""
+    """The changes of a process that decides from the first decision on, and the numbers that it
+    acted on between them.
+    """
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -185,15 +204,19 @@ def test_m1_power_losses(tmp_path: Path, rng: random.Random) -> None:
 
 
 def by_a_minority(tmp_path: Path) -> None:
-    root, acted = begun(tmp_path / "set"), Acted(1)
+    root = begun(tmp_path / "set")
+    acted = Acted(1)
     with Process(root, (3,)) as process:
         acted.decide(process, 2)
     finished(root, acted, boot=1)
 
 
 def in_one_term(tmp_path: Path) -> None:
-    """Two processes write different records of the next term. The first one is killed, pages are lost."""
-    root, acted = begun(tmp_path / "set"), Acted(1)
+    """Two processes write different records of the next term. The first one is killed, pages are
+    lost.
+    """
+    root = begun(tmp_path / "set")
+    acted = Acted(1)
     killed_with(root, (1, 2), lambda process: process.decide(2), 2)
     with Process(root, (2, 3), boot=2) as process:
         acted.decide(process, 3)
@@ -202,7 +225,8 @@ def in_one_term(tmp_path: Path) -> None:
 
 def from_a_longer_copy(tmp_path: Path) -> None:
     """A killed process has left two records in one copy; the decision after that is one record."""
-    root, acted = begun(tmp_path / "set"), Acted(1)
+    root = begun(tmp_path / "set")
+    acted = Acted(1)
     killed_with(root, NODES, lambda process: process.set_voters((1, 2), 2), 2)
     with Process(root, (2, 3)) as process:
         acted.decide(process, 3)
@@ -210,8 +234,11 @@ def from_a_longer_copy(tmp_path: Path) -> None:
 
 
 def on_a_found_record(tmp_path: Path) -> None:
-    """The first process leaves a record in d1, the second one a record of a later term in d2; the third one finds the first."""
-    root, acted = begun(tmp_path / "set"), Acted(1)
+    """The first process leaves a record in d1, the second one a record of a later term in d2; the
+    third one finds the first.
+    """
+    root = begun(tmp_path / "set")
+    acted = Acted(1)
     killed_with(root, NODES, lambda process: process.decide(2), 2)
     killed_with(root, (2, 3), lambda process: process.decide(3), 3)
     with Process(root, (1, 3)) as process:
@@ -220,8 +247,11 @@ def on_a_found_record(tmp_path: Path) -> None:
 
 
 def with_the_old_voters_alone(tmp_path: Path) -> None:
-    """The voter is replaced by two directories that do not hear of it; then an old copy of it is put back."""
-    root, acted = made(tmp_path / "set"), Acted()
+    """The voter is replaced by two directories that do not hear of it; then an old copy of it is
+    put back.
+    """
+    root = made(tmp_path / "set")
+    acted = Acted()
     with Process(root, voters=(1,)) as process:
         process.begin((1,))
         process.add(2, voter=False)

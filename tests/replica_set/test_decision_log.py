@@ -74,18 +74,24 @@ def test_the_state_is_that_of_the_records(tmp_path: Path) -> None:
 
 
 def test_quorum_3_a_process_that_decides_again_saves_the_promise(tmp_path: Path) -> None:
-    """Syncs of a decision: promise, its name, epoch, its name, the record; then the record alone, in each directory."""
+    """Syncs of a decision: promise, its name, epoch, its name, the record; then the record alone,
+    in each directory.
+    """
     begun(tmp_path)
     with Process(tmp_path) as process, Process(tmp_path) as other:
         process.decide(2)
         assert [syncs_of(process, number) for number in range(3, 6)] == [(0, 0)] * 3
-        assert syncs_of(other, 6) == syncs_of(process, 7) == (4 * len(NODES), 2 * len(NODES)), "in new terms"
+        assert syncs_of(other, 6) == syncs_of(process, 7) == (4 * len(NODES), 2 * len(NODES)), (
+            "in new terms"
+        )
     assert terms(tmp_path) == [1, 1, 2, 2, 2, 2, 3, 4]
     assert {promise.read(copy_path(tmp_path, node)) for node in NODES} == {Promise(4)}
 
 
 def syncs_of(process: Process, number: int) -> tuple[int, int]:
-    """Syncs of small files, and renames. The record is one more sync in each directory; `durable` is synced at intervals."""
+    """Syncs of small files, and renames. The record is one more sync in each directory; `durable`
+    is synced at intervals.
+    """
     before, _ = system.fault_counters()
     process.decide(number)
     after, _ = system.fault_counters()
@@ -93,9 +99,12 @@ def syncs_of(process: Process, number: int) -> tuple[int, int]:
     return after["fsync"] - before["fsync"], after["rename"] - before["rename"]
 
 
-def test_epochs_are_compared_before_the_locks_of_a_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epochs_are_compared_before_the_locks_of_a_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Under them, the processes with faster disks would get no decision meanwhile."""
-    read, held = log_epochs._rows_at, list[list[Any]]()
+    read = log_epochs._rows_at
+    held = list[list[Any]]()
 
     def rows_at(*arguments: Any) -> Any:
         held.append(list(lock_order._held()))
@@ -113,7 +122,9 @@ def test_epochs_are_compared_before_the_locks_of_a_decision(tmp_path: Path, monk
         first = len(held)
         one.decide(11)
     assert first >= len(NODES) * len(set(terms(tmp_path)) - {0, 1})
-    assert len(NODES) <= len(held) - first <= 6 * len(NODES), "the new terms, the first batch and the last one"
+    assert len(NODES) <= len(held) - first <= 6 * len(NODES), (
+        "the new terms, the first batch and the last one"
+    )
     assert not any(held)
 
 
@@ -127,7 +138,10 @@ def test_a_refusal_is_an_error_and_writes_nothing(tmp_path: Path) -> None:
             process.log.decide(lambda state: created)
         with pytest.raises(UnknownTopicOrPartitionError):
             process.log.decide(lambda state: DeleteTopic(UUID(int=8)))
-        assert process.log.propose(Steps([lambda state, offset: created])) is Refusal.TOPIC_ALREADY_EXISTS
+        assert (
+            process.log.propose(Steps([lambda state, offset: created]))
+            is Refusal.TOPIC_ALREADY_EXISTS
+        )
         assert process.log.decide_all([]).records == ()
         assert batches_of(tmp_path, 1) == before
 
@@ -141,7 +155,9 @@ def test_several_events_are_one_batch_or_none(tmp_path: Path) -> None:
         return SetConfig("", {"min.insync.replicas": "2"}, kind=NODE)
 
     with Process(tmp_path) as process:
-        process.log.decide_all([lambda state, offset: SetConfig("", {SETTING: "2"}, kind=NODE), second])
+        process.log.decide_all(
+            [lambda state, offset: SetConfig("", {SETTING: "2"}, kind=NODE), second]
+        )
         assert seen == [({(NODE, "", SETTING): "2"}, 5)]
         assert len(batches_of(tmp_path, 3)) == 3
         refused = process.log.propose(Steps([second, lambda state, offset: DeleteTopic(TOPIC_ID)]))
@@ -149,7 +165,9 @@ def test_several_events_are_one_batch_or_none(tmp_path: Path) -> None:
         assert len(batches_of(tmp_path, 3)) == 3
 
 
-def test_other_events_are_decided_together_unless_they_are_refused_or_fail(tmp_path: Path, rng: random.Random) -> None:
+def test_other_events_are_decided_together_unless_they_are_refused_or_fail(
+    tmp_path: Path, rng: random.Random
+) -> None:
     """Compared with the same events in one log where those are not proposed."""
 
     def setting(value: int) -> MakeEvent:
@@ -164,10 +182,16 @@ def test_other_events_are_decided_together_unless_they_are_refused_or_fail(tmp_p
     begun(tmp_path)
     with Process(tmp_path) as process:
         for _ in range(30):
-            others = [rng.choice((setting(rng.randint(1, 9)), refused, broken)) for _ in range(rng.randint(0, 6))]
+            others = [
+                rng.choice((setting(rng.randint(1, 9)), refused, broken))
+                for _ in range(rng.randint(0, 6))
+            ]
             most = rng.randint(0, 4)
-            good = [number for number, each in enumerate(others) if each not in (refused, broken)][:most]
-            before, state = batches_of(tmp_path, 1), process.log.settle()
+            good = [number for number, each in enumerate(others) if each not in (refused, broken)][
+                :most
+            ]
+            before = batches_of(tmp_path, 1)
+            state = process.log.settle()
             plain = derived(Steps([setting(3), *(others[number] for number in good)]), state, 0)
             found = process.log.propose(Steps([setting(3)], others, most))
             assert isinstance(found, Decided)
@@ -177,7 +201,10 @@ def test_other_events_are_decided_together_unless_they_are_refused_or_fail(tmp_p
         proposals: list[Proposal] = []
         process.log.observer = proposals.append
         before = batches_of(tmp_path, 1)
-        assert process.log.propose(Steps([refused], [setting(8)], 1)) is Refusal.UNKNOWN_TOPIC_OR_PARTITION
+        assert (
+            process.log.propose(Steps([refused], [setting(8)], 1))
+            is Refusal.UNKNOWN_TOPIC_OR_PARTITION
+        )
         assert batches_of(tmp_path, 1) == before, "without the needed event nothing is decided"
         assert [len(each.events) for each in proposals] == [1]
         with pytest.raises(StorageError, match="the directory fails"):
@@ -202,7 +229,11 @@ def test_quorum_2_without_a_majority_no_decision_is_made(tmp_path: Path) -> None
     with Process(tmp_path, (2,)) as process:
         with pytest.raises(NotEnoughDirectoriesError) as caught:
             process.decide(2)
-        assert (caught.value.reached, caught.value.voters, caught.value.undecided) == ([2], [1, 2, 3], False)
+        assert (caught.value.reached, caught.value.voters, caught.value.undecided) == (
+            [2],
+            [1, 2, 3],
+            False,
+        )
     assert numbers_of(tmp_path, 2) == [1]
     with Process(tmp_path, ()) as process, pytest.raises(NotEnoughDirectoriesError):
         process.decide(2)
@@ -214,8 +245,14 @@ def test_quorum_2_a_lock_is_tried_until_the_deadline(tmp_path: Path) -> None:
         with other.partitions[1].replica.exclusive():
             process.decide(2, files.deadline_after(0.5))
             assert isinstance(process.log.failures()[1], LockTimeoutError)
-            with other.partitions[3].replica.exclusive(), pytest.raises(NotEnoughDirectoriesError) as caught:
-                process.log.decide(lambda state: SetConfig("", {SETTING: "3"}, kind=NODE), files.deadline_after(0.05))
+            with (
+                other.partitions[3].replica.exclusive(),
+                pytest.raises(NotEnoughDirectoriesError) as caught,
+            ):
+                process.log.decide(
+                    lambda state: SetConfig("", {SETTING: "3"}, kind=NODE),
+                    files.deadline_after(0.05),
+                )
             assert [Path(path).parent.name for path in caught.value.away] == ["d1", "d3"]
         other.decide(3)
         assert other.log.failures() == {}
@@ -223,7 +260,9 @@ def test_quorum_2_a_lock_is_tried_until_the_deadline(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pwrite", "fsync", "fdatasync", "rename"])
-def test_quorum_2_a_directory_that_fails_is_left_out_and_returns_level(tmp_path: Path, kind: str) -> None:
+def test_quorum_2_a_directory_that_fails_is_left_out_and_returns_level(
+    tmp_path: Path, kind: str
+) -> None:
     """At each call of a decision the second directory fails once."""
     begun(tmp_path / "begun")
     for nth in range(1, 20):
@@ -292,7 +331,9 @@ def test_quorum_4_an_incomplete_copy_counts_for_no_majority(tmp_path: Path) -> N
     Acted(1, 2, 3).check(tmp_path, (1, 3))
 
 
-def test_quorum_4_a_copy_that_cannot_be_cut_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quorum_4_a_copy_that_cannot_be_cut_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As after a compaction of records that are to be truncated."""
     root = begun(tmp_path / "set")
     killed_with(root, NODES, lambda process: process.decide(2), 2)
@@ -309,7 +350,9 @@ def test_quorum_4_a_copy_that_cannot_be_cut_begins_again(tmp_path: Path, monkeyp
 
 
 def test_quorum_4_a_copy_that_rolls_after_a_promise_is_level_after_a_load(tmp_path: Path) -> None:
-    """The page has the promised term, the last record an older one: the manifest must contain that of the record."""
+    """The page has the promised term, the last record an older one: the manifest must contain that
+    of the record.
+    """
     begun(tmp_path)
     with Process(tmp_path, (2, 3)) as process:
         process.decide(2)
@@ -373,7 +416,11 @@ def test_quorum_7_a_hint_follows_decisions_of_others_without_a_lock(tmp_path: Pa
         process.decide(3)
         assert other.log.version() > seen
         with other.partitions[2].replica.exclusive():
-            assert process.log.hint().settings == other.log.hint().settings == {(NODE, "", SETTING): "3"}
+            assert (
+                process.log.hint().settings
+                == other.log.hint().settings
+                == {(NODE, "", SETTING): "3"}
+            )
         other.partitions[1].close()
         assert other.log.hint().settings == {(NODE, "", SETTING): "3"}
 
@@ -419,7 +466,9 @@ def test_records_that_are_none_leave_their_copy_out(tmp_path: Path) -> None:
     Acted(1, 2).check(tmp_path, (2, 3))
 
 
-def test_a_hint_is_the_newest_state_if_a_majority_has_no_later_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hint_is_the_newest_state_if_a_majority_has_no_later_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun(tmp_path)
     with Process(tmp_path) as process, Process(tmp_path) as other:
         before = other.log.hint()
@@ -431,7 +480,9 @@ def test_a_hint_is_the_newest_state_if_a_majority_has_no_later_record(tmp_path: 
         process.decide(3)
         assert other.log.is_newest(other.log.hint())
         assert not other.log.is_newest(before)
-        promise.write(copy_path(tmp_path, 1), promise.read(copy_path(tmp_path, 1))._replace(incomplete=True))
+        promise.write(
+            copy_path(tmp_path, 1), promise.read(copy_path(tmp_path, 1))._replace(incomplete=True)
+        )
         assert other.log.is_newest(other.log.hint())
         other.log.detach(2)
         assert not other.log.is_newest(other.log.hint())

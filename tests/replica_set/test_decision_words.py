@@ -50,7 +50,9 @@ def said(state: State, event: Event) -> tuple[str, ...]:
 
 def test_each_kind_of_decision_has_words() -> None:
     state = with_topic(spare=[4])
-    created = CreateTopic("u", UUID(int=2), frozenset({1, 2, 3}), 3, 1, config={"retention.ms": "5"})
+    created = CreateTopic(
+        "u", UUID(int=2), frozenset({1, 2, 3}), 3, 1, config={"retention.ms": "5"}
+    )
     assert said(state, created) == ("topic u created, 3 partitions",)
     assert said(state, DeleteTopic(TOPIC_ID)) == ("topic t deleted",)
     grown = said(state, CreatePartitions(TOPIC_ID, 2, frozenset({1, 2, 3, 4})))
@@ -60,17 +62,28 @@ def test_each_kind_of_decision_has_words() -> None:
     assert said(state, Elect(PLACE, Election.OFFLINE, 0, seen("2 3"))) == (
         "t-0: leader 1 -> 2 in epoch 1, ISR [1, 2, 3] -> [2, 3]",
     )
-    assert said(state, Elect(PLACE, Election.OFFLINE, 0, {})) == ("t-0: leader 1 -> none in epoch 1",)
+    assert said(state, Elect(PLACE, Election.OFFLINE, 0, {})) == (
+        "t-0: leader 1 -> none in epoch 1",
+    )
     moved = Reassign(PLACE, 0, (4, 2, 3))
-    assert said(state, moved) == ("t-0: replicas [1, 2, 3] -> [4, 2, 3, 1], adding [] -> [4], removing [] -> [1]",)
+    assert said(state, moved) == (
+        "t-0: replicas [1, 2, 3] -> [4, 2, 3, 1], adding [] -> [4], removing [] -> [1]",
+    )
     back = CancelReassignment(PLACE, 1, seen("1 2 3"))
     assert said(after(state, moved), back)[0].startswith("t-0: ")
     assert said(state, SetConfig("t", {"retention.ms": "7"})) == ("topic t: retention.ms = 7",)
     setting = SetConfig("", {"min.insync.replicas": "2"}, kind=NODE)
     assert said(state, setting) == ("all nodes: min.insync.replicas = 2",)
-    assert said(after(state, setting), SetConfig("", {"min.insync.replicas": None}, kind=NODE))[0].endswith("2 -> its default")
+    assert said(after(state, setting), SetConfig("", {"min.insync.replicas": None}, kind=NODE))[
+        0
+    ].endswith("2 -> its default")
     assert said(state, SetVoter(4, False)) == ("node 4: voter True -> False",)
-    crashed = Register(identity(2, incarnation=incarnation(2, 1)), FoundAs.CRASHED, 99, seen={PLACE: seen("1 c2 3")})
+    crashed = Register(
+        identity(2, incarnation=incarnation(2, 1)),
+        FoundAs.CRASHED,
+        99,
+        seen={PLACE: seen("1 c2 3")},
+    )
     found = said(state, crashed)
     assert "node 2: a new registration id" in found
     assert "t-0: ISR [1, 2, 3] -> [1, 3]" in found
@@ -80,7 +93,9 @@ def test_each_kind_of_decision_has_words() -> None:
 
 def test_a_lost_elr_and_an_unclean_leader_are_named() -> None:
     state = with_topic(min_insync_replicas="2")
-    assert said(state, AlterIsr(PLACE, 0, 0, (1,))) == ("t-0: ISR [1, 2, 3] -> [1], ELR [] -> [2, 3]",)
+    assert said(state, AlterIsr(PLACE, 0, 0, (1,))) == (
+        "t-0: ISR [1, 2, 3] -> [1], ELR [] -> [2, 3]",
+    )
     alone = having(state, isr=(1,))
     found = said(alone, Elect(PLACE, Election.UNCLEAN, 0, seen("2")))
     assert found[0].startswith("t-0: leader 1 -> 2 in epoch 1, unclean, ISR [1] -> [2]")
@@ -88,7 +103,9 @@ def test_a_lost_elr_and_an_unclean_leader_are_named() -> None:
 
 def test_a_value_before_the_first_record_is_not_invented() -> None:
     old = partition(with_topic())
-    assert changes(State(CLUSTER), (old,)) == (f"{TOPIC_ID}-0: leader 1 in epoch 0, ISR [1, 2, 3], replicas [1, 2, 3]",)
+    assert changes(State(CLUSTER), (old,)) == (
+        f"{TOPIC_ID}-0: leader 1 in epoch 0, ISR [1, 2, 3], replicas [1, 2, 3]",
+    )
 
 
 def test_the_recent_decisions_have_offset_term_and_time(tmp_path: Path) -> None:
@@ -99,7 +116,9 @@ def test_the_recent_decisions_have_offset_term_and_time(tmp_path: Path) -> None:
         found = recent(process.partitions[2].replica, CLUSTER)
         assert len(found) == 20
         assert found[-1].changes == ("all nodes: flush.messages 28 -> 29",)
-        assert found[0].changes == ("all nodes: flush.messages 9 -> 10",), "the values before the shown decisions are known"
+        assert found[0].changes == ("all nodes: flush.messages 9 -> 10",), (
+            "the values before the shown decisions are known"
+        )
         assert [each.offset for each in found] == sorted({each.offset for each in found})
         assert {each.term for each in found} == {process.log.view().term}
         assert all(abs(each.timestamp_ms - found[0].timestamp_ms) < 3_600_000 for each in found)
@@ -108,7 +127,9 @@ def test_the_recent_decisions_have_offset_term_and_time(tmp_path: Path) -> None:
             assert recent(process.partitions[2].replica, CLUSTER) == found, "no lock is needed"
 
 
-def test_only_the_end_of_a_long_log_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_end_of_a_long_log_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(decision_words, "WINDOW", 4)
     assert WINDOW > 100
     with Process(made(tmp_path)) as process:

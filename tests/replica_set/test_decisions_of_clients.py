@@ -1,4 +1,6 @@
-"""Decisions about transactions and groups in replicated internal topics: made at the log end, acted on after their commit."""
+"""Decisions about transactions and groups in replicated internal topics: made at the log end, acted
+on after their commit.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,21 @@ from tests.support.transactional_producers import committed as read_committed
 
 def test_a_decision_sees_records_that_are_not_committed(tmp_path: Path) -> None:
     with a_set(tmp_path, processes=2) as (_, [process, other]):
-        process.partition.append(run_of(b"of a process that was killed before the commit"), all_in_sync=False)
+        process.partition.append(
+            run_of(b"of a process that was killed before the commit"), all_in_sync=False
+        )
         assert not len(other.partition.fetch(0).batches)
         with other.partition.exclusive():
             assert other.partition.fetch(0).next_offset == 1
         assert other.partition.fetch(0).next_offset == other.partition.bounds().high_watermark == 1
 
 
-def test_the_files_of_a_held_leader_are_read_from_the_committed_start_of_its_epoch_on(tmp_path: Path) -> None:
-    """Before, its high watermark can be below decisions of an earlier epoch, which other processes have acted on."""
+def test_the_files_of_a_held_leader_are_read_from_the_committed_start_of_its_epoch_on(
+    tmp_path: Path,
+) -> None:
+    """Before, its high watermark can be below decisions of an earlier epoch, which other processes
+    have acted on.
+    """
     with a_set(tmp_path) as (_, [process]):
         process.partition.append(run_of(b"first"))
         assert process.partition.held_replica() is None
@@ -56,7 +64,8 @@ def test_a_registration_is_committed_before_the_first_data(
 ) -> None:
     with opened(tmp_path, transaction_state_log_num_partitions=1) as log:
         log.create_topic("t", partitions, replication_factor=3)
-        appended, append = list[tuple[int, int]](), ReplicatedPartition.append
+        appended = list[tuple[int, int]]()
+        append = ReplicatedPartition.append
 
         def watched(self: ReplicatedPartition, *arguments: Any, **options: Any) -> Any:
             if self.topic == "t":
@@ -83,12 +92,17 @@ INTERNAL = {"offsets_topic_num_partitions": 1, "transaction_state_log_num_partit
 def test_a_registration_that_was_not_committed_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offsets: bool
 ) -> None:
-    """The first attempt ended before the commit. The next one finds the registration, and must not write at once."""
-    group, place = embedlog.GroupMetadata("g"), embedlog.TopicPartition("t", 0)
+    """The first attempt ended before the commit. The next one finds the registration, and must not
+    write at once.
+    """
+    group = embedlog.GroupMetadata("g")
+    place = embedlog.TopicPartition("t", 0)
     with opened(tmp_path, **INTERNAL) as log:
         log.create_topic("t", replication_factor=3)
-        appended, failures = list[tuple[int, int]](), list[int]()
-        append, committed = Partition.append, ReplicatedPartition._committed
+        appended = list[tuple[int, int]]()
+        failures = list[int]()
+        append = Partition.append
+        committed = ReplicatedPartition._committed
         append_held = ReplicatedPartition.append_held
 
         def ends() -> None:
@@ -130,11 +144,15 @@ def test_a_registration_that_was_not_committed_is_waited_for(
 def test_several_partitions_wait_for_a_registration_that_was_not_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As above, for partitions that are begun together: the second attempt finds all of them registered."""
+    """As above, for partitions that are begun together: the second attempt finds all of them
+    registered.
+    """
     with opened(tmp_path, **INTERNAL) as log:
         log.create_topic("t", 2, replication_factor=3)
         writer = begun(log)
-        state, committed, failures = log._engine.partition("__transaction_state", 0), ReplicatedPartition._committed, list[int]()
+        state = log._engine.partition("__transaction_state", 0)
+        committed = ReplicatedPartition._committed
+        failures = list[int]()
 
         def failing_once(self: ReplicatedPartition, *arguments: Any, **options: Any) -> None:
             if self.topic == "__transaction_state" and not failures:
@@ -143,7 +161,10 @@ def test_several_partitions_wait_for_a_registration_that_was_not_committed(
             committed(self, *arguments, **options)
 
         monkeypatch.setattr(ReplicatedPartition, "_committed", failing_once)
-        runs = [(log._engine.partition("t", number), writer.prepare(b"v", partition=number)) for number in (0, 1)]
+        runs = [
+            (log._engine.partition("t", number), writer.prepare(b"v", partition=number))
+            for number in (0, 1)
+        ]
         attempts = [(partition, run, AppendProgress(run)) for partition, run in runs]
         with pytest.raises(LeaderNotAvailableError):
             writer.owner.begin_in(attempts)
@@ -188,7 +209,9 @@ def test_decisions_of_a_group_continue_at_the_next_leader(tmp_path: Path, nth: i
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
 @pytest.mark.parametrize("begun", [False, True])
-def test_decisions_of_a_transaction_continue_at_the_next_leader(tmp_path: Path, nth: int, begun: bool) -> None:
+def test_decisions_of_a_transaction_continue_at_the_next_leader(
+    tmp_path: Path, nth: int, begun: bool
+) -> None:
     with opened(tmp_path, **INTERNAL) as log:
         log.create_topic("t", replication_factor=3)
         with log.producer(transactional_id="x") as producer:
@@ -205,6 +228,9 @@ def test_decisions_of_a_transaction_continue_at_the_next_leader(tmp_path: Path, 
             producer.send("t", b"w").result(20)
             producer.commit_transaction()
         with log.consumer(
-            "t", isolation_level="read_committed", auto_offset_reset="earliest", consumer_timeout_ms=300
+            "t",
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            consumer_timeout_ms=300,
         ) as consumer:
             assert [record.value for record in consumer] == [b"v", b"w"]

@@ -1,4 +1,6 @@
-"""Log start and compaction over replicas (REPLICA-20): a follower never keeps a value whose tombstone the leader has removed."""
+"""Log start and compaction over replicas (REPLICA-20): a follower never keeps a value whose
+tombstone the leader has removed.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def far() -> int:
 
 
 def keyed(key: bytes, value: bytes | None) -> EncodedRun:
-    columns = Columns(1, BytesColumn.of([value]), BytesColumn.of([key]), timestamps=time.time_ns() // 1_000_000)
+    columns = Columns(
+        1, BytesColumn.of([value]), BytesColumn.of([key]), timestamps=time.time_ns() // 1_000_000
+    )
     (run,) = record_batch.encode(columns, batch_bytes=1 << 20, run_bytes=1 << 20)
     return run
 
@@ -50,26 +54,37 @@ def own(log: embedlog.Log) -> Partition:
     return cast("Partition", log._engine.partition("t", 0))
 
 
-def put(process: Process, key: bytes, value: bytes | None, count: int = 1, *, all_in_sync: bool = True) -> None:
+def put(
+    process: Process, key: bytes, value: bytes | None, count: int = 1, *, all_in_sync: bool = True
+) -> None:
     for _ in range(count):
         process.partition.append(keyed(key, value), all_in_sync=all_in_sync)
 
 
 def records(found: Partition) -> list[tuple[bytes, bytes | None]]:
     """Keys and values of everything in a replica."""
-    every, offset = list[tuple[bytes, bytes | None]](), found.published().log_start
+    every = list[tuple[bytes, bytes | None]]()
+    offset = found.published().log_start
     while len((fetched := found.replica.read(offset, 1 << 22)).batches):
-        for columns in record_batch.decode_parts(fetched.data, fetched.batches, columns={"key", "value"}):
+        for columns in record_batch.decode_parts(
+            fetched.data, fetched.batches, columns={"key", "value"}
+        ):
             assert columns.keys is not None
             assert columns.values is not None
-            every += [(key or b"", value) for key, value in zip(columns.keys, columns.values, strict=True)]
+            every += [
+                (key or b"", value) for key, value in zip(columns.keys, columns.values, strict=True)
+            ]
         offset = fetched.next_offset
     return every
 
 
 def values(found: Partition) -> dict[bytes, bytes]:
     """The last values by key."""
-    return {key: value for key, value in dict(records(found)).items() if value is not None and key in (b"a", b"b", b"c")}
+    return {
+        key: value
+        for key, value in dict(records(found)).items()
+        if value is not None and key in (b"a", b"b", b"c")
+    }
 
 
 def clean(process: Process, found: Partition) -> None:
@@ -84,7 +99,9 @@ def clean(process: Process, found: Partition) -> None:
 
 @contextlib.contextmanager
 def a_compacted_set(root: Path, keys: int = 30) -> Iterator[Process]:
-    """Nodes 1 to 3; node 3 has the value of a key, and left the ISR before its tombstone, which node 1 has compacted."""
+    """Nodes 1 to 3; node 3 has the value of a key, and left the ISR before its tombstone, which
+    node 1 has compacted.
+    """
     with a_set(root) as (_, [process]):
         for disk in process.disks.values():
             disk.log.alter_topic("t", COMPACT)
@@ -106,7 +123,10 @@ def test_a_follower_begins_again_if_it_may_lack_a_removed_tombstone(tmp_path: Pa
         assert values(partition(process, 3)) == {b"a": b"1", b"b": b"1"}
         assert process.replicas.join(process.replicas.leader(far()), 3, far())
         assert values(partition(process, 3)) == {b"b": b"1"}
-        assert partition(process, 3).published().purged_to >= partition(process, 1).published().purged_to
+        assert (
+            partition(process, 3).published().purged_to
+            >= partition(process, 1).published().purged_to
+        )
 
 
 def test_a_follower_above_the_compacted_part_is_not_copied_again(tmp_path: Path) -> None:
@@ -122,20 +142,27 @@ def test_a_follower_above_the_compacted_part_is_not_copied_again(tmp_path: Path)
         assert values(partition(process, 3)) == {b"b": b"1", b"c": b"1"}, "it has the tombstone"
 
 
-def test_a_copy_that_began_again_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_began_again_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(copying, "CHUNK_BYTES", 600)
     monkeypatch.setattr(copying, "LARGE_CHUNK_BYTES", 600)
     with a_compacted_set(tmp_path) as process:
         clean(process, partition(process, 1))
-        leader, follower, ends = process.replicas.leader(far()), partition(process, 3), list[int]()
+        leader = process.replicas.leader(far())
+        follower = partition(process, 3)
+        ends = list[int]()
         while not ends or ends[-1] < leader.partition.published().log_end:
-            ends.append(copy(leader, follower, (ends or [0])[-1] + 1, far()))  # each step may be made by another process
+            # each step may be made by another process
+            ends.append(copy(leader, follower, (ends or [0])[-1] + 1, far()))
         assert ends == sorted(ends)
         assert len(ends) > 2
         assert values(follower) == {b"b": b"1"}
 
 
-def test_a_compaction_during_a_copy_begins_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compaction_during_a_copy_begins_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(copying, "CHUNK_BYTES", 600)
     monkeypatch.setattr(copying, "LARGE_CHUNK_BYTES", 600)
     with a_set(tmp_path) as (_, [process]):
@@ -146,7 +173,9 @@ def test_a_compaction_during_a_copy_begins_it_again(tmp_path: Path, monkeypatch:
         put(process, b"fill", b"x" * 400, 4, all_in_sync=False)
         put(process, b"a", None, all_in_sync=False)
         put(process, b"fill", b"x" * 400, 8, all_in_sync=False)
-        leader, follower, cleaned = process.replicas.leader(far()), partition(process, 3), list[int]()
+        leader = process.replicas.leader(far())
+        follower = partition(process, 3)
+        cleaned = list[int]()
         end = leader.partition.published().log_end
         copy(leader, partition(process, 2), end, far())
         process.disks[3].broken = True
@@ -168,11 +197,18 @@ def test_a_compaction_during_a_copy_begins_it_again(tmp_path: Path, monkeypatch:
         assert values(follower) == values(leader.partition) == {b"b": b"1"}
 
 
-def test_a_chunk_that_was_read_after_a_compaction_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The chunk reaches over the compacted part: the log end of the follower would show nothing after it."""
+def test_a_chunk_that_was_read_after_a_compaction_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chunk reaches over the compacted part: the log end of the follower would show nothing
+    after it.
+    """
     with a_compacted_set(tmp_path, keys=1) as process:
-        leader, follower, read = process.replicas.leader(far()), partition(process, 3), copying._read
-        end, cleaned = leader.partition.published().log_end, list[int]()
+        leader = process.replicas.leader(far())
+        follower = partition(process, 3)
+        read = copying._read
+        end = leader.partition.published().log_end
+        cleaned = list[int]()
 
         def compacted_before(*arguments: Any) -> Any:
             if not cleaned:
@@ -185,12 +221,17 @@ def test_a_chunk_that_was_read_after_a_compaction_is_not_taken(tmp_path: Path, m
         assert values(follower) == {b"b": b"1"}
 
 
-def test_the_copy_of_another_leader_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first leader estimates what it has compacted, and still has the value. The second one has removed the tombstone."""
+def test_the_copy_of_another_leader_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first leader estimates what it has compacted, and still has the value. The second one has
+    removed the tombstone.
+    """
     with a_compacted_set(tmp_path) as process:
         follower = partition(process, 3)
         clean(process, partition(process, 2))
-        leader, purged = process.replicas.leader(far()), partition(process, 2).published().purged_to
+        leader = process.replicas.leader(far())
+        purged = partition(process, 2).published().purged_to
         with partition(process, 1).replica.exclusive() as held:
             held.publish(held.now._replace(purged_to=purged), held.replica)
         monkeypatch.setattr(copying, "CHUNK_BYTES", 1)
@@ -212,7 +253,8 @@ def test_the_copy_of_another_leader_begins_again(tmp_path: Path, monkeypatch: py
 def test_an_interrupted_begin_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with a_compacted_set(tmp_path) as process:
         clean(process, partition(process, 1))
-        leader, point = process.replicas.leader(far()), system.point
+        leader = process.replicas.leader(far())
+        point = system.point
 
         def stopped(name: str) -> None:
             if name == "begin-again":
@@ -267,7 +309,8 @@ def test_a_level_follower_takes_the_log_start(tmp_path: Path) -> None:
 def test_a_copy_from_a_page_that_does_not_lead_any_more_is_not_taken(tmp_path: Path) -> None:
     with a_set(tmp_path) as (_, [process]):
         put(process, b"a", b"1", 3, all_in_sync=False)
-        leader, follower = process.replicas.leader(far()), partition(process, 3)
+        leader = process.replicas.leader(far())
+        follower = partition(process, 3)
         copy(leader, follower, 3, far())
         put(process, b"a", b"1", 3, all_in_sync=False)
         with leader.partition.replica.exclusive() as held:
@@ -276,11 +319,14 @@ def test_a_copy_from_a_page_that_does_not_lead_any_more_is_not_taken(tmp_path: P
             copy(leader, follower, 6, far())
 
 
-def test_the_checkpoint_of_each_directory_is_written_under_its_own_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checkpoint_of_each_directory_is_written_under_its_own_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made(tmp_path)
     with embedlog.open(paths(tmp_path), config=QUIET) as log:
         send(log, b"second")
-        update, seen = checkpoints.update, list[tuple[str, int]]()
+        update = checkpoints.update
+        seen = list[tuple[str, int]]()
 
         def updated(path: Path, *rest: Any) -> None:
             seen.append((path.parent.name, path.parent in held))
@@ -307,7 +353,9 @@ def test_the_checkpoint_of_each_directory_is_written_under_its_own_lock(tmp_path
             assert found["t", 0] == 2
 
 
-def test_a_follower_with_all_records_takes_the_log_start_although_it_knows_no_high_watermark(tmp_path: Path) -> None:
+def test_a_follower_with_all_records_takes_the_log_start_although_it_knows_no_high_watermark(
+    tmp_path: Path,
+) -> None:
     """It learns the high watermark one copy late, and nothing is left to be copied (COPYING-9)."""
     with embedlog.open(paths(tmp_path), config=QUIET) as log:
         log.create_topic("t", assignment={0: [1, 2]}, config={"min.insync.replicas": 1})
@@ -326,9 +374,15 @@ def test_a_follower_with_all_records_takes_the_log_start_although_it_knows_no_hi
         assert [copy.log_start for copy in log.replicas("t").partitions[0].copies] == [4, 4]
 
 
-def test_a_member_of_the_isr_never_begins_again_for_an_estimate_above_the_log_end(tmp_path: Path) -> None:
-    """`purged_to` counts the groups that were compacted. Members of the ISR have everything that was committed (REPLICA-20)."""
-    with embedlog.open(paths(tmp_path), config=QUIET | {"auto.leader.rebalance.enable": False}) as log:
+def test_a_member_of_the_isr_never_begins_again_for_an_estimate_above_the_log_end(
+    tmp_path: Path,
+) -> None:
+    """`purged_to` counts the groups that were compacted. Members of the ISR have everything that
+    was committed (REPLICA-20).
+    """
+    with embedlog.open(
+        paths(tmp_path), config=QUIET | {"auto.leader.rebalance.enable": False}
+    ) as log:
         config = COMPACT | {"segment.bytes": 4000, "min.insync.replicas": 1}
         log.create_topic("t", assignment={0: [1, 2]}, config=config)
 
@@ -359,7 +413,11 @@ def test_a_member_of_the_isr_never_begins_again_for_an_estimate_above_the_log_en
         begun = list[int]()
         restart = LockedReplica.restart
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(LockedReplica, "restart", lambda held, *more: (begun.append(held.now.log_end), restart(held, *more)))
+            patch.setattr(
+                LockedReplica,
+                "restart",
+                lambda held, *more: (begun.append(held.now.log_end), restart(held, *more)),
+            )
             log.housekeep()
         assert begun == []
         assert len(list(log.scan("t").records())) == 601
@@ -369,17 +427,23 @@ def test_a_member_of_the_isr_never_begins_again_for_an_estimate_above_the_log_en
     ("high_watermark", "epoch_start", "complete", "removed_to"),
     [
         pytest.param(70, 60, False, 70, id="a leader has committed the start of its epoch"),
-        pytest.param(50, 60, False, 100, id="it has not: its high watermark is that of another time"),
+        pytest.param(
+            50, 60, False, 100, id="it has not: its high watermark is that of another time"
+        ),
         pytest.param(50, 60, True, 0, id="a complete follower lacks nothing"),
     ],
 )
-def test_what_a_leader_may_have_removed(high_watermark: int, epoch_start: int, complete: bool, removed_to: int) -> None:
+def test_what_a_leader_may_have_removed(
+    high_watermark: int, epoch_start: int, complete: bool, removed_to: int
+) -> None:
     leader = Published(log_end=100, segment_base=10, high_watermark=high_watermark, purged_to=120)
     found = source_of(leader, Replica(epoch_start=epoch_start), complete=complete)
     assert found.removed_to == removed_to
     for end in range(0, 101, 5):
         assert lacks_deleted(Published(log_end=end), found) == (end < removed_to)
-        assert not lacks_deleted(Published(log_end=end, purged_to=120), found), "it has begun again for that"
+        assert not lacks_deleted(Published(log_end=end, purged_to=120), found), (
+            "it has begun again for that"
+        )
 
 
 def until_isr(log: embedlog.Log, size: int) -> None:
@@ -390,7 +454,9 @@ def until_isr(log: embedlog.Log, size: int) -> None:
 
 
 def test_a_log_start_of_an_earlier_epoch_deletes_nothing(tmp_path: Path) -> None:
-    """A process that was stopped continues: the log was cut meanwhile, and has other records at these offsets."""
+    """A process that was stopped continues: the log was cut meanwhile, and has other records at
+    these offsets.
+    """
     with a_set(tmp_path) as (_, [process]):
         for number in range(8):
             process.partition.append(keyed(b"k", b"%d" % number))

@@ -1,4 +1,6 @@
-"""Deleted topics in the directories of a set: what a directory that was away has of them, and their committed offsets."""
+"""Deleted topics in the directories of a set: what a directory that was away has of them, and their
+committed offsets.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def test_a_directory_that_was_away_loses_a_deleted_topic(tmp_path: Path, closed:
 
 
 @pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
-def test_a_directory_with_an_older_topic_of_the_name_costs_no_committed_offset(tmp_path: Path, closed: bool) -> None:
+def test_a_directory_with_an_older_topic_of_the_name_costs_no_committed_offset(
+    tmp_path: Path, closed: bool
+) -> None:
     with opened(tmp_path, offsets_topic_num_partitions=1) as log:
         made(log)
         (tmp_path / "d3").rename(tmp_path / "away")
@@ -89,7 +93,9 @@ def test_the_offsets_of_a_deleted_topic_are_deleted_once(tmp_path: Path) -> None
         assert committed(log) is None
 
 
-def test_a_deletion_that_was_interrupted_is_completed_before_the_name_is_used_again(tmp_path: Path) -> None:
+def test_a_deletion_that_was_interrupted_is_completed_before_the_name_is_used_again(
+    tmp_path: Path,
+) -> None:
     """DELETEDTOPIC-2: the process that decided was killed before it deleted the offsets."""
     with opened(tmp_path, offsets_topic_num_partitions=1) as log:
         made(log)
@@ -102,8 +108,12 @@ def test_a_deletion_that_was_interrupted_is_completed_before_the_name_is_used_ag
         assert committed(log) is None
 
 
-def test_a_late_completion_keeps_the_offsets_of_a_newer_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DELETEDTOPIC-3: another process completed the deletion and created the topic again meanwhile."""
+def test_a_late_completion_keeps_the_offsets_of_a_newer_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DELETEDTOPIC-3: another process completed the deletion and created the topic again
+    meanwhile.
+    """
     with opened(tmp_path, offsets_topic_num_partitions=1) as log:
         made(log)
         topic_id = log._engine.set.topics.identified("t")[1]  # type: ignore[attr-defined]
@@ -124,7 +134,9 @@ def test_a_directory_that_is_missing_does_not_end_a_round_of_housekeeping(tmp_pa
         assert log.replicas().directories[2].state in ("away", "failed")
 
 
-def test_topics_of_a_directory_that_was_written_alone_are_those_of_the_set_after_its_replacement(tmp_path: Path) -> None:
+def test_topics_of_a_directory_that_was_written_alone_are_those_of_the_set_after_its_replacement(
+    tmp_path: Path,
+) -> None:
     with opened(tmp_path, offsets_topic_num_partitions=1) as log:
         made(log)
     with embedlog.open(tmp_path / "d2", alone=True) as alone:
@@ -156,7 +168,9 @@ def committed_on_the_third(log: embedlog.Log) -> None:
     commit(log)
 
 
-def test_a_new_topic_has_no_offset_of_a_deleted_one_whose_directories_are_away(tmp_path: Path) -> None:
+def test_a_new_topic_has_no_offset_of_a_deleted_one_whose_directories_are_away(
+    tmp_path: Path,
+) -> None:
     """DELETEDTOPIC-2: the process that decided was killed before it deleted the offsets."""
     with opened(tmp_path, offsets_topic_num_partitions=1) as log:
         committed_on_the_third(log)
@@ -196,8 +210,14 @@ def replicas_of_offsets(log: embedlog.Log) -> tuple[int, ...]:
     return tuple(log.replicas("__consumer_offsets").partitions[0].isr)
 
 
-def test_a_topic_is_not_created_while_offsets_of_its_name_cannot_be_looked_for(tmp_path: Path) -> None:
-    settings = {"offsets_topic_num_partitions": 1, "offsets_topic_replication_factor": 1, "lock_timeout_ms": 500}
+def test_a_topic_is_not_created_while_offsets_of_its_name_cannot_be_looked_for(
+    tmp_path: Path,
+) -> None:
+    settings = {
+        "offsets_topic_num_partitions": 1,
+        "offsets_topic_replication_factor": 1,
+        "lock_timeout_ms": 500,
+    }
     with opened(tmp_path, **settings) as log:
         log.create_topic("other", replication_factor=3)
         with log.consumer(group_id="g") as consumer:
@@ -217,7 +237,8 @@ def test_too_few_replicas_of_the_offsets_hold_up_the_names_that_have_some(tmp_pa
     with opened(tmp_path, 5, offsets_topic_num_partitions=1, lock_timeout_ms=2000) as log:
         log.create_topic("t", replication_factor=5)
         commit(log)
-        log.housekeep()  # the followers know the high watermark, so that one of them can be read alone
+        # the followers know the high watermark, so that one of them can be read alone
+        log.housekeep()
         described = log.replicas("__consumer_offsets").partitions[0]
         kept = next(node for node in described.isr if node != described.leader)
         lost = [node for node in described.isr if node != kept]
@@ -245,15 +266,25 @@ def test_a_creation_that_waits_in_vain_for_offsets_in_sync_names_its_topic(tmp_p
         commit(log)
         for node in replicas_of_offsets(log)[1:]:
             (tmp_path / f"d{node}").rename(tmp_path / f"away{node}")
-        with log.consumer(group_id="g", default_api_timeout_ms=1000) as consumer, pytest.raises(embedlog.NotEnoughReplicasError):
+        with (
+            log.consumer(group_id="g", default_api_timeout_ms=1000) as consumer,
+            pytest.raises(embedlog.NotEnoughReplicasError),
+        ):
             consumer.commit({T0: 1})  # it is in the leader's log
-        with pytest.raises(embedlog.NotEnoughReplicasError, match=r"'u' not created: .*__consumer_offsets-0") as refused:
+        with pytest.raises(
+            embedlog.NotEnoughReplicasError, match=r"'u' not created: .*__consumer_offsets-0"
+        ) as refused:
             log.create_topic("u")
-        assert (type(refused.value), refused.value.retriable) == (embedlog.NotEnoughReplicasError, True)
+        assert (type(refused.value), refused.value.retriable) == (
+            embedlog.NotEnoughReplicasError,
+            True,
+        )
         assert log.topics() == ["t"]
 
 
-def test_the_offsets_are_looked_for_once_for_all_new_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_offsets_are_looked_for_once_for_all_new_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with opened(tmp_path, offsets_topic_num_partitions=1) as log:
         made(log)
         commit(log)
@@ -274,12 +305,18 @@ def test_the_offsets_are_looked_for_once_for_all_new_names(tmp_path: Path, monke
 def test_a_topic_that_is_deleted_during_a_creation_leaves_no_offset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]
 ) -> None:
-    """REPLICATEDTOPIC-3: the offsets of the other name are looked for. The deleting process is killed after its decision."""
-    with opened(tmp_path, offsets_topic_num_partitions=1) as log, opened(tmp_path, offsets_topic_num_partitions=1) as other:
+    """REPLICATEDTOPIC-3: the offsets of the other name are looked for. The deleting process is
+    killed after its decision.
+    """
+    with (
+        opened(tmp_path, offsets_topic_num_partitions=1) as log,
+        opened(tmp_path, offsets_topic_num_partitions=1) as other,
+    ):
         made(log)
         commit(log)
         topic_id = log._engine.set.topics.identified("t")[1]  # type: ignore[attr-defined]
-        forget, forgotten = DeletedTopics._forget, list[Collection[str]]()
+        forget = DeletedTopics._forget
+        forgotten = list[Collection[str]]()
 
         def _forget(self: DeletedTopics, names: Collection[str]) -> None:
             forget(self, names)

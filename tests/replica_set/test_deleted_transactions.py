@@ -1,4 +1,6 @@
-"""Transactions whose first records are deleted: they continue at a replica that began again above these (OWNER-5)."""
+"""Transactions whose first records are deleted: they continue at a replica that began again above
+these (OWNER-5).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ TP = TopicPartition("t", 0)
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[embedlog.Log]:
-    with embedlog.open(paths(tmp_path), config=QUIET | {"auto.leader.rebalance.enable": False}) as opened:
+    with embedlog.open(
+        paths(tmp_path), config=QUIET | {"auto.leader.rebalance.enable": False}
+    ) as opened:
         opened.create_topic("t", assignment={0: [3, 1, 2]}, config={"min.insync.replicas": 2})
         opened.create_topic("u", assignment={0: [1, 2]}, config={"min.insync.replicas": 2})
         send(opened, *(b"%d" % number for number in range(5)))
@@ -43,7 +47,9 @@ def writer(log: embedlog.Log, tmp_path: Path) -> Writer:
     return found
 
 
-def test_a_transaction_continues_at_a_replica_that_began_above_its_first_records(log: embedlog.Log, writer: Writer) -> None:
+def test_a_transaction_continues_at_a_replica_that_began_above_its_first_records(
+    log: embedlog.Log, writer: Writer
+) -> None:
     """The replica does not know it, and its producer was refused as fenced."""
     assert writer.write(b"second").base_offset == 6
     assert writer.write(b"third").base_offset == 7
@@ -57,7 +63,9 @@ def test_a_transaction_continues_at_a_replica_that_began_above_its_first_records
     assert committed(log) == [b"second", b"third"]
 
 
-def test_a_transaction_that_ended_there_does_not_continue(log: embedlog.Log, writer: Writer) -> None:
+def test_a_transaction_that_ended_there_does_not_continue(
+    log: embedlog.Log, writer: Writer
+) -> None:
     begun(log)
     with pytest.raises(FencedError):
         writer.write(b"late")
@@ -66,7 +74,9 @@ def test_a_transaction_that_ended_there_does_not_continue(log: embedlog.Log, wri
     assert committed(log) == [b"after"]
 
 
-def test_a_transaction_with_a_record_that_is_not_deleted_does_not_continue_without_it(log: embedlog.Log, writer: Writer) -> None:
+def test_a_transaction_with_a_record_that_is_not_deleted_does_not_continue_without_it(
+    log: embedlog.Log, writer: Writer
+) -> None:
     """An unclean leader has lost a record of it: the rest is not committed."""
     assert writer.write(b"second").base_offset == 6
     replicas = log._engine.set.replicas(log._engine.partition("t", 0).place, "t")  # type: ignore[attr-defined]

@@ -21,10 +21,21 @@ from embedlog.replica_set.decisions.copies import Copy, LockedCopy
 from embedlog.storage import checkpoints
 from embedlog.storage.file_names import EPOCHS
 from tests.support import decision_logs
-from tests.support.decision_logs import NODES, Process, batches_of, begun, copy_path, killed_with, made, numbers_of
+from tests.support.decision_logs import (
+    NODES,
+    Process,
+    batches_of,
+    begun,
+    copy_path,
+    killed_with,
+    made,
+    numbers_of,
+)
 
 
-def test_a_tail_that_counts_nowhere_is_cut_although_its_terms_are_those_of_others(tmp_path: Path) -> None:
+def test_a_tail_that_counts_nowhere_is_cut_although_its_terms_are_those_of_others(
+    tmp_path: Path,
+) -> None:
     root = begun(tmp_path / "set")
     killed_with(root, NODES, lambda process: process.decide(2), 2)
     with Process(root, (2, 3)) as process:
@@ -36,7 +47,8 @@ def test_a_tail_that_counts_nowhere_is_cut_although_its_terms_are_those_of_other
 
 def test_another_directory_under_a_planned_number_is_no_vote(tmp_path: Path) -> None:
     """A process adds a directory with a number that another process has given to another one."""
-    root, other = made(begun(tmp_path / "set", (1, 2)), (3,)), made(tmp_path / "other", (3,))
+    root = made(begun(tmp_path / "set", (1, 2)), (3,))
+    other = made(tmp_path / "other", (3,))
     with Process(root, voters=(1, 2)) as process, Process(other, (3,)) as adding:
         process.add(3)
         process.detach(2)
@@ -57,8 +69,15 @@ def test_another_directory_under_a_planned_number_is_no_vote(tmp_path: Path) -> 
 
 @contextlib.contextmanager
 def renewed_from_a_compacted_copy(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
-    """A process of a set whose copy 3 was made from copy 1 after a compaction: its terms have other starts (SHAREDRECORDS-1)."""
-    small = TopicConfig(cleanup_policy=("compact",), segment_bytes=400, min_cleanable_dirty_ratio=0.0, delete_retention_ms=0)
+    """A process of a set whose copy 3 was made from copy 1 after a compaction: its terms have other
+    starts (SHAREDRECORDS-1).
+    """
+    small = TopicConfig(
+        cleanup_policy=("compact",),
+        segment_bytes=400,
+        min_cleanable_dirty_ratio=0.0,
+        delete_retention_ms=0,
+    )
     monkeypatch.setattr(decision_logs, "COMPACTED", small)
     begun(root)
     for number in range(2, 12):
@@ -78,13 +97,17 @@ def renewed_from_a_compacted_copy(root: Path, monkeypatch: pytest.MonkeyPatch) -
         yield process
 
 
-def test_a_copy_of_a_compacted_log_is_of_its_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_of_a_compacted_log_is_of_its_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with renewed_from_a_compacted_copy(tmp_path, monkeypatch) as process:
         process.decide(13)
     assert {numbers_of(tmp_path, node)[-1] for node in NODES} == {13}
 
 
-def test_a_decision_cuts_no_copy_of_a_compacted_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decision_cuts_no_copy_of_a_compacted_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """COPY-5: the records are equal."""
     with renewed_from_a_compacted_copy(tmp_path, monkeypatch) as process:
         for way in ("_can_be_cut", "_begin_again"):
@@ -93,10 +116,14 @@ def test_a_decision_cuts_no_copy_of_a_compacted_log(tmp_path: Path, monkeypatch:
     assert {numbers_of(tmp_path, node)[-1] for node in NODES} == {13}
 
 
-def test_an_error_of_the_best_copy_leaves_that_copy_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_best_copy_leaves_that_copy_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not the one that is copied from it."""
     begun(tmp_path)
-    read, bring_to, failed = ReplicaLog.read, LockedCopy.bring_to, list[Path]()
+    read = ReplicaLog.read
+    bring_to = LockedCopy.bring_to
+    failed = list[Path]()
 
     def failing(self: ReplicaLog, *args: Any) -> Any:
         if not failed:

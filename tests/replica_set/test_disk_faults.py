@@ -1,4 +1,6 @@
-"""Disks of a set fail for good during all kinds of work, and processes are killed at each step of a change of the set."""
+"""Disks of a set fail for good during all kinds of work, and processes are killed at each step of a
+change of the set.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,19 @@ def without_faults() -> object:
         (1, errno.EIO),
         *(
             pytest.param(node, error, marks=pytest.mark.slow)
-            for node, error in ((2, errno.EIO), (1, errno.ENOSPC), (2, errno.ENOSPC), (1, errno.EROFS), (2, errno.EROFS))
+            for node, error in (
+                (2, errno.EIO),
+                (1, errno.ENOSPC),
+                (2, errno.ENOSPC),
+                (1, errno.EROFS),
+                (2, errno.EROFS),
+            )
         ),
     ],
 )
-def test_all_clients_continue_while_a_disk_fails_for_good(tmp_path: Path, node: int, error: int) -> None:
+def test_all_clients_continue_while_a_disk_fails_for_good(
+    tmp_path: Path, node: int, error: int
+) -> None:
     with embedlog.open(paths(tmp_path), config=QUIET) as log:
         log.create_topic("t", 2, replication_factor=3)
         wanted = [b"%02d" % number for number in range(40)]
@@ -62,7 +72,10 @@ def test_all_clients_continue_while_a_disk_fails_for_good(tmp_path: Path, node: 
         system.fault_off()
         log.housekeep()
         log.housekeep()
-        assert all(len(each.isr) == len(each.replicas) for each in log._engine.set.decisions.hint().partitions.values())
+        assert all(
+            len(each.isr) == len(each.replicas)
+            for each in log._engine.set.decisions.hint().partitions.values()
+        )
     with opened(tmp_path) as log:
         assert values(log) == [*wanted, b"in a transaction"]
         assert log.describe_group("g").lag == 0
@@ -81,13 +94,16 @@ def killed(work: Callable[[], None], kinds: tuple[str, ...], nth: int, name: str
     return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
 
-def test_a_process_killed_at_any_step_of_an_addition_leaves_a_set_that_opens(tmp_path: Path, rng: random.Random) -> None:
+def test_a_process_killed_at_any_step_of_an_addition_leaves_a_set_that_opens(
+    tmp_path: Path, rng: random.Random
+) -> None:
     made(tmp_path)
 
     def work() -> None:
         add(opened(tmp_path), tmp_path / "d4")
 
-    at, kills = rng.randint(1, 5), 0
+    at = rng.randint(1, 5)
+    kills = 0
     while killed(work, CHANGES, at, "/d4"):
         kills += 1
         at += rng.randint(1, 9)
@@ -116,9 +132,14 @@ def test_a_process_killed_at_any_step_of_a_retirement_leaves_a_set_that_opens(
         (tmp_path / "d2").rename(tmp_path / "lost")
 
     def work() -> None:
-        retire(embedlog.open(paths(tmp_path, 2), config={**QUIET, "lock_timeout_ms": 500}), 2, force=force)
+        retire(
+            embedlog.open(paths(tmp_path, 2), config={**QUIET, "lock_timeout_ms": 500}),
+            2,
+            force=force,
+        )
 
-    at, kills = rng.randint(1, 5), 0
+    at = rng.randint(1, 5)
+    kills = 0
     while killed(work, CHANGES, at, "/d1/"):
         kills += 1
         at += rng.randint(1, 9)
@@ -127,7 +148,9 @@ def test_a_process_killed_at_any_step_of_a_retirement_leaves_a_set_that_opens(
                 assert values(log) == [b"0"]
                 break
     assert kills
-    with embedlog.open(paths(tmp_path, 2)[: 2 if 2 in recorded(tmp_path / "d1") else 1], config=QUIET) as log:
+    with embedlog.open(
+        paths(tmp_path, 2)[: 2 if 2 in recorded(tmp_path / "d1") else 1], config=QUIET
+    ) as log:
         if 2 in nodes(log):
             retire(log, 2, force=force)
         assert nodes(log) == [1]
@@ -136,7 +159,9 @@ def test_a_process_killed_at_any_step_of_a_retirement_leaves_a_set_that_opens(
 
 
 @pytest.mark.parametrize("error", [errno.ENOENT, errno.EIO])
-def test_a_directory_that_is_lost_during_an_opening_is_not_the_first_of_the_housekeeper(tmp_path: Path, error: int) -> None:
+def test_a_directory_that_is_lost_during_an_opening_is_not_the_first_of_the_housekeeper(
+    tmp_path: Path, error: int
+) -> None:
     with embedlog.open(paths(tmp_path), config=QUIET) as log:
         log.create_topic("t", replication_factor=3)
         system.fault_arm(("open",), 1, "fail", error, sticky=True, name="/d1/embedlog.housekeeper")

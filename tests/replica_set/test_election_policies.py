@@ -1,4 +1,6 @@
-"""A replica that may lack acknowledged records leads on request, by a setting, or if there is nothing to compare with."""
+"""A replica that may lack acknowledged records leads on request, by a setting, or if there is
+nothing to compare with.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def back(root: Path, node: int) -> None:
 
 
 def with_one_in_sync(root: Path, **config: Any) -> None:
-    """A closed set, in which only d1 has the second record. `old` is a copy of d1 with the first one."""
+    """A closed set, in which only d1 has the second record. `old` is a copy of d1 with the first
+    one.
+    """
     with opened(root) as log:
         log.create_topic("t", assignment={0: [1, 2]}, **config)
         send(log, b"first")
@@ -87,8 +91,12 @@ def in_sync(log: embedlog.Log, nodes: tuple[int, ...]) -> None:
     raise AssertionError(str(log.replicas("t")))
 
 
-def test_a_partition_gets_its_only_leader_back_at_once_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An election of a partition without a leader undoes no other one, and has no pause (LEADERS-8)."""
+def test_a_partition_gets_its_only_leader_back_at_once_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An election of a partition without a leader undoes no other one, and has no pause
+    (LEADERS-8).
+    """
     monkeypatch.setattr(open_directories, "PAUSES_NS", (60_000_000_000,))
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [3]})
@@ -160,7 +168,9 @@ def test_a_copy_of_the_whole_set_opens_and_works(tmp_path: Path, running: bool) 
         send(log, b"second")
     shutil.rmtree(tmp_path / "set")
     (tmp_path / "backup").rename(tmp_path / "set")
-    with embedlog.open([tmp_path / "set" / f"d{node}" for node in NODES], restored=running, config=QUIET) as log:
+    with embedlog.open(
+        [tmp_path / "set" / f"d{node}" for node in NODES], restored=running, config=QUIET
+    ) as log:
         assert values(log) == [b"first"]
         in_sync(log, (2, 1, 3))
         send(log, b"third")
@@ -196,7 +206,9 @@ def test_the_setting_elects_a_replica_outside_the_isr_with_a_warning(
 
 
 @pytest.mark.slow
-def test_a_setting_of_a_topic_counts_before_that_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setting_of_a_topic_counts_before_that_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with_one_in_sync(tmp_path, config={"unclean.leader.election.enable": "false"})
     away(tmp_path, 1)
     monkeypatch.setattr(leaders, "UNCLEAN_NS", 1)
@@ -206,7 +218,9 @@ def test_a_setting_of_a_topic_counts_before_that_of_the_log(tmp_path: Path, monk
 
 
 @pytest.mark.slow
-def test_a_directory_that_is_absent_for_a_moment_loses_nothing_by_the_setting(tmp_path: Path) -> None:
+def test_a_directory_that_is_absent_for_a_moment_loses_nothing_by_the_setting(
+    tmp_path: Path,
+) -> None:
     with_one_in_sync(tmp_path, config={"unclean.leader.election.enable": "true"})
     with opened(tmp_path) as log:
         assert values(log) == [b"first", b"second"]
@@ -219,7 +233,9 @@ def test_a_directory_that_is_absent_for_a_moment_loses_nothing_by_the_setting(tm
         assert leader(log) == 1
 
 
-def test_the_setting_elects_after_a_crash_without_waiting_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_setting_elects_after_a_crash_without_waiting_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with_one_in_sync(tmp_path, config={"unclean.leader.election.enable": "true"})
     put_back(tmp_path)
     monkeypatch.setattr(leaders, "UNCLEAN_NS", 1)

@@ -1,6 +1,8 @@
-"""Random histories of failovers: what was acknowledged is in the log once, in order, and what was read stays.
+"""Random histories of failovers: what was acknowledged is in the log once, in order, and what was
+read stays.
 
-The disks fail for one process or for all, and return. The checks read the bytes of the directories, not the objects under test.
+The disks fail for one process or for all, and return. The checks read the bytes of the directories,
+not the objects under test.
 """
 
 from __future__ import annotations
@@ -18,14 +20,17 @@ from embedlog.replica_set.partition_replicas import LeaderChanged
 from tests.support.replica_partitions import Decisions, Process, a_set
 from tests.support.stamped_batches import run_of
 
-STEPS, HISTORIES = 40, 9
+STEPS = 40
+HISTORIES = 9
 
 
 class History:
     """Processes that append, read and repair, while disks fail."""
 
     def __init__(self, rng: random.Random, decisions: Decisions, processes: list[Process]) -> None:
-        self.rng, self.decisions, self.processes = rng, decisions, processes
+        self.rng = rng
+        self.decisions = decisions
+        self.processes = processes
         self.number = 0
         self.acknowledged: dict[bytes, int] = {}
         self.read: list[bytes] = []
@@ -37,7 +42,13 @@ class History:
 
     def step(self) -> None:
         process = self.rng.choice(self.processes)
-        steps = [(10, self.append), (4, self.look), (4, self.join), (3, self.fail), (5, self.come_back)]
+        steps = [
+            (10, self.append),
+            (4, self.look),
+            (4, self.join),
+            (3, self.fail),
+            (5, self.come_back),
+        ]
         weights, calls = zip(*steps, strict=True)
         self.rng.choices(calls, weights)[0](process)
 
@@ -46,13 +57,17 @@ class History:
         self.number += len(values)
         everyone = self.rng.random() < 0.8
         try:
-            found = process.partition.append(run_of(*values), deadline_ns=self.deadline(), all_in_sync=everyone)
+            found = process.partition.append(
+                run_of(*values), deadline_ns=self.deadline(), all_in_sync=everyone
+            )
         except EmbedlogError as problem:
             self.counts[type(problem).__name__] += 1
             return
         self.counts["acknowledged" if everyone else "by the leader"] += len(values)
         if everyone:
-            self.acknowledged |= {value: found.base_offset + each for each, value in enumerate(values)}
+            self.acknowledged |= {
+                value: found.base_offset + each for each, value in enumerate(values)
+            }
 
     def look(self, process: Process) -> None:
         try:
@@ -71,7 +86,9 @@ class History:
             return
         try:
             leader = process.replicas.leader(self.deadline())
-            self.counts["joined"] += process.replicas.join(leader, self.rng.choice(outside), self.deadline())
+            self.counts["joined"] += process.replicas.join(
+                leader, self.rng.choice(outside), self.deadline()
+            )
         except (LeaderNotAvailableError, LeaderChanged) as problem:
             self.counts[f"join: {type(problem).__name__}"] += 1
 
@@ -96,15 +113,24 @@ class History:
         process = self.processes[0]
         for node in (1, 2, 3):
             if node not in self.decisions.partition.isr:
-                assert process.replicas.join(process.replicas.leader(self.deadline(5000)), node, self.deadline(5000))
+                assert process.replicas.join(
+                    process.replicas.leader(self.deadline(5000)), node, self.deadline(5000)
+                )
         leader = process.replicas.leader(self.deadline(5000))
         process.replicas.commit(leader, leader.partition.published().log_end, self.deadline(5000))
         found = content(process)
         assert found[: len(self.read)] == self.read
         twice = [value for value, count in Counter(found).items() if count > 1]
         assert not twice, f"appended twice: {twice[:5]}"
-        wrong = [value for value, offset in self.acknowledged.items() if found[offset : offset + 1] != [value]]
-        assert not wrong, f"{len(wrong)} of {len(self.acknowledged)} acknowledged records are not at their offset: {wrong[:5]}"
+        wrong = [
+            value
+            for value, offset in self.acknowledged.items()
+            if found[offset : offset + 1] != [value]
+        ]
+        assert not wrong, (
+            f"{len(wrong)} of {len(self.acknowledged)} acknowledged records are not at their "
+            f"offset: {wrong[:5]}"
+        )
         assert {process.data(node) for node in (1, 2, 3)} == {process.data(1)}
 
 
@@ -116,13 +142,19 @@ def content(process: Process) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("number", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in range(1, HISTORIES))])
+@pytest.mark.parametrize(
+    "number", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in range(1, HISTORIES))]
+)
 def test_acknowledged_records_survive_failovers(tmp_path: Path, seed: int, number: int) -> None:
     rng = random.Random(f"{seed} {number}")
-    with a_set(tmp_path, processes=2, min_insync_replicas=rng.choice("112")) as (decisions, processes):
+    with a_set(tmp_path, processes=2, min_insync_replicas=rng.choice("112")) as (
+        decisions,
+        processes,
+    ):
         history = History(rng, decisions, processes)
         for at in range(10 * STEPS):
-            if at >= STEPS and history.counts["acknowledged"]:  # few histories fail all their appends at first
+            # few histories fail all their appends at first
+            if at >= STEPS and history.counts["acknowledged"]:
                 break
             history.step()
         history.finish()

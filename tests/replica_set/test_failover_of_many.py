@@ -1,4 +1,6 @@
-"""One directory fails that led many partitions: the files of their next leaders are prepared, and synced together."""
+"""One directory fails that led many partitions: the files of their next leaders are prepared, and
+synced together.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ def set_of(root: Path) -> list[Path]:
 
 def fail_over(root: Path) -> None:
     """Write to all partitions, lose a directory that led a third of them, and write again."""
-    with embedlog.open(set_of(root), housekeeping=False) as log, log.producer(linger_ms=0) as producer:
+    with (
+        embedlog.open(set_of(root), housekeeping=False) as log,
+        log.producer(linger_ms=0) as producer,
+    ):
         log.create_topic("t", PARTITIONS, replication_factor=3)
         for number in range(PARTITIONS):
             producer.send("t", b"before", partition=number)
@@ -43,19 +48,31 @@ def fail_over(root: Path) -> None:
         producer.flush()
         (root / "lost").rename(root / f"d{node}")
     with embedlog.open(set_of(root), housekeeping=False) as log:
-        assert sorted(record.value for record in log.scan("t").records()) == [b"after"] * PARTITIONS + [b"before"] * PARTITIONS
+        assert (
+            sorted(record.value for record in log.scan("t").records())
+            == [b"after"] * PARTITIONS + [b"before"] * PARTITIONS
+        )
         for _ in range(10):
             log.housekeep()
         assert log.verify_replicas() == []
     for number in range(PARTITIONS):
-        found = {tuple(checkpoints.read_epochs(path / f"t-{number}" / file_names.EPOCHS).entries[:2]) for path in set_of(root)}
+        found = {
+            tuple(checkpoints.read_epochs(path / f"t-{number}" / file_names.EPOCHS).entries[:2])
+            for path in set_of(root)
+        }
         assert len(found) == 1, "the epochs that have a batch"
 
 
-def test_one_decision_elects_the_leaders_of_all_that_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LEADERS-5. The replicas of one partition fail at the first look; it is elected when it is used."""
+def test_one_decision_elects_the_leaders_of_all_that_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LEADERS-5. The replicas of one partition fail at the first look; it is elected when it is
+    used.
+    """
     elections: list[list[int]] = []
-    observe, election, failed = ReplicaEvents.observe, Leaders.election, list[int]()
+    observe = ReplicaEvents.observe
+    election = Leaders.election
+    failed = list[int]()
 
     def observed(events: ReplicaEvents, proposal: Proposal) -> None:
         elected = [each.place[1] for each in proposal.events if isinstance(each, Elect)]
@@ -78,14 +95,20 @@ def test_one_decision_elects_the_leaders_of_all_that_it_can(tmp_path: Path, monk
 
 
 def test_a_decision_loads_no_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other processes wait for the locks of a decision: a process that lost a directory opens the others' replicas before it."""
+    """Other processes wait for the locks of a decision: a process that lost a directory opens the
+    others' replicas before it.
+    """
     with embedlog.open(set_of(tmp_path), housekeeping=False) as log:
         log.create_topic("t", PARTITIONS, replication_factor=3)
         with log.producer() as producer:
             for number in range(PARTITIONS):
                 producer.send("t", b"before", partition=number)
-    loaded, load = list[tuple[str, bool]](), PartitionState._open_for_writing
-    with embedlog.open(set_of(tmp_path), housekeeping=False) as log, log.producer(linger_ms=0) as producer:
+    loaded = list[tuple[str, bool]]()
+    load = PartitionState._open_for_writing
+    with (
+        embedlog.open(set_of(tmp_path), housekeeping=False) as log,
+        log.producer(linger_ms=0) as producer,
+    ):
         decisions = log._engine.set.decisions  # type: ignore[attr-defined]
 
         def opened(state: PartitionState) -> None:
@@ -111,13 +134,19 @@ def temporaries(root: Path) -> list[Path]:
 def test_prepared_files_are_put_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     placed: list[Path] = []
     put_in_place = files.put_in_place
-    monkeypatch.setattr(files, "put_in_place", lambda temporary, path: (placed.append(path), put_in_place(temporary, path)))
+    monkeypatch.setattr(
+        files,
+        "put_in_place",
+        lambda temporary, path: (placed.append(path), put_in_place(temporary, path)),
+    )
     fail_over(tmp_path)
     assert len(set(placed)) >= PARTITIONS // 3, "of the leaders and of their followers"
     assert temporaries(tmp_path) == []
 
 
-def test_a_failed_sync_leaves_the_work_to_the_usual_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_sync_leaves_the_work_to_the_usual_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(staged_epochs.files, "sync_all", lambda fds: [False] * len(fds))
     fail_over(tmp_path)
     assert temporaries(tmp_path) == []
@@ -135,7 +164,8 @@ def test_another_content_is_written_and_the_prepared_file_removed(tmp_path: Path
 
 
 def test_a_prepared_file_that_was_removed_is_written_again(tmp_path: Path) -> None:
-    file, epochs = EpochFile(tmp_path / file_names.EPOCHS, 0o666), EpochCache([(0, 0), (1, 5)])
+    file = EpochFile(tmp_path / file_names.EPOCHS, 0o666)
+    epochs = EpochCache([(0, 0), (1, 5)])
     staging = file.stage(epochs)
     staging.ended(synced=True)
     Path(staging.staged.temporary).unlink()

@@ -1,4 +1,6 @@
-"""A member of the ISR whose directory answers, but does not catch up: it leaves after `replica.lag.time.max.ms`, and returns."""
+"""A member of the ISR whose directory answers, but does not catch up: it leaves after
+`replica.lag.time.max.ms`, and returns.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def slow(monkeypatch: pytest.MonkeyPatch, clock: Clock, node: int, seconds: float, meanwhile: Callable[[], None]) -> None:
+def slow(
+    monkeypatch: pytest.MonkeyPatch,
+    clock: Clock,
+    node: int,
+    seconds: float,
+    meanwhile: Callable[[], None],
+) -> None:
     """Each chunk that this node takes needs this time, in which something else happens."""
     take = ReplicaLog.take
 
@@ -65,7 +73,9 @@ def filled(process: Process, count: int) -> None:
         process.partition.append(run_of(b"%d" % number * 700), all_in_sync=False)
 
 
-def test_a_slow_member_leaves_and_the_others_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_a_slow_member_leaves_and_the_others_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
     with a_set(tmp_path) as (decisions, [process]):
         filled(process, 6)
         slow(monkeypatch, clock, 3, 20.0, lambda: filled(process, 1))
@@ -75,7 +85,9 @@ def test_a_slow_member_leaves_and_the_others_commit(tmp_path: Path, monkeypatch:
         assert process.published(3).log_end < process.published(1).log_end, "it was not waited for"
 
 
-def test_a_member_that_catches_up_in_time_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_a_member_that_catches_up_in_time_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
     with a_set(tmp_path) as (decisions, [process]):
         filled(process, 6)
         slow(monkeypatch, clock, 3, 3.0, lambda: None)
@@ -84,7 +96,9 @@ def test_a_member_that_catches_up_in_time_stays(tmp_path: Path, monkeypatch: pyt
         assert process.published(3).log_end == 7
 
 
-def test_a_slow_member_returns_when_it_catches_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_a_slow_member_returns_when_it_catches_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
     with a_set(tmp_path) as (decisions, [process]):
         filled(process, 6)
         with monkeypatch.context() as patched:
@@ -99,7 +113,8 @@ def test_a_slow_member_returns_when_it_catches_up(tmp_path: Path, monkeypatch: p
 
 
 def test_a_pause_of_the_copying_process_is_no_lag(clock: Clock) -> None:
-    lags, leader_end = FollowerLags(30 * SECOND_NS), 5
+    lags = FollowerLags(30 * SECOND_NS)
+    leader_end = 5
 
     def watched() -> follower_lags.Step:
         return lags.watch(2, lambda: leader_end, 1 << 62)
@@ -128,7 +143,9 @@ def test_a_copy_ends_early_for_other_work(clock: Clock) -> None:
         assert part.ended
 
 
-def test_a_copy_ends_at_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_a_copy_ends_at_its_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
     with a_set(tmp_path) as (decisions, [process]):
         filled(process, 40)
         leader = process.replicas.leader(process.partition.deadline())
@@ -139,12 +156,23 @@ def test_a_copy_ends_at_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_lock_of_a_member_is_not_awaited_longer_than_the_limit(tmp_path: Path) -> None:
-    """Another process is frozen in the section of a follower: `acks=all` continues without this follower."""
+    """Another process is frozen in the section of a follower: `acks=all` continues without this
+    follower.
+    """
     made(tmp_path)
-    settings = {**QUIET, "lock_timeout_ms": 60_000, "replica.lag.time.max.ms": 100, "replica.fetch.wait.max.ms": 100}
-    with embedlog.open(paths(tmp_path), config=settings) as log, embedlog.open(paths(tmp_path), config=settings) as other:
+    settings = {
+        **QUIET,
+        "lock_timeout_ms": 60_000,
+        "replica.lag.time.max.ms": 100,
+        "replica.fetch.wait.max.ms": 100,
+    }
+    with (
+        embedlog.open(paths(tmp_path), config=settings) as log,
+        embedlog.open(paths(tmp_path), config=settings) as other,
+    ):
         send(log, b"second")
-        entered, leave = threading.Event(), threading.Event()
+        entered = threading.Event()
+        leave = threading.Event()
 
         def frozen() -> None:
             with replica(other, 3).exclusive():
@@ -168,10 +196,13 @@ def test_a_lock_of_a_member_is_not_awaited_longer_than_the_limit(tmp_path: Path)
         until(joined, "the directory to join")
 
 
-def test_records_of_a_killed_process_are_copied_within_the_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_a_killed_process_are_copied_within_the_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made(tmp_path)
     with embedlog.open(paths(tmp_path), config={**QUIET, "replica.fetch.wait.max.ms": 700}) as log:
-        keeper, now_ns = cast("ReplicaHousekeeper", log._housekeeper), system.boot_ns()
+        keeper = cast("ReplicaHousekeeper", log._housekeeper)
+        now_ns = system.boot_ns()
         keeper.tick()
         monkeypatch.setattr("embedlog.admin.replica_housekeeper.system.boot_ns", lambda: now_ns)
         keeper.tend()
@@ -180,13 +211,20 @@ def test_records_of_a_killed_process_are_copied_within_the_interval(tmp_path: Pa
         keeper.tend()
         leader.append(run_of(b"killed after this"))
         for time_ms, end in ((699, 2), (701, 3)):
-            monkeypatch.setattr("embedlog.admin.replica_housekeeper.system.boot_ns", lambda ms=time_ms: now_ns + ms * 1_000_000)
+            monkeypatch.setattr(
+                "embedlog.admin.replica_housekeeper.system.boot_ns",
+                lambda ms=time_ms: now_ns + ms * 1_000_000,
+            )
             keeper.tick()
             assert leader.published().high_watermark == end
 
 
-def test_a_replica_that_is_far_behind_stops_no_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
-    """The time of a round is over at once: each replica outside the ISR gets a chunk all the same."""
+def test_a_replica_that_is_far_behind_stops_no_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    """The time of a round is over at once: each replica outside the ISR gets a chunk all the
+    same.
+    """
     with a_set(tmp_path) as (decisions, [process]):
         process.disks[2].broken = process.disks[3].broken = True
         process.partition.append(run_of(b"alone"))
@@ -194,12 +232,17 @@ def test_a_replica_that_is_far_behind_stops_no_round(tmp_path: Path, monkeypatch
         process.disks[2].broken = process.disks[3].broken = False
         process.forgive()
         filled(process, 40)
-        copies, ends = CatchUp(process.replicas, process.partition.deadline), [0, 0]
+        copies = CatchUp(process.replicas, process.partition.deadline)
+        ends = [0, 0]
         while decisions.partition.isr != (1, 2, 3):
             waiting = copies.waiting(decisions.partition, lambda: False, system.boot_ns())
             now = [process.published(node).log_end for node in (2, 3)]
-            assert all(after > before or after == 41 for before, after in zip(ends, now, strict=True))
-            assert max(after - before for before, after in zip(ends, now, strict=True)) < 20, "a chunk"
+            assert all(
+                after > before or after == 41 for before, after in zip(ends, now, strict=True)
+            )
+            assert max(after - before for before, after in zip(ends, now, strict=True)) < 20, (
+                "a chunk"
+            )
             ends = now
             process.replicas.tend(process.partition.deadline(), waiting)
         assert ends == [41, 41]

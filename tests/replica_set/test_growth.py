@@ -1,4 +1,6 @@
-"""Directories are added to an open set and retired, also after a stop at any step, and by force after a loss."""
+"""Directories are added to an open set and retired, also after a stop at any step, and by force
+after a loss.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ from tests.support.replica_directories import CHANGES, failing
 from tests.support.stamped_batches import run_of
 
 
-def add(log: embedlog.Log, path: Path, rack: str | None = None, *, replicas: bool = True, voter: bool = True) -> int:
+def add(
+    log: embedlog.Log,
+    path: Path,
+    rack: str | None = None,
+    *,
+    replicas: bool = True,
+    voter: bool = True,
+) -> int:
     return log.add_directory(path, rack=rack, replicas=replicas, voter=voter)
 
 
@@ -155,7 +164,10 @@ def test_an_addition_that_fails_anywhere_is_repeated(tmp_path: Path, kind: str) 
     made(tmp_path)
     with opened(tmp_path) as log:
         for nth in range(1, 60):
-            with failing((kind,), nth=nth, name="/d4", error=errno.EIO) as struck, contextlib.suppress(EmbedlogError):
+            with (
+                failing((kind,), nth=nth, name="/d4", error=errno.EIO) as struck,
+                contextlib.suppress(EmbedlogError),
+            ):
                 add(log, tmp_path / "d4")
             send(log, b"value")
             if not struck.count:
@@ -174,7 +186,10 @@ def test_an_addition_that_fails_anywhere_is_repeated(tmp_path: Path, kind: str) 
 def test_a_prepared_directory_is_added_by_the_next_opening(tmp_path: Path) -> None:
     made(tmp_path)
     with opened(tmp_path) as log:
-        with failing(("pwrite",), name="d4/__replica_state", error=errno.EIO) as struck, pytest.raises(EmbedlogError):
+        with (
+            failing(("pwrite",), name="d4/__replica_state", error=errno.EIO) as struck,
+            pytest.raises(EmbedlogError),
+        ):
             add(log, tmp_path / "d4")
         assert struck.count
         assert nodes(log) == [1, 2, 3]
@@ -205,7 +220,10 @@ def test_the_replicas_of_a_retired_directory_move_to_others(tmp_path: Path, node
         for partition in range(3):
             send(log, b"%d" % partition, partition=partition)
         with log.producer() as producer:
-            assert [producer.send("u", b"one copy", partition=number).result(30).offset for number in (0, 1)] == [0, 0]
+            assert [
+                producer.send("u", b"one copy", partition=number).result(30).offset
+                for number in (0, 1)
+            ] == [0, 0]
         with log.consumer("t", group_id="g", auto_offset_reset="earliest") as consumer:
             found = 0
             while found < 3:
@@ -215,7 +233,11 @@ def test_the_replicas_of_a_retired_directory_move_to_others(tmp_path: Path, node
         state = log._engine.set.decisions.hint()
         assert node not in state.nodes
         assert all(node not in each.replicas for each in state.partitions.values())
-        assert {len(each.replicas) for each in state.partitions.values() if state.topics[each.topic_id].name == "t"} == {2}
+        assert {
+            len(each.replicas)
+            for each in state.partitions.values()
+            if state.topics[each.topic_id].name == "t"
+        } == {2}
         assert values(log) == [b"0", b"1", b"2"]
         assert [record.value for record in log.scan("u").records()] == [b"one copy"] * 2
         assert log.describe_group("g").lag == 0
@@ -236,7 +258,9 @@ def test_a_set_returns_to_one_directory(tmp_path: Path) -> None:
         assert not (tmp_path / "d2" / file_names.REPLICAS).exists()
     with embedlog.open([tmp_path / "d1"], config=QUIET) as log:
         assert values(log) == [b"first", b"second"]
-        assert add(log, tmp_path / "new") == 4, "the number of a retired directory is not used again"
+        assert add(log, tmp_path / "new") == 4, (
+            "the number of a retired directory is not used again"
+        )
 
 
 def test_another_process_forgets_a_retired_directory(tmp_path: Path) -> None:
@@ -252,7 +276,9 @@ def test_another_process_forgets_a_retired_directory(tmp_path: Path) -> None:
 def test_the_last_voter_and_a_set_without_a_majority_stay(tmp_path: Path) -> None:
     with opened(tmp_path, 1) as log, pytest.raises(EmbedlogError, match="voter"):
         retire(log, 1)
-    with embedlog.open([tmp_path / name for name in ("a", "b")], config={**QUIET, "lock_timeout_ms": 300}) as log:
+    with embedlog.open(
+        [tmp_path / name for name in ("a", "b")], config={**QUIET, "lock_timeout_ms": 300}
+    ) as log:
         (tmp_path / "b").rename(tmp_path / "removed")
         with pytest.raises(NotEnoughDirectoriesError):
             retire(log, 2)
@@ -308,7 +334,10 @@ def test_a_stop_after_a_forced_decision_is_completed_by_the_next_opening(tmp_pat
 
 
 def test_the_methods_of_a_log_check_their_arguments(tmp_path: Path) -> None:
-    with embedlog.open(tmp_path / "single", config=QUIET) as log, pytest.raises(ReplicaSetError, match="one directory"):
+    with (
+        embedlog.open(tmp_path / "single", config=QUIET) as log,
+        pytest.raises(ReplicaSetError, match="one directory"),
+    ):
         log.retire_directory(1)
     made(tmp_path)
     with opened(tmp_path) as log:
@@ -319,7 +348,10 @@ def test_the_methods_of_a_log_check_their_arguments(tmp_path: Path) -> None:
         with pytest.raises(TypeError, match="node"):
             log.retire_directory("2")  # type: ignore[arg-type]
         assert not (tmp_path / "d4").exists()
-    with embedlog.open(paths(tmp_path), read_only=True) as log, pytest.raises(embedlog.ReadOnlyError):
+    with (
+        embedlog.open(paths(tmp_path), read_only=True) as log,
+        pytest.raises(embedlog.ReadOnlyError),
+    ):
         log.add_directory(tmp_path / "d4")
 
 
@@ -348,8 +380,12 @@ def test_a_partition_of_a_lost_directory_begins_again_where_replicas_are(tmp_pat
         assert values(log) == [b"again"]
 
 
-def test_a_directory_that_was_retired_before_it_noted_its_registration_is_away(tmp_path: Path) -> None:
-    """A process that opens the set finds such a directory if another one adds and retires it at the same time."""
+def test_a_directory_that_was_retired_before_it_noted_its_registration_is_away(
+    tmp_path: Path,
+) -> None:
+    """A process that opens the set finds such a directory if another one adds and retires it at the
+    same time.
+    """
     made(tmp_path)
     with opened(tmp_path) as log:
         add(log, tmp_path / "d4")

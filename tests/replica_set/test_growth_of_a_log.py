@@ -1,4 +1,6 @@
-"""A log of one directory becomes the first one of a set with everything in it, and a set shrinks to one directory."""
+"""A log of one directory becomes the first one of a set with everything in it, and a set shrinks to
+one directory.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def together(root: Path, *nodes: int) -> embedlog.Log:
 
 
 def filled(path: Path) -> None:
-    """A closed log with a compacted and a transactional topic, a group with a position, and an aborted transaction."""
+    """A closed log with a compacted and a transactional topic, a group with a position, and an
+    aborted transaction.
+    """
     with opened(path) as log:
         log.create_topic("t", partitions=2, config={"retention.ms": "-1"})
         log.create_topic("keys", config={"cleanup.policy": "compact"})
@@ -54,7 +58,9 @@ def filled(path: Path) -> None:
             producer.commit_transaction()
         with log.producer() as producer:
             producer.send("keys", b"value", key=b"key").result(30)
-        with log.consumer("t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        with log.consumer(
+            "t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False
+        ) as consumer:
             assert consumer.poll(30, max_records=1)
             consumer.commit()
 
@@ -66,7 +72,11 @@ def values(log: embedlog.Log, topic: str = "t") -> list[bytes | None]:
 def rest_of_group(log: embedlog.Log) -> list[bytes | None]:
     """What the group has not read yet."""
     with log.consumer(
-        "t", group_id="g", isolation_level="read_committed", consumer_timeout_ms=1, enable_auto_commit=False
+        "t",
+        group_id="g",
+        isolation_level="read_committed",
+        consumer_timeout_ms=1,
+        enable_auto_commit=False,
     ) as consumer:
         found = list[bytes | None]()
         for _ in range(20):
@@ -95,7 +105,9 @@ def use(log: embedlog.Log, value: bytes) -> None:
 def moved(log: embedlog.Log, nodes: list[int]) -> None:
     """Give all partitions these replicas."""
     places = [
-        TopicPartition(name, number) for name in log._engine.topic_names() for number in range(log._engine.partition_count(name))
+        TopicPartition(name, number)
+        for name in log._engine.topic_names()
+        for number in range(log._engine.partition_count(name))
     ]
     log.reassign(dict.fromkeys(places, nodes))
     for _ in range(100):
@@ -108,10 +120,8 @@ def moved(log: embedlog.Log, nodes: list[int]) -> None:
 @pytest.mark.slow
 def test_a_log_becomes_a_set_with_everything_in_it(tmp_path: Path) -> None:
     filled(tmp_path / "d1")
-    before, ids = (
-        read_meta(tmp_path / "d1"),
-        [path.read_text() for path in sorted((tmp_path / "d1").glob("*/partition.metadata"))],
-    )
+    before = read_meta(tmp_path / "d1")
+    ids = [path.read_text() for path in sorted((tmp_path / "d1").glob("*/partition.metadata"))]
     with opened(tmp_path / "d1") as log:
         earlier = log.producer()
         assert log.add_directory(tmp_path / "d2") == 2
@@ -119,7 +129,9 @@ def test_a_log_becomes_a_set_with_everything_in_it(tmp_path: Path) -> None:
         with pytest.raises(embedlog.ClosedError):
             earlier.send("t", b"through an earlier client")
         described = log.replicas("t").partitions
-        assert [(each.leader, each.replicas, each.isr) for each in described] == [(1, (1,), (1,))] * 2
+        assert [(each.leader, each.replicas, each.isr) for each in described] == [
+            (1, (1,), (1,))
+        ] * 2
         assert {int(node.node) for node in log.replicas().directories} == {1, 2, 3}
         check_everything(log)
         use(log, b"in the set")
@@ -138,11 +150,19 @@ def test_a_log_becomes_a_set_with_everything_in_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["clean", "unclean"])
-def test_a_directory_of_a_broker_becomes_a_set(golden_copy: Callable[[str], Path], tmp_path: Path, name: str) -> None:
-    """Also with batches of old formats, transactions, compacted topics, and log starts inside a batch."""
+def test_a_directory_of_a_broker_becomes_a_set(
+    golden_copy: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    """Also with batches of old formats, transactions, compacted topics, and log starts inside a
+    batch.
+    """
 
     def everything(log: embedlog.Log) -> list[tuple[str, int, int, bytes | None]]:
-        return [(name, each.partition, each.offset, each.value) for name in log.topics() for each in log.scan(name).records()]
+        return [
+            (name, each.partition, each.offset, each.value)
+            for name in log.topics()
+            for each in log.scan(name).records()
+        ]
 
     with opened(golden_copy(name)) as log:
         before = everything(log)
@@ -171,7 +191,8 @@ def send(log: embedlog.Log, *values: bytes) -> None:
 
 def test_the_first_directory_keeps_its_records_identity_and_settings(tmp_path: Path) -> None:
     small(tmp_path / "d1", b"first")
-    before, topic_id = read_meta(tmp_path / "d1"), (tmp_path / "d1" / "t-0" / "partition.metadata").read_text()
+    before = read_meta(tmp_path / "d1")
+    topic_id = (tmp_path / "d1" / "t-0" / "partition.metadata").read_text()
     with opened(tmp_path / "d1") as log:
         earlier = log.producer()
         with pytest.raises(ReplicaSetError, match="add_directory"):
@@ -180,7 +201,12 @@ def test_the_first_directory_keeps_its_records_identity_and_settings(tmp_path: P
         with pytest.raises(embedlog.ClosedError):
             earlier.send("t", b"through an earlier client")
         (partition,) = log.replicas("t").partitions
-        assert (partition.leader, partition.leader_epoch, partition.replicas, partition.isr) == (1, 1, (1,), (1,))
+        assert (partition.leader, partition.leader_epoch, partition.replicas, partition.isr) == (
+            1,
+            1,
+            (1,),
+            (1,),
+        )
         assert [each.node for each in log.replicas().directories] == [1, 2]
         send(log, b"second")
         moved(log, [2, 1])
@@ -261,10 +287,13 @@ def test_a_log_that_another_process_has_open_becomes_no_set(tmp_path: Path) -> N
             os.close(fd)
 
 
-def test_a_process_that_opens_the_log_at_its_end_prevents_the_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_opens_the_log_at_its_end_prevents_the_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between the close of the log and the file of members: the log continues as it was."""
     small(tmp_path / "d1", b"first")
-    begin, others = adoption.begin, list[embedlog.Log]()
+    begin = adoption.begin
+    others = list[embedlog.Log]()
 
     def raced(path: Path, *, deadline_ns: int, mode: int = 0o666) -> None:
         others.append(opened(path))
@@ -281,7 +310,9 @@ def test_a_process_that_opens_the_log_at_its_end_prevents_the_set(tmp_path: Path
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["as the first", "beside a set"])
-def test_a_log_that_becomes_a_set_during_its_opening_is_not_written_without_it(tmp_path: Path, used: bool) -> None:
+def test_a_log_that_becomes_a_set_during_its_opening_is_not_written_without_it(
+    tmp_path: Path, used: bool
+) -> None:
     small(tmp_path / "d1", b"first")
     with contextlib.ExitStack() as using:
         prepare = Directory.enter
@@ -319,7 +350,9 @@ def test_a_process_that_writes_alone_excludes_the_set(tmp_path: Path) -> None:
 
 
 def grown_until(root: Path, nth: int, kinds: Sequence[str] = CHANGES, name: str = "") -> bool:
-    """A process that is killed before the nth of these calls of a growth; False if it ended before."""
+    """A process that is killed before the nth of these calls of a growth; False if it ended
+    before.
+    """
     child = os.fork()
     if child == 0:
         try:
@@ -353,11 +386,17 @@ def check_after_stop(root: Path) -> None:
         assert log._engine.topic("t").config == {"retention.ms": "-1"}
 
 
-STEPS = [("rename", f"d1/{file_names.REPLICAS}"), ("pwrite", "d1/__replica_state-0"), ("rename", f"d2/{file_names.REPLICAS}")]
+STEPS = [
+    ("rename", f"d1/{file_names.REPLICAS}"),
+    ("pwrite", "d1/__replica_state-0"),
+    ("rename", f"d2/{file_names.REPLICAS}"),
+]
 
 
 @pytest.mark.parametrize(("kind", "name"), STEPS)
-def test_a_growth_that_is_killed_at_a_main_step_loses_nothing(tmp_path: Path, kind: str, name: str) -> None:
+def test_a_growth_that_is_killed_at_a_main_step_loses_nothing(
+    tmp_path: Path, kind: str, name: str
+) -> None:
     small(tmp_path / "d1", b"first", b"second")
     assert grown_until(tmp_path, 1, (kind,), name)
     check_after_stop(tmp_path)
@@ -367,7 +406,8 @@ def test_a_growth_that_is_killed_at_a_main_step_loses_nothing(tmp_path: Path, ki
 @pytest.mark.timeout(1200)
 def test_a_growth_can_be_killed_before_every_system_call(tmp_path: Path) -> None:
     small(tmp_path / "log", b"first", b"second")
-    nth, killed = 1, True
+    nth = 1
+    killed = True
     while killed:
         root = tmp_path / str(nth)
         root.mkdir()

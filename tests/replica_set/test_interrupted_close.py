@@ -1,4 +1,6 @@
-"""Ctrl-C while a set is closed, or while a directory leaves it: no lock and no descriptor of its directories remains."""
+"""Ctrl-C while a set is closed, or while a directory leaves it: no lock and no descriptor of its
+directories remains.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,12 @@ from embedlog.replica_set.set_members import SetMembers
 from tests.replica_set.test_opening import QUIET, isr, made, opened, paths, send, values
 
 PLACES = [
-    (Housekeeper, "stop"), (SetMembers, "name_marks"), (ReplicaSet, "close"), (LogDirectory, "_close_all"), (Partition, "close"),
-]  # fmt: skip
+    (Housekeeper, "stop"),
+    (SetMembers, "name_marks"),
+    (ReplicaSet, "close"),
+    (LogDirectory, "_close_all"),
+    (Partition, "close"),
+]
 
 
 def held(root: Path) -> list[str]:
@@ -34,7 +40,8 @@ def held(root: Path) -> list[str]:
 
 def interrupted_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[str]:
     """The first call of a method ends by an interrupt."""
-    before, calls = getattr(owner, name), list[str]()
+    before = getattr(owner, name)
+    calls = list[str]()
 
     def call(self: Any, *args: Any, **named: Any) -> Any:
         found = before(self, *args, **named)

@@ -1,4 +1,6 @@
-"""Calls that wait while more than one leader is lost: each next leader is asked whether it has what the call wrote."""
+"""Calls that wait while more than one leader is lost: each next leader is asked whether it has what
+the call wrote.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,23 @@ from embedlog.replica_set.leaders import Leader
 from embedlog.replica_set.partition_replicas import PartitionReplicas
 from embedlog.replica_set.replicated_partition import ReplicatedPartition
 
-PARTITION, OFFSETS = TopicPartition("t", 0), TopicPartition("__consumer_offsets", 0)
+PARTITION = TopicPartition("t", 0)
+OFFSETS = TopicPartition("__consumer_offsets", 0)
 DEADLINE_S = 60.0
 
 
 class FiveDirectories:
-    """A set of five directories, of which three have the replicas; and a second process's view of it, with short waits."""
+    """A set of five directories, of which three have the replicas; and a second process's view of
+    it, with short waits.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        quiet = {"housekeeping": False, "auto.leader.rebalance.enable": False, "offsets.topic.num.partitions": 1}
+        quiet = {
+            "housekeeping": False,
+            "auto.leader.rebalance.enable": False,
+            "offsets.topic.num.partitions": 1,
+        }
         paths = [root / f"d{node}" for node in range(1, 6)]
         self.log = embedlog.open(paths, config=quiet | {"lock.timeout.ms": 60_000})
         self.other = embedlog.open(paths, config=quiet | {"lock.timeout.ms": 1000})
@@ -40,7 +49,9 @@ class FiveDirectories:
     def bring_back(self, node: int) -> None:
         (self.root / f"lost-{node}").rename(self.root / f"d{node}")
 
-    def until(self, topic: str, holds: Callable[[embedlog.ReplicatedPartitionDescription], bool]) -> None:
+    def until(
+        self, topic: str, holds: Callable[[embedlog.ReplicatedPartitionDescription], bool]
+    ) -> None:
         """Run the housekeeping of the second view until the partition 0 of a topic is so."""
         deadline = time.monotonic() + DEADLINE_S
         while not holds(found := self.other.replicas(topic).partitions[0]):
@@ -68,8 +79,12 @@ def committed(log: embedlog.Log, group: str) -> int:
         return found.offset
 
 
-def test_a_commit_of_offsets_is_looked_for_at_every_next_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It survives the first failover, waits for the ISR, and is not in the log of the second next leader."""
+def test_a_commit_of_offsets_is_looked_for_at_every_next_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It survives the first failover, waits for the ISR, and is not in the log of the second next
+    leader.
+    """
     with five(tmp_path) as found:
         found.log.create_topic("t", assignment={0: [4, 5]})
         with found.log.producer() as producer:
@@ -77,18 +92,30 @@ def test_a_commit_of_offsets_is_looked_for_at_every_next_leader(tmp_path: Path, 
                 producer.send("t", b"%d" % number, partition=0)
         commit(found.log, "g", 1)
         found.log.reassign({OFFSETS: [1, 2, 3]})
-        found.until(OFFSETS.topic, lambda each: each.replicas == (1, 2, 3) and not each.removing and len(each.isr) == 3)
+        found.until(
+            OFFSETS.topic,
+            lambda each: each.replicas == (1, 2, 3) and not each.removing and len(each.isr) == 3,
+        )
         if found.other.replicas(OFFSETS.topic).partitions[0].leader != 1:
             found.other.elect(OFFSETS.topic)
         for log, group in ((found.log, "g"), (found.other, "h")):
             commit(log, group, 2)
         found.until(OFFSETS.topic, lambda each: each.leader == 1 and len(each.isr) == 3)
-        copy, wait_for_commit = partition_replicas.copy, ReplicatedPartition._committed
-        lost, waiting, result = threading.Event(), threading.Event(), list[object]()
+        copy = partition_replicas.copy
+        wait_for_commit = ReplicatedPartition._committed
+        lost = threading.Event()
+        waiting = threading.Event()
+        result = list[object]()
 
-        def copied(leader: Leader, follower: Partition, end: int, deadline_ns: int, **more: object) -> int:
+        def copied(
+            leader: Leader, follower: Partition, end: int, deadline_ns: int, **more: object
+        ) -> int:
             at = copy(leader, follower, end, deadline_ns, **more)  # type: ignore[arg-type]
-            first = threading.current_thread() is worker and tmp_path / "d2" in follower.path.parents and not lost.is_set()
+            first = (
+                threading.current_thread() is worker
+                and tmp_path / "d2" in follower.path.parents
+                and not lost.is_set()
+            )
             if first:
                 lost.set()
                 found.lose(1)
@@ -96,7 +123,9 @@ def test_a_commit_of_offsets_is_looked_for_at_every_next_leader(tmp_path: Path, 
                 found.until(OFFSETS.topic, lambda each: each.leader == 2)
             return at
 
-        def waits(partition: ReplicatedPartition, leader: Leader, end: int, until: int, *, written: bool) -> None:
+        def waits(
+            partition: ReplicatedPartition, leader: Leader, end: int, until: int, *, written: bool
+        ) -> None:
             if leader.node == 2 and lost.is_set():
                 waiting.set()
             wait_for_commit(partition, leader, end, until, written=written)
@@ -124,21 +153,36 @@ def test_a_commit_of_offsets_is_looked_for_at_every_next_leader(tmp_path: Path, 
 def test_an_append_without_idempotence_is_found_by_the_epoch_in_which_it_was_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second leader is lost before it writes anything in its epoch: the third one does not know that epoch."""
+    """The second leader is lost before it writes anything in its epoch: the third one does not know
+    that epoch.
+    """
     with five(tmp_path) as found:
         found.log.create_topic("t", assignment={0: [1, 2, 3]}, config={"min.insync.replicas": "1"})
-        raise_mark, commit_at, lost = ReplicaLog.commit, PartitionReplicas.commit, list[int]()
+        raise_mark = ReplicaLog.commit
+        commit_at = PartitionReplicas.commit
+        lost = list[int]()
 
         def raised(
-            log: ReplicaLog, followers: Sequence[tuple[int, ReplicaLog]], epoch: int, deadline_ns: int | None = None
+            log: ReplicaLog,
+            followers: Sequence[tuple[int, ReplicaLog]],
+            epoch: int,
+            deadline_ns: int | None = None,
         ) -> int:
-            if log._state.path == tmp_path / "d1" / "t-0" and not lost:  # all followers have the record
+            # all followers have the record
+            if log._state.path == tmp_path / "d1" / "t-0" and not lost:
                 lost.append(1)
                 found.lose(1)
                 raise StorageError("the directory is lost", path=log._state.path, errno=5)
             return raise_mark(log, followers, epoch, deadline_ns)
 
-        def commits(replicas: PartitionReplicas, leader: Leader, end: int, deadline_ns: int, *, wait: bool = True) -> int:
+        def commits(
+            replicas: PartitionReplicas,
+            leader: Leader,
+            end: int,
+            deadline_ns: int,
+            *,
+            wait: bool = True,
+        ) -> int:
             if leader.node == 2 and lost == [1]:
                 lost.append(2)
                 found.lose(2)
@@ -151,7 +195,8 @@ def test_an_append_without_idempotence_is_found_by_the_epoch_in_which_it_was_mad
         ):
             producer.send("t", b"a", partition=0).result(DEADLINE_S)
             another.send("t", b"b", partition=0).result(DEADLINE_S)
-            monkeypatch.setattr(ReplicatedPartition, "_together", lambda partition, leader: None)  # as after a slow follower
+            # as after a slow follower
+            monkeypatch.setattr(ReplicatedPartition, "_together", lambda partition, leader: None)
             monkeypatch.setattr(ReplicaLog, "commit", raised)
             monkeypatch.setattr(PartitionReplicas, "commit", commits)
             assert producer.send("t", b"X", partition=0).result(DEADLINE_S).offset == 2
@@ -159,22 +204,29 @@ def test_an_append_without_idempotence_is_found_by_the_epoch_in_which_it_was_mad
         assert [record.value for record in found.other.scan("t").records()] == [b"a", b"b", b"X"]
 
 
-def test_a_deletion_of_records_is_repeated_at_the_next_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deletion_of_records_is_repeated_at_the_next_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The leader is lost between its own deletion and those of its followers."""
     with five(tmp_path) as found:
         found.log.create_topic("t", assignment={0: [1, 2, 3]})
-        with found.log.producer(acks="all") as producer, found.other.producer(acks="all") as another:
+        with (
+            found.log.producer(acks="all") as producer,
+            found.other.producer(acks="all") as another,
+        ):
             for number in range(10):
                 producer.send("t", b"%d" % number, partition=0)
             producer.flush()
             another.send("t", b"10", partition=0).result(DEADLINE_S)
-            in_followers, lost = RecordDeletion.in_followers, list[int]()
+            in_followers = RecordDeletion.in_followers
+            lost = list[int]()
 
             def raised(deletion: RecordDeletion, leader: Leader) -> None:
                 if not lost:
                     lost.append(leader.node)
                     found.lose(leader.node)
-                    another.send("t", b"11", partition=0).result(DEADLINE_S)  # its process elects the next leader
+                    # its process elects the next leader
+                    another.send("t", b"11", partition=0).result(DEADLINE_S)
                 in_followers(deletion, leader)
 
             monkeypatch.setattr(RecordDeletion, "in_followers", raised)
@@ -183,4 +235,9 @@ def test_a_deletion_of_records_is_repeated_at_the_next_leader(tmp_path: Path, mo
         found.bring_back(1)
         found.until("t", lambda each: len(each.isr) == 3)
         for log in (found.log, found.other):
-            assert [record.value for record in log.scan("t").records()] == [b"8", b"9", b"10", b"11"]
+            assert [record.value for record in log.scan("t").records()] == [
+                b"8",
+                b"9",
+                b"10",
+                b"11",
+            ]

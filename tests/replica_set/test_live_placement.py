@@ -45,7 +45,9 @@ def test_added_partitions_are_placed_on_directories_that_answer(log: embedlog.Lo
     assert placed(log, "grows") == {(2, 3)}
 
 
-def test_a_directory_that_is_away_gets_a_replica_if_the_others_are_too_few(log: embedlog.Log) -> None:
+def test_a_directory_that_is_away_gets_a_replica_if_the_others_are_too_few(
+    log: embedlog.Log,
+) -> None:
     log.create_topic("u", replication_factor=3)
     log.create_partitions("three", 2)
     for topic, isr in (("u", {2, 3}), ("three", {2, 3})):
@@ -58,7 +60,9 @@ def test_a_directory_that_is_away_gets_a_replica_if_the_others_are_too_few(log: 
 
 
 def test_groups_begin_while_a_directory_is_away(log: embedlog.Log, tmp_path: Path) -> None:
-    """Internal topics have all copies in the end: the directory that is away gets its one when it returns."""
+    """Internal topics have all copies in the end: the directory that is away gets its one when it
+    returns.
+    """
     with log.consumer("grows", group_id="g", auto_offset_reset="earliest") as consumer:
         consumer.poll(timeout=0.1)
         consumer.commit()

@@ -1,4 +1,6 @@
-"""Pages of leaders that lose their role while a process uses them: they may have been cut, or made again from other files."""
+"""Pages of leaders that lose their role while a process uses them: they may have been cut, or made
+again from other files.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ from embedlog.replica_set.leaders import Leader, LeaderChanged
 from embedlog.replica_set.partition_replicas import PartitionReplicas
 from tests.replica_set.test_damage_while_open import send
 from tests.replica_set.test_renewal import until_in_sync
-from tests.replica_set.test_verification import COUNT, WANTED, assert_equal_copies, filled, isr, values
+from tests.replica_set.test_verification import (
+    COUNT,
+    WANTED,
+    assert_equal_copies,
+    filled,
+    isr,
+    values,
+)
 
 
 def used(log: embedlog.Log) -> tuple[PartitionReplicas, Leader, Partition]:
@@ -37,7 +46,9 @@ def lose_role(partition: Partition, **changed: int) -> None:
 
 
 def test_a_log_start_of_a_page_without_a_role_deletes_nothing(tmp_path: Path) -> None:
-    """A page that was made from the files of an incomplete copy begins at the first of them (REPLICA-20)."""
+    """A page that was made from the files of an incomplete copy begins at the first of them
+    (REPLICA-20).
+    """
     with filled(tmp_path) as log:
         _, leader, follower = used(log)
         lose_role(leader.partition, log_start=COUNT // 2)
@@ -79,13 +90,17 @@ def test_what_a_page_shows_after_its_role_is_lost_is_dropped(tmp_path: Path, fai
 
 
 def test_an_incomplete_copy_in_the_place_of_a_leader_deletes_nothing(tmp_path: Path) -> None:
-    """Its first segment is not there yet. A process that waits maps no page of these files (PARTITIONSTATE-5)."""
+    """Its first segment is not there yet. A process that waits maps no page of these files
+    (PARTITIONSTATE-5).
+    """
     with filled(tmp_path, segment_bytes="16384") as log:
         _, leader, follower = used(log)
         (tmp_path / "d1").rename(tmp_path / "aside")
         shutil.copytree(tmp_path / "d3", tmp_path / "d1")
         for path in (tmp_path / "d1" / "t-0").iterdir():
-            if path.name.startswith(("0" * 20, "embedlog.", "leader-epoch")) and not path.name.endswith("lock"):
+            if path.name.startswith(
+                ("0" * 20, "embedlog.", "leader-epoch")
+            ) and not path.name.endswith("lock"):
                 path.unlink()
         deadline_ns = log._engine.set.deadline()  # type: ignore[attr-defined]
         for call in (leader.partition.check_page, lambda: copy(leader, follower, 0, deadline_ns)):

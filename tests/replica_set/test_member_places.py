@@ -1,4 +1,6 @@
-"""Copies of a set beside it, and sets that were moved: which directories are used that were not given."""
+"""Copies of a set beside it, and sets that were moved: which directories are used that were not
+given.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,12 @@ def reason(log: embedlog.Log, node: int) -> str:
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_a_copy_of_two_directories_does_not_use_the_third_one_of_the_original(tmp_path: Path, *, read_only: bool) -> None:
-    """Neither at its opening, nor later, nor after the copy has registered its own paths (MEMBERDIRECTORY-6)."""
+def test_a_copy_of_two_directories_does_not_use_the_third_one_of_the_original(
+    tmp_path: Path, *, read_only: bool
+) -> None:
+    """Neither at its opening, nor later, nor after the copy has registered its own paths
+    (MEMBERDIRECTORY-6).
+    """
     made(tmp_path)
     copied(tmp_path, 1, 2)
     before = content(tmp_path / "d3")
@@ -68,7 +74,9 @@ def test_a_copy_of_two_directories_does_not_use_the_third_one_of_the_original(tm
         assert (isr(log), values(log)) == ([1, 2, 3], [b"first"])
 
 
-def test_a_copy_does_not_use_the_original_whose_other_directories_are_absent(tmp_path: Path) -> None:
+def test_a_copy_does_not_use_the_original_whose_other_directories_are_absent(
+    tmp_path: Path,
+) -> None:
     made(tmp_path)
     copied(tmp_path, 1, 2)
     for node in (1, 2):
@@ -93,7 +101,9 @@ def test_a_witness_of_the_original_does_not_vote_in_a_copy(tmp_path: Path) -> No
 
 
 def test_a_directory_of_the_copy_that_comes_later_is_used(tmp_path: Path) -> None:
-    """It was given, and is found there although the decision log has the path of the original (MEMBERDIRECTORY-5)."""
+    """It was given, and is found there although the decision log has the path of the original
+    (MEMBERDIRECTORY-5).
+    """
     made(tmp_path)
     copied(tmp_path, 1, 2, 3)
     (tmp_path / "c3").rename(tmp_path / "later")
@@ -109,8 +119,12 @@ def test_a_directory_of_the_copy_that_comes_later_is_used(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("all_at_once", [False, True])
-def test_a_copy_of_all_directories_is_used_beside_the_original(tmp_path: Path, *, all_at_once: bool) -> None:
-    """Also if one of them is restored after the others, while a process uses the original (REGISTRATION-7)."""
+def test_a_copy_of_all_directories_is_used_beside_the_original(
+    tmp_path: Path, *, all_at_once: bool
+) -> None:
+    """Also if one of them is restored after the others, while a process uses the original
+    (REGISTRATION-7).
+    """
     made(tmp_path)
     copied(tmp_path, *NODES)
     with opened(tmp_path, "d1", "d2", "d3") as original:
@@ -154,7 +168,9 @@ def by_rename_with_a_link(root: Path, node: int) -> str:
 
 
 @pytest.mark.parametrize("move", [by_rename, by_link, by_rename_with_a_link])
-def test_a_directory_that_was_not_given_is_used_beside_a_moved_one(tmp_path: Path, move: Callable[[Path, int], str]) -> None:
+def test_a_directory_that_was_not_given_is_used_beside_a_moved_one(
+    tmp_path: Path, move: Callable[[Path, int], str]
+) -> None:
     made(tmp_path)
     given = [move(tmp_path, 1), "d2"]
     for _ in range(2):
@@ -164,7 +180,9 @@ def test_a_directory_that_was_not_given_is_used_beside_a_moved_one(tmp_path: Pat
 
 
 @pytest.mark.parametrize("move", [by_link, by_rename_with_a_link])
-def test_other_paths_to_all_given_directories_are_no_other_places(tmp_path: Path, move: Callable[[Path, int], str]) -> None:
+def test_other_paths_to_all_given_directories_are_no_other_places(
+    tmp_path: Path, move: Callable[[Path, int], str]
+) -> None:
     made(tmp_path)
     given = [move(tmp_path, node) for node in (1, 2)]
     for _ in range(2):
@@ -173,7 +191,9 @@ def test_other_paths_to_all_given_directories_are_no_other_places(tmp_path: Path
 
 
 def test_the_rest_of_a_moved_set_is_given_once(tmp_path: Path) -> None:
-    """Nothing distinguishes such directories from a copy whose original is absent (MEMBERDIRECTORY-6)."""
+    """Nothing distinguishes such directories from a copy whose original is absent
+    (MEMBERDIRECTORY-6).
+    """
     made(tmp_path)
     given = [by_rename(tmp_path, node) for node in (1, 2)]
     with opened(tmp_path, *given) as log:
@@ -204,7 +224,9 @@ def test_all_directories_record_the_place_to_which_one_returned(tmp_path: Path) 
         send(log, b"second")
 
 
-def test_a_copy_of_a_directory_in_use_is_not_used_beside_one_that_returned_elsewhere(tmp_path: Path) -> None:
+def test_a_copy_of_a_directory_in_use_is_not_used_beside_one_that_returned_elsewhere(
+    tmp_path: Path,
+) -> None:
     made(tmp_path)
     with returned_elsewhere(tmp_path) as log:
         copied(tmp_path, 2)
@@ -243,7 +265,9 @@ def test_a_process_follows_to_directories_of_which_none_was_open(tmp_path: Path)
 
 
 def test_a_member_of_another_generation_does_not_return(tmp_path: Path) -> None:
-    """It has retired the open directory by force: the process does not go over to its side (SETMEMBER-7)."""
+    """It has retired the open directory by force: the process does not go over to its side
+    (SETMEMBER-7).
+    """
     made(tmp_path, 2)
     (tmp_path / "d2").rename(tmp_path / "side")
     with opened(tmp_path, "d1", "d2") as log:

@@ -1,4 +1,6 @@
-"""Members of a set: what their file holds, which directories are refused, and set-ups that are interrupted anywhere."""
+"""Members of a set: what their file holds, which directories are refused, and set-ups that are
+interrupted anywhere.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +66,16 @@ def registered(paths: list[Path]) -> None:
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    before = some(registered_id=uuid.uuid4(), broker_epoch=7, alone=True, cluster_generation=2, others={"later": [1]})
-    before = before._replace(members=(*before.members, member(9, rack="r", voter=False, replicas=False, others={"x": 1})))
+    before = some(
+        registered_id=uuid.uuid4(),
+        broker_epoch=7,
+        alone=True,
+        cluster_generation=2,
+        others={"later": [1]},
+    )
+    before = before._replace(
+        members=(*before.members, member(9, rack="r", voter=False, replicas=False, others={"x": 1}))
+    )
     written = membership.write(tmp_path, before)
     assert written.generation == 1
     assert membership.read(tmp_path) == written
@@ -106,12 +116,18 @@ def test_hostile_values_are_typed_errors_or_valid(tmp_path: Path, rng: random.Ra
         lambda found: found._replace(node=4),
         lambda found: found._replace(members=()),
         lambda found: found._replace(members=(*found.members, found.members[0])),
-        lambda found: found._replace(members=tuple(each._replace(voter=False) for each in found.members)),
-        lambda found: found._replace(members=tuple(each._replace(directory_id=new_id()[:-1]) for each in found.members)),
+        lambda found: found._replace(
+            members=tuple(each._replace(voter=False) for each in found.members)
+        ),
+        lambda found: found._replace(
+            members=tuple(each._replace(directory_id=new_id()[:-1]) for each in found.members)
+        ),
         lambda found: found._replace(members=tuple(member(node) for node in range(1, 66))),
     ],
 )
-def test_members_that_contradict_themselves_are_refused(tmp_path: Path, change: Callable[[Membership], Membership]) -> None:
+def test_members_that_contradict_themselves_are_refused(
+    tmp_path: Path, change: Callable[[Membership], Membership]
+) -> None:
     (tmp_path / REPLICAS).write_bytes(membership.encode(change(some())))
     with pytest.raises(ForeignDirectoryError, match="the members cannot be read"):
         membership.read(tmp_path)
@@ -163,11 +179,14 @@ def test_quorum_1_without_the_check_a_clone_is_a_member(tmp_path: Path) -> None:
 
 def test_quorum_1_another_directory_with_the_number_of_a_member_is_refused(tmp_path: Path) -> None:
     paths = prepared(tmp_path)
-    found, meta = membership.read(paths[2]), read_meta(paths[2])
+    found = membership.read(paths[2])
+    meta = read_meta(paths[2])
     assert found is not None
     assert meta is not None
     other = new_id()
-    mine = tuple(each._replace(directory_id=other) if each.node == 3 else each for each in found.members)
+    mine = tuple(
+        each._replace(directory_id=other) if each.node == 3 else each for each in found.members
+    )
     membership.write(paths[2], found._replace(members=mine))
     identity.write_meta(paths[2], meta._replace(directory_id=other))
     registered(paths[:2])
@@ -176,7 +195,8 @@ def test_quorum_1_another_directory_with_the_number_of_a_member_is_refused(tmp_p
 
 
 def test_quorum_1_a_foreign_set_is_refused(tmp_path: Path) -> None:
-    ours, theirs = prepared(tmp_path / "a"), prepared(tmp_path / "b")
+    ours = prepared(tmp_path / "a")
+    theirs = prepared(tmp_path / "b")
     with pytest.raises(ReplicaSetError, match="different clusters"):
         check_set([*ours[:2], theirs[2]])
     without_the_last(ours)
@@ -190,11 +210,15 @@ def without_the_last(paths: list[Path], *, generation: int = 1) -> None:
     for path in paths[:-1]:
         found = membership.read(path)
         assert found is not None
-        membership.write(path, found._replace(members=found.members[:-1], cluster_generation=generation))
+        membership.write(
+            path, found._replace(members=found.members[:-1], cluster_generation=generation)
+        )
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
-def test_setmember_7_one_directory_of_the_last_generation_names_each_member(tmp_path: Path, order: tuple[int, ...]) -> None:
+def test_setmember_7_one_directory_of_the_last_generation_names_each_member(
+    tmp_path: Path, order: tuple[int, ...]
+) -> None:
     paths = prepared(tmp_path)
     registered(paths)
     found = membership.read(paths[1])
@@ -205,7 +229,9 @@ def test_setmember_7_one_directory_of_the_last_generation_names_each_member(tmp_
     assert checked.membership.cluster_generation == 1
 
 
-def test_setmember_6_directories_of_which_neither_names_the_other_are_two_sets(tmp_path: Path) -> None:
+def test_setmember_6_directories_of_which_neither_names_the_other_are_two_sets(
+    tmp_path: Path,
+) -> None:
     paths = prepared(tmp_path)
     without_the_last(paths, generation=0)
     check_set(paths)  # the last one names the others
@@ -230,7 +256,9 @@ def test_a_directory_that_is_missing_or_fails_is_away(tmp_path: Path) -> None:
 # ---- one directory of a set ----------------------------------------------------------------------
 
 
-def test_replica_19_one_directory_of_a_set_is_not_opened_for_writing_without_leave(tmp_path: Path) -> None:
+def test_replica_19_one_directory_of_a_set_is_not_opened_for_writing_without_leave(
+    tmp_path: Path,
+) -> None:
     paths = prepared(tmp_path)
     registered(paths)
     with pytest.raises(ReplicaSetError, match="alone=True") as caught:
@@ -247,7 +275,9 @@ def test_replica_19_one_directory_of_a_set_is_not_opened_for_writing_without_lea
     assert (after.registered_id, after.alone) == (before.registered_id, True)
 
 
-def test_replica_19_open_refuses_one_directory_of_a_set_unless_it_is_alone_or_reads(tmp_path: Path) -> None:
+def test_replica_19_open_refuses_one_directory_of_a_set_unless_it_is_alone_or_reads(
+    tmp_path: Path,
+) -> None:
     paths = prepared(tmp_path)
     registered(paths)
     before = membership.read(paths[0])
@@ -281,15 +311,23 @@ def test_replica_19_a_directory_in_use_by_its_set_is_not_opened_alone(tmp_path: 
 
 
 def test_a_set_up_can_be_interrupted_anywhere_and_repeated(tmp_path: Path) -> None:
-    """Every call that changes a file fails once; the repeat gives every directory the numbers and ids of the first plan."""
+    """Every call that changes a file fails once; the repeat gives every directory the numbers and
+    ids of the first plan.
+    """
     number = 0
     while True:
         number += 1
         paths = [tmp_path / str(number) / f"d{node}" for node in (1, 2, 3)]
         with failing(("open", *CHANGES), nth=number) as struck, contextlib.suppress(StorageError):
             set_up.prepare_set(paths, deadline_ns=later())
-        planned = [found.members for path in paths if path.exists() and (found := membership.read(path)) is not None]
-        set_up.prepare_set([paths[0], paths[2], paths[1]] if planned else paths, deadline_ns=later())
+        planned = [
+            found.members
+            for path in paths
+            if path.exists() and (found := membership.read(path)) is not None
+        ]
+        set_up.prepare_set(
+            [paths[0], paths[2], paths[1]] if planned else paths, deadline_ns=later()
+        )
         checked = check_set(paths)
         assert [each.meta.node_id for each in checked.found if each.meta] == [1, 2, 3]
         assert checked.membership is not None
@@ -356,7 +394,9 @@ def test_the_number_of_directories_and_racks_is_checked(tmp_path: Path) -> None:
 
 
 class Removing(dict[int, Any]):
-    """The directories of a set while another thread removes node 2: it is listed, and then it is gone."""
+    """The directories of a set while another thread removes node 2: it is listed, and then it is
+    gone.
+    """
 
     def __getitem__(self, node: int) -> Any:
         if node == 2:
@@ -365,9 +405,12 @@ class Removing(dict[int, Any]):
 
 
 def test_a_removal_by_another_thread_does_not_disturb_a_list_of_directories(tmp_path: Path) -> None:
-    with embedlog.open([tmp_path / f"d{node}" for node in (1, 2, 3)], config={"housekeeping": False}) as log:
+    with embedlog.open(
+        [tmp_path / f"d{node}" for node in (1, 2, 3)], config={"housekeeping": False}
+    ) as log:
         members = log._engine.set.members
-        present, members._opened = members._opened, Removing(members._opened)
+        present = members._opened
+        members._opened = Removing(members._opened)
         try:
             assert [each.node for each in members.opened()] == [1, 2, 3]
             assert members.version() >= 0

@@ -1,4 +1,6 @@
-"""Reads from a replica in the consumer's rack (REPLICA-27): no record is skipped or repeated when the replica changes."""
+"""Reads from a replica in the consumer's rack (REPLICA-27): no record is skipped or repeated when
+the replica changes.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ T0 = TopicPartition("t", 0)
 
 
 class Reads:
-    """The directories from which records of topic `t` were fetched, in order, without repetitions."""
+    """The directories from which records of topic `t` were fetched, in order, without
+    repetitions.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._names: list[str] = []
@@ -51,7 +55,8 @@ class Reads:
         monkeypatch.setattr(Partition, "tail", tailed)
 
     def taken(self) -> list[str]:
-        names, self._names = self._names, []
+        names = self._names
+        self._names = []
         return [name for at, name in enumerate(names) if at == 0 or names[at - 1] != name]
 
 
@@ -61,7 +66,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
 
 
 @contextlib.contextmanager
-def a_log(root: Path, *values: bytes, racks: list[str] | None = None, **settings: Any) -> Iterator[embedlog.Log]:
+def a_log(
+    root: Path, *values: bytes, racks: list[str] | None = None, **settings: Any
+) -> Iterator[embedlog.Log]:
     """Three directories in racks a, b, c; d1 leads."""
     with embedlog.open(paths(root), racks=racks or RACKS, config={**NEARBY, **settings}) as log:
         log.create_topic("t", assignment={0: [1, 2, 3]})
@@ -70,38 +77,56 @@ def a_log(root: Path, *values: bytes, racks: list[str] | None = None, **settings
 
 
 def reader(log: embedlog.Log, rack: str, **options: Any) -> Any:
-    return log.consumer("t", client_rack=rack, **{"auto_offset_reset": "earliest", "consumer_timeout_ms": 0, **options})
+    return log.consumer(
+        "t",
+        client_rack=rack,
+        **{"auto_offset_reset": "earliest", "consumer_timeout_ms": 0, **options},
+    )
 
 
 def offsets(consumer: Any) -> list[int]:
     return [record.offset for record in consumer]
 
 
-@pytest.mark.parametrize(("rack", "name"), [("a", "d1"), ("b", "d2"), ("c", "d3"), ("elsewhere", "d1")])
-def test_a_consumer_reads_the_replica_in_its_rack(tmp_path: Path, reads: Reads, rack: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("rack", "name"), [("a", "d1"), ("b", "d2"), ("c", "d3"), ("elsewhere", "d1")]
+)
+def test_a_consumer_reads_the_replica_in_its_rack(
+    tmp_path: Path, reads: Reads, rack: str, name: str
+) -> None:
     with a_log(tmp_path, b"0", b"1", b"2") as log, reader(log, rack) as consumer:
-        assert offsets(consumer) == [0, 1, 2], "the last record, too: the reader brings the high watermark"
+        assert offsets(consumer) == [0, 1, 2], (
+            "the last record, too: the reader brings the high watermark"
+        )
         assert reads.taken() == [name]
         with log.consumer("t", auto_offset_reset="earliest", consumer_timeout_ms=0) as other:
             assert offsets(other) == [0, 1, 2]
         assert reads.taken() == ["d1"]
-        assert b"".join(record.value for record in log.scan("t", client_rack=rack).records()) == b"012"
+        assert (
+            b"".join(record.value for record in log.scan("t", client_rack=rack).records()) == b"012"
+        )
         assert reads.taken() == [name]
 
 
 def test_without_the_selector_the_leader_is_read(tmp_path: Path, reads: Reads) -> None:
     selector = "org.apache.kafka.common.replica.LeaderSelector"
-    with a_log(tmp_path, b"0", **{"replica.selector.class": selector}) as log, reader(log, "b") as consumer:
+    with (
+        a_log(tmp_path, b"0", **{"replica.selector.class": selector}) as log,
+        reader(log, "b") as consumer,
+    ):
         assert offsets(consumer) == [0]
         assert reads.taken() == ["d1"]
     with pytest.raises(ConfigError, match="RackAwareReplicaSelector"):
-        embedlog.open(paths(tmp_path), config={**QUIET, "replica.selector.class": "com.example.Nearest"})
+        embedlog.open(
+            paths(tmp_path), config={**QUIET, "replica.selector.class": "com.example.Nearest"}
+        )
 
 
 def test_the_best_follower_of_several_in_the_rack_is_read(tmp_path: Path, reads: Reads) -> None:
     with a_log(tmp_path, b"0", racks=["a", "b", "b"]) as log:
         log._engine.partition("t", 0).append(run(b"1"), all_in_sync=False)
-        node2, node3 = replica(log, 2), replica(log, 3)
+        node2 = replica(log, 2)
+        node3 = replica(log, 3)
         fetched = replica(log, 1).replica.read(1)
         node3.replica.take(fetched, 0, 1)
         assert (node2.published().log_end, node3.published().log_end) == (1, 2)
@@ -123,7 +148,9 @@ def test_a_follower_that_leaves_the_isr_is_not_read(tmp_path: Path, reads: Reads
 
 
 @pytest.mark.parametrize("kind", ["error", "damage", "page"])
-def test_a_follower_that_fails_is_replaced_by_the_leader(tmp_path: Path, reads: Reads, kind: str) -> None:
+def test_a_follower_that_fails_is_replaced_by_the_leader(
+    tmp_path: Path, reads: Reads, kind: str
+) -> None:
     with a_log(tmp_path, b"0") as log, reader(log, "b") as consumer:
         assert offsets(consumer) == [0]
         send(log, b"1", b"2")
@@ -139,8 +166,13 @@ def test_a_follower_that_fails_is_replaced_by_the_leader(tmp_path: Path, reads: 
         assert reads.taken()[-1] == "d1"
 
 
-def test_an_offset_out_of_the_range_of_a_follower_is_asked_at_the_leader(tmp_path: Path, reads: Reads) -> None:
-    with a_log(tmp_path, b"0", b"1", b"2") as log, reader(log, "b", auto_offset_reset="none") as consumer:
+def test_an_offset_out_of_the_range_of_a_follower_is_asked_at_the_leader(
+    tmp_path: Path, reads: Reads
+) -> None:
+    with (
+        a_log(tmp_path, b"0", b"1", b"2") as log,
+        reader(log, "b", auto_offset_reset="none") as consumer,
+    ):
         consumer.seek(T0, 1)
         follower = replica(log, 2)
         follower.delete_records(2)
@@ -172,11 +204,14 @@ def test_the_position_never_goes_back_to_a_lower_epoch(tmp_path: Path) -> None:
         assert isinstance(near, NearbyPartition)
         near.fetch(0)
         assert near._node == 2
-        near._lowest = 1  # as after a read in a later epoch: the decision that is known here is older
+        # as after a read in a later epoch: the decision that is known here is older
+        near._lowest = 1
         assert near._near(0) is None
 
 
-def test_a_follower_that_is_not_in_the_epoch_of_the_decision_is_not_read(tmp_path: Path, reads: Reads) -> None:
+def test_a_follower_that_is_not_in_the_epoch_of_the_decision_is_not_read(
+    tmp_path: Path, reads: Reads
+) -> None:
     with a_log(tmp_path, b"0", b"1") as log:
         log.housekeep()
         near = log._engine.near(log._engine.partition("t", 0), "b")
@@ -188,11 +223,18 @@ def test_a_follower_that_is_not_in_the_epoch_of_the_decision_is_not_read(tmp_pat
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-def test_a_waiting_consumer_is_woken_by_records_at_its_follower(tmp_path: Path, reads: Reads, isolation: str) -> None:
-    with a_log(tmp_path, b"0") as log, reader(log, "b", isolation_level=isolation, consumer_timeout_ms=20_000) as consumer:
+def test_a_waiting_consumer_is_woken_by_records_at_its_follower(
+    tmp_path: Path, reads: Reads, isolation: str
+) -> None:
+    with (
+        a_log(tmp_path, b"0") as log,
+        reader(log, "b", isolation_level=isolation, consumer_timeout_ms=20_000) as consumer,
+    ):
         assert [record.offset for record in consumer.poll(5.0)] == [0]
         found: list[int] = []
-        thread = threading.Thread(target=lambda: found.extend(record.offset for record in consumer.poll(20.0)))
+        thread = threading.Thread(
+            target=lambda: found.extend(record.offset for record in consumer.poll(20.0))
+        )
         thread.start()
         send(log, b"1")
         thread.join(20)
@@ -205,13 +247,20 @@ def test_a_reader_that_changes_nothing_is_woken_when_the_mark_of_the_follower_mo
 ) -> None:
     with a_log(tmp_path, b"0", b"1") as log:
         log.housekeep()  # brings the high watermark to the followers
-        with embedlog.open(paths(tmp_path), read_only=True, config=NEARBY) as other, reader(other, "b") as consumer:
+        with (
+            embedlog.open(paths(tmp_path), read_only=True, config=NEARBY) as other,
+            reader(other, "b") as consumer,
+        ):
             assert offsets(consumer) == [0, 1]
             send(log, b"2")
             assert offsets(consumer) == [], "the follower does not know yet that it is committed"
-            found, waits, wait = list[int](), list[int](), other._engine.wait
+            found = list[int]()
+            waits = list[int]()
+            wait = other._engine.wait
             monkeypatch.setattr(other._engine, "wait", lambda *args: waits.append(1) or wait(*args))
-            thread = threading.Thread(target=lambda: found.extend(record.offset for record in consumer.poll(20.0)))
+            thread = threading.Thread(
+                target=lambda: found.extend(record.offset for record in consumer.poll(20.0))
+            )
             thread.start()
             until(lambda: bool(waits), "the reader to wait")
             log.housekeep()
@@ -221,22 +270,34 @@ def test_a_reader_that_changes_nothing_is_woken_when_the_mark_of_the_follower_mo
             assert reads.taken() == ["d2"]
 
 
-def test_committed_reads_use_the_stable_offset_of_the_follower(tmp_path: Path, reads: Reads) -> None:
-    with a_log(tmp_path, b"0") as log, reader(log, "b", isolation_level="read_committed") as consumer:
+def test_committed_reads_use_the_stable_offset_of_the_follower(
+    tmp_path: Path, reads: Reads
+) -> None:
+    with (
+        a_log(tmp_path, b"0") as log,
+        reader(log, "b", isolation_level="read_committed") as consumer,
+    ):
         with log.producer(transactional_id="x") as producer:
             producer.init_transactions()
             for ending in ("abort_transaction", "commit_transaction"):
                 producer.begin_transaction()
                 producer.send("t", ending.encode(), partition=0)
                 producer.flush()
-                assert [record.value for record in consumer] == ([b"0"] if ending == "abort_transaction" else [])
+                assert [record.value for record in consumer] == (
+                    [b"0"] if ending == "abort_transaction" else []
+                )
                 getattr(producer, ending)()
-        until(lambda: [record.value for record in consumer] == [b"commit_transaction"], "the committed record")
+        until(
+            lambda: [record.value for record in consumer] == [b"commit_transaction"],
+            "the committed record",
+        )
         assert reads.taken() == ["d2"]
 
 
 @pytest.mark.slow
-def test_readers_of_all_racks_see_the_same_records_over_failures(tmp_path: Path, rng: random.Random) -> None:
+def test_readers_of_all_racks_see_the_same_records_over_failures(
+    tmp_path: Path, rng: random.Random
+) -> None:
     """Random appends, failures, returns and elections, and three readers, one in each rack."""
     with a_log(tmp_path) as log, contextlib.ExitStack() as stack:
         consumers = [stack.enter_context(reader(log, rack)) for rack in RACKS]

@@ -1,4 +1,6 @@
-"""An append, a decision or a deletion that goes on at the next leader: nothing is lost, repeated, or left with an error."""
+"""An append, a decision or a deletion that goes on at the next leader: nothing is lost, repeated,
+or left with an error.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def far() -> int:
 
 def values(process: Process) -> bytes:
     """The bytes of all records that readers see."""
-    partition, found, offset = process.partition, b"", process.partition.bounds().log_start
+    partition = process.partition
+    found = b""
+    offset = process.partition.bounds().log_start
     while len((fetched := partition.fetch(offset)).batches):
         found += bytes(fetched.data)
         offset = fetched.next_offset
@@ -50,8 +54,12 @@ def deleted_by_another_process(process: Process) -> None:
         process.disks[node].log._engine.partition("t", 0)._reader.epochs.forget()  # type: ignore[attr-defined]
 
 
-def appended_by_the_leader_alone(process: Process, run: EncodedRun, stamp: Stamp | None = None) -> AppendProgress:
-    """The progress of an append that only the first directory has, which is lost then. The others are there."""
+def appended_by_the_leader_alone(
+    process: Process, run: EncodedRun, stamp: Stamp | None = None
+) -> AppendProgress:
+    """The progress of an append that only the first directory has, which is lost then. The others
+    are there.
+    """
     for node in (2, 3):
         process.disks[node].broken = True
     progress = AppendProgress(run)
@@ -66,8 +74,11 @@ def appended_by_the_leader_alone(process: Process, run: EncodedRun, stamp: Stamp
     return progress
 
 
-def test_a_lost_record_below_the_log_start_of_the_next_leader_is_appended_again(tmp_path: Path) -> None:
-    """The next leader has other records there, and has deleted them: its epochs begin above, and show nothing.
+def test_a_lost_record_below_the_log_start_of_the_next_leader_is_appended_again(
+    tmp_path: Path,
+) -> None:
+    """The next leader has other records there, and has deleted them: its epochs begin above, and
+    show nothing.
 
     It knows the producer, so the sequence shows that the record was never there.
     """
@@ -82,16 +93,22 @@ def test_a_lost_record_below_the_log_start_of_the_next_leader_is_appended_again(
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_a_record_of_a_producer_that_the_next_leader_does_not_know_is_not_appended_again(tmp_path: Path, epoch: int) -> None:
-    """A leader that began again above the record takes any sequence as new: the record was read twice, with idempotence."""
+def test_a_record_of_a_producer_that_the_next_leader_does_not_know_is_not_appended_again(
+    tmp_path: Path, epoch: int
+) -> None:
+    """A leader that began again above the record takes any sequence as new: the record was read
+    twice, with idempotence.
+    """
     with a_set(tmp_path, min_insync_replicas="1") as (decisions, [process]):
-        first, stamp = Stamp(7, 0), Stamp(7, epoch)
+        first = Stamp(7, 0)
+        stamp = Stamp(7, epoch)
         process.partition.append(stamped(first, 0, b"first"), stamp=first)
         process.disks[3].broken = True
         run = stamped(stamp, 1 - epoch, b"second")
         progress = AppendProgress(run)
         process.partition.append(run, stamp=stamp, progress=progress)
-        progress.committed = progress.seen_committed = 0  # the process is slow before it sees the commit
+        # the process is slow before it sees the commit
+        progress.committed = progress.seen_committed = 0
         process.disks[1].broken = True
         for _ in range(3):
             process.partition.append(run_of(b"other"))
@@ -111,20 +128,25 @@ def test_a_record_of_a_producer_that_the_next_leader_does_not_know_is_not_append
 
 def many(stamp: Stamp, count: int) -> EncodedRun:
     """A run of so many batches, each in a segment of its own."""
-    run = stamped(stamp, 1, *(b"%d:%01400d" % (number, 0) for number in range(count)), batch_bytes=1)
+    run = stamped(
+        stamp, 1, *(b"%d:%01400d" % (number, 0) for number in range(count)), batch_bytes=1
+    )
     assert len(run.batches) == count
     return run
 
 
 def test_many_batches_that_were_deleted_keep_their_places(tmp_path: Path) -> None:
-    """More than a leader remembers of a producer. They were read, and appended a second time in the next epoch."""
+    """More than a leader remembers of a producer. They were read, and appended a second time in the
+    next epoch.
+    """
     with a_set(tmp_path, min_insync_replicas="1") as (_, [process]):
         stamp = Stamp(7, 0)
         process.partition.append(stamped(stamp, 0, b"first"), stamp=stamp)
         run = many(stamp, 8)
         progress = AppendProgress(run)
         process.partition.append(run, stamp=stamp, progress=progress)
-        progress.committed = progress.seen_committed = 0  # the process is slow before it sees the commit
+        # the process is slow before it sees the commit
+        progress.committed = progress.seen_committed = 0
         process.disks[1].broken = True
         assert process.partition.append(run_of(b"other")).base_offset == 9
         assert process.partition.delete_records(10) == 10
@@ -134,7 +156,9 @@ def test_many_batches_that_were_deleted_keep_their_places(tmp_path: Path) -> Non
 
 
 def test_of_deleted_batches_the_missing_ones_are_appended_again(tmp_path: Path) -> None:
-    """Replicas had the first five before. The sequences show that the leader, which was lost, alone had the others."""
+    """Replicas had the first five before. The sequences show that the leader, which was lost, alone
+    had the others.
+    """
     with a_set(tmp_path, min_insync_replicas="2") as (_, [process]):
         stamp = Stamp(7, 0)
         process.partition.append(stamped(stamp, 0, b"first"), stamp=stamp)
@@ -153,11 +177,17 @@ def test_of_deleted_batches_the_missing_ones_are_appended_again(tmp_path: Path) 
 def test_few_batches_of_a_long_run_are_looked_for_at_the_next_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: int
 ) -> None:
-    """Each look can read an interval of the index: for each batch, that took longer than the timeout of the append."""
+    """Each look can read an interval of the index: for each batch, that took longer than the
+    timeout of the append.
+    """
     with a_set(tmp_path, min_insync_replicas="2") as (_, [process]):
-        stamp, looks = Stamp(7, 0), list[int]()
+        stamp = Stamp(7, 0)
+        looks = list[int]()
         process.partition.append(stamped(stamp, 0, b"first"), stamp=stamp)
-        run, first = (stamped(stamp, 1, *(b"v" for _ in range(count)), batch_bytes=1) for count in (1000, copied or 1))
+        run, first = (
+            stamped(stamp, 1, *(b"v" for _ in range(count)), batch_bytes=1)
+            for count in (1000, copied or 1)
+        )
         assert len(run.batches) == 1000
         if copied:
             process.partition.append(first, stamp=stamp)
@@ -177,8 +207,12 @@ def test_few_batches_of_a_long_run_are_looked_for_at_the_next_leader(
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_without_a_sequence_an_append_below_the_log_start_of_the_next_leader_fails(tmp_path: Path, committed: bool) -> None:
-    """It may have been committed, and read. Repeated, it would be read twice. An append that saw its commit is acknowledged."""
+def test_without_a_sequence_an_append_below_the_log_start_of_the_next_leader_fails(
+    tmp_path: Path, committed: bool
+) -> None:
+    """It may have been committed, and read. Repeated, it would be read twice. An append that saw
+    its commit is acknowledged.
+    """
     with a_set(tmp_path, min_insync_replicas="2") as (_, [process]):
         process.partition.append(run_of(b"first"))
         run = run_of(b"second")
@@ -196,7 +230,9 @@ def test_without_a_sequence_an_append_below_the_log_start_of_the_next_leader_fai
 def test_a_record_that_is_appended_again_after_an_unclean_election_is_committed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was committed at a higher offset before. That acknowledged it at the lower one, with the new leader alone."""
+    """It was committed at a higher offset before. That acknowledged it at the lower one, with the
+    new leader alone.
+    """
     with a_set(tmp_path) as (decisions, [process]):
         process.partition.append(run_of(b"0"))
         for node in (2, 3):
@@ -208,7 +244,8 @@ def test_a_record_that_is_appended_again_after_an_unclean_election_is_committed_
         process.partition.append(run, progress=progress)
         lead_uncleanly(process, decisions, 2)
         assert process.replicas.join(process.replicas.leader(far()), 3, far())
-        monkeypatch.setattr(Followers, "_enter", lambda followers: [])  # another thread copies to them
+        # another thread copies to them
+        monkeypatch.setattr(Followers, "_enter", lambda followers: [])
         done = process.partition.append(run, progress=progress)
         monkeypatch.undo()
         assert done.base_offset == 1
@@ -220,8 +257,11 @@ def lead_uncleanly(process: Process, decisions: Decisions, node: int) -> None:
     for each in (2, 3):
         process.disks[each].broken = False
     process.forgive()
-    epoch, found = decisions.partition.partition_epoch, seen("2 3", {2: (0, 1), 3: (0, 1)})
-    decisions.propose(Steps([lambda state, offset: Elect(PLACE, Election.UNCLEAN, epoch, found, node)]))
+    epoch = decisions.partition.partition_epoch
+    found = seen("2 3", {2: (0, 1), 3: (0, 1)})
+    decisions.propose(
+        Steps([lambda state, offset: Elect(PLACE, Election.UNCLEAN, epoch, found, node)])
+    )
     assert decisions.partition.leader == node
 
 
@@ -229,7 +269,9 @@ def lead_uncleanly(process: Process, decisions: Decisions, node: int) -> None:
 
 
 @contextmanager
-def second_leader_failing(process: Process, uses: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def second_leader_failing(
+    process: Process, uses: int, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """The second directory fails after some more uses, once it leads."""
     leader = process.replicas.leader
 
@@ -237,7 +279,8 @@ def second_leader_failing(process: Process, uses: int, monkeypatch: pytest.Monke
         found: Leader = leader(*arguments, **options)
         disk = process.disks[2]
         if found.node == 2 and not disk.broken:
-            disk.broken, disk.fuse = True, uses
+            disk.broken = True
+            disk.fuse = uses
         return found
 
     with monkeypatch.context() as patched:
@@ -249,7 +292,9 @@ def second_leader_failing(process: Process, uses: int, monkeypatch: pytest.Monke
 def test_an_append_is_not_repeated_if_the_directory_of_the_next_leader_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uses: int
 ) -> None:
-    """All replicas had it. The error of the next leader must not forget that: the one after it has it, too."""
+    """All replicas had it. The error of the next leader must not forget that: the one after it has
+    it, too.
+    """
     with a_set(tmp_path) as (_, [process]):
         process.partition.append(run_of(b"first"))
         progress = AppendProgress(run_of(b"value"))
@@ -266,7 +311,8 @@ def test_a_decision_is_looked_for_at_the_third_leader_if_the_directory_of_the_se
 ) -> None:
     with a_set(tmp_path) as (_, [process]):
         process.partition.append(run_of(b"first"))
-        lost, commit = list[int](), process.replicas.commit
+        lost = list[int]()
+        commit = process.replicas.commit
 
         def losing(leader: Leader, end: int, deadline_ns: int, **options: Any) -> int:
             found: int = commit(leader, end, deadline_ns, **options)
@@ -306,13 +352,16 @@ def flushed(process: Process) -> None:
 
 @pytest.mark.parametrize("call", [deleted, committed, synced, flushed])
 @pytest.mark.parametrize("uses", USES)
-def test_a_leader_that_fails_at_any_use_is_replaced(tmp_path: Path, call: Callable[[Process], None], uses: int) -> None:
+def test_a_leader_that_fails_at_any_use_is_replaced(
+    tmp_path: Path, call: Callable[[Process], None], uses: int
+) -> None:
     with a_set(tmp_path) as (_, [process]):
         process.replicas.least_default = 2
         process.partition.append(run_of(b"first"))
         process.partition.append(run_of(b"second"))
         assert process.partition.bounds().high_watermark == 2
-        process.disks[1].broken, process.disks[1].fuse = True, uses
+        process.disks[1].broken = True
+        process.disks[1].fuse = uses
         call(process)
 
 
@@ -320,10 +369,15 @@ def test_a_leader_that_fails_at_any_use_is_replaced(tmp_path: Path, call: Callab
 def test_an_error_of_a_directory_that_has_left_the_set_fails_no_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[EmbedlogError]
 ) -> None:
-    """Another process retires a directory while this one is about to copy to it. The error was that of no directory then."""
-    with embedlog.open([tmp_path / f"d{node}" for node in (1, 2, 3, 4)], config={"housekeeping": False}) as log:
+    """Another process retires a directory while this one is about to copy to it. The error was that
+    of no directory then.
+    """
+    with embedlog.open(
+        [tmp_path / f"d{node}" for node in (1, 2, 3, 4)], config={"housekeeping": False}
+    ) as log:
         log.create_topic("t", assignment={0: [1, 4]})
-        commit, retired = ReplicaLog.commit, list[int]()
+        commit = ReplicaLog.commit
+        retired = list[int]()
 
         def late(self: ReplicaLog, *arguments: Any, **options: Any) -> int:
             if self._state.path == tmp_path / "d1" / "t-0" and not retired:

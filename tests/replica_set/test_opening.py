@@ -1,4 +1,6 @@
-"""A set opens with missing and failing directories, and refuses what is no set without a change of any byte."""
+"""A set opens with missing and failing directories, and refuses what is no set without a change of
+any byte.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,11 @@ def made(root: Path, count: int = 3) -> None:
 
 def content(root: Path) -> dict[str, bytes]:
     """The bytes of all files."""
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
 
 
 def recorded(path: Path) -> tuple[membership.Member, ...]:
@@ -70,7 +76,7 @@ def isr(log: embedlog.Log) -> list[int]:
     return sorted(next(each.isr for place, each in state.partitions.items() if place[0] in topics))
 
 
-# ---- directories that are away ---------------------------------------------------------------------------
+# ---- directories that are away -------------------------------------------------------------------
 
 
 def removed(path: Path) -> None:
@@ -94,7 +100,9 @@ def of_damaged_members(path: Path) -> None:
 @pytest.mark.sample(0.4)
 @pytest.mark.parametrize("node", [1, 2, 3])
 @pytest.mark.parametrize("fault", [removed, emptied, of_damaged_identity, of_damaged_members])
-def test_a_set_opens_without_one_of_three_directories(tmp_path: Path, node: int, fault: Callable[[Path], None]) -> None:
+def test_a_set_opens_without_one_of_three_directories(
+    tmp_path: Path, node: int, fault: Callable[[Path], None]
+) -> None:
     made(tmp_path)
     fault(tmp_path / f"d{node}")
     with opened(tmp_path) as log:
@@ -102,13 +110,17 @@ def test_a_set_opens_without_one_of_three_directories(tmp_path: Path, node: int,
         send(log, b"second")
         log.create_topic("u", replication_factor=2)
         with log.consumer("t", group_id="g", auto_offset_reset="earliest") as consumer:
-            assert len([record for _ in range(2) for record in consumer.poll(5, max_records=1)]) == 2
+            assert (
+                len([record for _ in range(2) for record in consumer.poll(5, max_records=1)]) == 2
+            )
             consumer.commit()
         log.housekeep()
         assert values(log) == [b"first", b"second"]
         assert node not in isr(log)
     if fault is emptied:
-        assert not list((tmp_path / f"d{node}").iterdir()), "an empty directory in the place of a member is not prepared again"
+        assert not list((tmp_path / f"d{node}").iterdir()), (
+            "an empty directory in the place of a member is not prepared again"
+        )
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.EROFS, errno.ENOSPC])
@@ -116,9 +128,14 @@ def test_a_directory_that_fails_during_the_opening_is_away(tmp_path: Path, error
     made(tmp_path)
     with failing(("unlink",), name="d2/", error=error) as struck, opened(tmp_path) as log:
         assert struck.count == 0
-        assert [each.problem is None for each in sorted(log._engine.set.directories, key=lambda each: each.node)] == [
-            True, False, True,
-        ]  # fmt: skip
+        assert [
+            each.problem is None
+            for each in sorted(log._engine.set.directories, key=lambda each: each.node)
+        ] == [
+            True,
+            False,
+            True,
+        ]
         send(log, b"second")
         assert values(log) == [b"first", b"second"]
 
@@ -156,7 +173,9 @@ def test_a_directory_that_was_away_returns_with_the_next_opening(tmp_path: Path)
         assert values(log) == [b"first", b"second"]
 
 
-def test_directories_that_have_exchanged_their_paths_are_found_by_their_files(tmp_path: Path) -> None:
+def test_directories_that_have_exchanged_their_paths_are_found_by_their_files(
+    tmp_path: Path,
+) -> None:
     made(tmp_path)
     for old, new in (("d1", "x"), ("d2", "d1"), ("x", "d2")):
         (tmp_path / old).rename(tmp_path / new)
@@ -164,14 +183,22 @@ def test_directories_that_have_exchanged_their_paths_are_found_by_their_files(tm
         assert values(log) == [b"first"]
     for value in (b"second", b"third"):
         with opened(tmp_path) as log:
-            assert [Path(each.path).name for each in log.replicas().directories] == ["d2", "d1", "d3"]
+            assert [Path(each.path).name for each in log.replicas().directories] == [
+                "d2",
+                "d1",
+                "d3",
+            ]
             send(log, value)
             assert isr(log) == [1, 2, 3]
-    assert [member.path for member in recorded(tmp_path / "d1")] == [str(tmp_path / name) for name in ("d2", "d1", "d3")]
+    assert [member.path for member in recorded(tmp_path / "d1")] == [
+        str(tmp_path / name) for name in ("d2", "d1", "d3")
+    ]
 
 
 @pytest.mark.parametrize("given", [("d1", "d3"), ("d1", "d2", "d3")])
-def test_a_directory_at_the_path_of_a_lost_one_is_used(tmp_path: Path, given: tuple[str, ...]) -> None:
+def test_a_directory_at_the_path_of_a_lost_one_is_used(
+    tmp_path: Path, given: tuple[str, ...]
+) -> None:
     made(tmp_path)
     removed(tmp_path / "d1")
     (tmp_path / "d2").rename(tmp_path / "d1")
@@ -188,7 +215,9 @@ def test_a_directory_at_the_path_of_a_lost_one_is_used(tmp_path: Path, given: tu
         log.housekeep()
         assert isr(log) == [1, 2, 3]
         assert values(log) == [b"first", b"second", b"second"]
-    assert [member.path for member in recorded(tmp_path / "d3")] == [str(tmp_path / name) for name in ("d2", "d1", "d3")]
+    assert [member.path for member in recorded(tmp_path / "d3")] == [
+        str(tmp_path / name) for name in ("d2", "d1", "d3")
+    ]
 
 
 def test_directories_that_were_not_given_are_opened_by_their_recorded_paths(tmp_path: Path) -> None:
@@ -209,7 +238,7 @@ def test_a_copy_of_a_whole_set_does_not_use_directories_of_the_first_one(tmp_pat
     assert content(tmp_path / "a") == before
 
 
-# ---- without a majority ----------------------------------------------------------------------------------
+# ---- without a majority --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -244,7 +273,7 @@ def test_a_new_set_begins_with_all_of_its_directories(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
-# ---- read-only -------------------------------------------------------------------------------------------
+# ---- read-only -----------------------------------------------------------------------------------
 
 
 def test_a_set_opens_read_only_without_a_change(tmp_path: Path) -> None:
@@ -269,7 +298,7 @@ def test_a_read_only_set_follows_its_writers(tmp_path: Path) -> None:
         assert values(reader) == [b"first", b"second"]
 
 
-# ---- what is no set --------------------------------------------------------------------------------------
+# ---- what is no set ------------------------------------------------------------------------------
 
 
 def given_twice(root: Path) -> list[Path]:
@@ -298,8 +327,13 @@ def with_a_log_of_its_own(root: Path) -> list[Path]:
     return [root / "d1", root / "alone"]
 
 
-@pytest.mark.parametrize("wrong", [given_twice, given_twice_by_a_link, of_another_cluster, with_a_clone, with_a_log_of_its_own])
-def test_a_wrong_list_of_directories_is_refused_and_changes_nothing(tmp_path: Path, wrong: Callable[[Path], list[Path]]) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [given_twice, given_twice_by_a_link, of_another_cluster, with_a_clone, with_a_log_of_its_own],
+)
+def test_a_wrong_list_of_directories_is_refused_and_changes_nothing(
+    tmp_path: Path, wrong: Callable[[Path], list[Path]]
+) -> None:
     made(tmp_path)
     given = wrong(tmp_path)
     before = content(tmp_path)
@@ -328,7 +362,9 @@ def test_a_directory_that_a_broker_holds_is_refused_and_changes_nothing(tmp_path
         assert system.lock_try(held.fileno(), True) == 0
         with pytest.raises(DirectoryInUseError) as refused:
             opened(tmp_path)
-    assert refused.value.path == tmp_path / "d3" / file_names.BROKER_LOCK or "d3" in str(refused.value.path)
+    assert refused.value.path == tmp_path / "d3" / file_names.BROKER_LOCK or "d3" in str(
+        refused.value.path
+    )
     assert content(tmp_path) == before
 
 
@@ -351,7 +387,7 @@ def test_a_list_of_one_is_a_set_of_one(tmp_path: Path) -> None:
         assert values(log) == [b"first"]
 
 
-# ---- racks and advice ------------------------------------------------------------------------------------
+# ---- racks and advice ----------------------------------------------------------------------------
 
 
 def racks(log: embedlog.Log) -> list[str | None]:
@@ -363,7 +399,9 @@ def test_racks_are_given_at_the_opening_and_remembered(tmp_path: Path) -> None:
         assert racks(log) == ["a", "b", "a"]
         log.create_topic("t", 4, replication_factor=2)
         state = log._engine.set.decisions.hint()
-        assert all(2 in each.replicas for each in state.partitions.values()), "each partition is in both racks"
+        assert all(2 in each.replicas for each in state.partitions.values()), (
+            "each partition is in both racks"
+        )
     with opened(tmp_path) as log:
         assert racks(log) == ["a", "b", "a"]
     with embedlog.open(paths(tmp_path), racks=["x", "y", "z"], config=QUIET) as log:
@@ -405,7 +443,9 @@ def test_a_rack_that_no_file_can_have_is_refused_before_the_set_up(tmp_path: Pat
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_a_new_set_of_two_recommends_a_witness_once(tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int) -> None:
+def test_a_new_set_of_two_recommends_a_witness_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int
+) -> None:
     for _ in range(2):
         with caplog.at_level("INFO", "embedlog"), opened(tmp_path, count):
             pass

@@ -1,4 +1,6 @@
-"""The process slot of a transactional producer whose directory leaves the set: other processes see that the producer lives."""
+"""The process slot of a transactional producer whose directory leaves the set: other processes see
+that the producer lives.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ from embedlog.errors import FencedError, LockTimeoutError, StorageError
 from embedlog.storage.set_liveness import SetLiveness
 from embedlog.transaction import Status
 from tests.support.replica_moves import opened
-from tests.support.transactional_producers import TOPIC, Writer, begun, committed, help_out, state_of
+from tests.support.transactional_producers import (
+    TOPIC,
+    Writer,
+    begun,
+    committed,
+    help_out,
+    state_of,
+)
 
 INTERNAL = {"offsets_topic_num_partitions": 1, "transaction_state_log_num_partitions": 1}
 Retire = Callable[[], embedlog.Log]
@@ -64,7 +73,9 @@ def in_use(log: embedlog.Log) -> bool | None:
     return found.in_use
 
 
-def test_a_transaction_that_begins_afterwards_names_another_slot(log: embedlog.Log, retire: Retire) -> None:
+def test_a_transaction_that_begins_afterwards_names_another_slot(
+    log: embedlog.Log, retire: Retire
+) -> None:
     writer = begun(log)
     writer.write(b"before")
     writer.commit()
@@ -86,7 +97,9 @@ def test_a_transaction_that_begins_afterwards_names_another_slot(log: embedlog.L
 
 
 @pytest.mark.parametrize("further", [False, True], ids=["as it is", "with a further partition"])
-def test_an_open_transaction_is_not_aborted(log: embedlog.Log, retire: Retire, further: bool) -> None:
+def test_an_open_transaction_is_not_aborted(
+    log: embedlog.Log, retire: Retire, further: bool
+) -> None:
     writer = begun(log)
     writer.write(b"before")
     other = retire()
@@ -108,7 +121,9 @@ def test_an_open_transaction_is_not_aborted(log: embedlog.Log, retire: Retire, f
     assert sorted(committed(other)) == sorted([*values, b"next"])
 
 
-def test_an_open_transaction_of_a_process_that_ends_is_aborted_after_its_timeout(log: embedlog.Log, retire: Retire) -> None:
+def test_an_open_transaction_of_a_process_that_ends_is_aborted_after_its_timeout(
+    log: embedlog.Log, retire: Retire
+) -> None:
     writer = begun(log, timeout_ms=1000)
     writer.write(b"before")
     other = retire()
@@ -129,7 +144,8 @@ def test_a_repeated_end_finds_its_decision_under_the_earlier_slot(
     writer.write(b"before")
     other = retire()
     writer.owner._slot()  # as the attempt of a registration that wrote nothing
-    finish, failures = Transactions.finish, list[int]()
+    finish = Transactions.finish
+    failures = list[int]()
 
     def failing_once(self: Transactions, *arguments: object) -> None:
         if not failures:
@@ -149,7 +165,9 @@ def test_a_repeated_end_finds_its_decision_under_the_earlier_slot(
     assert committed(other) == [b"before", b"next"]
 
 
-def test_without_another_slot_the_earlier_one_counts(log: embedlog.Log, retire: Retire, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_another_slot_the_earlier_one_counts(
+    log: embedlog.Log, retire: Retire, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(self: SetLiveness) -> None:
         raise StorageError("the disk is full")
 

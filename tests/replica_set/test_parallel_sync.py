@@ -1,4 +1,6 @@
-"""Durable appends: every directory of the ISR has synced a record before it is acknowledged; all of them at the same time."""
+"""Durable appends: every directory of the ISR has synced a record before it is acknowledged; all of
+them at the same time.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class Replica:
     """A replica with a sync of its own."""
 
     def __init__(self, sync: Callable[[], object] = lambda: None, durable: int = 0) -> None:
-        self.sync, self.durable_offset, self.path = sync, durable, Path("/disk/t-0")
+        self.sync = sync
+        self.durable_offset = durable
+        self.path = Path("/disk/t-0")
 
     def sync_to(self, end: int, deadline_ns: int) -> None:
         self.sync()
@@ -129,7 +133,9 @@ def test_a_member_that_fails_between_commit_and_sync_leaves_the_isr(tmp_path: Pa
         for node in (1, 3):  # as by another thread
             process.disks[node].log._engine.partition("t", 0).sync()
         assert durable(process) == [2, 1, 2]
-        process.directories.fail(2, StorageError("gone", errno=errno.EIO, path=process.disks[2].path))
+        process.directories.fail(
+            2, StorageError("gone", errno=errno.EIO, path=process.disks[2].path)
+        )
         sync_if_due(process.replicas, leader, 2, after(30))
         assert decisions.partition.isr == (1, 3)
 
@@ -170,10 +176,13 @@ def one_has_not_synced(process: Process) -> None:
 def test_a_member_that_returns_between_two_looks_is_not_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: int
 ) -> None:
-    """It was not listed, and reached then: a transaction was decided before its data was synced there."""
+    """It was not listed, and reached then: a transaction was decided before its data was synced
+    there.
+    """
     with a_set(tmp_path) as (_, [process]):
         one_has_not_synced(process)
-        usable, seen = process.replicas.usable, list[int]()
+        usable = process.replicas.usable
+        seen = list[int]()
 
         def returning(node: int) -> OpenDirectory | None:
             seen.extend([node] if node == 2 else [])
@@ -184,7 +193,9 @@ def test_a_member_that_returns_between_two_looks_is_not_left_out(
         assert len(seen) == 1
 
 
-def test_a_member_that_another_process_added_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_that_another_process_added_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """This process does not know its node yet."""
     with a_set(tmp_path) as (_, [process]):
         one_has_not_synced(process)

@@ -31,7 +31,9 @@ def far() -> int:
 
 def values(process: Process) -> list[bytes]:
     """All records that readers see."""
-    partition, found, offset = process.partition, [], 0
+    partition = process.partition
+    found = []
+    offset = 0
     while len((fetched := partition.fetch(offset)).batches):
         found.append(bytes(fetched.data))
         offset = fetched.next_offset
@@ -42,7 +44,10 @@ def test_an_append_is_acknowledged_when_all_replicas_have_it(tmp_path: Path) -> 
     with a_set(tmp_path) as (decisions, [process]):
         for number in range(40):
             appended = process.partition.append(run_of(b"value %d" % number))
-            assert (appended.base_offset, process.partition.bounds().high_watermark) == (number, number + 1)
+            assert (appended.base_offset, process.partition.bounds().high_watermark) == (
+                number,
+                number + 1,
+            )
         assert {process.data(node) for node in (1, 2, 3)} == {process.data(1)}
         assert len(process.data(1)) > 40 * 60
         assert decisions.partition.isr == (1, 2, 3)
@@ -76,7 +81,9 @@ def test_a_follower_that_fails_leaves_the_isr_and_joins_again(tmp_path: Path) ->
         assert process.data(2) == process.data(1)
 
 
-def test_a_leader_that_fails_is_replaced_and_returns_without_its_own_records(tmp_path: Path) -> None:
+def test_a_leader_that_fails_is_replaced_and_returns_without_its_own_records(
+    tmp_path: Path,
+) -> None:
     with a_set(tmp_path) as (decisions, [process]):
         process.partition.append(run_of(b"first"))
         process.partition.append(run_of(b"never copied"), all_in_sync=False)
@@ -93,12 +100,23 @@ def test_a_leader_that_fails_is_replaced_and_returns_without_its_own_records(tmp
         assert b"never copied" not in process.data(1)
 
 
-def test_the_first_append_to_a_new_leader_commits_the_records_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its followers do not know that the second record is committed: one commit shows that, and the new record."""
+def test_the_first_append_to_a_new_leader_commits_the_records_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its followers do not know that the second record is committed: one commit shows that, and the
+    new record.
+    """
     commits: list[int] = []
     commit = PartitionReplicas.commit
 
-    def counted(replicas: PartitionReplicas, leader: Leader, end: int, deadline_ns: int, *, wait: bool = True) -> int:
+    def counted(
+        replicas: PartitionReplicas,
+        leader: Leader,
+        end: int,
+        deadline_ns: int,
+        *,
+        wait: bool = True,
+    ) -> int:
         commits.append(end)
         return commit(replicas, leader, end, deadline_ns, wait=wait)
 
@@ -115,7 +133,9 @@ def test_the_first_append_to_a_new_leader_commits_the_records_before_it(tmp_path
 
 
 @pytest.mark.parametrize("acks_1", [False, True], ids=["no other", "acks=1"])
-def test_readers_get_all_records_after_the_first_append_to_a_new_leader_was_refused(tmp_path: Path, acks_1: bool) -> None:
+def test_readers_get_all_records_after_the_first_append_to_a_new_leader_was_refused(
+    tmp_path: Path, acks_1: bool
+) -> None:
     """REPLICA-10: the start of the epoch is committed for them."""
     with a_set(tmp_path) as (_, [process]):
         stamp = Stamp(7, 0)
@@ -207,11 +227,17 @@ def test_replica_11_a_replica_is_complete_with_its_page_or_after_an_orderly_clos
     assert os.waitpid(pid, 0)[1] == 0
     with a_set(tmp_path) as (decisions, [process]):
         observed = process.replicas.observed(decisions.partition)
-        assert {node: each.found for node, each in observed.items()} == dict.fromkeys((1, 2, 3), found)
+        assert {node: each.found for node, each in observed.items()} == dict.fromkeys(
+            (1, 2, 3), found
+        )
 
 
-def test_replica_10_a_leader_below_the_start_of_its_epoch_shows_no_lower_end(tmp_path: Path) -> None:
-    """Both members but one fail at once: the high watermark cannot move, and the last leader's one is not known."""
+def test_replica_10_a_leader_below_the_start_of_its_epoch_shows_no_lower_end(
+    tmp_path: Path,
+) -> None:
+    """Both members but one fail at once: the high watermark cannot move, and the last leader's one
+    is not known.
+    """
     with a_set(tmp_path, processes=2, min_insync_replicas="2") as (decisions, [process, reader]):
         for number in range(3):
             process.partition.append(run_of(b"value %d" % number))
@@ -246,7 +272,9 @@ def test_too_few_replicas_are_an_error_of_a_decision_under_the_lock(tmp_path: Pa
 
 
 def test_a_repeated_append_is_acknowledged_only_where_its_records_are(tmp_path: Path) -> None:
-    """An append fails before its commit; its caller repeats it with the same progress after a failover."""
+    """An append fails before its commit; its caller repeats it with the same progress after a
+    failover.
+    """
     with a_set(tmp_path, min_insync_replicas="2") as (decisions, [process]):
         process.partition.append(run_of(b"first"))
         for node in (2, 3):
@@ -273,7 +301,9 @@ class _Killed(BaseException):
 def test_a_maximal_member_that_was_never_decided_is_removed_if_it_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process ended between the two steps of the join (REPLICA-6): the page has it, and no decision."""
+    """Its process ended between the two steps of the join (REPLICA-6): the page has it, and no
+    decision.
+    """
     undecided = list[MakeEvent]()
 
     def killed(self: PartitionReplicas, event: MakeEvent, *rest: object) -> bool:
@@ -291,10 +321,17 @@ def test_a_maximal_member_that_was_never_decided_is_removed_if_it_is_lost(
         leader = process.replicas.leader(far())
         assert process.replicas.is_member(leader, 3)
         process.disks[3].broken = True
-        assert process.partition.append(run_of(b"second"), deadline_ns=system.boot_ns() + 5_000_000_000).base_offset == 1
+        assert (
+            process.partition.append(
+                run_of(b"second"), deadline_ns=system.boot_ns() + 5_000_000_000
+            ).base_offset
+            == 1
+        )
         assert not process.replicas.is_member(leader, 3)
         assert decisions.partition.isr == (1, 2)
-        assert decisions.propose(Steps(undecided)) is Refusal.INVALID_UPDATE_VERSION, "the other process may go on"
+        assert decisions.propose(Steps(undecided)) is Refusal.INVALID_UPDATE_VERSION, (
+            "the other process may go on"
+        )
 
 
 def test_a_member_that_left_already_is_not_removed_again(tmp_path: Path) -> None:

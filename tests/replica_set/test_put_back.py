@@ -1,4 +1,6 @@
-"""Registrations with an unknown outcome, and of killed processes, make no stranger of a directory."""
+"""Registrations with an unknown outcome, and of killed processes, make no stranger of a
+directory.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def recorded(root: Path) -> list[int]:
 
 
 def killed(root: Path, *values: bytes, between: Callable[[], object] = lambda: None) -> None:
-    """A process that sends these records, and is killed. `between`: what happens before the last one."""
+    """A process that sends these records, and is killed. `between`: what happens before the last
+    one.
+    """
 
     def work(log: embedlog.Log) -> None:
         send(log, *values[:-1])
@@ -98,18 +102,27 @@ def logs(root: Path) -> set[bytes]:
     return {(root / f"d{node}" / "t-0" / f"{0:020d}.log").read_bytes() for node in NODES}
 
 
-def check_none_is_a_stranger(root: Path, expected: list[bytes], caplog: pytest.LogCaptureFixture) -> None:
+def check_none_is_a_stranger(
+    root: Path, expected: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, "embedlog"), opened(root) as log:
         assert values(log) == expected
         level(log)
     assert not [line for line in caplog.messages if "not the registered one" in line]
 
 
-@pytest.mark.parametrize("fault", [KeyboardInterrupt, NotEnoughDirectoriesError("unknown outcome", undecided=True)])
+@pytest.mark.parametrize(
+    "fault", [KeyboardInterrupt, NotEnoughDirectoriesError("unknown outcome", undecided=True)]
+)
 def test_a_registration_with_an_unknown_outcome_makes_no_stranger(
-    tmp_path: Path, fault: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    fault: BaseException,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The records of the registration are written; its process gets an error, and closes in order."""
+    """The records of the registration are written; its process gets an error, and closes in
+    order.
+    """
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [2, 1, 3]})
         send(log, b"before")
@@ -132,7 +145,9 @@ def test_a_registration_with_an_unknown_outcome_makes_no_stranger(
 def test_a_copy_of_a_closed_set_whose_first_process_was_killed_in_its_opening_has_no_strangers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The directories were moved to other disks by a copy. The process is killed before the registration."""
+    """The directories were moved to other disks by a copy. The process is killed before the
+    registration.
+    """
     moved = tmp_path / "moved"
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [2, 1, 3]})
@@ -141,7 +156,11 @@ def test_a_copy_of_a_closed_set_whose_first_process_was_killed_in_its_opening_ha
         shutil.copytree(tmp_path / f"d{node}", moved / f"d{node}")
         shutil.rmtree(tmp_path / f"d{node}")
     with monkeypatch.context() as patch:
-        patch.setattr(DecisionLog, "decide_all", lambda *given, **options: os.kill(os.getpid(), signal.SIGKILL))
+        patch.setattr(
+            DecisionLog,
+            "decide_all",
+            lambda *given, **options: os.kill(os.getpid(), signal.SIGKILL),
+        )
         killed_after(moved, lambda log: None)
     check_none_is_a_stranger(moved, [b"before"], caplog)
 
@@ -149,7 +168,9 @@ def test_a_copy_of_a_closed_set_whose_first_process_was_killed_in_its_opening_ha
 def test_a_registration_that_a_killed_process_did_not_record_makes_no_stranger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A second process opens between entry and decision of the first one, outlives it, and closes in order."""
+    """A second process opens between entry and decision of the first one, outlives it, and closes
+    in order.
+    """
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [2, 1, 3]})
         send(log, b"before")
@@ -165,7 +186,9 @@ def test_a_registration_that_a_killed_process_did_not_record_makes_no_stranger(
             return register(*given, **options)  # type: ignore[arg-type]
 
         monkeypatch.setattr(registration, "register", late)
-        monkeypatch.setattr(registration, "record", lambda *given, **options: os.kill(os.getpid(), signal.SIGKILL))
+        monkeypatch.setattr(
+            registration, "record", lambda *given, **options: os.kill(os.getpid(), signal.SIGKILL)
+        )
         try:
             opened(tmp_path)
         finally:
@@ -181,10 +204,12 @@ def test_a_registration_that_a_killed_process_did_not_record_makes_no_stranger(
     check_none_is_a_stranger(tmp_path, [b"before"], caplog)
 
 
-# ---- the first process in the directories is killed at any step of its registration ---------------------
+# ---- the first process in the directories is killed at any step of its registration --------------
 
 
-def registering(root: Path, arm: Callable[[], None], patch: pytest.MonkeyPatch) -> Callable[[], bool]:
+def registering(
+    root: Path, arm: Callable[[], None], patch: pytest.MonkeyPatch
+) -> Callable[[], bool]:
     """A process that is the first one in all directories waits before its decision.
 
     The result lets it continue, and returns whether it was killed.
@@ -220,15 +245,22 @@ def registering(root: Path, arm: Callable[[], None], patch: pytest.MonkeyPatch) 
     return proceed
 
 
-def outlived(root: Path, arm: Callable[[], None], patch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Another process enters before that decision, registers after the first one was killed, and closes in order."""
+def outlived(
+    root: Path, arm: Callable[[], None], patch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another process enters before that decision, registers after the first one was killed, and
+    closes in order.
+    """
     assert ended_before(root, arm, patch)
     check_none_is_a_stranger(root, [b"before"], caplog)
 
 
 def ended_before(root: Path, arm: Callable[[], None], patch: pytest.MonkeyPatch) -> bool:
-    """Whether the first process was killed. A second one enters before its decision, and closes in order."""
-    proceed, ends = registering(root, arm, patch), list[bool]()
+    """Whether the first process was killed. A second one enters before its decision, and closes in
+    order.
+    """
+    proceed = registering(root, arm, patch)
+    ends = list[bool]()
     register = registration.register
 
     def after_the_first_one(*given: Any, **options: Any) -> object:
@@ -246,7 +278,8 @@ def killed_at(method: str, call: int) -> Callable[[], None]:
     """Kill the process at this call of a method of the copies of the decision log."""
 
     def arm() -> None:
-        original, calls = getattr(copies.LockedCopy, method), [0]
+        original = getattr(copies.LockedCopy, method)
+        calls = [0]
 
         def counting(*given: Any) -> object:
             calls[0] += 1
@@ -260,10 +293,15 @@ def killed_at(method: str, call: int) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize(
-    ("method", "call"), [("append", 2), ("append", 3), ("sync", 3), ("settle", 1), ("settle", 2), ("announce", 1)]
+    ("method", "call"),
+    [("append", 2), ("append", 3), ("sync", 3), ("settle", 1), ("settle", 2), ("announce", 1)],
 )
 def test_a_registration_whose_process_was_killed_makes_no_stranger(
-    tmp_path: Path, method: str, call: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    method: str,
+    call: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its records may count or not: no other process can know that before the next decision."""
     with opened(tmp_path) as log:
@@ -301,16 +339,22 @@ def test_another_path_to_a_directory_in_use_is_no_copy(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [1, 2, 3]})
         (tmp_path / "link").symlink_to(tmp_path / "d1")
-        with embedlog.open([tmp_path / name for name in ("link", "d2", "d3")], housekeeping=False) as other:
+        with embedlog.open(
+            [tmp_path / name for name in ("link", "d2", "d3")], housekeeping=False
+        ) as other:
             send(other, b"value")
         assert [record.value for record in log.scan("t").records()] == [b"value"]
 
 
-# ---- kills within an opening or a close ------------------------------------------------------------------
+# ---- kills within an opening or a close ----------------------------------------------------------
 
 
-def check_after_kill(root: Path, action: str, kinds: Sequence[str], nth: int, name: str = "") -> bool:
-    """Every directory continues after a kill before the nth of these calls of an opening or a close; False if there is none."""
+def check_after_kill(
+    root: Path, action: str, kinds: Sequence[str], nth: int, name: str = ""
+) -> bool:
+    """Every directory continues after a kill before the nth of these calls of an opening or a
+    close; False if there is none.
+    """
     child = os.fork()
     if child == 0:
         try:
@@ -331,14 +375,19 @@ def check_after_kill(root: Path, action: str, kinds: Sequence[str], nth: int, na
     return code != 0
 
 
-@pytest.mark.parametrize(("action", "kind", "name"), [
-    ("open", "fsync", "d2/embedlog.control"),
-    ("open", "unlink", "d2/.kafka_cleanshutdown"),
-    ("open", "pwrite", "d2/embedlog.replicas"),
-    ("close", "pwrite", "d2/.kafka_cleanshutdown"),
-    ("close", "rename", "d2/.kafka_cleanshutdown"),
-])  # fmt: skip
-def test_a_kill_within_an_opening_or_a_close_is_no_visit_of_a_broker(tmp_path: Path, action: str, kind: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("action", "kind", "name"),
+    [
+        ("open", "fsync", "d2/embedlog.control"),
+        ("open", "unlink", "d2/.kafka_cleanshutdown"),
+        ("open", "pwrite", "d2/embedlog.replicas"),
+        ("close", "pwrite", "d2/.kafka_cleanshutdown"),
+        ("close", "rename", "d2/.kafka_cleanshutdown"),
+    ],
+)
+def test_a_kill_within_an_opening_or_a_close_is_no_visit_of_a_broker(
+    tmp_path: Path, action: str, kind: str, name: str
+) -> None:
     with opened(tmp_path) as log:
         log.create_topic("t", replication_factor=3)
     assert check_after_kill(tmp_path, action, [kind], 1, name)

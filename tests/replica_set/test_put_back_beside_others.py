@@ -1,7 +1,8 @@
 """A directory is put back to an earlier copy, and several programs open the set at the same time.
 
-One of them enters the directory first. It may be slow or killed before it registers it: no other one takes the copy for the
-registered directory, and it stays away until it is replaced (REGISTRATION-2).
+One of them enters the directory first. It may be slow or killed before it registers it: no other
+one takes the copy for the registered directory, and it stays away until it is replaced
+(REGISTRATION-2).
 """
 
 from __future__ import annotations
@@ -26,8 +27,12 @@ AFTER = [b"after %d" % number for number in range(10)]
 
 
 def begin(root: Path, least: int, node: int, *, in_order: bool) -> None:
-    """A set in which one directory was put back to a copy from before the last acknowledged records."""
-    with embedlog.open([root / f"d{each}" for each in NODES], config={"offsets.topic.num.partitions": 1}) as log:
+    """A set in which one directory was put back to a copy from before the last acknowledged
+    records.
+    """
+    with embedlog.open(
+        [root / f"d{each}" for each in NODES], config={"offsets.topic.num.partitions": 1}
+    ) as log:
         log.create_topic("t", assignment={0: [1, 2, 3]}, config={"min.insync.replicas": least})
         send(log, *BEFORE)
     shutil.copytree(root / f"d{node}", root / "copy")
@@ -42,7 +47,9 @@ def begin(root: Path, least: int, node: int, *, in_order: bool) -> None:
 
 @contextlib.contextmanager
 def waiting_inside(root: Path, node: int, patch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
-    """A process that has entered this directory first, and opens the set when a byte is written; its id, and the pipe."""
+    """A process that has entered this directory first, and opens the set when a byte is written;
+    its id, and the pipe.
+    """
     entered, enter_done = os.pipe()
     may_continue, go = os.pipe()
     child = os.fork()
@@ -101,16 +108,26 @@ def test_a_process_that_entered_the_copy_first_changes_nothing(
 
 
 @pytest.mark.parametrize("node", [2, 1], ids=["a follower", "the first one"])
-def test_another_directory_may_be_the_one_that_was_put_back(tmp_path: Path, node: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_directory_may_be_the_one_that_was_put_back(
+    tmp_path: Path, node: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begin(tmp_path, 2, node, in_order=False)
-    with waiting_inside(tmp_path, node, monkeypatch), embedlog.open([tmp_path / f"d{each}" for each in NODES]) as log:
+    with (
+        waiting_inside(tmp_path, node, monkeypatch),
+        embedlog.open([tmp_path / f"d{each}" for each in NODES]) as log,
+    ):
         assert values(log) == BEFORE + AFTER
 
 
-def test_a_process_that_waits_in_a_directory_in_order_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_waits_in_a_directory_in_order_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Any process registers a directory that continues, also after a kill of all that used it."""
     begin(tmp_path, 2, 3, in_order=False)
-    with waiting_inside(tmp_path, 1, monkeypatch), embedlog.open([tmp_path / f"d{node}" for node in NODES]) as log:
+    with (
+        waiting_inside(tmp_path, 1, monkeypatch),
+        embedlog.open([tmp_path / f"d{node}" for node in NODES]) as log,
+    ):
         assert values(log) == BEFORE + AFTER
         send(log, b"later")
         assert {1, 2} <= set(log.replicas("t").partitions[0].isr)
@@ -135,7 +152,9 @@ def open_at_once(root: Path, orders: list[list[int]]) -> None:
         children.append(child)
     os.close(go)
     os.close(may_begin)
-    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * len(children)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * len(
+        children
+    )
 
 
 def check_round(root: Path, programs: int) -> None:
@@ -149,7 +168,9 @@ def check_round(root: Path, programs: int) -> None:
 
 
 @pytest.mark.parametrize("programs", [2, 4])
-def test_programs_that_open_at_once_after_a_restore_have_every_record(tmp_path: Path, programs: int) -> None:
+def test_programs_that_open_at_once_after_a_restore_have_every_record(
+    tmp_path: Path, programs: int
+) -> None:
     check_round(tmp_path, programs)
 
 

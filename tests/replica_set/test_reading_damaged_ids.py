@@ -1,4 +1,6 @@
-"""A partition.metadata that is malformed, missing, newer, or of another topic, for a reader: only this replica is not used."""
+"""A partition.metadata that is malformed, missing, newer, or of another topic, for a reader: only
+this replica is not used.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def closed_set(root: Path) -> list[Path]:
 
 @pytest.mark.parametrize("node", [1, 2])
 @pytest.mark.parametrize("damage", [garbled, of_another_topic, newer])
-def test_a_reader_of_a_set_uses_another_replica(tmp_path: Path, damage: Callable[[Path], None], node: int) -> None:
+def test_a_reader_of_a_set_uses_another_replica(
+    tmp_path: Path, damage: Callable[[Path], None], node: int
+) -> None:
     """Before, the whole directory was away, or ReadOnlyError was raised."""
     paths = closed_set(tmp_path)
     damaged = paths[node - 1] / "t-0" / file_names.PARTITION_METADATA

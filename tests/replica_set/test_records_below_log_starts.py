@@ -1,4 +1,6 @@
-"""Replicas whose leader has deleted the records that both could have shared: nothing else of them stays (REPLICALOG-7)."""
+"""Replicas whose leader has deleted the records that both could have shared: nothing else of them
+stays (REPLICALOG-7).
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def with_role(found: Partition) -> None:
 
 
 @pytest.mark.parametrize("shown", [with_role, without_role])
-@pytest.mark.parametrize("kept", [0, 6], ids=["all other records are deleted", "the first ones, too"])
+@pytest.mark.parametrize(
+    "kept", [0, 6], ids=["all other records are deleted", "the first ones, too"]
+)
 def test_an_open_transaction_that_the_leader_never_had_does_not_stay_below_its_log_start(
     tmp_path: Path, shown: Callable[[Partition], None], kept: int
 ) -> None:
@@ -66,14 +70,19 @@ def test_an_open_transaction_that_the_leader_never_had_does_not_stay_below_its_l
         assert process.replicas.leader(far()).node == 2
         assert process.partition.delete_records(6) == 6
         shown(own(process, 1))
-        leader, returned = other.replicas.leader(far()), own(other, 1)  # this process knows no epoch below the log start
+        # this process knows no epoch below the log start
+        leader = other.replicas.leader(far())
+        returned = own(other, 1)
         assert returned.open_transactions() == [(7, 0, 3)]
         assert other.replicas.join(leader, 1, far())
         assert 1 in decisions.partition.isr
         assert returned.open_transactions() == []
-        now, theirs = returned.published(), leader.partition.published()
+        now = returned.published()
+        theirs = leader.partition.published()
         assert (now.log_start, now.log_end, now.first_unstable) == (6, theirs.log_end, -1)
-        assert cut_bytes(returned) > 0, "its record at the leader's log start is kept in another file"
+        assert cut_bytes(returned) > 0, (
+            "its record at the leader's log start is kept in another file"
+        )
 
 
 @pytest.fixture
@@ -96,7 +105,13 @@ def test_a_replica_with_the_log_start_of_its_leader_and_other_records_keeps_no_p
     found.delete_records(deleted)
     assert found.replica.follow(2, 3, lambda epoch: (-1, -1), start=deleted) == deleted
     now, page = found.replica.published()
-    assert (now.log_start, now.log_end, now.first_unstable, now.epoch, page.role) == (deleted, deleted, -1, 3, ROLE_FOLLOWER)
+    assert (now.log_start, now.log_end, now.first_unstable, now.epoch, page.role) == (
+        deleted,
+        deleted,
+        -1,
+        3,
+        ROLE_FOLLOWER,
+    )
     assert found.open_transactions() == []
     assert (cut_bytes(found) > 0) == (deleted < 8)
 
@@ -106,7 +121,9 @@ def test_a_replica_with_the_log_start_of_its_leader_and_other_records_keeps_no_p
 def test_an_interrupted_begin_is_repeated(
     written_alone: Partition, monkeypatch: pytest.MonkeyPatch, step: str, last: bool
 ) -> None:
-    found, point, seen = written_alone, system.point, list[str]()
+    found = written_alone
+    point = system.point
+    seen = list[str]()
     found.delete_records(5)
 
     def stopped(name: str) -> None:
@@ -155,7 +172,9 @@ def test_a_replica_that_ends_at_its_leaders_log_start_keeps_its_producers(
         leader = process.replicas.leader(far())
         leader.partition.delete_records(1, leader.epoch)
         begun = list[int]()
-        monkeypatch.setattr(LockedReplica, "restart", lambda held, *_: begun.append(held.now.log_end))
+        monkeypatch.setattr(
+            LockedReplica, "restart", lambda held, *_: begun.append(held.now.log_end)
+        )
         assert process.replicas.join(leader, 3, far())
         assert begun == []
         assert own(process, 3).open_transactions() == [(7, 0, 1)]

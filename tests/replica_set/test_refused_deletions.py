@@ -48,7 +48,9 @@ def test_nothing_is_deleted_while_a_replica_outside_the_isr_could_lead_next(tmp_
 
 def test_a_deletion_that_no_majority_allows_has_deleted_nothing(tmp_path: Path) -> None:
     tp = TopicPartition("t", 0)
-    with embedlog.open(paths(tmp_path), config={"housekeeping": False, "lock.timeout.ms": 1000}) as log:
+    with embedlog.open(
+        paths(tmp_path), config={"housekeeping": False, "lock.timeout.ms": 1000}
+    ) as log:
         log.create_topic("t", assignment={0: [1, 2, 3]}, config={"min.insync.replicas": 1})
         send(log, *(b"%d" % number for number in range(5)))
         for node in (2, 3):
@@ -64,8 +66,12 @@ def test_a_deletion_that_no_majority_allows_has_deleted_nothing(tmp_path: Path) 
 def test_a_follower_that_fails_before_a_deletion_begins_leaves_nothing_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
-    """One follower had deleted the records, and the leader had not: they were gone after its loss."""
-    tp, prepare, lost = TopicPartition("t", 0), RecordDeletion._prepare, list[Path]()
+    """One follower had deleted the records, and the leader had not: they were gone after its
+    loss.
+    """
+    tp = TopicPartition("t", 0)
+    prepare = RecordDeletion._prepare
+    lost = list[Path]()
 
     def failing(self: RecordDeletion, leader: Leader, follower: Partition, until: int) -> None:
         if tmp_path / "d3" in follower.path.parents and not lost:
@@ -87,14 +93,19 @@ def test_a_follower_that_fails_before_a_deletion_begins_leaves_nothing_deleted(
 def test_a_replica_that_joins_after_the_preparation_takes_the_high_watermark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It knows the high watermark of its last copy. The leader had not deleted, and an offset that exists was out of range."""
-    in_sync, calls = PartitionReplicas.in_sync, list[int]()
+    """It knows the high watermark of its last copy. The leader had not deleted, and an offset that
+    exists was out of range.
+    """
+    in_sync = PartitionReplicas.in_sync
+    calls = list[int]()
 
     def before_the_join(
         self: PartitionReplicas, leader: Leader, leave_until_ns: int | None = None
     ) -> list[tuple[int, Partition]]:
         calls.append(leader.node)
-        return [each for each in in_sync(self, leader, leave_until_ns) if len(calls) > 1 or each[0] != 3]
+        return [
+            each for each in in_sync(self, leader, leave_until_ns) if len(calls) > 1 or each[0] != 3
+        ]
 
     with embedlog.open(paths(tmp_path), config=QUIET) as log:
         log.create_topic("t", assignment={0: [1, 2, 3]})
@@ -121,13 +132,19 @@ def test_a_refusal_after_the_leader_has_deleted_does_not_say_that_nothing_was_wr
         log.create_topic("t", assignment={0: [1, 2]}, config={"min.insync.replicas": 2})
         send(log, *(b"%d" % number for number in range(10)))
         monkeypatch.setattr(Partition, "delete_records", losing)
-        with pytest.raises(NotEnoughReplicasAfterAppendError, match=r"below 8 has begun.*repeat it"):
+        with pytest.raises(
+            NotEnoughReplicasAfterAppendError, match=r"below 8 has begun.*repeat it"
+        ):
             log.delete_records({T0: 8})
         assert starts(log)[1] == 8
 
 
-def test_a_refusal_without_a_majority_says_that_a_follower_has_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error was NotEnoughDirectoriesError, as if nothing were deleted. The records were gone after the leader's loss."""
+def test_a_refusal_without_a_majority_says_that_a_follower_has_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error was NotEnoughDirectoriesError, as if nothing were deleted. The records were gone
+    after the leader's loss.
+    """
     original = Partition.delete_records
 
     def losing(self: Partition, *arguments: Any) -> int:
@@ -147,11 +164,18 @@ def test_a_refusal_without_a_majority_says_that_a_follower_has_deleted(tmp_path:
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["first", "after the preparation"])
-def test_held_locks_of_followers_take_one_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
-    """Each of them took a deadline of its own, and one for which no time was left lost its place in the ISR at once."""
-    large, directories = PartitionReplicas.is_large_enough, paths(tmp_path, 5)
+def test_held_locks_of_followers_take_one_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """Each of them took a deadline of its own, and one for which no time was left lost its place in
+    the ISR at once.
+    """
+    large = PartitionReplicas.is_large_enough
+    directories = paths(tmp_path, 5)
     with contextlib.ExitStack() as stack:
-        log, other = (stack.enter_context(embedlog.open(directories, config=QUIET)) for _ in range(2))
+        log, other = (
+            stack.enter_context(embedlog.open(directories, config=QUIET)) for _ in range(2)
+        )
         log.create_topic("t", assignment={0: [1, 2, 3, 4]})
         send(log, *(b"%d" % number for number in range(10)))
 

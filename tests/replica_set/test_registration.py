@@ -40,8 +40,13 @@ def set_of(root: Path) -> Path:
 
 def entered(root: Path, node: int, **facts: object) -> Entered:
     """A process opens a directory: by default the only one, after an orderly close."""
-    path, found = root / f"d{node}", found_in(root, node)
-    known: dict[str, object] = {"first": True, "clean": True, "mark_epoch": found.broker_epoch} | facts
+    path = root / f"d{node}"
+    found = found_in(root, node)
+    known: dict[str, object] = {
+        "first": True,
+        "clean": True,
+        "mark_epoch": found.broker_epoch,
+    } | facts
     opening = Opening(path, **known)  # type: ignore[arg-type]
     with set_up.open_locks([path], later(), 0o666):
         result = registration.enter(opening)
@@ -67,7 +72,9 @@ def test_the_first_decision_adds_all_members(tmp_path: Path) -> None:
         found = found_in(tmp_path, node)
         assert found.registered_id == found.registration_id == state.nodes[node].incarnation
         assert found.broker_epoch == node - 1
-        assert [each.path for each in found.members] == [str(tmp_path / f"d{other}") for other in NODES]
+        assert [each.path for each in found.members] == [
+            str(tmp_path / f"d{other}") for other in NODES
+        ]
     assert check_set(tmp_path / f"d{node}" for node in NODES).is_registered
 
 
@@ -78,15 +85,24 @@ def test_a_new_set_begins_with_all_of_its_directories(tmp_path: Path) -> None:
     assert batches_of(tmp_path, 1) == []
 
 
-def test_replica_12_after_an_orderly_close_the_id_stays_and_the_broker_epoch_rises(tmp_path: Path) -> None:
-    before, count = begun(tmp_path), len(batches_of(tmp_path, 1))
+def test_replica_12_after_an_orderly_close_the_id_stays_and_the_broker_epoch_rises(
+    tmp_path: Path,
+) -> None:
+    before = begun(tmp_path)
+    count = len(batches_of(tmp_path, 1))
     after = registered(tmp_path, *(entered(tmp_path, node) for node in NODES))
     for node in NODES:
         own = after.nodes[node]
-        assert own == replace(before.nodes[node], broker_epoch=own.broker_epoch, opening=own.opening)
+        assert own == replace(
+            before.nodes[node], broker_epoch=own.broker_epoch, opening=own.opening
+        )
         assert own.opening != before.nodes[node].opening
         assert found_in(tmp_path, node).openings == (own.opening,)
-        assert found_in(tmp_path, node).broker_epoch == after.nodes[node].broker_epoch > before.nodes[node].broker_epoch
+        assert (
+            found_in(tmp_path, node).broker_epoch
+            == after.nodes[node].broker_epoch
+            > before.nodes[node].broker_epoch
+        )
     assert len(batches_of(tmp_path, 1)) == count + 1
     again = registered(tmp_path, *(entered(tmp_path, node, first=False) for node in NODES))
     assert again.nodes == after.nodes
@@ -94,7 +110,9 @@ def test_replica_12_after_an_orderly_close_the_id_stays_and_the_broker_epoch_ris
 
 
 @pytest.mark.parametrize("facts", [CRASHED, {"mark_epoch": 7}, {"mark_epoch": -1}])
-def test_replica_12_a_directory_that_was_not_closed_in_order_draws_a_new_id(tmp_path: Path, facts: dict[str, object]) -> None:
+def test_replica_12_a_directory_that_was_not_closed_in_order_draws_a_new_id(
+    tmp_path: Path, facts: dict[str, object]
+) -> None:
     before = begun(tmp_path)
     second = entered(tmp_path, 2, **facts)
     assert second.membership.registration_id != second.previous_id
@@ -102,7 +120,9 @@ def test_replica_12_a_directory_that_was_not_closed_in_order_draws_a_new_id(tmp_
     after = registered(tmp_path, entered(tmp_path, 1), second, entered(tmp_path, 3))
     assert after.nodes[2].incarnation == second.membership.registration_id
     assert after.nodes[2].broker_epoch > before.nodes[2].broker_epoch
-    assert [after.nodes[node].incarnation for node in (1, 3)] == [before.nodes[node].incarnation for node in (1, 3)]
+    assert [after.nodes[node].incarnation for node in (1, 3)] == [
+        before.nodes[node].incarnation for node in (1, 3)
+    ]
     assert found_in(tmp_path, 2).broker_epoch == after.nodes[2].broker_epoch
 
 
@@ -121,7 +141,9 @@ def test_all_directories_are_registered_by_one_decision(tmp_path: Path) -> None:
     assert len({each.broker_epoch for each in after.nodes.values()}) == 3
 
 
-def test_replica_12_a_crashed_directory_had_the_registered_opening_others_are_strangers(tmp_path: Path) -> None:
+def test_replica_12_a_crashed_directory_had_the_registered_opening_others_are_strangers(
+    tmp_path: Path,
+) -> None:
     state = begun(tmp_path / "set")
     root = tmp_path / "set"
     shutil.copytree(root / "d2", tmp_path / "old")
@@ -136,12 +158,16 @@ def test_replica_12_a_crashed_directory_had_the_registered_opening_others_are_st
     shutil.copytree(tmp_path / "old", root / "d2")
     assert "earlier copy" in registration.strangeness(entered(root, 2), after), "closed in order"
     assert "without the set" in registration.strangeness(entered(root, 3, visited=True), after)
-    assert "without the set" in registration.strangeness(entered(root, 3, **CRASHED), after), "a crash does not hide the visit"
+    assert "without the set" in registration.strangeness(entered(root, 3, **CRASHED), after), (
+        "a crash does not hide the visit"
+    )
     with pytest.raises(registration.StrangerFound):
         registered(root, entered(root, 1), entered(root, 2, **CRASHED))
 
 
-@pytest.mark.parametrize(("then", "now", "copied"), [(5, 5, False), (5, 6, True), (None, 6, False), (5, None, False)])
+@pytest.mark.parametrize(
+    ("then", "now", "copied"), [(5, 5, False), (5, 6, True), (None, 6, False), (5, None, False)]
+)
 def test_a_crashed_directory_with_another_birth_time_is_a_stranger(
     tmp_path: Path, then: int | None, now: int | None, copied: bool
 ) -> None:
@@ -155,7 +181,9 @@ def test_a_crashed_directory_with_another_birth_time_is_a_stranger(
             assert registration.found_state(second, state) is Found.CRASHED
 
 
-def test_a_copy_that_was_closed_in_order_is_complete_when_its_registration_is_recorded(tmp_path: Path) -> None:
+def test_a_copy_that_was_closed_in_order_is_complete_when_its_registration_is_recorded(
+    tmp_path: Path,
+) -> None:
     begun(tmp_path)
     state = registered(tmp_path, *(entered(tmp_path, node, created_ns=5) for node in NODES))
     moved = entered(tmp_path, 2, created_ns=6)
@@ -163,39 +191,57 @@ def test_a_copy_that_was_closed_in_order_is_complete_when_its_registration_is_re
     assert found_in(tmp_path, 2).created_ns == 5
     after = registered(tmp_path, moved)
     assert found_in(tmp_path, 2).created_ns == 6
-    assert registration.found_state(entered(tmp_path, 2, **CRASHED, created_ns=6), after) is Found.CRASHED
+    assert (
+        registration.found_state(entered(tmp_path, 2, **CRASHED, created_ns=6), after)
+        is Found.CRASHED
+    )
 
 
-def test_a_copy_that_was_closed_in_order_continues_after_a_crash_before_its_registration(tmp_path: Path) -> None:
-    """Nothing was written since the orderly close: it stands for the directory from its first opening on."""
+def test_a_copy_that_was_closed_in_order_continues_after_a_crash_before_its_registration(
+    tmp_path: Path,
+) -> None:
+    """Nothing was written since the orderly close: it stands for the directory from its first
+    opening on.
+    """
     begun(tmp_path)
     state = registered(tmp_path, *(entered(tmp_path, node, created_ns=5) for node in NODES))
     entered(tmp_path, 2, created_ns=6)
     crashed = entered(tmp_path, 2, **CRASHED, created_ns=6)
     assert registration.found_state(crashed, state) is Found.CRASHED
-    assert "copied" in registration.strangeness(entered(tmp_path, 2, **CRASHED, created_ns=7), state), "a copy of the crashed one"
+    assert "copied" in registration.strangeness(
+        entered(tmp_path, 2, **CRASHED, created_ns=7), state
+    ), "a copy of the crashed one"
 
 
 def test_replica_19_a_directory_that_was_written_alone_is_a_stranger(tmp_path: Path) -> None:
     state = begun(tmp_path)
     set_up.enter_alone(tmp_path / "d1", alone=True, deadline_ns=later())
     shown = registration.in_file(tmp_path / "d1", found_in(tmp_path, 1))
-    assert "without the set" in registration.strangeness(shown, state), "its file shows that to every process"
+    assert "without the set" in registration.strangeness(shown, state), (
+        "its file shows that to every process"
+    )
     assert "without the set" in registration.strangeness(entered(tmp_path, 1), state)
 
 
 def without_openings(state: State, *nodes: int) -> State:
     """As a set of an earlier version has recorded it."""
-    return replace(state, nodes={**state.nodes, **{node: replace(state.nodes[node], opening=None) for node in nodes}})
+    return replace(
+        state,
+        nodes={**state.nodes, **{node: replace(state.nodes[node], opening=None) for node in nodes}},
+    )
 
 
 def test_without_ids_of_openings_broker_epochs_are_compared(tmp_path: Path) -> None:
     before = begun(tmp_path)
     after = registered(tmp_path, *(entered(tmp_path, node) for node in NODES))
     own = entered(tmp_path, 1)
-    assert "earlier copy" in registration.strangeness(own, without_openings(before, 1)), "of another history"
+    assert "earlier copy" in registration.strangeness(own, without_openings(before, 1)), (
+        "of another history"
+    )
     assert not registration.strangeness(own, without_openings(after, 1))
-    old = own._replace(membership=own.membership._replace(broker_epoch=before.nodes[1].broker_epoch))
+    old = own._replace(
+        membership=own.membership._replace(broker_epoch=before.nodes[1].broker_epoch)
+    )
     assert "earlier copy" in registration.strangeness(old, without_openings(after, 1))
     crashed = entered(tmp_path, 1, **CRASHED)
     assert not registration.strangeness(crashed, without_openings(after, 1))
@@ -205,7 +251,10 @@ def test_replica_19_a_directory_that_replaces_another_one_begins_once(tmp_path: 
     """Its registration may not be recorded: the next one takes it for what it is."""
     begun(tmp_path)
     own = found_in(tmp_path, 2)
-    membership.write(tmp_path / "d2", own._replace(replaces=True, openings=(), registered_id=None, registration_id=uuid4()))
+    membership.write(
+        tmp_path / "d2",
+        own._replace(replaces=True, openings=(), registered_id=None, registration_id=uuid4()),
+    )
     state = registered(tmp_path, entered(tmp_path, 1), entered(tmp_path, 3))
     second = entered(tmp_path, 2, **CRASHED)
     assert not registration.strangeness(second, state)
@@ -220,11 +269,14 @@ def test_replica_19_a_directory_that_replaces_another_one_begins_once(tmp_path: 
 def test_a_prepared_directory_that_the_log_does_not_have_is_added(tmp_path: Path) -> None:
     """An addition that was interrupted before its decision is completed."""
     begun(tmp_path)
-    path, known = tmp_path / "d4", found_in(tmp_path, 1)
+    path = tmp_path / "d4"
+    known = found_in(tmp_path, 1)
     made(tmp_path, (4,))
     new = membership.Member(4, new_id(), str(path), voter=False)
     membership.write(path, Membership(known.cluster_id, 4, uuid4(), (*known.members, new)))
-    state = registered(tmp_path, *(entered(tmp_path, node) for node in NODES), entered(tmp_path, 4, **CRASHED))
+    state = registered(
+        tmp_path, *(entered(tmp_path, node) for node in NODES), entered(tmp_path, 4, **CRASHED)
+    )
     assert list(state.nodes) == [1, 2, 3, 4]
     assert state.voters == NODES
     assert found_in(tmp_path, 4).registered_id == state.nodes[4].incarnation

@@ -1,4 +1,6 @@
-"""Replicas that cannot be loaded, or whose directory or segment is missing: they begin again, and are copied from another one."""
+"""Replicas that cannot be loaded, or whose directory or segment is missing: they begin again, and
+are copied from another one.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ def test_damage_of_a_closed_directory_is_replaced(
         assert values(log) == [*WANTED, b"more"]
         assert leader(log) in NODES
     assert_equal_copies(tmp_path)
-    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("t-0: ")]
+    lines = [
+        record.getMessage() for record in caplog.records if record.getMessage().startswith("t-0: ")
+    ]
     assert len([line for line in lines if f"the replica of node {node} is damaged" in line]) == 1
     assert len([line for line in lines if f"node {node} is copied again from node" in line]) == 1
 
@@ -108,22 +112,31 @@ def test_damage_in_two_directories_is_replaced(tmp_path: Path) -> None:
     assert_equal_copies(tmp_path)
 
 
-def test_without_a_good_copy_nothing_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_good_copy_nothing_is_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with filled(tmp_path):
         pass
     for node in NODES:
         truncated(tmp_path, node)
     before = {node: segment_of(tmp_path, node).read_bytes() for node in NODES}
-    paths, brief = [tmp_path / f"d{n}" for n in NODES], {**QUIET, "lock_timeout_ms": 300}
+    paths = [tmp_path / f"d{n}" for n in NODES]
+    brief = {**QUIET, "lock_timeout_ms": 300}
     with caplog.at_level(logging.WARNING, "embedlog"), embedlog.open(paths, config=brief) as log:
         for _ in range(3):
-            with pytest.raises((embedlog.errors.LeaderNotAvailableError, embedlog.errors.CorruptRecordError)):
+            with pytest.raises(
+                (embedlog.errors.LeaderNotAvailableError, embedlog.errors.CorruptRecordError)
+            ):
                 values(log)
             log.housekeep()
         lines = [record.getMessage() for record in caplog.records]
         assert len(lines) == len(set(lines)), "no line is repeated"
     assert {node: segment_of(tmp_path, node).read_bytes() for node in NODES} == before
-    assert not any(each.name.endswith("-delete") for node in NODES for each in (tmp_path / f"d{node}").iterdir())
+    assert not any(
+        each.name.endswith("-delete")
+        for node in NODES
+        for each in (tmp_path / f"d{node}").iterdir()
+    )
 
 
 def test_the_only_replica_stays_as_it_is(tmp_path: Path) -> None:
@@ -158,11 +171,18 @@ def test_damage_of_one_partition_leaves_the_others_of_its_directory_in_sync(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", file_names.partition_name("__replica_state", 0)])
+@pytest.mark.parametrize(
+    "name",
+    ["__consumer_offsets", "__transaction_state", file_names.partition_name("__replica_state", 0)],
+)
 @pytest.mark.parametrize("how", ["changed", "removed"])
-def test_damage_of_internal_topics_is_replaced(tmp_path: Path, rng: random.Random, name: str, how: str) -> None:
+def test_damage_of_internal_topics_is_replaced(
+    tmp_path: Path, rng: random.Random, name: str, how: str
+) -> None:
     def consumed(log: embedlog.Log) -> list[bytes]:
-        with log.consumer("t", group_id="g", auto_offset_reset="earliest", consumer_timeout_ms=500) as consumer:
+        with log.consumer(
+            "t", group_id="g", auto_offset_reset="earliest", consumer_timeout_ms=500
+        ) as consumer:
             return [record.value for record in consumer]
 
     with opened(tmp_path) as log:
@@ -200,11 +220,14 @@ def test_damage_of_internal_topics_is_replaced(tmp_path: Path, rng: random.Rando
 
 @pytest.mark.parametrize("point", ["renew-left", "renew-aside"])
 def test_a_process_that_is_killed_while_a_replica_begins_again(tmp_path: Path, point: str) -> None:
-    """The replica is outside of ISR and ELR then: the other directories alone elect a leader with all records."""
+    """The replica is outside of ISR and ELR then: the other directories alone elect a leader with
+    all records.
+    """
     with filled(tmp_path):
         pass
     truncated(tmp_path, 2)
-    with opened(tmp_path) as log:  # its close is in order: the kill of one process crashes no directory
+    # its close is in order: the kill of one process crashes no directory
+    with opened(tmp_path) as log:
         child = os.fork()
         if child == 0:
             try:

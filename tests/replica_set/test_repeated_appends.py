@@ -1,4 +1,6 @@
-"""An append that is repeated: it is acknowledged only by all that `acks=all` needs, and it is not made twice."""
+"""An append that is repeated: it is acknowledged only by all that `acks=all` needs, and it is not
+made twice.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ from embedlog.partition.replication.followers import Followers
 from embedlog.replica_set import replicated_partition
 from embedlog.replica_set.leaders import Leader, LeaderChanged
 from embedlog.replica_set.partition_replicas import PartitionReplicas
-from tests.replica_set.test_deleted_records import COMPACT, MEMORY, keyed, partition, put, records, values
+from tests.replica_set.test_deleted_records import (
+    COMPACT,
+    MEMORY,
+    keyed,
+    partition,
+    put,
+    records,
+    values,
+)
 from tests.support.replica_moves import opened, partition_of
 from tests.support.replica_partitions import a_set
 from tests.support.stamped_batches import run_of
@@ -32,7 +42,9 @@ def far() -> int:
 
 
 def test_each_attempt_asks_for_the_size_of_the_isr(tmp_path: Path) -> None:
-    """The process needs two members, and the decision one. The first attempt committed; the next one was acknowledged by that."""
+    """The process needs two members, and the decision one. The first attempt committed; the next
+    one was acknowledged by that.
+    """
     with a_set(tmp_path, (1, 2)) as (decisions, [process]):
         process.partition.append(run_of(b"first"))
         process.disks[2].broken = True
@@ -55,12 +67,15 @@ def test_each_attempt_asks_for_the_size_of_the_isr(tmp_path: Path) -> None:
         assert (progress.committed, process.published(1).log_end) == (3, 3)
 
 
-def test_the_next_leader_is_asked_for_the_size_of_its_isr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_leader_is_asked_for_the_size_of_its_isr(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The leader was lost between the commit and the comparison."""
     with a_set(tmp_path) as (decisions, [process]):
         process.partition.append(run_of(b"first"))
         process.replicas.least_default = 3
-        check, lost = process.replicas.check_needed, list[int]()
+        check = process.replicas.check_needed
+        lost = list[int]()
 
         def losing(leader: Leader, end: int, deadline_ns: int) -> None:
             if not lost:
@@ -70,7 +85,8 @@ def test_the_next_leader_is_asked_for_the_size_of_its_isr(tmp_path: Path, monkey
             check(leader, end, deadline_ns)
 
         monkeypatch.setattr(process.replicas, "check_needed", losing)
-        monkeypatch.setattr(Followers, "_enter", lambda followers: [])  # another thread copies to them
+        # another thread copies to them
+        monkeypatch.setattr(Followers, "_enter", lambda followers: [])
         progress = AppendProgress(run_of(b"value"))
         with pytest.raises(NotEnoughReplicasAfterAppendError, match=TOO_FEW):
             process.partition.append(progress.run, progress=progress)
@@ -87,7 +103,8 @@ def test_a_record_that_too_few_replicas_have_is_not_acknowledged(
 ) -> None:
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [1, 2]})
-    commit, lost = PartitionReplicas.commit, list[int]()
+    commit = PartitionReplicas.commit
+    lost = list[int]()
 
     def losing(self: PartitionReplicas, *arguments: Any, **rest: Any) -> int:
         if not lost:
@@ -96,14 +113,20 @@ def test_a_record_that_too_few_replicas_have_is_not_acknowledged(
             self._directories.fail_replaced()
         return commit(self, *arguments, **rest)
 
-    options: dict[str, Any] = {"enable_idempotence": False, "retries": retries} if not idempotent else {"retries": retries + 1}
+    options: dict[str, Any] = (
+        {"enable_idempotence": False, "retries": retries}
+        if not idempotent
+        else {"retries": retries + 1}
+    )
     with opened(tmp_path, **{"min.insync.replicas": 2}) as log:
         with log.producer(acks="all", linger_ms=0, retry_backoff_ms=1, **options) as producer:
             producer.send("t", b"a").result(30)
             monkeypatch.setattr(Followers, "_enter", lambda followers: [])
             monkeypatch.setattr(Followers, "direct", None)
             monkeypatch.setattr(PartitionReplicas, "commit", losing)
-            assert isinstance(producer.send("t", b"b").exception(30), NotEnoughReplicasAfterAppendError)
+            assert isinstance(
+                producer.send("t", b"b").exception(30), NotEnoughReplicasAfterAppendError
+            )
         assert lost == [2]
         assert partition_of(log, T0).isr == (1,)
 
@@ -111,11 +134,17 @@ def test_a_record_that_too_few_replicas_have_is_not_acknowledged(
 # ---- the sync ------------------------------------------------------------------------------------
 
 
-def test_a_record_is_not_acknowledged_if_its_sync_was_not_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was committed; the error is that of no sync. The record could be lost with the power of two machines."""
+def test_a_record_is_not_acknowledged_if_its_sync_was_not_possible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was committed; the error is that of no sync. The record could be lost with the power of
+    two machines.
+    """
 
     def impossible(*arguments: Any) -> None:
-        raise embedlog.errors.NotEnoughDirectoriesError("no majority: a member that fails cannot leave")
+        raise embedlog.errors.NotEnoughDirectoriesError(
+            "no majority: a member that fails cannot leave"
+        )
 
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [1, 2, 3]}, config={"flush.messages": "1"})
@@ -131,7 +160,9 @@ def test_a_record_is_not_acknowledged_if_its_sync_was_not_possible(tmp_path: Pat
 
 
 def test_a_record_that_a_compaction_removed_is_not_appended_again(tmp_path: Path) -> None:
-    """A replica that copied after the pass has no batch of its epoch. It replaced a newer value, which had been acknowledged."""
+    """A replica that copied after the pass has no batch of its epoch. It replaced a newer value,
+    which had been acknowledged.
+    """
     with a_set(tmp_path, min_insync_replicas="1") as (decisions, [process]):
         for disk in process.disks.values():
             disk.log.alter_topic("t", COMPACT)
@@ -139,7 +170,8 @@ def test_a_record_that_a_compaction_removed_is_not_appended_again(tmp_path: Path
         put(process, b"b", b"older")
         progress = AppendProgress(keyed(b"a", b"mine"))
         process.partition.append(progress.run, progress=progress)
-        progress.committed = progress.seen_committed = 0  # the process is slow before it sees the commit
+        # the process is slow before it sees the commit
+        progress.committed = progress.seen_committed = 0
         process.disks[1].broken = True
         put(process, b"a", b"newer")
         for number in range(30):
@@ -155,4 +187,8 @@ def test_a_record_that_a_compaction_removed_is_not_appended_again(tmp_path: Path
         assert (decisions.partition.leader, decisions.partition.isr) == (3, (3,))
         with pytest.raises(NotEnoughReplicasAfterAppendError, match="may have been committed"):
             process.partition.append(progress.run, progress=progress)
-        assert values(partition(process, 3)) == {b"a": b"newer", b"b": b"%0400d" % 29, b"c": b"later"}
+        assert values(partition(process, 3)) == {
+            b"a": b"newer",
+            b"b": b"%0400d" % 29,
+            b"c": b"later",
+        }

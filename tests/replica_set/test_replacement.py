@@ -1,4 +1,6 @@
-"""A lost directory of a set is replaced by one that begins empty, also after a stop at any step and beside other processes."""
+"""A lost directory of a set is replaced by one that begins empty, also after a stop at any step and
+beside other processes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ import pytest
 
 import embedlog
 from embedlog._native import system
-from embedlog.errors import DirectoryInUseError, EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError
+from embedlog.errors import (
+    DirectoryInUseError,
+    EmbedlogError,
+    NotEnoughDirectoriesError,
+    ReplicaSetError,
+)
 from embedlog.replica_set import replacement
 from embedlog.storage import file_names
 from tests.replica_set.test_opening import QUIET, content, isr, made, opened, send, values
@@ -151,7 +158,13 @@ def test_what_cannot_be_replaced_is_refused_and_nothing_changes(tmp_path: Path) 
             log.replace_directory(2, tmp_path / "other")
         with pytest.raises(ReplicaSetError, match="replace_directory"):
             log.add_directory(tmp_path / "d2")
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["d1", "d2", "d3", "lost-d2", "other"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == [
+            "d1",
+            "d2",
+            "d3",
+            "lost-d2",
+            "other",
+        ]
         assert not content(tmp_path / "d2")
         send(log, b"third")
         assert other.topics() == []
@@ -162,7 +175,10 @@ def test_what_cannot_be_replaced_is_refused_and_nothing_changes(tmp_path: Path) 
 
 
 def test_one_directory_has_no_member_to_replace(tmp_path: Path) -> None:
-    with embedlog.open(tmp_path / "log", config=QUIET) as log, pytest.raises(ReplicaSetError, match="one directory"):
+    with (
+        embedlog.open(tmp_path / "log", config=QUIET) as log,
+        pytest.raises(ReplicaSetError, match="one directory"),
+    ):
         log.replace_directory(1, tmp_path / "new")
 
 
@@ -184,8 +200,12 @@ def test_the_lost_directory_is_not_used_when_it_returns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_noticed", [False, True])
-def test_an_earlier_opening_uses_the_successor_although_the_lost_directory_is_back(tmp_path: Path, *, has_noticed: bool) -> None:
-    """Both have the node and the directory id: the one that the decisions name is used, not the one that was given once."""
+def test_an_earlier_opening_uses_the_successor_although_the_lost_directory_is_back(
+    tmp_path: Path, *, has_noticed: bool
+) -> None:
+    """Both have the node and the directory id: the one that the decisions name is used, not the one
+    that was given once.
+    """
     made(tmp_path)
     with opened(tmp_path) as log, opened(tmp_path) as other:
         (tmp_path / "d2").rename(tmp_path / "lost")
@@ -197,7 +217,11 @@ def test_an_earlier_opening_uses_the_successor_although_the_lost_directory_is_ba
         before = content(tmp_path / "d2")
         for each in (other, log, other):
             each.housekeep()
-            assert [Path(found.path).name for found in each.replicas().directories] == ["d1", "new", "d3"]
+            assert [Path(found.path).name for found in each.replicas().directories] == [
+                "d1",
+                "new",
+                "d3",
+            ]
         send(other, b"third")
         check_whole(other, [b"first", b"second", b"third"])
         check_whole(log, [b"first", b"second", b"third"])
@@ -222,26 +246,35 @@ def test_a_replacement_gives_way_to_the_lost_directory_that_another_process_uses
         (tmp_path / "d2").rename(tmp_path / "lost")
         send(log, b"second")
         send(other, b"third")
-        with monkeypatch.context() as patch, pytest.raises(ReplicaSetError, match="uses the directory that it replaces"):
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(ReplicaSetError, match="uses the directory that it replaces"),
+        ):
             patch.setattr(replacement, "_prepare", prepared_late)
             log.replace_directory(2, tmp_path / "new")
         for each in (log, other, log):
             each.housekeep()
             copy_all(each)
-            assert [Path(found.path).name for found in each.replicas().directories if found.answers] == ["d1", "d2", "d3"]
+            assert [
+                Path(found.path).name for found in each.replicas().directories if found.answers
+            ] == ["d1", "d2", "d3"]
         send(log, b"fourth")
         (tmp_path / "d2").rename(tmp_path / "lost")
         send(other, b"fifth")
         log.replace_directory(2, tmp_path / "new")
         check_whole(other, [b"fifth", b"first", b"fourth", b"second", b"third"])
-        assert [Path(found.path).name for found in other.replicas().directories if found.answers] == ["d1", "new", "d3"]
+        assert [
+            Path(found.path).name for found in other.replicas().directories if found.answers
+        ] == ["d1", "new", "d3"]
 
 
 # ---- decisions -------------------------------------------------------------------------------------------
 
 
 def test_an_empty_copy_of_the_decisions_does_not_vote(tmp_path: Path) -> None:
-    """A decision is in d2 and d3 only; d3 is replaced, and d2 is away before the new copy has the decision."""
+    """A decision is in d2 and d3 only; d3 is replaced, and d2 is away before the new copy has the
+    decision.
+    """
     made(tmp_path)
     with opened(tmp_path) as log:
         (tmp_path / "d1").rename(tmp_path / "away-d1")
@@ -249,7 +282,10 @@ def test_an_empty_copy_of_the_decisions_does_not_vote(tmp_path: Path) -> None:
     (tmp_path / "away-d1").rename(tmp_path / "d1")
     lose(tmp_path / "d3")
     with opened(tmp_path) as log:
-        with failing(("pwrite",), name="d3/__replica_state", error=errno.EIO) as struck, contextlib.suppress(EmbedlogError):
+        with (
+            failing(("pwrite",), name="d3/__replica_state", error=errno.EIO) as struck,
+            contextlib.suppress(EmbedlogError),
+        ):
             log.replace_directory(3, tmp_path / "d3")
         assert struck.count
     (tmp_path / "d2").rename(tmp_path / "away-d2")
@@ -261,7 +297,9 @@ def test_an_empty_copy_of_the_decisions_does_not_vote(tmp_path: Path) -> None:
         check_whole(log, [b"first"])
 
 
-def test_the_replaced_directory_and_one_that_missed_the_replacement_are_no_majority(tmp_path: Path) -> None:
+def test_the_replaced_directory_and_one_that_missed_the_replacement_are_no_majority(
+    tmp_path: Path,
+) -> None:
     """The new directory has no vote about its own registration: a majority of the others has it."""
     made(tmp_path)
     with opened(tmp_path) as log:
@@ -291,7 +329,9 @@ def test_the_replaced_directory_and_one_that_missed_the_replacement_are_no_major
 
 
 def replaced_until(root: Path, nth: int, kinds: Sequence[str] = CHANGES, name: str = "") -> bool:
-    """A process that is killed before the nth of these calls of a replacement; False if it ended before."""
+    """A process that is killed before the nth of these calls of a replacement; False if it ended
+    before.
+    """
     child = os.fork()
     if child == 0:
         try:
@@ -309,7 +349,9 @@ def replaced_until(root: Path, nth: int, kinds: Sequence[str] = CHANGES, name: s
 
 
 def check_after_stop(root: Path) -> None:
-    """The set serves, and the replacement is completed: by itself, or by the same call. Nothing but the set is left."""
+    """The set serves, and the replacement is completed: by itself, or by the same call. Nothing but
+    the set is left.
+    """
     with opened(root) as log:
         before = values(log)
         send(log, b"second")
@@ -330,7 +372,9 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("kind", "name"), STEPS)
-def test_a_replacement_that_is_killed_at_a_main_step_is_completed(tmp_path: Path, kind: str, name: str) -> None:
+def test_a_replacement_that_is_killed_at_a_main_step_is_completed(
+    tmp_path: Path, kind: str, name: str
+) -> None:
     made(tmp_path)
     lose(tmp_path / "d2")
     assert replaced_until(tmp_path, 1, (kind,), name)
@@ -339,11 +383,14 @@ def test_a_replacement_that_is_killed_at_a_main_step_is_completed(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_replacement_can_be_killed_before_any_system_call(tmp_path: Path, rng: random.Random) -> None:
+def test_a_replacement_can_be_killed_before_any_system_call(
+    tmp_path: Path, rng: random.Random
+) -> None:
     """Before every seventh one; the seed selects which."""
     made(tmp_path / "set")
     lose(tmp_path / "set/d2")
-    nth, killed = rng.randint(1, STRIDE), True
+    nth = rng.randint(1, STRIDE)
+    killed = True
     while killed:
         root = tmp_path / "set"
         killed = replaced_until(root, nth)
@@ -359,7 +406,10 @@ def test_a_call_that_failed_is_repeated(tmp_path: Path) -> None:
     lose(tmp_path / "d2")
     with opened(tmp_path) as log:
         for nth in range(1, 40):
-            with failing(CHANGES, nth=nth, name="/d2", error=errno.EIO) as struck, contextlib.suppress(EmbedlogError):
+            with (
+                failing(CHANGES, nth=nth, name="/d2", error=errno.EIO) as struck,
+                contextlib.suppress(EmbedlogError),
+            ):
                 log.replace_directory(2, tmp_path / "d2")
             if not struck.count:
                 break

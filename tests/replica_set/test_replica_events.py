@@ -1,4 +1,6 @@
-"""One INFO line for each decided change of a leader or an ISR, by the process that decided it; and their counters."""
+"""One INFO line for each decided change of a leader or an ISR, by the process that decided it; and
+their counters.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,15 @@ from embedlog.replica_set.observation.replica_events import ReplicaEvents
 from embedlog.replication.events import AlterIsr, Elect, Election, Event, Refusal
 from embedlog.replication.records import Partition
 from embedlog.replication.state import State, apply_all
-from tests.support.replica_sets import PLACE, after, decided, incarnation, partition, seen, with_topic
+from tests.support.replica_sets import (
+    PLACE,
+    after,
+    decided,
+    incarnation,
+    partition,
+    seen,
+    with_topic,
+)
 
 QUIET = {"housekeeping": False}
 PATIENT_S = 20.0
@@ -33,7 +43,11 @@ def lines(caplog: pytest.LogCaptureFixture) -> Lines:
     caplog.set_level(logging.INFO, logger="embedlog")
 
     def found() -> list[str]:
-        every = [each.getMessage() for each in caplog.records if each.levelno == logging.INFO or "unclean" in each.getMessage()]
+        every = [
+            each.getMessage()
+            for each in caplog.records
+            if each.levelno == logging.INFO or "unclean" in each.getMessage()
+        ]
         caplog.clear()
         return [text for text in every if text.startswith("t-") or "leader" in text]
 
@@ -49,7 +63,11 @@ def events(log: embedlog.Log) -> ReplicaEvents:
 
 
 def counts(found: ReplicaEvents) -> dict[str, int]:
-    return {name: meter["Count"] for name, meter in found.report().items() if meter["Count"] and "Bytes" not in name}
+    return {
+        name: meter["Count"]
+        for name, meter in found.report().items()
+        if meter["Count"] and "Bytes" not in name
+    }
 
 
 # ---- real directories ----------------------------------------------------------------------------
@@ -90,7 +108,10 @@ def test_a_leader_that_fails_is_replaced_with_one_line(tmp_path: Path, lines: Li
             (tmp_path / "d1").rename(tmp_path / "removed")
             producer.send("t", b"2").result(PATIENT_S)
         (line,) = lines()
-        assert line.startswith("t-0: leader 1 -> 2 in epoch 1, ISR [1, 2, 3] -> [2, 3] (partition epoch 1): the leader, node 1: ")
+        assert line.startswith(
+            "t-0: leader 1 -> 2 in epoch 1, ISR [1, 2, 3] -> [2, 3] (partition epoch 1): the "
+            "leader, node 1: "
+        )
         assert str(tmp_path / "d1") in line
         found = events(log).report()
         assert counts(events(log)) == {"IsrShrinksPerSec": 1, "LeaderElectionRateAndTimeMs": 1}
@@ -98,7 +119,9 @@ def test_a_leader_that_fails_is_replaced_with_one_line(tmp_path: Path, lines: Li
         assert 0 < timer["Mean"] <= timer["Max"]
 
 
-def test_a_replaced_directory_is_named_in_the_line_of_its_registration(tmp_path: Path, lines: Lines) -> None:
+def test_a_replaced_directory_is_named_in_the_line_of_its_registration(
+    tmp_path: Path, lines: Lines
+) -> None:
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [1, 2, 3]})
         with log.producer() as producer:
@@ -109,10 +132,14 @@ def test_a_replaced_directory_is_named_in_the_line_of_its_registration(tmp_path:
         lines()
         log.replace_directory(2, tmp_path / "d2")
         line = lines()[0]
-    assert line.startswith("t-0: ISR [1, 2, 3] -> [1, 3] (partition epoch 1): registration of the directories ")
+    assert line.startswith(
+        "t-0: ISR [1, 2, 3] -> [1, 3] (partition epoch 1): registration of the directories "
+    )
 
 
-def test_elections_and_reassignments_on_request_have_one_line_for_each_decision(tmp_path: Path, lines: Lines) -> None:
+def test_elections_and_reassignments_on_request_have_one_line_for_each_decision(
+    tmp_path: Path, lines: Lines
+) -> None:
     tp = embedlog.TopicPartition("t", 0)
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [1, 2]})
@@ -120,8 +147,15 @@ def test_elections_and_reassignments_on_request_have_one_line_for_each_decision(
             producer.send("t", b"1").result(PATIENT_S)
         log.elect("t", 0, unclean=True, node=2)
         (line,) = lines()
-        loss = "; acknowledged records are lost that node 2 (its log ends at 1) does not have, also if [1] have them"
-        assert line == "t-0: leader 1 -> 2 in epoch 1, unclean, ISR [1, 2] -> [2] (partition epoch 1): unclean election" + loss
+        loss = (
+            "; acknowledged records are lost that node 2 (its log ends at 1) does not have, also "
+            "if [1] have them"
+        )
+        assert (
+            line
+            == "t-0: leader 1 -> 2 in epoch 1, unclean, ISR [1, 2] -> [2] (partition epoch 1): "
+            "unclean election" + loss
+        )
         log.housekeep()
         assert lines() == [
             "t-0: ISR [2] -> [1, 2] (partition epoch 2): node 1 caught up",
@@ -159,9 +193,14 @@ def test_a_child_process_does_not_log_what_its_parent_decided(tmp_path: Path, li
 
 
 @pytest.mark.parametrize("steps", [4, pytest.param(16, marks=pytest.mark.slow)])
-def test_each_decided_change_has_exactly_one_line(tmp_path: Path, lines: Lines, rng: random.Random, steps: int) -> None:
-    """Two openings of one set, directories that fail and return: the lines are the changes in the decision log, in any order."""
-    logged, lost = [], 0
+def test_each_decided_change_has_exactly_one_line(
+    tmp_path: Path, lines: Lines, rng: random.Random, steps: int
+) -> None:
+    """Two openings of one set, directories that fail and return: the lines are the changes in the
+    decision log, in any order.
+    """
+    logged = []
+    lost = 0
     with opened(tmp_path) as one, opened(tmp_path) as other:
         one.create_topic("t", assignment={0: [1, 2, 3], 1: [2, 3, 1], 2: [3, 1, 2]})
         for step in range(steps):
@@ -180,7 +219,9 @@ def test_each_decided_change_has_exactly_one_line(tmp_path: Path, lines: Lines, 
         copy = cast("ReplicatedEngine", one._engine).set.decisions.copy(2)
         assert copy is not None
         every = decision_words.recent(copy.partition.replica, "cluster", most=10_000)
-    wanted = [text.split(", ELR ")[0] for each in every for text in each.changes if text.startswith("t-")]
+    wanted = [
+        text.split(", ELR ")[0] for each in every for text in each.changes if text.startswith("t-")
+    ]
     assert sorted(text.split(" (partition epoch ")[0] for text in logged) == sorted(wanted)
     assert len(wanted) >= steps
 
@@ -192,7 +233,9 @@ def test_copied_bytes_are_counted_in_each_way_to_copy(tmp_path: Path) -> None:
 
     def counted(log: embedlog.Log) -> tuple[int, int]:
         found = log.metrics()
-        return found["ReplicationBytesInPerSec"]["Count"], found["ReplicationBytesOutPerSec"]["Count"]
+        return found["ReplicationBytesInPerSec"]["Count"], found["ReplicationBytesOutPerSec"][
+            "Count"
+        ]
 
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [1, 2, 3]}, config={"segment.bytes": 2000})
@@ -220,9 +263,13 @@ def test_copied_bytes_are_counted_in_each_way_to_copy(tmp_path: Path) -> None:
 # ---- proposals -----------------------------------------------------------------------------------
 
 
-def proposal(before: Any, event: Event, outcome: Refusal | None = None, reason: str = "why") -> Proposal:
+def proposal(
+    before: Any, event: Event, outcome: Refusal | None = None, reason: str = "why"
+) -> Proposal:
     records = () if outcome else decided(before, event)
-    return Proposal((event,), before, outcome or Decided(apply_all(before, records), records), reason, 0.25)
+    return Proposal(
+        (event,), before, outcome or Decided(apply_all(before, records), records), reason, 0.25
+    )
 
 
 def elect(observed: str, state: State, kind: Election = Election.OFFLINE) -> Elect:
@@ -231,11 +278,14 @@ def elect(observed: str, state: State, kind: Election = Election.OFFLINE) -> Ele
 
 def shrink(state: Any, isr: tuple[int, ...]) -> AlterIsr:
     old = partition(state)
-    return AlterIsr(PLACE, old.leader_epoch, old.partition_epoch, isr, {node: incarnation(node) for node in isr})
+    return AlterIsr(
+        PLACE, old.leader_epoch, old.partition_epoch, isr, {node: incarnation(node) for node in isr}
+    )
 
 
 def test_a_refused_change_of_the_isr_is_counted_and_not_logged(lines: Lines) -> None:
-    state, found = with_topic(), ReplicaEvents()
+    state = with_topic()
+    found = ReplicaEvents()
     found.observe(proposal(state, shrink(state, (1, 2)), Refusal.INVALID_UPDATE_VERSION))
     found.observe(proposal(state, elect("1 2 3", state), Refusal.ELECTION_NOT_NEEDED))
     assert lines() == []
@@ -243,27 +293,35 @@ def test_a_refused_change_of_the_isr_is_counted_and_not_logged(lines: Lines) -> 
 
 
 def test_a_decision_without_a_change_has_no_line(lines: Lines) -> None:
-    state, found = with_topic(), ReplicaEvents()
+    state = with_topic()
+    found = ReplicaEvents()
     found.observe(proposal(state, shrink(state, (1, 2, 3))))
     assert (lines(), counts(found)) == ([], {})
 
 
 def test_the_line_of_an_unclean_election_says_so(lines: Lines) -> None:
-    state, found = with_topic(), ReplicaEvents()
+    state = with_topic()
+    found = ReplicaEvents()
     state = after(state, shrink(state, (1,)))
     found.observe(proposal(state, elect("2 3", state, Election.UNCLEAN)))
     (line,) = lines()
-    assert line.startswith("t-0: leader 1 -> 2 in epoch 1, unclean, ISR [1] -> [2] (partition epoch 2): why; ")
+    assert line.startswith(
+        "t-0: leader 1 -> 2 in epoch 1, unclean, ISR [1] -> [2] (partition epoch 2): why; "
+    )
     assert "does not have, also if [1] have them" in line
     assert counts(found) == {
-        "IsrShrinksPerSec": 1, "IsrExpandsPerSec": 1, "UncleanLeaderElectionsPerSec": 1, "LeaderElectionRateAndTimeMs": 1,
-    }  # fmt: skip
+        "IsrShrinksPerSec": 1,
+        "IsrExpandsPerSec": 1,
+        "UncleanLeaderElectionsPerSec": 1,
+        "LeaderElectionRateAndTimeMs": 1,
+    }
     timer: Any = found.report()["LeaderElectionRateAndTimeMs"]
     assert timer["Mean"] == timer["Max"] == 250
 
 
 def test_a_partition_that_loses_its_leader_has_a_line_and_no_election(lines: Lines) -> None:
-    state, found = with_topic(), ReplicaEvents()
+    state = with_topic()
+    found = ReplicaEvents()
     found.observe(proposal(state, elect("", state)))
     (line,) = lines()
     assert line.startswith("t-0: leader 1 -> none in epoch 1 (partition epoch 1)")
@@ -271,7 +329,8 @@ def test_a_partition_that_loses_its_leader_has_a_line_and_no_election(lines: Lin
 
 
 def test_a_registration_logs_each_partition_once(lines: Lines) -> None:
-    state, found = with_topic(), ReplicaEvents()
+    state = with_topic()
+    found = ReplicaEvents()
     old = partition(state)
     records = (Partition(**{**_fields(old), "isr": (1, 2), "partition_epoch": 1}),)
     outcome = Decided(apply_all(state, records), records)

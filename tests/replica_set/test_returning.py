@@ -1,4 +1,6 @@
-"""A directory fails while a set is open, in any way: callers notice nothing. It returns and joins again."""
+"""A directory fails while a set is open, in any way: callers notice nothing. It returns and joins
+again.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def incarnation(log: embedlog.Log, node: int) -> object:
 
 
 @pytest.mark.parametrize("node", [1, 2])
-@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.ESTALE, errno.ENODEV])
+@pytest.mark.parametrize(
+    "error", [errno.EIO, errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.ESTALE, errno.ENODEV]
+)
 def test_an_error_of_a_disk_reaches_no_caller(tmp_path: Path, node: int, error: int) -> None:
     with a_log(tmp_path) as log:
         send(log, b"second")
@@ -72,10 +76,15 @@ def test_an_error_of_a_disk_reaches_no_caller(tmp_path: Path, node: int, error: 
 
 
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENOMEM, errno.EACCES])
-def test_an_error_of_the_process_is_raised_and_deposes_no_directory(tmp_path: Path, error: int) -> None:
+def test_an_error_of_the_process_is_raised_and_deposes_no_directory(
+    tmp_path: Path, error: int
+) -> None:
     with a_log(tmp_path) as log:
         partition = log._engine.partition("t", 0)
-        with failing(("pwrite",), name="d2/t-0/", error=error), pytest.raises(StorageError) as raised:
+        with (
+            failing(("pwrite",), name="d2/t-0/", error=error),
+            pytest.raises(StorageError) as raised,
+        ):
             partition.append(run_of(b"second"))
         assert raised.value.errno == error
         assert isr(log) == [1, 2, 3]
@@ -86,7 +95,8 @@ def test_an_error_of_the_process_is_raised_and_deposes_no_directory(tmp_path: Pa
 @pytest.mark.parametrize("node", [1, 2])
 def test_a_lock_that_is_not_given_back_is_a_failed_directory(tmp_path: Path, node: int) -> None:
     with a_log(tmp_path) as log, opened(tmp_path) as other:
-        entered, release = threading.Event(), threading.Event()
+        entered = threading.Event()
+        release = threading.Event()
 
         def hold() -> None:
             with replica(other, node).exclusive(files.deadline_after(60)):
@@ -111,7 +121,9 @@ def test_a_lock_that_is_not_given_back_is_a_failed_directory(tmp_path: Path, nod
 def test_a_long_load_is_waited_for_until_a_deadline_and_fails_no_directory(
     tmp_path: Path, node: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load, entered, release = PartitionState._load_locked, threading.Event(), threading.Event()
+    load = PartitionState._load_locked
+    entered = threading.Event()
+    release = threading.Event()
 
     def loading(state: PartitionState, mapped: PageFile) -> None:
         if state.path.parent.name == f"d{node}" and threading.current_thread() is thread:
@@ -138,10 +150,14 @@ def test_a_long_load_is_waited_for_until_a_deadline_and_fails_no_directory(
         assert values(log) == [b"first", b"second"]
 
 
-def test_a_process_for_which_alone_a_directory_fails_leaves_the_copying_to_the_others(tmp_path: Path) -> None:
+def test_a_process_for_which_alone_a_directory_fails_leaves_the_copying_to_the_others(
+    tmp_path: Path,
+) -> None:
     with a_log(tmp_path) as log, opened(tmp_path) as other:
         members = log._engine.set.members
-        members.directories.fail(2, StorageError("gone here", errno=errno.EIO, path=tmp_path / "d2"))
+        members.directories.fail(
+            2, StorageError("gone here", errno=errno.EIO, path=tmp_path / "d2")
+        )
         members.directories.member(2).retry_ns = 1 << 62
         send(log, b"second")
         assert isr(log) == [1, 3], "it evicts the directory once"
@@ -157,7 +173,9 @@ def test_a_process_for_which_alone_a_directory_fails_leaves_the_copying_to_the_o
 
 
 def test_a_process_loads_nothing_of_the_directory_in_the_place_of_its_own(tmp_path: Path) -> None:
-    """The page would have the high watermark of the checkpoint again: readers saw their end of a partition fall."""
+    """The page would have the high watermark of the checkpoint again: readers saw their end of a
+    partition fall.
+    """
     made(tmp_path)
     with opened(tmp_path) as before:
         shutil.copytree(tmp_path / "d2", tmp_path / "copy")
@@ -203,7 +221,9 @@ def test_a_directory_that_was_moved_away_and_back_continues(tmp_path: Path, node
         moved_back(tmp_path / f"d{node}")
         log.housekeep()
         assert isr(log) == [1, 2, 3]
-        assert incarnation(log, node) == before, "the same files and the same locks: no new registration"
+        assert incarnation(log, node) == before, (
+            "the same files and the same locks: no new registration"
+        )
         send(log, b"third")
         assert data(tmp_path, 1) == data(tmp_path, 2) == data(tmp_path, 3)
     with opened(tmp_path) as log:
@@ -215,17 +235,27 @@ def test_a_directory_that_was_moved_away_and_back_continues(tmp_path: Path, node
 def test_a_directory_that_fails_again_after_it_worked_is_replaced_at_once(
     tmp_path: Path, node: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pauses between elections, or evictions, are for a directory that fails for this process only (LEADERS-8).
+    """Pauses between elections, or evictions, are for a directory that fails for this process only
+    (LEADERS-8).
 
     Seed 234 of the power losses: each record waited twice as long as the one before, up to 30 s.
     """
     monkeypatch.setattr(open_directories, "PAUSES_NS", (60_000_000_000,))
     count = 4
-    with a_log(tmp_path) as log, log.producer(linger_ms=0, request_timeout_ms=10_000, delivery_timeout_ms=15_000) as producer:
+    with (
+        a_log(tmp_path) as log,
+        log.producer(
+            linger_ms=0, request_timeout_ms=10_000, delivery_timeout_ms=15_000
+        ) as producer,
+    ):
         for number in range(count):
             moved_away(tmp_path / f"d{node}")
             producer.send("t", b"away %d" % number).result(30)
-            until(lambda: producer.send("t", b"more").result(30) and node not in isr(log), f"node {node} leaves", 30)
+            until(
+                lambda: producer.send("t", b"more").result(30) and node not in isr(log),
+                f"node {node} leaves",
+                30,
+            )
             moved_back(tmp_path / f"d{node}")
             log._engine.set.members.directories.member(node).retry_ns = 0  # type: ignore[union-attr]
             log.housekeep()
@@ -234,7 +264,11 @@ def test_a_directory_that_fails_again_after_it_worked_is_replaced_at_once(
                 log.elect("t")
             producer.send("t", b"back %d" % number).result(30)
         found = values(log)
-        assert all(b"%s %d" % (word, number) in found for word in (b"away", b"back") for number in range(count))
+        assert all(
+            b"%s %d" % (word, number) in found
+            for word in (b"away", b"back")
+            for number in range(count)
+        )
 
 
 def test_an_empty_directory_in_the_place_of_a_member_stays_unused(tmp_path: Path) -> None:
@@ -263,7 +297,9 @@ def test_a_directory_of_another_set_in_the_place_of_a_member_stays_unused(tmp_pa
         assert isr(log) == [1, 2, 3]
 
 
-def test_a_directory_that_was_away_at_the_opening_returns_while_the_set_is_open(tmp_path: Path) -> None:
+def test_a_directory_that_was_away_at_the_opening_returns_while_the_set_is_open(
+    tmp_path: Path,
+) -> None:
     made(tmp_path)
     moved_away(tmp_path / "d1")
     with opened(tmp_path) as log:
@@ -291,17 +327,24 @@ def test_the_housekeeper_brings_a_directory_back(tmp_path: Path) -> None:
         until(lambda: isr(log) == [1, 2, 3], "the directory to join")
 
 
-def test_a_round_by_hand_passes_over_what_another_thread_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other thread closes the jobs that the round has listed: their lock failed with EBADF, in the caller's hands."""
+def test_a_round_by_hand_passes_over_what_another_thread_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other thread closes the jobs that the round has listed: their lock failed with EBADF, in
+    the caller's hands.
+    """
     with a_log(tmp_path, housekeeping=False) as log:
         keeper = cast("ReplicaHousekeeper", log._housekeeper)
         listed = keeper._current()
         monkeypatch.setattr(keeper, "_current", lambda: listed)
         for each in listed[1:]:
             each.close()
-        with pytest.raises(StorageError, match="EBADF"):  # as long as they count as the present ones
+        # as long as they count as the present ones
+        with pytest.raises(StorageError, match="EBADF"):
             log.housekeep()
-        for directory in [directory for directory, jobs in keeper._by_directory.items() if jobs in listed[1:]]:
+        for directory in [
+            directory for directory, jobs in keeper._by_directory.items() if jobs in listed[1:]
+        ]:
             del keeper._by_directory[directory]
         log.housekeep()
         assert isr(log) == [1, 2, 3]
@@ -328,17 +371,23 @@ def test_a_return_that_fails_is_repeated(tmp_path: Path, step: str) -> None:
 
 @pytest.mark.parametrize("kind", ["assigned", "group"])
 def test_a_waiting_reader_follows_the_next_leader(tmp_path: Path, kind: str) -> None:
-    """The old leader's page shows nothing of the failover: its directory failed for the other process only."""
+    """The old leader's page shows nothing of the failover: its directory failed for the other
+    process only.
+    """
     with a_log(tmp_path) as log, opened(tmp_path) as other:
         group = {"group_id": "g"} if kind == "group" else {}
         with other.consumer("t", auto_offset_reset="earliest", **group) as consumer:  # type: ignore[arg-type]
             assert [record.value for record in consumer.poll(30)] == [b"first"]
             found: list[bytes] = []
-            thread = threading.Thread(target=lambda: found.extend(record.value for record in consumer.poll(60)))
+            thread = threading.Thread(
+                target=lambda: found.extend(record.value for record in consumer.poll(60))
+            )
             thread.start()
             began = system.boot_ns()
             members = log._engine.set.members
-            members.directories.fail(1, StorageError("gone here", errno=errno.EIO, path=tmp_path / "d1"))
+            members.directories.fail(
+                1, StorageError("gone here", errno=errno.EIO, path=tmp_path / "d1")
+            )
             members.directories.member(1).retry_ns = 1 << 62
             send(log, b"second")
             thread.join()
@@ -352,7 +401,9 @@ def test_a_control_page_is_compared_with_its_file(tmp_path: Path) -> None:
         opened_again = log._engine.directories[1]
         shutil.copy(place, tmp_path / "page")
         (tmp_path / "page").replace(place)
-        log._engine.set.members.directories.fail(2, StorageError("a new mount", errno=errno.EIO, path=place))
+        log._engine.set.members.directories.fail(
+            2, StorageError("a new mount", errno=errno.EIO, path=place)
+        )
         log.housekeep()
         log.housekeep()
         assert log._engine.directories[1] is not opened_again
@@ -365,7 +416,9 @@ def test_a_control_page_is_compared_with_its_file(tmp_path: Path) -> None:
 
 
 def test_members_keep_their_group_when_the_directory_with_their_slots_fails(tmp_path: Path) -> None:
-    """The first directory has the process slots. A later process cannot open it, and must not remove the earlier members."""
+    """The first directory has the process slots. A later process cannot open it, and must not
+    remove the earlier members.
+    """
     with a_log(tmp_path) as log:
         log.create_topic("u", 4, replication_factor=3)
         with log.consumer("u", group_id="g") as first:
@@ -401,8 +454,12 @@ def test_a_failure_of_a_directory_inside_another_one_is_its_own(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_directories_whose_lock_files_were_replaced_together_return_by_themselves(tmp_path: Path, count: int) -> None:
-    """As by brokers that were stopped: none of the failures shows in a partition while no decision is possible."""
+def test_directories_whose_lock_files_were_replaced_together_return_by_themselves(
+    tmp_path: Path, count: int
+) -> None:
+    """As by brokers that were stopped: none of the failures shows in a partition while no decision
+    is possible.
+    """
     with a_log(tmp_path) as log:
         for node in NODES[:count]:
             lock = tmp_path / f"d{node}" / file_names.BROKER_LOCK
@@ -411,7 +468,9 @@ def test_directories_whose_lock_files_were_replaced_together_return_by_themselve
 
         def has_returned() -> bool:
             log.housekeep(due_only=True)
-            with log.producer(delivery_timeout_ms=300, request_timeout_ms=200, linger_ms=0) as producer:
+            with log.producer(
+                delivery_timeout_ms=300, request_timeout_ms=200, linger_ms=0
+            ) as producer:
                 failure = producer.send("t", b"next").exception(10)
             return failure is None and isr(log) == [1, 2, 3]
 

@@ -17,7 +17,17 @@ from embedlog.errors import ReplicaSetError, StorageError
 from embedlog.replica_set.decisions import copies
 from embedlog.replica_set.growth import SetGrowth
 from embedlog.storage import file_names
-from tests.replica_set.test_growth_of_a_log import QUIET, check_everything, filled, moved, opened, send, together, use, values
+from tests.replica_set.test_growth_of_a_log import (
+    QUIET,
+    check_everything,
+    filled,
+    moved,
+    opened,
+    send,
+    together,
+    use,
+    values,
+)
 from tests.replica_set.test_opening import content
 from tests.support.replica_directories import CHANGES
 
@@ -36,13 +46,18 @@ def test_a_set_shrinks_to_one_directory_that_opens_by_its_path(tmp_path: Path) -
         with opened(tmp_path / "d1") as log, pytest.raises(ReplicaSetError):
             log.add_directory(path)
         with embedlog.open([tmp_path / "d1", path], config=QUIET) as log:
-            assert [each.node for each in log.replicas().directories] == [1], "what was retired is not used"
+            assert [each.node for each in log.replicas().directories] == [1], (
+                "what was retired is not used"
+            )
         assert content(path) == before
     with opened(tmp_path / "d1") as log, opened(tmp_path / "d1") as other:
         send(other, b"third")
         send(log, b"fourth")
         assert values(log) == [b"first", b"second", b"third", b"fourth"]
-    with embedlog.open(tmp_path / "d1", alone=True, config=QUIET) as log, together(tmp_path, 1) as other:
+    with (
+        embedlog.open(tmp_path / "d1", alone=True, config=QUIET) as log,
+        together(tmp_path, 1) as other,
+    ):
         send(other, b"fifth")
         send(log, b"sixth")
         assert log.add_directory(tmp_path / "d4") == 4
@@ -81,11 +96,22 @@ def test_a_retired_directory_forgets_the_decisions_of_its_set_when_it_grows(tmp_
 
 
 @pytest.mark.parametrize("step", ["append", "sync"])
-@pytest.mark.parametrize(("node", "force", "again"), [(1, False, False), (2, False, False), (2, False, True), (1, True, True)])
+@pytest.mark.parametrize(
+    ("node", "force", "again"),
+    [(1, False, False), (2, False, False), (2, False, True), (1, True, True)],
+)
 def test_a_retirement_with_an_unknown_outcome_is_completed_by_the_same_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, node: int, *, force: bool, again: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    node: int,
+    *,
+    force: bool,
+    again: bool,
 ) -> None:
-    """The decision fails in the copy of one of two directories: it is not known whether it counts."""
+    """The decision fails in the copy of one of two directories: it is not known whether it
+    counts.
+    """
     real = getattr(copies.LockedCopy, step)
 
     def fails(copy: copies.LockedCopy, *args: Any) -> None:
@@ -105,7 +131,9 @@ def test_a_retirement_with_an_unknown_outcome_is_completed_by_the_same_call(
             log.retire_directory(2)
     with opened(tmp_path / "d1") as log:
         assert values(log) == [b"first"]
-    assert (tmp_path / "d2" / file_names.REPLICAS).exists() == force, "only a directory that left in order is released"
+    assert (tmp_path / "d2" / file_names.REPLICAS).exists() == force, (
+        "only a directory that left in order is released"
+    )
 
 
 @pytest.mark.parametrize("step", ["record", "_release"])
@@ -139,7 +167,8 @@ def test_a_retirement_that_another_thread_notices_first_releases_the_directory(
     with together(tmp_path, 1, 2) as log:
         log.create_topic("t", assignment={0: [1]})
         members = log._engine.set.members  # type: ignore[attr-defined]
-        decide, open_after = members.decisions.decide, list[list[int]]()
+        decide = members.decisions.decide
+        open_after = list[list[int]]()
 
         def noticed(make_event: Any, *args: Any, **options: Any) -> Any:
             found = decide(make_event, *args, **options)

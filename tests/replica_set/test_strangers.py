@@ -1,4 +1,5 @@
-"""A directory that is not the registered one is away, with the command that helps, in every process. It changes nothing.
+"""A directory that is not the registered one is away, with the command that helps, in every
+process. It changes nothing.
 
 `replace_directory` makes it a member again: its content is kept beside it.
 """
@@ -22,7 +23,17 @@ from embedlog.errors import DirectoryInUseError, NotEnoughDirectoriesError, Repl
 from embedlog.replica_set import membership as members
 from embedlog.replica_set import registration
 from embedlog.replica_set.decisions.decision_log import DecisionLog
-from tests.replica_set.test_put_back import NODES, copied, killed, level, logs, opened, put_back, send, values
+from tests.replica_set.test_put_back import (
+    NODES,
+    copied,
+    killed,
+    level,
+    logs,
+    opened,
+    put_back,
+    send,
+    values,
+)
 from tests.support.replica_directories import CHANGES
 
 BEFORE = [b"before"]
@@ -170,7 +181,10 @@ def check_reader(log: embedlog.Log) -> None:
 
 def test_a_reader_that_opens_during_a_registration_uses_every_directory(tmp_path: Path) -> None:
     begun(tmp_path)
-    with opened(tmp_path), embedlog.open([tmp_path / f"d{node}" for node in NODES], read_only=True) as log:
+    with (
+        opened(tmp_path),
+        embedlog.open([tmp_path / f"d{node}" for node in NODES], read_only=True) as log,
+    ):
         assert all(each.answers for each in log.replicas().directories)
 
 
@@ -201,7 +215,9 @@ def test_a_stranger_that_takes_a_place_while_the_set_is_open_is_away(tmp_path: P
         assert log.verify_replicas() == []
 
 
-def test_the_registered_directory_returns_although_a_stranger_was_at_its_place_when_the_log_was_opened(tmp_path: Path) -> None:
+def test_the_registered_directory_returns_although_a_stranger_was_at_its_place_when_the_log_was_opened(
+    tmp_path: Path,
+) -> None:
     begun(tmp_path)
     copied(tmp_path, 3)
     work_on(tmp_path)
@@ -216,11 +232,16 @@ def test_the_registered_directory_returns_although_a_stranger_was_at_its_place_w
 
 
 def test_a_copy_in_a_list_is_away_and_the_directory_in_use_serves(tmp_path: Path) -> None:
-    """The registered directory is at its recorded path: it is used as soon as the copy was judged."""
+    """The registered directory is at its recorded path: it is used as soon as the copy was
+    judged.
+    """
     begun(tmp_path)
     copied(tmp_path, 1)
     work_on(tmp_path)
-    with opened(tmp_path) as log, embedlog.open([tmp_path / name for name in ("copy", "d2", "d3")]) as other:
+    with (
+        opened(tmp_path) as log,
+        embedlog.open([tmp_path / name for name in ("copy", "d2", "d3")]) as other,
+    ):
         other.housekeep()
         for each in (log, other):
             found = each.replicas().directories[0]
@@ -259,7 +280,9 @@ def test_of_two_directories_the_registered_one_serves_alone(tmp_path: Path) -> N
 
 
 def put_two_back(root: Path) -> None:
-    """Two of three directories are put back to copies of one time; the third one has the later decisions and records."""
+    """Two of three directories are put back to copies of one time; the third one has the later
+    decisions and records.
+    """
     begun(root)
     for node in (1, 2):
         shutil.copytree(root / f"d{node}", root / "backup" / f"d{node}")
@@ -273,7 +296,11 @@ def test_a_majority_that_was_put_back_together_hides_no_record(tmp_path: Path) -
     put_two_back(tmp_path)
     for _ in range(2):  # also after a close
         with opened(tmp_path) as log:
-            assert [directory.answers for directory in log.replicas().directories] == [False, False, True]
+            assert [directory.answers for directory in log.replicas().directories] == [
+                False,
+                False,
+                True,
+            ]
             reason = log.replicas().directories[0].reason or ""
             assert REASON in reason
             assert "restored=True" in reason
@@ -296,7 +323,11 @@ def test_a_majority_that_was_put_back_together_serves_if_nothing_shows_it(tmp_pa
     (tmp_path / "away").rename(tmp_path / "d3")
     with opened(tmp_path) as log:
         assert values(log) == [*BEFORE, b"later"]
-        assert [directory.answers for directory in log.replicas().directories] == [True, True, False]
+        assert [directory.answers for directory in log.replicas().directories] == [
+            True,
+            True,
+            False,
+        ]
 
 
 def test_directories_that_exchanged_their_paths_continue(tmp_path: Path) -> None:
@@ -310,7 +341,9 @@ def test_directories_that_exchanged_their_paths_continue(tmp_path: Path) -> None
         assert all(each.answers for each in log.replicas().directories)
 
 
-def test_a_set_of_one_directory_uses_it_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_set_of_one_directory_uses_it_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with embedlog.open([tmp_path / "d1"]) as log:
         log.create_topic("t")
         send(log, *BEFORE)
@@ -356,7 +389,9 @@ def while_it_was_used(root: Path) -> list[bytes]:
     return BEFORE + AFTER
 
 
-@pytest.mark.parametrize("make", [at_different_moments, while_it_was_used], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", [at_different_moments, while_it_was_used], ids=lambda make: make.__name__
+)
 def test_a_set_of_which_every_directory_was_put_back_begins_again_by_request(
     tmp_path: Path, make: Callable[[Path], list[bytes]]
 ) -> None:
@@ -377,7 +412,9 @@ def test_a_set_of_which_every_directory_was_put_back_begins_again_by_request(
 
 def test_a_set_whose_copies_were_made_in_use_is_refused_with_the_way_out(tmp_path: Path) -> None:
     while_it_was_used(tmp_path)
-    with pytest.raises(ReplicaSetError, match=r"no directory is the registered one.*restored=True.*--restored") as refused:
+    with pytest.raises(
+        ReplicaSetError, match=r"no directory is the registered one.*restored=True.*--restored"
+    ) as refused:
         opened(tmp_path)
     assert sorted(refused.value.paths) == [str(tmp_path / f"d{node}") for node in NODES]
 
@@ -445,7 +482,9 @@ def test_a_set_is_not_begun_again_beside_another_process(tmp_path: Path) -> None
 
 
 def restored_until(root: Path, nth: int) -> bool:
-    """A process that is killed before the nth change of the file systems by a request; False if it ended before."""
+    """A process that is killed before the nth change of the file systems by a request; False if it
+    ended before.
+    """
     child = os.fork()
     if child == 0:
         try:
@@ -463,8 +502,12 @@ def restored_until(root: Path, nth: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_request_can_be_killed_at_any_change_and_is_repeated(tmp_path: Path, rng: random.Random) -> None:
-    """The set was begun again by the killed process, or it is by the next one. Every record is there."""
+def test_a_request_can_be_killed_at_any_change_and_is_repeated(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    """The set was begun again by the killed process, or it is by the next one. Every record is
+    there.
+    """
     expected = while_it_was_used(tmp_path / "made")
     nth = rng.randint(1, STRIDE)
     while True:

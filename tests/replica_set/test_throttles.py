@@ -12,7 +12,14 @@ from embedlog import TopicPartition
 from embedlog.errors import ConfigError
 from embedlog.replica_set import copying
 from embedlog.replica_set.following import copy_rate
-from embedlog.replica_set.following.copy_rate import COPIES_OUT, CREDIT_NS, CopyRate, RateLimit, Throttle, is_throttled
+from embedlog.replica_set.following.copy_rate import (
+    COPIES_OUT,
+    CREDIT_NS,
+    CopyRate,
+    RateLimit,
+    Throttle,
+    is_throttled,
+)
 from tests.support.replica_moves import opened, partition_of
 
 T0 = TopicPartition("t", 0)
@@ -48,7 +55,9 @@ def copied(root: Path, node: int) -> int:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_the_throttle_of_a_reassignment_is_one_rate_for_all_processes(tmp_path: Path, clock: Clock, processes: int) -> None:
+def test_the_throttle_of_a_reassignment_is_one_rate_for_all_processes(
+    tmp_path: Path, clock: Clock, processes: int
+) -> None:
     with opened(tmp_path) as log, opened(tmp_path) as other:
         made(log)
         log.reassign({T0: [1, 2]}, throttle=RATE)
@@ -69,7 +78,9 @@ def test_the_throttle_of_a_reassignment_is_one_rate_for_all_processes(tmp_path: 
 
 @pytest.mark.parametrize("side", ["leader", "follower"])
 @pytest.mark.parametrize("replicas", ["*", "named", "0:3,1:2"])
-def test_the_throttles_of_a_topic_limit_the_named_replicas(tmp_path: Path, clock: Clock, side: str, replicas: str) -> None:
+def test_the_throttles_of_a_topic_limit_the_named_replicas(
+    tmp_path: Path, clock: Clock, side: str, replicas: str
+) -> None:
     named = {"leader": "0:1", "follower": "0:2"}[side] if replicas == "named" else replicas
     rate = {f"{side}.replication.throttled.rate": RATE}
     with opened(tmp_path, **rate) as log:
@@ -86,7 +97,10 @@ def test_the_throttles_of_a_topic_limit_the_named_replicas(tmp_path: Path, clock
 
 def test_members_of_the_isr_are_not_throttled(tmp_path: Path, clock: Clock) -> None:
     rates = {"leader.replication.throttled.rate": 1, "follower.replication.throttled.rate": 1}
-    config = {"leader.replication.throttled.replicas": "*", "follower.replication.throttled.replicas": "*"}
+    config = {
+        "leader.replication.throttled.replicas": "*",
+        "follower.replication.throttled.replicas": "*",
+    }
     with opened(tmp_path, **rates) as log:
         log.create_topic("t", assignment={0: [1, 2]}, config=config)
         with log.producer(acks=1, linger_ms=0, batch_size=0) as producer:
@@ -101,7 +115,9 @@ def a_rate(log: embedlog.Log) -> CopyRate:
     return CopyRate(cast("Any", log)._engine.home, COPIES_OUT)
 
 
-def test_a_process_that_is_killed_during_a_copy_stops_the_others_for_a_moment_only(tmp_path: Path, clock: Clock) -> None:
+def test_a_process_that_is_killed_during_a_copy_stops_the_others_for_a_moment_only(
+    tmp_path: Path, clock: Clock
+) -> None:
     with opened(tmp_path) as log, opened(tmp_path) as other:
         assert a_rate(log).claim(1) is not None  # and never paid
         assert a_rate(other).claim(1) is None
@@ -124,9 +140,12 @@ def test_a_time_of_another_boot_limits_nothing(tmp_path: Path, clock: Clock) -> 
             assert a_rate(log).claim(10**9) is not None
 
 
-def test_a_second_limit_that_refuses_gives_the_first_reservation_back(tmp_path: Path, clock: Clock) -> None:
+def test_a_second_limit_that_refuses_gives_the_first_reservation_back(
+    tmp_path: Path, clock: Clock
+) -> None:
     with opened(tmp_path) as log:
-        out, into = a_rate(log), CopyRate(cast("Any", log)._engine.home, COPIES_OUT + 1)
+        out = a_rate(log)
+        into = CopyRate(cast("Any", log)._engine.home, COPIES_OUT + 1)
         assert into.claim(100) is not None
         throttle = Throttle([RateLimit(out, 100), RateLimit(into, 100)])
         assert not throttle.claim()

@@ -23,7 +23,10 @@ def retention(log: embedlog.Log) -> list[int]:
 
 def test_each_process_applies_them_in_each_directory(tmp_path: Path) -> None:
     made(tmp_path)
-    with embedlog.open(paths(tmp_path), config=QUIET) as log, embedlog.open(paths(tmp_path), config=QUIET) as other:
+    with (
+        embedlog.open(paths(tmp_path), config=QUIET) as log,
+        embedlog.open(paths(tmp_path), config=QUIET) as other,
+    ):
         send(log, b"second")
         send(other, b"third")
         log.alter_topic("t", SETTINGS)
@@ -42,7 +45,10 @@ def test_each_process_applies_them_in_each_directory(tmp_path: Path) -> None:
 def test_a_required_size_applies_to_an_isr_that_is_too_small(tmp_path: Path) -> None:
     """Before, the leader accepted `acks=all` with one replica until the next change of the ISR."""
     made(tmp_path)
-    with embedlog.open(paths(tmp_path), config=QUIET) as log, embedlog.open(paths(tmp_path), config=QUIET) as other:
+    with (
+        embedlog.open(paths(tmp_path), config=QUIET) as log,
+        embedlog.open(paths(tmp_path), config=QUIET) as other,
+    ):
         send(other, b"second")
         log.reassign({embedlog.TopicPartition("t", 0): [1, 2]})
         log.housekeep()
@@ -103,7 +109,9 @@ def test_a_new_topic_has_the_required_size_of_the_log(tmp_path: Path) -> None:
     """Before, it had no effect in a set: `acks=all` was acknowledged by one directory."""
     with needing(tmp_path) as log, needing(tmp_path, None) as other:
         log.create_topic("t", assignment={0: [1, 2]})
-        assert log.describe_topic("t").config[LEAST] == other.describe_topic("t").config[LEAST] == "2"
+        assert (
+            log.describe_topic("t").config[LEAST] == other.describe_topic("t").config[LEAST] == "2"
+        )
         assert required(log) == required(other) == 2
         for each in (log, other):
             send(each, b"in both")
@@ -123,7 +131,9 @@ def test_a_value_of_the_topic_replaces_that_of_the_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("later", [None, 1, 3])
-def test_a_log_with_another_value_leaves_that_of_the_topic(tmp_path: Path, later: int | None) -> None:
+def test_a_log_with_another_value_leaves_that_of_the_topic(
+    tmp_path: Path, later: int | None
+) -> None:
     with needing(tmp_path) as log:
         log.create_topic("t", replication_factor=3)
     with needing(tmp_path, later) as log:
@@ -156,7 +166,9 @@ def test_an_open_producer_requires_its_own_size(tmp_path: Path) -> None:
     with needing(tmp_path) as log, needing(tmp_path, None) as other:
         log.reassign({embedlog.TopicPartition("t", 0): [1, 2]})
         log.housekeep()
-        with log.producer(linger_ms=0, delivery_timeout_ms=1000, request_timeout_ms=200) as producer:
+        with log.producer(
+            linger_ms=0, delivery_timeout_ms=1000, request_timeout_ms=200
+        ) as producer:
             for _ in range(20):
                 producer.send("t", b"in both", partition=0).result(30)
             lose(tmp_path, other)
@@ -220,13 +232,20 @@ def test_a_topic_from_before_the_set_has_the_required_size_of_the_log(tmp_path: 
         moved_back(tmp_path / "d2")
 
 
-def test_only_a_setting_with_which_the_topic_was_created_decides_that_it_is_durable(tmp_path: Path) -> None:
-    """Another process may not sync its appends: a crashed member must not lead without waiting for the others (STATE-6)."""
+def test_only_a_setting_with_which_the_topic_was_created_decides_that_it_is_durable(
+    tmp_path: Path,
+) -> None:
+    """Another process may not sync its appends: a crashed member must not lead without waiting for
+    the others (STATE-6).
+    """
     with embedlog.open(paths(tmp_path), config={**QUIET, "log.flush.interval.messages": 1}) as log:
         log.create_topic("t")
         log.create_topic("own", config={"flush.messages": 1})
         log.create_topic("late")
         log.alter_topic("late", {"flush.messages": 1})
         state = log._engine.set.decisions.hint()
-        durable = {state.topics[each.topic_id].name: state.durable(each) for each in state.partitions.values()}
+        durable = {
+            state.topics[each.topic_id].name: state.durable(each)
+            for each in state.partitions.values()
+        }
     assert durable == {"t": False, "own": True, "late": False}

@@ -1,4 +1,6 @@
-"""Ends of transactions while a partition has too few replicas in sync, or no leader: the owner waits, and others do not."""
+"""Ends of transactions while a partition has too few replicas in sync, or no leader: the owner
+waits, and others do not.
+"""
 
 from __future__ import annotations
 
@@ -124,14 +126,19 @@ def test_the_next_owner_waits_until_enough_replicas_are_in_sync(
     assert of_transactions(log) == []
 
 
-def test_an_end_that_waits_until_its_deadline_names_the_remedy(log: embedlog.Log, tmp_path: Path) -> None:
+def test_an_end_that_waits_until_its_deadline_names_the_remedy(
+    log: embedlog.Log, tmp_path: Path
+) -> None:
     with log.producer(transactional_id="x", linger_ms=0, max_block_ms=300) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(FIRST.topic, b"v").result(20)
         lose(log, tmp_path, noticed=True)
         for _ in range(2):
-            with pytest.raises(DeadlineError, match=r"too few replicas of First-0 are in sync; commit_transaction\(\)") as late:
+            with pytest.raises(
+                DeadlineError,
+                match=r"too few replicas of First-0 are in sync; commit_transaction\(\)",
+            ) as late:
                 producer.commit_transaction()
             assert late.value.retriable
         put_back(log, tmp_path)
@@ -140,8 +147,12 @@ def test_an_end_that_waits_until_its_deadline_names_the_remedy(log: embedlog.Log
     assert of_transactions(log) == [b"v"]
 
 
-def test_others_do_not_wait_for_replicas(log: embedlog.Log, tmp_path: Path, waits: list[int]) -> None:
-    """A reader of committed offsets got NotEnoughReplicasError. The housekeeper must not wait for the ISR: it restores it."""
+def test_others_do_not_wait_for_replicas(
+    log: embedlog.Log, tmp_path: Path, waits: list[int]
+) -> None:
+    """A reader of committed offsets got NotEnoughReplicasError. The housekeeper must not wait for
+    the ISR: it restores it.
+    """
     append_marker = ReplicatedPartition.append_marker
 
     def of_no_offsets(self: ReplicatedPartition, *arguments: Any, **options: Any) -> int | None:
@@ -178,8 +189,14 @@ def test_others_do_not_wait_for_replicas(log: embedlog.Log, tmp_path: Path, wait
 Failure = tuple[str, Callable[[], EmbedlogError]]
 FAILURES: dict[str, Failure] = {
     "no leader for a marker": ("append_marker", lambda: LeaderNotAvailableError("no leader")),
-    "an uncommitted marker": ("append_marker", lambda: NotEnoughReplicasAfterAppendError("not committed", retriable=True)),
-    "uncommitted data": ("sync_to", lambda: NotEnoughReplicasAfterAppendError("not committed", retriable=True)),
+    "an uncommitted marker": (
+        "append_marker",
+        lambda: NotEnoughReplicasAfterAppendError("not committed", retriable=True),
+    ),
+    "uncommitted data": (
+        "sync_to",
+        lambda: NotEnoughReplicasAfterAppendError("not committed", retriable=True),
+    ),
 }
 
 
@@ -189,7 +206,9 @@ def test_each_step_of_a_commit_is_repeated(
 ) -> None:
     name, error = FAILURES[failure]
     log.create_topic("durable", replication_factor=3, config={"flush.messages": "1"})
-    writer, failures, step = begun(log), list[int](), getattr(ReplicatedPartition, name)
+    writer = begun(log)
+    failures = list[int]()
+    step = getattr(ReplicatedPartition, name)
     writer.write(b"v", topic="durable")
 
     def failing_once(self: ReplicatedPartition, *arguments: Any, **options: Any) -> Any:
@@ -204,7 +223,9 @@ def test_each_step_of_a_commit_is_repeated(
     assert committed(log, "durable") == [b"v"]
 
 
-def test_a_recovery_is_repeated_by_the_next_owner(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, waits: list[int]) -> None:
+def test_a_recovery_is_repeated_by_the_next_owner(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, waits: list[int]
+) -> None:
     failures: list[int] = []
     recover = Transactions.recover_if_due
 
@@ -220,8 +241,12 @@ def test_a_recovery_is_repeated_by_the_next_owner(log: embedlog.Log, monkeypatch
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_partition_without_a_leader_keeps_no_marker_from_the_others(log: embedlog.Log, tmp_path: Path, commit: bool) -> None:
-    """Its marker comes first by name: readers of the other partitions stopped at the transaction until it had a leader."""
+def test_a_partition_without_a_leader_keeps_no_marker_from_the_others(
+    log: embedlog.Log, tmp_path: Path, commit: bool
+) -> None:
+    """Its marker comes first by name: readers of the other partitions stopped at the transaction
+    until it had a leader.
+    """
     log.create_topic("Away", assignment={0: [3]}, config={"min.insync.replicas": 1})
     writer = begun(log, "x")
     for topic in (FIRST.topic, "Away"):
@@ -258,7 +283,8 @@ def test_a_topic_that_is_deleted_before_its_marker_does_not_end_a_commit(
     log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log.create_topic("Last")
-    look, looks = Transactions._has_no_leader, list[str]()
+    look = Transactions._has_no_leader
+    looks = list[str]()
 
     def deleting(self: Transactions, partition: Any) -> bool:
         if not looks:

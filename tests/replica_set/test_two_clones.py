@@ -1,4 +1,6 @@
-"""Two copies of one directory at once, instead of the original, beside it, and in the places of other directories."""
+"""Two copies of one directory at once, instead of the original, beside it, and in the places of
+other directories.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,11 @@ def opened(root: Path, *names: str, read_only: bool = False) -> embedlog.Log:
     ],
 )
 def test_two_clones_of_one_directory_are_refused(
-    tmp_path: Path, source: str, targets: tuple[str, ...], given: tuple[str, ...], named: tuple[str, ...]
+    tmp_path: Path,
+    source: str,
+    targets: tuple[str, ...],
+    given: tuple[str, ...],
+    named: tuple[str, ...],
 ) -> None:
     """The error names all of them, and nothing is changed (QUORUM-1)."""
     with filled(tmp_path):
@@ -50,16 +56,24 @@ def test_two_clones_of_one_directory_are_refused(
     assert content(tmp_path) == before
 
 
-def test_two_directories_that_become_clones_while_the_log_is_open_are_not_used(tmp_path: Path) -> None:
+def test_two_directories_that_become_clones_while_the_log_is_open_are_not_used(
+    tmp_path: Path,
+) -> None:
     """There is no majority, so nothing is decided. With the directories back, nothing is lost."""
     limits = {**QUIET, "lock_timeout_ms": 300}
-    with filled(tmp_path), embedlog.open([tmp_path / f"d{node}" for node in (1, 2, 3)], config=limits) as log:
+    with (
+        filled(tmp_path),
+        embedlog.open([tmp_path / f"d{node}" for node in (1, 2, 3)], config=limits) as log,
+    ):
         clone(tmp_path, "d3", "x1", "x2")
         for node in (1, 2):
             (tmp_path / f"d{node}").rename(tmp_path / f"away{node}")
             (tmp_path / f"x{node}").rename(tmp_path / f"d{node}")
         before = content(tmp_path / "d1"), content(tmp_path / "d2")
-        with pytest.raises(embedlog.errors.EmbedlogError), log.producer(delivery_timeout_ms=400, linger_ms=0) as producer:
+        with (
+            pytest.raises(embedlog.errors.EmbedlogError),
+            log.producer(delivery_timeout_ms=400, linger_ms=0) as producer,
+        ):
             producer.send("t", b"lost").result(20)
         assert (content(tmp_path / "d1"), content(tmp_path / "d2")) == before
         for node in (1, 2):

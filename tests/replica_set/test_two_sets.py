@@ -1,4 +1,6 @@
-"""Directories of two sets with one history are distinguished by the members that each of them names."""
+"""Directories of two sets with one history are distinguished by the members that each of them
+names.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def grown_elsewhere(root: Path) -> None:
             log.create_topic(f"later{number}")
 
 
-def test_a_retired_directory_that_became_a_set_is_not_opened_with_its_earlier_set(tmp_path: Path) -> None:
+def test_a_retired_directory_that_became_a_set_is_not_opened_with_its_earlier_set(
+    tmp_path: Path,
+) -> None:
     with opened(tmp_path, "d1", "d2") as log:
         log.create_topic("t", assignment={0: [1]})
         send(log, b"first")
@@ -62,7 +66,9 @@ def test_a_retired_directory_that_became_a_set_is_not_opened_with_its_earlier_se
 def test_a_directory_that_was_away_does_not_connect_two_sets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, stopped: bool
 ) -> None:
-    """Its file names the retired directory, which another set has now. `stopped`: within the release of that directory."""
+    """Its file names the retired directory, which another set has now. `stopped`: within the
+    release of that directory.
+    """
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -97,7 +103,9 @@ def test_a_retired_directory_of_the_set_is_away_until_it_is_another_one(tmp_path
 
 
 def test_a_directory_that_left_while_it_was_away_is_away_with_later_members(tmp_path: Path) -> None:
-    """It names the members of its time, and the directory that was added after it left does not name it."""
+    """It names the members of its time, and the directory that was added after it left does not
+    name it.
+    """
     made(tmp_path)
     (tmp_path / "d3").rename(tmp_path / "removed")
     with opened(tmp_path, "d1", "d2", "d3") as log:

@@ -1,4 +1,6 @@
-"""The short paths of a reader of a set: the leader's own tail and single batches, until something in the set changes."""
+"""The short paths of a reader of a set: the leader's own tail and single batches, until something
+in the set changes.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def test_a_reader_at_the_end_uses_the_tail_of_the_leader(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_tail_ends_with_the_next_leader(tmp_path: Path, elsewhere: bool) -> None:
-    """The page of a removed directory shows its leader for ever: the reader must not wait for it."""
+    """The page of a removed directory shows its leader for ever: the reader must not wait for
+    it.
+    """
     made(tmp_path)
     with opened(tmp_path) as log, opened(tmp_path) as other, reader(log) as consumer:
         followed(log, consumer)
@@ -114,7 +118,9 @@ def test_a_read_only_log_uses_no_short_path(tmp_path: Path) -> None:
     made(tmp_path)
     with (
         opened(tmp_path) as log,
-        embedlog.open([tmp_path / f"d{node}" for node in (1, 2, 3)], read_only=True, config=QUIET) as other,
+        embedlog.open(
+            [tmp_path / f"d{node}" for node in (1, 2, 3)], read_only=True, config=QUIET
+        ) as other,
     ):
         send(log, b"first")
         with reader(other) as consumer:
@@ -122,7 +128,9 @@ def test_a_read_only_log_uses_no_short_path(tmp_path: Path) -> None:
             assert tail_of(consumer) is None
 
 
-def test_an_error_of_a_short_path_is_met_by_the_general_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_short_path_is_met_by_the_general_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made(tmp_path)
     with opened(tmp_path) as log, reader(log) as consumer:
         followed(log, consumer)

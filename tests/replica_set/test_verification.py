@@ -1,4 +1,6 @@
-"""Comparison and repair of replicas: damage and differences are found, replaced by a complete replica, and reported."""
+"""Comparison and repair of replicas: damage and differences are found, replaced by a complete
+replica, and reported.
+"""
 
 from __future__ import annotations
 
@@ -67,15 +69,20 @@ def leader(log: embedlog.Log) -> int:
 
 
 def batches_in(path: Path) -> bytes:
-    """The batches of a segment, without the bytes that were reserved after them. The last batch may end with zeros, too."""
-    data, at = path.read_bytes(), 0
+    """The batches of a segment, without the bytes that were reserved after them. The last batch may
+    end with zeros, too.
+    """
+    data = path.read_bytes()
+    at = 0
     while at + 12 <= len(data) and (size := int.from_bytes(data[at + 8 : at + 12], "big")):
         at += 12 + size
     return data[:at]
 
 
 def assert_equal_copies(root: Path) -> None:
-    """All directories have the same bytes. Their segments may have other borders: after a killed sync one of them rolls."""
+    """All directories have the same bytes. Their segments may have other borders: after a killed
+    sync one of them rolls.
+    """
     logs = [sorted((root / f"d{node}" / "t-0").glob("*.log")) for node in (1, 2, 3)]
     copies = [b"".join(map(batches_in, paths)) for paths in logs]
     assert copies[0] == copies[1] == copies[2]
@@ -99,7 +106,9 @@ def test_one_directory_has_no_differences(tmp_path: Path) -> None:
             log.repair()
 
 
-def test_a_damaged_follower_is_found_and_repaired(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_follower_is_found_and_repaired(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with filled(tmp_path) as log:
         assert leader(log) == 1
         flip(segment_of(tmp_path, 2))
@@ -110,7 +119,12 @@ def test_a_damaged_follower_is_found_and_repaired(tmp_path: Path, caplog: pytest
         with caplog.at_level(logging.WARNING, "embedlog"):
             report = log.repair("t", 0)
         [done] = report.repaired
-        assert (done.node, done.source, done.first_offset, done.end_offset) == (2, 1, found.first_offset, COUNT)
+        assert (done.node, done.source, done.first_offset, done.end_offset) == (
+            2,
+            1,
+            found.first_offset,
+            COUNT,
+        )
         assert not report.left
         assert "offsets" in caplog.text
         assert "copied from node 1" in caplog.text
@@ -168,7 +182,10 @@ def test_the_only_copy_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 def two_logs(
-    root: Path, ours: list[tuple[bytes, bytes | None]], theirs: list[tuple[bytes, bytes | None]], policy: str
+    root: Path,
+    ours: list[tuple[bytes, bytes | None]],
+    theirs: list[tuple[bytes, bytes | None]],
+    policy: str,
 ) -> Compared:
     """What the comparison of two logs with these records finds."""
     with contextlib.ExitStack() as stack:
@@ -183,7 +200,9 @@ def two_logs(
         return compare(*partitions)
 
 
-RECORDS: list[tuple[bytes, bytes | None]] = [(b"%d" % (number % 5), b"%03d" % number) for number in range(20)]
+RECORDS: list[tuple[bytes, bytes | None]] = [
+    (b"%d" % (number % 5), b"%03d" % number) for number in range(20)
+]
 
 
 def test_the_first_batch_with_other_bytes_is_the_difference(tmp_path: Path) -> None:
@@ -202,7 +221,9 @@ def test_of_a_compacted_topic_the_last_values_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("last", [b"xyz", None])
-def test_another_last_value_in_a_compacted_topic_is_a_difference(tmp_path: Path, last: bytes | None) -> None:
+def test_another_last_value_in_a_compacted_topic_is_a_difference(
+    tmp_path: Path, last: bytes | None
+) -> None:
     found = two_logs(tmp_path, RECORDS, [*RECORDS[:-1], (RECORDS[-1][0], last)], "compact")
     assert found is not None
     assert (found.kind, found.first, found.anew) == ("different", 19, True)
@@ -251,7 +272,9 @@ def test_a_replica_whose_repair_was_interrupted_before_the_cut_begins_again(tmp_
     assert_equal_copies(tmp_path)
 
 
-def test_a_different_replica_of_a_compacted_topic_is_copied_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_different_replica_of_a_compacted_topic_is_copied_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with filled(tmp_path, cleanup_policy="compact") as log:
         path = segment_of(tmp_path, 3).parent
         found = [Difference("different", path, 10, COUNT, "another last value", anew=True)]
@@ -279,8 +302,12 @@ def test_a_reader_reports_a_replica_that_cannot_be_loaded(tmp_path: Path) -> Non
         ]
 
 
-def test_a_replica_is_not_eligible_to_lead_while_it_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that leaves an ISR below `min.insync.replicas` becomes eligible. It was cut, elected, and records were lost."""
+def test_a_replica_is_not_eligible_to_lead_while_it_is_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that leaves an ISR below `min.insync.replicas` becomes eligible. It was cut, elected, and
+    records were lost.
+    """
     seen = list[tuple[int, ...]]()
 
     def lost(*_: object) -> None:
@@ -290,7 +317,9 @@ def test_a_replica_is_not_eligible_to_lead_while_it_is_repaired(tmp_path: Path, 
 
     with filled(tmp_path, factor=2, min_insync_replicas="2"):
         flip(segment_of(tmp_path, 2))
-    with embedlog.open([tmp_path / f"d{n}" for n in (1, 2, 3)], config=QUIET | {"lock.timeout.ms": 2000}) as log:
+    with embedlog.open(
+        [tmp_path / f"d{n}" for n in (1, 2, 3)], config=QUIET | {"lock.timeout.ms": 2000}
+    ) as log:
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
             patched.setattr(partition_repair.PartitionRepair, "_copy_again", lost)
             log.repair("t")

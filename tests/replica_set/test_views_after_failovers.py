@@ -63,9 +63,12 @@ def fail_over(process: Process) -> None:
     assert process.replicas.join(leader, 5 - leader.node, until)
 
 
-def test_a_view_is_read_again_if_its_leader_is_lost_before_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_view_is_read_again_if_its_leader_is_lost_before_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another decision at the same offset is committed: the view has records that no leader has."""
-    confirm, done = ReplicatedPartition.confirm, list[int]()
+    confirm = ReplicatedPartition.confirm
+    done = list[int]()
 
     def later(self: ReplicatedPartition, *arguments: Any) -> Any:
         if not done:
@@ -77,7 +80,10 @@ def test_a_view_is_read_again_if_its_leader_is_lost_before_the_commit(tmp_path: 
     with a_set(tmp_path, min_insync_replicas="2") as (_, [process]):
         topic = topic_of(process)
         decide(topic, b"first")
-        with pytest.raises(NotEnoughReplicasAfterAppendError), topic.deciding(0, files.deadline_after(0.5)) as decision:
+        with (
+            pytest.raises(NotEnoughReplicasAfterAppendError),
+            topic.deciding(0, files.deadline_after(0.5)) as decision,
+        ):
             lose_followers(process)
             decision.append([(b"k", b"lost")])
         monkeypatch.setattr(ReplicatedPartition, "confirm", later)
@@ -85,13 +91,18 @@ def test_a_view_is_read_again_if_its_leader_is_lost_before_the_commit(tmp_path: 
         assert done
 
 
-def test_what_another_thread_decides_meanwhile_is_returned_after_its_commit_only(tmp_path: Path) -> None:
+def test_what_another_thread_decides_meanwhile_is_returned_after_its_commit_only(
+    tmp_path: Path,
+) -> None:
     """All threads of a process share the view: it has the decision before the commit."""
     seen = list[bytes | None]()
 
     def reading(view: Newest) -> bytes | None:
         if not seen:
-            with pytest.raises(NotEnoughReplicasAfterAppendError), topic.deciding(0, files.deadline_after(0.5)) as decision:
+            with (
+                pytest.raises(NotEnoughReplicasAfterAppendError),
+                topic.deciding(0, files.deadline_after(0.5)) as decision,
+            ):
                 lose_followers(process)
                 decision.append([(b"k", b"lost")])
             fail_over(process)
@@ -106,7 +117,9 @@ def test_what_another_thread_decides_meanwhile_is_returned_after_its_commit_only
         assert seen[0] == b"lost"
 
 
-def test_a_view_of_another_leader_each_time_ends_at_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_view_of_another_leader_each_time_ends_at_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with a_set(tmp_path) as (_, [process]):
         topic = topic_of(process)
         decide(topic, b"first")
@@ -120,7 +133,8 @@ def test_a_decision_of_an_earlier_leader_is_not_applied_to_the_view_of_the_next_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another thread read the view again from the next leader, which ends at the same offset."""
-    held, views = ReplicatedPartition.append_held, list[Newest]()
+    held = ReplicatedPartition.append_held
+    views = list[Newest]()
 
     def renewing(self: ReplicatedPartition, *arguments: Any) -> Any:
         found = held(self, *arguments)

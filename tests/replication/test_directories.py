@@ -1,4 +1,6 @@
-"""Decisions about the directories of a set: incarnations, foreign directories, voters, growth, retirement."""
+"""Decisions about the directories of a set: incarnations, foreign directories, voters, growth,
+retirement.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,15 @@ from embedlog.replication.events import (
     Retire,
     SetVoter,
 )
-from embedlog.replication.records import NO_LEADER, SLOTS, TOPIC, RegisterBroker, Tombstone, UnregisterBroker, key_of
+from embedlog.replication.records import (
+    NO_LEADER,
+    SLOTS,
+    TOPIC,
+    RegisterBroker,
+    Tombstone,
+    UnregisterBroker,
+    key_of,
+)
 from embedlog.replication.state import State, apply, throttle_of
 from tests.support.replica_sets import (
     CLUSTER,
@@ -49,9 +59,16 @@ from tests.support.replica_sets import (
 CLEAN = Register(identity(1), Found.COMPLETE, offset=99)
 
 
-def crashed(node: int = 1, observed: Observed | None = None, found: Found = Found.CRASHED) -> Register:
+def crashed(
+    node: int = 1, observed: Observed | None = None, found: Found = Found.CRASHED
+) -> Register:
     """A directory that was not closed in order, with a new incarnation."""
-    return Register(identity(node, incarnation=incarnation(node, 1)), found, offset=99, seen={PLACE: observed or {}})
+    return Register(
+        identity(node, incarnation=incarnation(node, 1)),
+        found,
+        offset=99,
+        seen={PLACE: observed or {}},
+    )
 
 
 # ---- registration ----------------------------------------------------------------------------------------------------
@@ -75,10 +92,14 @@ def test_a_foreign_directory_leaves_an_isr_without_a_complete_member() -> None:
         assert record.foreign == (1,)
     alone = having(state, isr=(1,))
     (record,) = changes_of(decided(alone, crashed(1, seen("2 3"), Found.FOREIGN)))
-    assert (record.leader, record.isr, record.elr, record.foreign) == (NO_LEADER, (), (), (1,)), "also as the last member"
+    assert (record.leader, record.isr, record.elr, record.foreign) == (NO_LEADER, (), (), (1,)), (
+        "also as the last member"
+    )
     eligible = having(with_topic(min_insync_replicas="2"), isr=(1,), elr=(2,))
     (record,) = changes_of(decided(eligible, crashed(1, seen("3"), Found.FOREIGN)))
-    assert (record.leader, record.isr, record.elr) == (NO_LEADER, (), (2,)), "the ELR has every committed record"
+    assert (record.leader, record.isr, record.elr) == (NO_LEADER, (), (2,)), (
+        "the ELR has every committed record"
+    )
 
 
 def foreign(state: State, *nodes: int) -> State:
@@ -89,34 +110,51 @@ def foreign(state: State, *nodes: int) -> State:
 
 
 def present(*nodes: int, kind: str = "") -> Observed:
-    """Observations in the incarnations of `crashed`; the log of each node is as long as its number."""
+    """Observations in the incarnations of `crashed`; the log of each node is as long as its
+    number.
+    """
     found = seen(" ".join(f"{kind}{node}" for node in nodes), {node: (0, node) for node in nodes})
     return {node: replace(each, incarnation=incarnation(node, 1)) for node, each in found.items()}
 
 
 @pytest.mark.parametrize("kind", ["", "s", "c"])
 @pytest.mark.parametrize("order", [*permutations((1, 2, 3))])
-def test_a_foreign_replica_leads_only_if_all_replicas_are_foreign(order: tuple[int, int, int], kind: str) -> None:
+def test_a_foreign_replica_leads_only_if_all_replicas_are_foreign(
+    order: tuple[int, int, int], kind: str
+) -> None:
     """In any order of their registrations, and however their replicas are found then."""
     first, second, last = order
     state = foreign(with_topic(), first, second)
     observed = {**present(first, second, kind=kind)}
     election = Elect(PLACE, Election.OFFLINE, partition(state).partition_epoch, observed)
     found = decide(state, election)
-    assert isinstance(found, Refusal) or all(each.leader in {NO_LEADER, last} for each in changes_of(found))
+    assert isinstance(found, Refusal) or all(
+        each.leader in {NO_LEADER, last} for each in changes_of(found)
+    )
     assert set(partition(state).foreign) == {first, second}
     state = foreign(state, last)
-    assert (partition(state).leader, partition(state).isr, partition(state).foreign) == (NO_LEADER, (), (1, 2, 3))
+    assert (partition(state).leader, partition(state).isr, partition(state).foreign) == (
+        NO_LEADER,
+        (),
+        (1, 2, 3),
+    )
     election = Elect(PLACE, Election.OFFLINE, partition(state).partition_epoch, observed)
     assert refused(state, election) is Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE, "one of them is away"
     state = after(state, replace(election, seen=observed | present(last, kind=kind)))
     record = partition(state)
-    assert (record.leader, record.isr, record.foreign, record.recovering) == (3, (3,), (1, 2), True), "the longest log"
+    assert (record.leader, record.isr, record.foreign, record.recovering) == (
+        3,
+        (3,),
+        (1, 2),
+        True,
+    ), "the longest log"
 
 
 def test_the_only_replica_of_a_partition_leads_although_it_is_foreign() -> None:
     state = foreign(with_topic((1,), spare=(2, 3)), 1)
-    state = after(state, Elect(PLACE, Election.OFFLINE, partition(state).partition_epoch, present(1)))
+    state = after(
+        state, Elect(PLACE, Election.OFFLINE, partition(state).partition_epoch, present(1))
+    )
     record = partition(state)
     assert (record.leader, record.isr, record.foreign, record.recovering) == (1, (1,), (), False)
 
@@ -126,10 +164,20 @@ def test_a_foreign_replica_is_noted_until_it_joins() -> None:
     record = partition(state)
     assert (record.leader, record.isr, record.foreign) == (1, (1, 2), (3,))
     assert (
-        changes_of(decided(state, replace(crashed(3, {}, Found.FOREIGN), identity=identity(3, incarnation=incarnation(3, 2)))))
+        changes_of(
+            decided(
+                state,
+                replace(
+                    crashed(3, {}, Found.FOREIGN),
+                    identity=identity(3, incarnation=incarnation(3, 2)),
+                ),
+            )
+        )
         == []
     )
-    joined = AlterIsr(PLACE, record.leader_epoch, record.partition_epoch, (1, 2, 3), {3: incarnation(3, 1)})
+    joined = AlterIsr(
+        PLACE, record.leader_epoch, record.partition_epoch, (1, 2, 3), {3: incarnation(3, 1)}
+    )
     assert partition(after(state, joined)).foreign == ()
 
 
@@ -137,7 +185,10 @@ def test_only_the_first_directory_of_a_set_has_topics() -> None:
     held = (HeldTopic("t", UUID(int=7), (4, 1), {"retention.ms": "5"}),)
     first = Add(identity(1), 0, held=held)
     state = after(State(CLUSTER), first)
-    found = [(each.replicas, each.isr, each.leader, each.leader_epoch) for each in state.partitions_of(UUID(int=7))]
+    found = [
+        (each.replicas, each.isr, each.leader, each.leader_epoch)
+        for each in state.partitions_of(UUID(int=7))
+    ]
     assert found == [((1,), (1,), 1, 4), ((1,), (1,), 1, 1)]
     assert state.settings == {(TOPIC, "t", "retention.ms"): "5"}
     assert refused(state, Add(identity(2), 9, held=held)) is Refusal.INVALID_REGISTRATION
@@ -145,24 +196,36 @@ def test_only_the_first_directory_of_a_set_has_topics() -> None:
 
 
 def test_a_moved_directory_keeps_its_life_and_registration() -> None:
-    state = apply(with_topic(), replace(with_topic().nodes[1], voter=False, leaving=True, generation=0))
+    state = apply(
+        with_topic(), replace(with_topic().nodes[1], voter=False, leaving=True, generation=0)
+    )
     (found,) = decided(state, replace(CLEAN, identity=identity(1, path="/new", rack="a")))
     assert found == replace(state.nodes[1], path="/new", rack="a")
 
 
 def test_a_directory_takes_the_path_of_another_one() -> None:
-    """Both were moved, or the other one is absent: a path has one directory, and its own files name it."""
-    moved = [replace(CLEAN, identity=identity(node, path=f"/disk{3 - node}/log")) for node in (1, 2)]
+    """Both were moved, or the other one is absent: a path has one directory, and its own files name
+    it.
+    """
+    moved = [
+        replace(CLEAN, identity=identity(node, path=f"/disk{3 - node}/log")) for node in (1, 2)
+    ]
     state = a_set()
     for at, count in ((0, 2), (1, 3)):
         state = after(state, moved[at])
         assert len({each.path for each in state.nodes.values()}) == count
-    assert [state.nodes[node].path for node in (1, 2, 3)] == ["/disk2/log", "/disk1/log", "/disk3/log"]
+    assert [state.nodes[node].path for node in (1, 2, 3)] == [
+        "/disk2/log",
+        "/disk1/log",
+        "/disk3/log",
+    ]
 
 
 def test_a_crash_is_a_new_life_at_a_new_offset() -> None:
     state = a_set()
-    assert decided(state, crashed()) == (replace(state.nodes[1], incarnation=incarnation(1, 1), broker_epoch=99),)
+    assert decided(state, crashed()) == (
+        replace(state.nodes[1], incarnation=incarnation(1, 1), broker_epoch=99),
+    )
 
 
 @pytest.mark.parametrize(
@@ -212,7 +275,12 @@ def test_a_leader_that_lost_its_page_is_replaced_in_the_same_decision() -> None:
     records = decided(state, crashed(1, seen("2 3", {3: (0, 11)})))
     assert [type(each) for each in records] == [RegisterBroker, *map(type, changes_of(records))]
     (record,) = changes_of(records)
-    assert (record.leader, record.isr, record.leader_epoch, record.partition_epoch) == (3, (2, 3), 1, 1)
+    assert (record.leader, record.isr, record.leader_epoch, record.partition_epoch) == (
+        3,
+        (2, 3),
+        1,
+        1,
+    )
     assert record.leader_incarnation == incarnation(3)
 
 
@@ -224,7 +292,9 @@ def test_a_member_stays_while_no_other_one_is_complete() -> None:
         assert [type(each) for each in records] == [RegisterBroker]
     again = after(state, crashed(1, seen("c2 c3")))
     records = decided(again, crashed(1, seen("2")))
-    assert [each.isr for each in changes_of(records)] == [(2,)], "a later registration of the same incarnation completes it"
+    assert [each.isr for each in changes_of(records)] == [(2,)], (
+        "a later registration of the same incarnation completes it"
+    )
 
 
 def test_the_last_of_an_isr_leaves_only_for_a_complete_eligible_leader() -> None:
@@ -263,7 +333,17 @@ def test_the_first_directory_votes() -> None:
 
 def test_a_directory_is_added_as_it_describes_itself() -> None:
     (found,) = decided(a_set(), Add(identity(7, rack="a"), 55, voter=False, replicas=False))
-    wanted = RegisterBroker(7, incarnation(7), 55, identity(7).directory, "/disk7/log", "a", voter=False, replicas=False, slot=3)
+    wanted = RegisterBroker(
+        7,
+        incarnation(7),
+        55,
+        identity(7).directory,
+        "/disk7/log",
+        "a",
+        voter=False,
+        replicas=False,
+        slot=3,
+    )
     assert found == wanted
     assert after(a_set(), Add(identity(7), 55, replicas=False)).usable() == dict.fromkeys((1, 2, 3))
 
@@ -341,7 +421,11 @@ def test_partitions_keep_the_directory_of_a_node_that_is_gone() -> None:
     state = with_topic()
     before = partition(state).directories
     gone = replace(state, nodes={node: each for node, each in state.nodes.items() if node != 3})
-    assert partition(after(gone, Reassign(PLACE, 0, (2, 1)))).directories == (before[1], before[0], before[2])
+    assert partition(after(gone, Reassign(PLACE, 0, (2, 1)))).directories == (
+        before[1],
+        before[0],
+        before[2],
+    )
 
 
 def test_a_topic_may_be_placed_on_one_directory() -> None:
@@ -357,22 +441,36 @@ def test_a_reassignment_that_loses_its_whole_target_is_cancelled() -> None:
     state = with_topic((2,), spare=(1, 3))
     state = after(state, Reassign(PLACE, 0, (1,), 1000), ForceRetire(1, {PLACE: seen("2")}))
     found = partition(state)
-    assert (found.replicas, found.isr, found.leader, found.adding, found.removing) == ((2,), (2,), 2, (), ())
+    assert (found.replicas, found.isr, found.leader, found.adding, found.removing) == (
+        (2,),
+        (2,),
+        2,
+        (),
+        (),
+    )
     assert throttle_of(found) is None
 
 
 def test_a_reassignment_continues_if_a_part_of_its_target_is_left() -> None:
     state = with_topic((3,), spare=(1, 2))
     state = after(state, Reassign(PLACE, 0, (1, 2), 1000), ForceRetire(1, {PLACE: seen("3")}))
-    assert (partition(state).adding, partition(state).removing, throttle_of(partition(state))) == ((2,), (3,), 1000)
+    assert (partition(state).adding, partition(state).removing, throttle_of(partition(state))) == (
+        (2,),
+        (3,),
+        1000,
+    )
     joined = AlterIsr(PLACE, 0, partition(state).partition_epoch, (2, 3), {2: incarnation(2)})
     state = after(state, joined)
     state = after(state, FinishReassignment(PLACE, partition(state).partition_epoch, seen("2 3")))
     assert (partition(state).replicas, partition(state).leader) == ((2,), 2)
 
 
-def test_a_partition_without_another_replica_does_not_begin_in_a_witness_or_a_leaving_directory() -> None:
-    state = after(State(CLUSTER), Add(identity(1), offset=1), Add(identity(2), offset=2, replicas=False))
+def test_a_partition_without_another_replica_does_not_begin_in_a_witness_or_a_leaving_directory() -> (
+    None
+):
+    state = after(
+        State(CLUSTER), Add(identity(1), offset=1), Add(identity(2), offset=2, replicas=False)
+    )
     state = after(state, Add(identity(3), offset=3), Add(identity(4), offset=4))
     state = after(state, CreateTopic("t", TOPIC_ID, frozenset({1}), assignment=((1,),)))
     assert partition(after(state, ForceRetire(1))).replicas == (3,)
@@ -380,10 +478,22 @@ def test_a_partition_without_another_replica_does_not_begin_in_a_witness_or_a_le
     assert partition(after(leaving, ForceRetire(1))).replicas == (4,)
 
 
-def test_a_partition_that_waits_for_a_foreign_replica_waits_after_the_removal_of_another_one() -> None:
+def test_a_partition_that_waits_for_a_foreign_replica_waits_after_the_removal_of_another_one() -> (
+    None
+):
     alone = having(with_topic(), isr=(1,))
     waiting = after(alone, crashed(1, seen("2 3"), Found.FOREIGN))
     record = partition(after(waiting, ForceRetire(3, {PLACE: seen("2")})))
-    assert (record.leader, record.replicas, record.isr, record.foreign) == (NO_LEADER, (1, 2), (), (1,))
+    assert (record.leader, record.replicas, record.isr, record.foreign) == (
+        NO_LEADER,
+        (1, 2),
+        (),
+        (1,),
+    )
     record = partition(after(waiting, ForceRetire(1, {PLACE: seen("2 3")})))
-    assert (record.leader, record.replicas, record.isr, record.foreign) == (2, (2, 3), (2, 3), ()), "what it alone had is lost"
+    assert (record.leader, record.replicas, record.isr, record.foreign) == (
+        2,
+        (2, 3),
+        (2, 3),
+        (),
+    ), "what it alone had is lost"

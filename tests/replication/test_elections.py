@@ -33,7 +33,9 @@ from tests.support.replica_sets import (
     with_topic,
 )
 
-OFFLINE, PREFERRED, UNCLEAN = Election.OFFLINE, Election.PREFERRED, Election.UNCLEAN
+OFFLINE = Election.OFFLINE
+PREFERRED = Election.PREFERRED
+UNCLEAN = Election.UNCLEAN
 UNKNOWN = (PLACE[0], 7)
 
 
@@ -41,7 +43,8 @@ def alter(state: State, *isr: int, lost: tuple[int, ...] = (), **facts: int) -> 
     """A proposal of the leader, whose new members have their registered incarnations."""
     found = partition(state)
     new = {node: incarnation(node) for node in isr if node not in found.isr}
-    epoch, change = facts.get("epoch", found.leader_epoch), facts.get("change", found.partition_epoch)
+    epoch = facts.get("epoch", found.leader_epoch)
+    change = facts.get("change", found.partition_epoch)
     return AlterIsr(PLACE, epoch, change, isr, new, frozenset(lost))
 
 
@@ -68,7 +71,9 @@ def test_a_shrink_and_a_growth_raise_only_the_partition_epoch() -> None:
     state = after(state, alter(state, 1, 3))
     assert (led(state), epochs(state)) == ((1, (1, 3), ()), (0, 1))
     state = after(state, alter(state, 3, 2, 1))
-    assert (led(state), epochs(state)) == ((1, (1, 2, 3), ()), (0, 2)), "in the order of the assignment"
+    assert (led(state), epochs(state)) == ((1, (1, 2, 3), ()), (0, 2)), (
+        "in the order of the assignment"
+    )
 
 
 def test_the_same_isr_is_no_decision() -> None:
@@ -77,7 +82,9 @@ def test_the_same_isr_is_no_decision() -> None:
 
 
 def test_the_same_isr_is_decided_again_on_request() -> None:
-    """The leader's page loses a member that was never decided, and the decision about that member is refused."""
+    """The leader's page loses a member that was never decided, and the decision about that member
+    is refused.
+    """
     state = with_topic()
     state = after(state, alter(state, 1, 2))
     undecided = alter(state, 1, 2, 3)
@@ -92,13 +99,17 @@ def test_a_proposal_of_an_old_leader_or_from_an_old_decision_is_refused() -> Non
     assert refused(state, alter(state, 2, epoch=0)) is Refusal.FENCED_LEADER_EPOCH
     assert refused(state, alter(state, 2, epoch=2)) is Refusal.FENCED_LEADER_EPOCH
     assert refused(state, alter(state, 2, change=0)) is Refusal.INVALID_UPDATE_VERSION
-    assert refused(state, replace(alter(state, 2), place=UNKNOWN)) is Refusal.UNKNOWN_TOPIC_OR_PARTITION
+    assert (
+        refused(state, replace(alter(state, 2), place=UNKNOWN))
+        is Refusal.UNKNOWN_TOPIC_OR_PARTITION
+    )
 
 
 def test_two_shrinks_from_one_decision_do_not_both_count() -> None:
     """Else the second one returns a member that the first one removed."""
     state = with_topic()
-    first, second = alter(state, 1, 2), alter(state, 1, 3)
+    first = alter(state, 1, 2)
+    second = alter(state, 1, 3)
     state = after(state, first)
     assert refused(state, second) is Refusal.INVALID_UPDATE_VERSION
 
@@ -122,7 +133,10 @@ def test_a_newcomer_that_is_away_or_leaves_or_has_another_life_is_refused() -> N
     growth = alter(state, 1, 2, 3)
     assert decided(state, growth)
     assert refused(state, replace(growth, incarnations={})) is Refusal.INELIGIBLE_REPLICA
-    assert refused(state, replace(growth, incarnations={3: incarnation(3, 1)})) is Refusal.INELIGIBLE_REPLICA
+    assert (
+        refused(state, replace(growth, incarnations={3: incarnation(3, 1)}))
+        is Refusal.INELIGIBLE_REPLICA
+    )
     leaving = replace(state, nodes={**state.nodes, 3: replace(state.nodes[3], leaving=True)})
     assert refused(leaving, growth) is Refusal.INELIGIBLE_REPLICA
     gone = replace(state, nodes={node: each for node, each in state.nodes.items() if node != 3})
@@ -194,7 +208,10 @@ def test_a_replica_outside_of_isr_and_elr_is_never_elected() -> None:
     state = after(state, alter(state, 1, 2))
     state = after(state, election(state, OFFLINE, seen("3", {3: (9, 99)})))
     assert led(state) == (NO_LEADER, (1, 2), ())
-    assert refused(state, election(state, OFFLINE, seen("3"))) is Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    assert (
+        refused(state, election(state, OFFLINE, seen("3")))
+        is Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    )
     assert led(after(state, election(state, OFFLINE, seen("2 3")))) == (2, (2,), ())
 
 
@@ -206,9 +223,13 @@ def test_an_eligible_leader_leads_alone_if_no_member_is_there() -> None:
     )
     state = after(state, alter(state, 1))
     assert led(state) == (1, (1,), (2,))
-    assert led(after(state, election(state, OFFLINE, seen("2 3")))) == (2, (2,), (1,)), "1 has what was committed"
+    assert led(after(state, election(state, OFFLINE, seen("2 3")))) == (2, (2,), (1,)), (
+        "1 has what was committed"
+    )
     both = having(state, isr=(1, 3), leader=1)
-    assert led(after(both, election(both, OFFLINE, seen("2 3", {2: (5, 5)}))))[0] == 3, "a member of the ISR comes first"
+    assert led(after(both, election(both, OFFLINE, seen("2 3", {2: (5, 5)}))))[0] == 3, (
+        "a member of the ISR comes first"
+    )
 
 
 def test_members_that_are_away_stay_eligible_and_lost_ones_do_not() -> None:
@@ -224,19 +245,28 @@ def test_the_leader_of_another_life_is_replaced() -> None:
 
 def test_an_old_election_is_refused() -> None:
     state = with_topic()
-    one, other = election(state, OFFLINE, seen("2 3")), election(state, OFFLINE, seen("3"))
+    one = election(state, OFFLINE, seen("2 3"))
+    other = election(state, OFFLINE, seen("3"))
     state = after(state, one)
-    assert refused(state, other) is Refusal.INVALID_UPDATE_VERSION, "of two electors the first one decides"
+    assert refused(state, other) is Refusal.INVALID_UPDATE_VERSION, (
+        "of two electors the first one decides"
+    )
     assert refused(state, replace(other, place=UNKNOWN)) is Refusal.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_an_observation_of_another_life_does_not_count() -> None:
     state = with_topic()
-    old = {node: replace(each, incarnation=incarnation(node, 9)) for node, each in seen("1 2").items()} | seen("3")
+    old = {
+        node: replace(each, incarnation=incarnation(node, 9)) for node, each in seen("1 2").items()
+    } | seen("3")
     assert led(after(state, election(state, OFFLINE, old))) == (3, (3,), ())
-    crashed = {node: replace(each, incarnation=incarnation(node, 9)) for node, each in seen("c1").items()} | seen("c2 c3")
+    crashed = {
+        node: replace(each, incarnation=incarnation(node, 9)) for node, each in seen("c1").items()
+    } | seen("c2 c3")
     assert refused(state, election(state, OFFLINE, crashed)) is Refusal.WAIT_FOR_REPLICAS
-    assert refused(state, election(state, UNCLEAN, old, 2)) is Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    assert (
+        refused(state, election(state, UNCLEAN, old, 2)) is Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    )
 
 
 # ---- after a power loss ----------------------------------------------------------------------------------------------
@@ -253,7 +283,9 @@ def test_after_a_power_loss_all_members_are_awaited() -> None:
     state = with_topic()
     assert refused(state, election(state, OFFLINE, seen("c2 c3"))) is Refusal.WAIT_FOR_REPLICAS
     assert refused(state, election(state, OFFLINE, seen("a1 c2 c3"))) is Refusal.WAIT_FOR_REPLICAS
-    assert led(after(state, election(state, OFFLINE, seen("s1 c2 c3"))))[0] == 2, "a foreign is present, and never leads"
+    assert led(after(state, election(state, OFFLINE, seen("s1 c2 c3"))))[0] == 2, (
+        "a foreign is present, and never leads"
+    )
 
 
 def test_members_of_the_elr_are_awaited_too() -> None:
@@ -265,24 +297,39 @@ def test_members_of_the_elr_are_awaited_too() -> None:
 
 def test_a_durable_topic_does_not_wait() -> None:
     state = with_topic(flush_messages="1", min_insync_replicas="2")
-    assert led(after(state, election(state, OFFLINE, seen("c2 c3", {3: (0, 11)})))) == (3, (3,), (1,))
+    assert led(after(state, election(state, OFFLINE, seen("c2 c3", {3: (0, 11)})))) == (
+        3,
+        (3,),
+        (1,),
+    )
     small = having(state, isr=(1,), elr=(2,))
-    assert refused(small, election(small, OFFLINE, seen("c2"))) is Refusal.WAIT_FOR_REPLICAS, "only members of the ISR synced"
+    assert refused(small, election(small, OFFLINE, seen("c2"))) is Refusal.WAIT_FOR_REPLICAS, (
+        "only members of the ISR synced"
+    )
 
 
 def test_a_topic_that_was_not_always_durable_waits() -> None:
-    """ELECT-6: the records before the setting, and those of processes that have not read it, were not synced."""
-    durable, plain = {"flush.messages": "1"}, {"flush.messages": None}
+    """ELECT-6: the records before the setting, and those of processes that have not read it, were
+    not synced.
+    """
+    durable = {"flush.messages": "1"}
+    plain = {"flush.messages": None}
     altered = after(with_topic(), SetConfig("t", durable))
     returned = after(with_topic(flush_messages="1"), SetConfig("t", plain), SetConfig("t", durable))
     inherited = after(with_topic(), SetConfig("", durable, NODE))
-    again = after(with_topic(flush_messages="1"), DeleteTopic(TOPIC_ID), CreateTopic("t", TOPIC_ID, frozenset({1, 2, 3}), 1, 3))
+    again = after(
+        with_topic(flush_messages="1"),
+        DeleteTopic(TOPIC_ID),
+        CreateTopic("t", TOPIC_ID, frozenset({1, 2, 3}), 1, 3),
+    )
     again = after(again, SetConfig("t", durable))
     for state in (altered, returned, inherited, again):
         assert not state.durable(partition(state))
         assert refused(state, election(state, OFFLINE, seen("c2 c3"))) is Refusal.WAIT_FOR_REPLICAS
     same = after(with_topic(flush_messages="1"), SetConfig("t", {**durable, "flush.ms": "9"}))
-    assert led(after(same, election(same, OFFLINE, seen("c2 c3"))))[0] == 2, "the value is as before"
+    assert led(after(same, election(same, OFFLINE, seen("c2 c3"))))[0] == 2, (
+        "the value is as before"
+    )
 
 
 def test_a_complete_member_leads_before_any_crashed_one() -> None:
@@ -297,9 +344,15 @@ def test_the_preferred_leader_returns() -> None:
     state = with_topic()
     assert refused(state, election(state, PREFERRED, seen("1 2 3"))) is Refusal.ELECTION_NOT_NEEDED
     state = after(state, election(state, OFFLINE, seen("2 3")))
-    assert refused(state, election(state, PREFERRED, seen("1 2 3"))) is Refusal.PREFERRED_LEADER_NOT_AVAILABLE
+    assert (
+        refused(state, election(state, PREFERRED, seen("1 2 3")))
+        is Refusal.PREFERRED_LEADER_NOT_AVAILABLE
+    )
     state = after(state, alter(state, 1, 2, 3))
-    assert refused(state, election(state, PREFERRED, seen("c1 2 3"))) is Refusal.PREFERRED_LEADER_NOT_AVAILABLE
+    assert (
+        refused(state, election(state, PREFERRED, seen("c1 2 3")))
+        is Refusal.PREFERRED_LEADER_NOT_AVAILABLE
+    )
     state = after(state, election(state, PREFERRED, seen("1 2 3")))
     assert (led(state), epochs(state)) == ((1, (1, 2, 3), ()), (2, 3))
 
@@ -309,7 +362,10 @@ def test_a_leaving_directory_is_not_preferred() -> None:
     state = after(state, election(state, OFFLINE, seen("2 3")))
     state = after(state, alter(state, 1, 2, 3))
     leaving = replace(state, nodes={**state.nodes, 1: replace(state.nodes[1], leaving=True)})
-    assert refused(leaving, election(leaving, PREFERRED, seen("1 2 3"))) is Refusal.PREFERRED_LEADER_NOT_AVAILABLE
+    assert (
+        refused(leaving, election(leaving, PREFERRED, seen("1 2 3")))
+        is Refusal.PREFERRED_LEADER_NOT_AVAILABLE
+    )
 
 
 def test_an_unclean_leader_is_the_whole_isr_and_recovers() -> None:
@@ -346,7 +402,10 @@ def test_a_named_directory_becomes_the_truth() -> None:
     assert (led(state), partition(state).recovering) == ((3, (3,), ()), True)
     assert refused(state, election(state, UNCLEAN, seen("3"), 3)) is Refusal.ELECTION_NOT_NEEDED
     for node in (2, 9):
-        assert refused(state, election(state, UNCLEAN, seen("3"), node)) is Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        assert (
+            refused(state, election(state, UNCLEAN, seen("3"), node))
+            is Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        )
 
 
 # ---- unclean elections that the settings allow, and later epochs -----------------------------------------------------
@@ -359,7 +418,11 @@ def test_an_allowed_unclean_election_needs_that_no_eligible_replica_answers() ->
     alone = having(state, isr=(1,))
     for found in ("2 3", "s2 3", "c2 3"):
         event = replace(election(alone, OFFLINE, seen(found, {2: (0, 9), 3: (0, 8)})), allowed=True)
-        assert led(after(alone, event)) == (3 if found == "s2 3" else 2, (3 if found == "s2 3" else 2,), ())
+        assert led(after(alone, event)) == (
+            3 if found == "s2 3" else 2,
+            (3 if found == "s2 3" else 2,),
+            (),
+        )
         assert led(after(alone, replace(event, allowed=False)))[0] == NO_LEADER
     serving = replace(election(alone, OFFLINE, seen("1 2 3")), allowed=True)
     assert refused(alone, serving) is Refusal.ELECTION_NOT_NEEDED

@@ -1,4 +1,6 @@
-"""Random histories of decisions: what holds for any sequence of events, and that no committed record is ever lost."""
+"""Random histories of decisions: what holds for any sequence of events, and that no committed
+record is ever lost.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,26 @@ from embedlog.replication.events import (
     SetConfig,
     SetVoter,
 )
-from embedlog.replication.records import NO_LEADER, NODE, Partition, Record, decode, encode, inconsistency
+from embedlog.replication.records import (
+    NO_LEADER,
+    NODE,
+    Partition,
+    Record,
+    decode,
+    encode,
+    inconsistency,
+)
 from embedlog.replication.state import State, apply, apply_all
 from tests.support.mutants import mutated
-from tests.support.replica_sets import CLUSTER, PLACE, a_set, changes_of, compacted, identity, incarnation
+from tests.support.replica_sets import (
+    CLUSTER,
+    PLACE,
+    a_set,
+    changes_of,
+    compacted,
+    identity,
+    incarnation,
+)
 from tests.support.replica_world import Directory, Violation, World
 
 STEPS = 400
@@ -49,10 +67,16 @@ NODES = range(1, 6)
 
 
 def observed(rng: random.Random) -> Observed:
-    kinds, incarnations = [*Found, Found.COMPLETE], [0, 0, 0, 1]
+    kinds = [*Found, Found.COMPLETE]
+    incarnations = [0, 0, 0, 1]
     present = [node for node in NODES if rng.random() < 0.8]
     return {
-        node: Seen(rng.choice(kinds), incarnation(node, rng.choice(incarnations)), rng.randrange(3), rng.randrange(9))
+        node: Seen(
+            rng.choice(kinds),
+            incarnation(node, rng.choice(incarnations)),
+            rng.randrange(3),
+            rng.randrange(9),
+        )
         for node in present
     }
 
@@ -62,11 +86,22 @@ def some(rng: random.Random, least: int = 0) -> tuple[int, ...]:
 
 
 def event_of_partition(rng: random.Random, old: Partition) -> Event:
-    place, change = (old.topic_id, old.number), old.partition_epoch - (rng.random() < 0.1)
-    isr = tuple({*some(rng), *((old.leader,) if rng.random() < 0.9 else ())} & {*old.replicas, rng.choice(NODES)})
+    place = (old.topic_id, old.number)
+    change = old.partition_epoch - (rng.random() < 0.1)
+    isr = tuple(
+        {*some(rng), *((old.leader,) if rng.random() < 0.9 else ())}
+        & {*old.replicas, rng.choice(NODES)}
+    )
     incarnations = {node: incarnation(node, rng.choice([0, 0, 1])) for node in NODES}
     kinds: list[Event] = [
-        AlterIsr(place, old.leader_epoch - (rng.random() < 0.1), change, isr, incarnations, frozenset(some(rng))),
+        AlterIsr(
+            place,
+            old.leader_epoch - (rng.random() < 0.1),
+            change,
+            isr,
+            incarnations,
+            frozenset(some(rng)),
+        ),
         Elect(place, Election.OFFLINE, change, observed(rng), allowed=rng.random() < 0.2),
         RaiseEpoch(place, old.leader_epoch + rng.randrange(-2, 4)),
         Elect(place, Election.PREFERRED, change, observed(rng)),
@@ -79,21 +114,41 @@ def event_of_partition(rng: random.Random, old: Partition) -> Event:
 
 
 def event_of_set(rng: random.Random, state: State) -> Event:
-    node, live = rng.choice(NODES), frozenset(some(rng, 2))
+    node = rng.choice(NODES)
+    live = frozenset(some(rng, 2))
     topic_id = UUID(int=rng.randrange(1, 4))
     least = {"min.insync.replicas": rng.choice(["1", "2", "3", None])}
     given_incarnation = identity(node, incarnation=incarnation(node, rng.choice([0, 0, 1, 2])))
     seen = {place: observed(rng) for place in state.partitions}
-    name, total = f"t{rng.randrange(3)}", rng.randrange(6)
+    name = f"t{rng.randrange(3)}"
+    total = rng.randrange(6)
     kinds: list[Event] = [
-        CreateTopic(name, topic_id, live, rng.randrange(4), rng.randrange(4), rng.randrange(9), rng.randrange(9)),
-        CreateTopic(name, topic_id, live, assignment=(some(rng), some(rng))[: rng.choice([1, 1, 2])]),
+        CreateTopic(
+            name,
+            topic_id,
+            live,
+            rng.randrange(4),
+            rng.randrange(4),
+            rng.randrange(9),
+            rng.randrange(9),
+        ),
+        CreateTopic(
+            name, topic_id, live, assignment=(some(rng), some(rng))[: rng.choice([1, 1, 2])]
+        ),
         CreatePartitions(topic_id, total, live),
         DeleteTopic(topic_id),
         SetConfig(name, least, seen=seen),
         SetConfig("", least, NODE, seen),
-        Register(given_incarnation, rng.choice([*Found]), rng.randrange(99), rng.random() < 0.1, seen),
-        Add(given_incarnation, rng.randrange(99), rng.random() < 0.7, rng.random() < 0.9, rng.random() < 0.9),
+        Register(
+            given_incarnation, rng.choice([*Found]), rng.randrange(99), rng.random() < 0.1, seen
+        ),
+        Add(
+            given_incarnation,
+            rng.randrange(99),
+            rng.random() < 0.7,
+            rng.random() < 0.9,
+            rng.random() < 0.9,
+        ),
         Retire(node, rng.random() < 0.9),
         SetVoter(node, rng.random() < 0.5, rng.random() < 0.9),
     ]
@@ -130,7 +185,9 @@ def check_decision(before: State, event: Event, found: tuple[Record, ...]) -> St
     assert max(counts.values(), default=1) == 1, "a decision has one record of a partition"
     raised = event.epoch if isinstance(event, RaiseEpoch) else -1
     for record in changes_of(found):
-        check_partition(state, before.partitions.get((record.topic_id, record.number)), record, raised)
+        check_partition(
+            state, before.partitions.get((record.topic_id, record.number)), record, raised
+        )
     assert state.voters or not before.nodes
     assert state.highest_node >= before.highest_node
     if isinstance(event, Add):
@@ -152,12 +209,17 @@ def copied(state: State) -> State:
 @given(number=st.integers(0, 2**32), count=st.integers(1, 60))
 @settings(max_examples=80, deadline=None)
 def test_no_sequence_of_events_breaks_an_invariant(number: int, count: int) -> None:
-    rng, log = random.Random(number), list[Record]()
+    rng = random.Random(number)
+    log = list[Record]()
     state = a_set(range(1, rng.randrange(2, 6)))
     log += state.nodes.values()
     for _ in range(count):
         of_partition = state.partitions and rng.random() < 0.6
-        event = event_of_partition(rng, rng.choice([*state.partitions.values()])) if of_partition else event_of_set(rng, state)
+        event = (
+            event_of_partition(rng, rng.choice([*state.partitions.values()]))
+            if of_partition
+            else event_of_set(rng, state)
+        )
         before = copied(state)
         found = decide(state, event)
         assert copied(state) == before, "a decision changes no state"
@@ -166,7 +228,9 @@ def test_no_sequence_of_events_breaks_an_invariant(number: int, count: int) -> N
             state = check_decision(state, event, found)
             log += found
     assert apply_all(State(CLUSTER), log) == state
-    assert apply_all(State(CLUSTER), compacted(log)) == state, "compaction of the log changes no state"
+    assert apply_all(State(CLUSTER), compacted(log)) == state, (
+        "compaction of the log changes no state"
+    )
 
 
 # ---- committed records -----------------------------------------------------------------------------------------------
@@ -188,12 +252,20 @@ def test_no_random_history_loses_a_committed_record(rng: random.Random) -> None:
     counts = sum((world.counts for world in worlds), Counter[str]())
     counts["committed"] = sum(len(world.committed) for world in worlds)
     print(dict(counts))
-    for what, least in (("committed", 500), ("AlterIsr", 100), ("Elect", 80), ("Register", 100), ("Reassign", 30)):
+    for what, least in (
+        ("committed", 500),
+        ("AlterIsr", 100),
+        ("Elect", 80),
+        ("Register", 100),
+        ("Reassign", 30),
+    ):
         assert counts[what] > least, what
 
 
 @pytest.mark.parametrize("mutant", ["elect_any_replica", "elect_in_same_epoch"])
-def test_without_a_rule_some_history_of_replicas_loses_a_record(rng: random.Random, mutant: str) -> None:
+def test_without_a_rule_some_history_of_replicas_loses_a_record(
+    rng: random.Random, mutant: str
+) -> None:
     with mutated(mutant):
         for _ in range(1500):
             try:
@@ -234,7 +306,9 @@ def filled(world: World, count: int = 3) -> None:
 def after_power_loss(world: World, left: dict[int, int]) -> None:
     """The directories have these numbers of records left, and register their new incarnations."""
     for node, size in left.items():
-        world.directories[node] = Directory(world.directories[node].log[:size], incarnation=1, lost="power")
+        world.directories[node] = Directory(
+            world.directories[node].log[:size], incarnation=1, lost="power"
+        )
     for _ in left:
         world.register()
 
@@ -245,7 +319,9 @@ def offline(world: World) -> None:
 
 
 def newcomer_of_any_incarnation(world: World) -> str:
-    """Node 3 is caught up; before its growth is decided, an old copy replaces it and begins to follow."""
+    """Node 3 is caught up; before its growth is decided, an old copy replaces it and begins to
+    follow.
+    """
     without(world, 3)
     filled(world)
     world.directories[3].away = False
@@ -261,7 +337,8 @@ def newcomer_of_any_incarnation(world: World) -> str:
 def decide_after_another_decision(world: World) -> str:
     """One proposal removes 2, the other one 3; the later one would return 2."""
     for away in (3, 2):
-        world.directories[3].away, world.directories[2].away = away == 3, away == 2
+        world.directories[3].away = away == 3
+        world.directories[2].away = away == 2
         world.shrink()
     world.decide(world.pending.pop()[1])
     filled(world)
@@ -290,7 +367,9 @@ def elect_without_waiting(world: World) -> str:
 
 
 def observed_in_any_incarnation(world: World) -> str:
-    """Between observation and election all directories crash, and register their new incarnations."""
+    """Between observation and election all directories crash, and register their new
+    incarnations.
+    """
     filled(world)
     world.directories[1].away = True
     event = Elect(PLACE, Election.OFFLINE, world.partition.partition_epoch, world.seen())
@@ -318,7 +397,9 @@ def elect_in_same_epoch(world: World) -> str:
 
 
 def elr_outlives_its_need(world: World) -> str:
-    """With `min.insync.replicas` 1 the leader commits alone, while the ELR is from the time of 2."""
+    """With `min.insync.replicas` 1 the leader commits alone, while the ELR is from the time of
+    2.
+    """
     world.decide(SetConfig("t", {"min.insync.replicas": "2"}))
     without(world, 2, 3)
     assert world.partition.elr == (2, 3)
@@ -340,7 +421,9 @@ SCRIPTS: dict[str, Callable[[World], str]] = {
 
 
 @pytest.mark.parametrize("rule", SCRIPTS)
-def test_each_rule_keeps_the_committed_records_of_its_history(rule: str, rng: random.Random) -> None:
+def test_each_rule_keeps_the_committed_records_of_its_history(
+    rule: str, rng: random.Random
+) -> None:
     world = World(rng)
     counted = SCRIPTS[rule](world)
     world.check()

@@ -1,4 +1,6 @@
-"""The time since a follower had everything, by Kafka's rule: the worked example, and each line of the rule."""
+"""The time since a follower had everything, by Kafka's rule: the worked example, and each line of
+the rule.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,11 @@ LIMIT_MS = 10_000
 
 
 def test_a_follower_that_is_slower_than_its_leader_is_written_leaves_after_the_limit() -> None:
-    """`replica.lag.time.max.ms` is 10 s. The leader gets 100 records a second, the follower copies 80, and looks ten times."""
-    found, follower_end = lag.begun(0, 0), 0
+    """`replica.lag.time.max.ms` is 10 s. The leader gets 100 records a second, the follower copies
+    80, and looks ten times.
+    """
+    found = lag.begun(0, 0)
+    follower_end = 0
     late = []
     for now in range(0, 25_000, 100):
         leader_end = now // 10
@@ -49,7 +54,10 @@ def test_only_time_counts_and_a_level_follower_is_never_late() -> None:
 
 
 def test_the_time_never_falls(rng: random.Random) -> None:
-    found, now, follower_end, leader_end = lag.begun(0, 0), 0, 0, 0
+    found = lag.begun(0, 0)
+    now = 0
+    follower_end = 0
+    leader_end = 0
     for _ in range(500):
         now += rng.randint(0, 50)
         leader_end += rng.randint(0, 3)

@@ -1,4 +1,6 @@
-"""Assignment of partitions to nodes: worked examples, a slow reference implementation, Kafka's own class for 1,000 clusters."""
+"""Assignment of partitions to nodes: worked examples, a slow reference implementation, Kafka's own
+class for 1,000 clusters.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,20 @@ from itertools import count
 
 import pytest
 
-from embedlog.errors import InvalidPartitionsError, InvalidReplicaAssignmentError, InvalidReplicationFactorError
-from embedlog.replication.placement import Assignment, Racks, Shape, alternate, extend, place, place_topics
+from embedlog.errors import (
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+)
+from embedlog.replication.placement import (
+    Assignment,
+    Racks,
+    Shape,
+    alternate,
+    extend,
+    place,
+    place_topics,
+)
 from tests.conftest import DATA
 
 SIX = {0: "r1", 1: "r3", 2: "r3", 3: "r2", 4: "r2", 5: "r1"}
@@ -76,8 +90,12 @@ def slow_order(racks: Racks) -> list[int]:
     return order
 
 
-def slow_place(racks: Racks, partitions: int, factor: int, start: int, shift: int, first: int) -> Assignment:
-    """Each partition alone: its shift is counted from the definition, and candidates are tried one after the other."""
+def slow_place(
+    racks: Racks, partitions: int, factor: int, start: int, shift: int, first: int
+) -> Assignment:
+    """Each partition alone: its shift is counted from the definition, and candidates are tried one
+    after the other.
+    """
     order = slow_order(racks)
     size = len(order)
     with_racks = any(racks.values())
@@ -90,7 +108,9 @@ def slow_place(racks: Racks, partitions: int, factor: int, start: int, shift: in
         for step in count():
             if len(chosen) == factor:
                 break
-            candidate = order[(chosen_position(order, chosen) + 1 + (distance + step) % (size - 1)) % size]
+            candidate = order[
+                (chosen_position(order, chosen) + 1 + (distance + step) % (size - 1)) % size
+            ]
             racks_used = {racks[node] for node in chosen}
             taken = with_racks and racks[candidate] in racks_used and len(racks_used) < rack_count
             if candidate not in chosen and not taken:
@@ -109,7 +129,9 @@ def test_random_clusters_agree_with_the_reference(rng: random.Random) -> None:
         labels = [f"r{number}" for number in range(rng.randrange(1, 5))]
         racks: Racks = {node: rng.choice(labels) if len(labels) > 1 else None for node in nodes}
         shape = Shape(rng.randrange(1, 25), rng.randrange(1, len(nodes) + 1))
-        start, shift, first = rng.randrange(12), rng.randrange(12), rng.choice([0, 0, rng.randrange(20)])
+        start = rng.randrange(12)
+        shift = rng.randrange(12)
+        first = rng.choice([0, 0, rng.randrange(20)])
         found = place(racks, shape, start=start, shift=shift, first=first)
         assert found == slow_place(racks, shape.partitions, shape.factor, start, shift, first)
 
@@ -124,7 +146,10 @@ def test_a_thousand_clusters_are_placed_as_kafka_places_them() -> None:
             racks: Racks = dict(map(tuple, each["nodes"]))
             wanted = tuple(map(tuple, each["assignment"]))
             shape = Shape(len(wanted), each["factor"])
-            assert place(racks, shape, start=each["start"], shift=each["shift"], first=each["first"]) == wanted, each
+            assert (
+                place(racks, shape, start=each["start"], shift=each["shift"], first=each["first"])
+                == wanted
+            ), each
             added = tuple(map(tuple, each["added"]))
             if added:
                 assert extend(racks, wanted, len(wanted) + len(added)) == added, each
@@ -141,8 +166,13 @@ def test_a_thousand_clusters_are_placed_as_kafka_places_them() -> None:
 def test_topics_that_are_placed_together_spread_their_leaders(rng: random.Random) -> None:
     for _ in range(100):
         nodes = rng.randrange(1, 8)
-        shapes = [Shape(rng.randrange(1, 9), rng.randrange(1, nodes + 1)) for _ in range(rng.randrange(1, 9))]
-        racks: Racks = {node: f"r{node % 3}" for node in range(nodes)} if rng.random() < 0.5 else bare(nodes)
+        shapes = [
+            Shape(rng.randrange(1, 9), rng.randrange(1, nodes + 1))
+            for _ in range(rng.randrange(1, 9))
+        ]
+        racks: Racks = (
+            {node: f"r{node % 3}" for node in range(nodes)} if rng.random() < 0.5 else bare(nodes)
+        )
         found = place_topics(racks, shapes, start=rng.randrange(100), shift=rng.randrange(9))
         leaders = Counter(dict.fromkeys(range(nodes), 0))
         leaders.update(replicas[0] for assignment in found for replicas in assignment)
@@ -154,7 +184,9 @@ def test_a_rack_has_a_second_replica_only_after_all_racks_have_one(rng: random.R
     for _ in range(100):
         racks = {node: f"r{rng.randrange(4)}" for node in range(rng.randrange(2, 10))}
         factor = rng.randrange(1, len(racks) + 1)
-        for replicas in place(racks, Shape(20, factor), start=rng.randrange(9), shift=rng.randrange(9)):
+        for replicas in place(
+            racks, Shape(20, factor), start=rng.randrange(9), shift=rng.randrange(9)
+        ):
             assert len(set(replicas)) == factor
             assert len({racks[node] for node in replicas}) == min(factor, len(set(racks.values())))
 

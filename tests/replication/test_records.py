@@ -32,12 +32,24 @@ from embedlog.replication.records import (
 from tests.conftest import DATA
 
 TYPES: dict[int, type[Change]] = {
-    each.TYPE: each for each in (RegisterBroker, UnregisterBroker, Topic, Partition, Config, RemoveTopic, NoOp)
+    each.TYPE: each
+    for each in (RegisterBroker, UnregisterBroker, Topic, Partition, Config, RemoveTopic, NoOp)
 }
 IDS = {"incarnation", "directory", "topic_id", "leader_incarnation"}
 ID = UUID(int=7)
 PARTITION = Partition(
-    ID, 0, (1, 2, 3), (1, 2), 1, 4, 9, (ID, ID, ID), elr=(3,), removing=(2,), adding=(3,), leader_incarnation=ID
+    ID,
+    0,
+    (1, 2, 3),
+    (1, 2),
+    1,
+    4,
+    9,
+    (ID, ID, ID),
+    elr=(3,),
+    removing=(2,),
+    adding=(3,),
+    leader_incarnation=ID,
 )
 NODE = RegisterBroker(1, ID, 12, ID, "/disk1/log", rack="a", generation=2)
 SAMPLES: list[Change] = [
@@ -74,7 +86,7 @@ def written_by_kafka() -> Iterator[tuple[Change, bytes]]:
             yield record_of(each["type"], each["fields"]), bytes.fromhex(each["value"])
 
 
-# ---- Kafka's own bytes -----------------------------------------------------------------------------------------------
+# ---- Kafka's own bytes ---------------------------------------------------------------------------
 
 
 def test_values_are_the_bytes_of_kafkas_own_serializer() -> None:
@@ -98,11 +110,13 @@ def test_a_record_is_read_back(record: Change) -> None:
 
 
 def test_a_partition_without_leader_is_read_back() -> None:
-    offline = replace(PARTITION, leader=records.NO_LEADER, leader_incarnation=None, recovering=True, elr=())
+    offline = replace(
+        PARTITION, leader=records.NO_LEADER, leader_incarnation=None, recovering=True, elr=()
+    )
     assert decode(*encode(offline)) == offline
 
 
-# ---- keys ------------------------------------------------------------------------------------------------------------
+# ---- keys ----------------------------------------------------------------------------------------
 
 
 def test_keys_name_the_subject_of_a_record() -> None:
@@ -110,7 +124,10 @@ def test_keys_name_the_subject_of_a_record() -> None:
     assert key_of(UnregisterBroker(1, 12)) == b"\x01\x00\x00\x00\x01"
     assert key_of(Topic("orders", ID)) == b"\x02" + ID.bytes
     assert key_of(PARTITION) == b"\x03" + ID.bytes + b"\x00\x00\x00\x00"
-    assert key_of(Config(records.TOPIC, "orders", "flush.ms", "1")) == b"\x04\x02\x07orders\x09flush.ms"
+    assert (
+        key_of(Config(records.TOPIC, "orders", "flush.ms", "1"))
+        == b"\x04\x02\x07orders\x09flush.ms"
+    )
     assert key_of(RemoveTopic(ID)) == b"\x09" + ID.bytes
     assert key_of(NoOp()) == b"\x14"
 
@@ -138,7 +155,7 @@ def test_a_key_of_another_record_is_refused() -> None:
             decode(key, None)
 
 
-# ---- hostile input ---------------------------------------------------------------------------------------------------
+# ---- hostile input -------------------------------------------------------------------------------
 
 
 def test_every_cut_and_every_surplus_is_found() -> None:
@@ -159,7 +176,9 @@ def test_damaged_bytes_are_a_typed_error_or_another_sound_record(rng: random.Ran
         key, value = rng.choice(values)
         damaged = bytearray(value)
         for _ in range(rng.randrange(1, 4)):
-            damaged[rng.randrange(len(damaged))] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])
+            damaged[rng.randrange(len(damaged))] = rng.choice(
+                [0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)]
+            )
         try:
             record = decode(key, bytes(damaged))
         except (CorruptRecordError, UnsupportedFormatError):
@@ -170,7 +189,9 @@ def test_damaged_bytes_are_a_typed_error_or_another_sound_record(rng: random.Ran
     assert refused > 5_000
 
 
-@pytest.mark.parametrize("length", [b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x7f", b"\x80\x80\x80\x80\x08"])
+@pytest.mark.parametrize(
+    "length", [b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x7f", b"\x80\x80\x80\x80\x08"]
+)
 def test_a_huge_length_costs_no_memory(length: bytes) -> None:
     head = b"\x01\x03\x02" + bytes(4) + ID.bytes
     for value in (
@@ -203,19 +224,35 @@ def test_tags_are_ascending_and_unique() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"isr": (1, 4)}, {"isr": ()}, {"isr": (2,)}, {"isr": (1, 1)}, {"elr": (2,)}, {"elr": (9,)}, {"replicas": (1, 2, 2)},
-        {"replicas": ()}, {"leader": 3}, {"leader": -2}, {"leader_epoch": -1}, {"partition_epoch": -1}, {"number": -1},
-        {"directories": (ID,)}, {"adding": (8,)}, {"removing": (2, 2)}, {"replicas": (1, 2, -3), "elr": (), "adding": ()},
+        {"isr": (1, 4)},
+        {"isr": ()},
+        {"isr": (2,)},
+        {"isr": (1, 1)},
+        {"elr": (2,)},
+        {"elr": (9,)},
+        {"replicas": (1, 2, 2)},
+        {"replicas": ()},
+        {"leader": 3},
+        {"leader": -2},
+        {"leader_epoch": -1},
+        {"partition_epoch": -1},
+        {"number": -1},
+        {"directories": (ID,)},
+        {"adding": (8,)},
+        {"removing": (2, 2)},
+        {"replicas": (1, 2, -3), "elr": (), "adding": ()},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_partition_that_no_decision_produces_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(CorruptRecordError):
         decode(*encode(replace(PARTITION, **changes)))
 
 
 @pytest.mark.parametrize("name", ["_VOTER", "_GENERATION", "_PATH", "_DIRECTORIES"])
-def test_a_registration_without_a_field_of_embedlog_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registration_without_a_field_of_embedlog_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(records, name, 11_000)
         key, value = encode(NODE)

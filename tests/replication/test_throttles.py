@@ -19,10 +19,14 @@ def test_a_throttle_lasts_until_the_end_of_the_reassignment() -> None:
     assert partition(replaced).partition_epoch == partition(state).partition_epoch + 1
     freed = after(state, Reassign(PLACE, partition(state).partition_epoch, (3,)))
     assert throttle_of(partition(freed)) is None
-    cancelled = after(state, CancelReassignment(PLACE, partition(state).partition_epoch, seen("1 2")))
+    cancelled = after(
+        state, CancelReassignment(PLACE, partition(state).partition_epoch, seen("1 2"))
+    )
     assert throttle_of(partition(cancelled)) is None
     joined = having(state, isr=(2, 1), others=tuple(sorted((OTHER, *partition(state).others))))
-    finished = after(joined, FinishReassignment(PLACE, partition(joined).partition_epoch, seen("1 2")))
+    finished = after(
+        joined, FinishReassignment(PLACE, partition(joined).partition_epoch, seen("1 2"))
+    )
     assert partition(finished).others == (OTHER,)
     assert partition(finished).replicas == (2,)
 

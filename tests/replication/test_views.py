@@ -1,4 +1,6 @@
-"""The states of partitions and replicas in Kafka's controller: views, and their transitions over random decisions."""
+"""The states of partitions and replicas in Kafka's controller: views, and their transitions over
+random decisions.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,16 @@ from embedlog.replication.events import (
 from embedlog.replication.state import PartitionState as P
 from embedlog.replication.state import ReplicaState as R
 from embedlog.replication.state import State, apply_all, partition_state, replica_state
-from tests.support.replica_sets import PLACE, TOPIC_ID, a_set, after, incarnation, partition, seen, with_topic
+from tests.support.replica_sets import (
+    PLACE,
+    TOPIC_ID,
+    a_set,
+    after,
+    incarnation,
+    partition,
+    seen,
+    with_topic,
+)
 
 PARTITION_FROM = {
     P.NEW: {P.NON_EXISTENT},
@@ -40,7 +51,8 @@ REPLICA_FROM = {
     R.DELETION_INELIGIBLE: {R.OFFLINE, R.DELETION_STARTED},
     R.NON_EXISTENT: {R.DELETION_SUCCESSFUL},
 }
-# several steps of Kafka that are one step here: no command has to arrive, a deletion needs no replica to be offline first
+# several steps of Kafka that are one step here: no command has to arrive, a deletion needs no
+# replica to be offline first
 PARTITION_AT_ONCE: dict[tuple[P, P], tuple[P, ...]] = {
     (P.ONLINE, P.NON_EXISTENT): (P.OFFLINE,),
     (P.NEW, P.NON_EXISTENT): (P.OFFLINE,),
@@ -58,7 +70,7 @@ REPLICA_AT_ONCE: dict[tuple[R, R], tuple[R, ...]] = {
 }
 
 
-# ---- partitions ------------------------------------------------------------------------------------------------------
+# ---- partitions ----------------------------------------------------------------------------------
 
 
 def test_a_partition_is_new_until_it_is_installed() -> None:
@@ -75,11 +87,16 @@ def test_a_partition_is_online_while_its_leader_is_complete() -> None:
     state = after(state, Elect(PLACE, Election.OFFLINE, 0, seen("2 3")))
     assert partition_state(state, PLACE, installed=True, seen=seen("2")) is P.ONLINE
     state = after(state, Elect(PLACE, Election.OFFLINE, 1, {}))
-    assert partition_state(state, PLACE, installed=True, seen=seen("1 2 3")) is P.OFFLINE, "no leader"
-    assert partition_state(after(state, DeleteTopic(TOPIC_ID)), PLACE, installed=True, seen=seen("1")) is P.NON_EXISTENT
+    assert partition_state(state, PLACE, installed=True, seen=seen("1 2 3")) is P.OFFLINE, (
+        "no leader"
+    )
+    assert (
+        partition_state(after(state, DeleteTopic(TOPIC_ID)), PLACE, installed=True, seen=seen("1"))
+        is P.NON_EXISTENT
+    )
 
 
-# ---- replicas --------------------------------------------------------------------------------------------------------
+# ---- replicas ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -95,7 +112,9 @@ def test_a_partition_is_online_while_its_leader_is_complete() -> None:
         (9, True, False, False, R.NON_EXISTENT),
     ],
 )
-def test_the_state_of_a_replica_is_computed(node: int, live: bool, held: bool, known: bool, wanted: R) -> None:
+def test_the_state_of_a_replica_is_computed(
+    node: int, live: bool, held: bool, known: bool, wanted: R
+) -> None:
     assert replica_state(with_topic(), PLACE, node, live=live, held=held, known=known) is wanted
 
 
@@ -106,11 +125,13 @@ def test_steps_that_are_one_step_here_are_steps_of_kafka() -> None:
         assert all(one in REPLICA_FROM[other] for one, other in pairwise((old, *passed, new)))
 
 
-# ---- transitions -----------------------------------------------------------------------------------------------------
+# ---- transitions ---------------------------------------------------------------------------------
 
 
 class Cluster:
-    """A set with one partition; one thing changes at a time: a decision, an installation, a directory."""
+    """A set with one partition; one thing changes at a time: a decision, an installation, a
+    directory.
+    """
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -121,30 +142,51 @@ class Cluster:
         self.installed = False
 
     def seen(self) -> Observed:
-        return {node: Seen(Found.COMPLETE, incarnation(node), 0, 1) for node in self.live & (self.held | {0})}
+        return {
+            node: Seen(Found.COMPLETE, incarnation(node), 0, 1)
+            for node in self.live & (self.held | {0})
+        }
 
     def views(self) -> tuple[P, dict[int, R]]:
         replicas = {
-            node: replica_state(self.state, PLACE, node, live=node in self.live, held=node in self.held, known=node in self.known)
+            node: replica_state(
+                self.state,
+                PLACE,
+                node,
+                live=node in self.live,
+                held=node in self.held,
+                known=node in self.known,
+            )
             for node in (1, 2, 3, 4)
         }
-        return partition_state(self.state, PLACE, installed=self.installed, seen=self.seen()), replicas
+        return partition_state(
+            self.state, PLACE, installed=self.installed, seen=self.seen()
+        ), replicas
 
     def decide(self) -> None:
         if PLACE not in self.state.partitions:
             return
-        old, observed = partition(self.state), self.seen()
+        old = partition(self.state)
+        observed = self.seen()
         change = old.partition_epoch
         caught_up = tuple(node for node in old.replicas if node in observed or node == old.leader)
         target = tuple(self.rng.sample((1, 2, 3, 4), self.rng.randrange(1, 4)))
-        event = self.rng.choice([
-            Elect(PLACE, Election.OFFLINE, change, observed),
-            Elect(PLACE, Election.PREFERRED, change, observed),
-            AlterIsr(PLACE, old.leader_epoch, change, caught_up, {node: incarnation(node) for node in self.live}),
-            Reassign(PLACE, change, target),
-            FinishReassignment(PLACE, change, observed),
-            *([DeleteTopic(TOPIC_ID)] if self.rng.random() < 0.1 else []),
-        ])  # fmt: skip
+        event = self.rng.choice(
+            [
+                Elect(PLACE, Election.OFFLINE, change, observed),
+                Elect(PLACE, Election.PREFERRED, change, observed),
+                AlterIsr(
+                    PLACE,
+                    old.leader_epoch,
+                    change,
+                    caught_up,
+                    {node: incarnation(node) for node in self.live},
+                ),
+                Reassign(PLACE, change, target),
+                FinishReassignment(PLACE, change, observed),
+                *([DeleteTopic(TOPIC_ID)] if self.rng.random() < 0.1 else []),
+            ]
+        )
         found = decide(self.state, event)
         if not isinstance(found, Refusal):
             self.state = apply_all(self.state, found)
@@ -161,7 +203,9 @@ class Cluster:
                 if node in self.live:
                     self.held = self.held | {node} if node in assigned else self.held - {node}
             case 2:
-                self.installed = self.installed or (present is not None and present.leader in self.live & self.held)
+                self.installed = self.installed or (
+                    present is not None and present.leader in self.live & self.held
+                )
             case _:
                 self.decide()
 
@@ -179,8 +223,20 @@ def test_every_transition_is_one_of_kafkas_controller(rng: random.Random) -> Non
             replicas |= {(before[1][node], now[1][node]) for node in now[1]}
             before = now
     moved = {pair for pair in partitions if pair[0] is not pair[1]}
-    assert {pair for pair in moved if pair[0] not in PARTITION_FROM[pair[1]]} <= PARTITION_AT_ONCE.keys()
-    assert {(P.NEW, P.ONLINE), (P.ONLINE, P.OFFLINE), (P.OFFLINE, P.ONLINE), (P.OFFLINE, P.NON_EXISTENT)} <= moved
+    assert {
+        pair for pair in moved if pair[0] not in PARTITION_FROM[pair[1]]
+    } <= PARTITION_AT_ONCE.keys()
+    assert {
+        (P.NEW, P.ONLINE),
+        (P.ONLINE, P.OFFLINE),
+        (P.OFFLINE, P.ONLINE),
+        (P.OFFLINE, P.NON_EXISTENT),
+    } <= moved
     gone = {pair for pair in replicas if pair[0] is not pair[1]}
     assert {pair for pair in gone if pair[0] not in REPLICA_FROM[pair[1]]} <= REPLICA_AT_ONCE.keys()
-    assert {(R.NEW, R.ONLINE), (R.ONLINE, R.OFFLINE), (R.OFFLINE, R.ONLINE), (R.DELETION_STARTED, R.DELETION_SUCCESSFUL)} <= gone
+    assert {
+        (R.NEW, R.ONLINE),
+        (R.ONLINE, R.OFFLINE),
+        (R.OFFLINE, R.ONLINE),
+        (R.DELETION_STARTED, R.DELETION_SUCCESSFUL),
+    } <= gone

@@ -18,8 +18,12 @@ from tests.scheduler.schedules import Listed, from_text
 
 def main() -> None:
     """Run it, and fail if a promise is broken."""
-    parser = argparse.ArgumentParser(prog="python -m tests.scheduler", description=__doc__.partition("\n")[0])
-    parser.add_argument("scenario", choices=["PutBack", "Appending", "Committing", "Replacing", "Reassigning"])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.scheduler", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument(
+        "scenario", choices=["PutBack", "Appending", "Committing", "Replacing", "Reassigning"]
+    )
     parser.add_argument("processes", type=int, nargs="?", default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=50, help="of random schedules")
@@ -27,7 +31,10 @@ def main() -> None:
     parser.add_argument("--schedule", help="repeat this one")
     given = parser.parse_args()
     scenario = getattr(scenarios, given.scenario)(given.processes)
-    with tempfile.TemporaryDirectory() as root, controlling(scenario, Path(root), *given.mutant) as controller:
+    with (
+        tempfile.TemporaryDirectory() as root,
+        controlling(scenario, Path(root), *given.mutant) as controller,
+    ):
         if given.schedule is None:
             explore(controller, random_choices(given.seed, given.count, lengths_of(controller)))
             return

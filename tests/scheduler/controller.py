@@ -1,8 +1,9 @@
 """Runs a scenario under a schedule: directories, processes, turns, and the judgement afterwards.
 
-A run is determined by its scenario, the seed of its random bytes and its schedule. It always begins with the same files at the
-same paths. A turn goes on after a wait in which no other process could go on, because only time has passed. After the last turn
-every process has ended or is killed. One more process, which has all turns, opens the files then and reads them.
+A run is determined by its scenario, the seed of its random bytes and its schedule. It always begins
+with the same files at the same paths. A turn goes on after a wait in which no other process could
+go on, because only time has passed. After the last turn every process has ended or is killed. One
+more process, which has all turns, opens the files then and reads them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,19 @@ from typing import Any, Protocol
 
 from tests.faults.harness.processes import Nursery, RemoteError, Victim
 from tests.scheduler.gate import ENDED, Gate, Step
-from tests.scheduler.schedules import EVENTS, FAIL, FREEZE, HANG, KILL, TO_THE_END, Choice, Schedule, Turn, as_text, joined_turns
+from tests.scheduler.schedules import (
+    EVENTS,
+    FAIL,
+    FREEZE,
+    HANG,
+    KILL,
+    TO_THE_END,
+    Choice,
+    Schedule,
+    Turn,
+    as_text,
+    joined_turns,
+)
 
 STEPS_MAX = 40_000  # of one run: more are a loop that makes no progress
 SECONDS_MAX = 3_600  # on the clock of the processes
@@ -42,7 +55,9 @@ class Scenario(Protocol):
 
 @dataclass
 class Told:
-    """What the processes told, until they ended: notes, errors, and the answer of the one that opens the files afterwards."""
+    """What the processes told, until they ended: notes, errors, and the answer of the one that
+    opens the files afterwards.
+    """
 
     notes: dict[int, list[Any]] = field(default_factory=dict)
     errors: dict[int, RemoteError] = field(default_factory=dict)
@@ -64,13 +79,23 @@ class Run:
 
     def __str__(self) -> str:
         errors = {process: str(error)[:200] for process, error in self.told.errors.items()}
-        return f"schedule: {as_text(self.schedule)}\nsteps: {self.steps}, errors: {errors}\n" + "\n".join(self.violations)
+        return (
+            f"schedule: {as_text(self.schedule)}\nsteps: {self.steps}, errors: {errors}\n"
+            + "\n".join(self.violations)
+        )
 
 
 class Controller:
     """Makes runs of one scenario. `mutants` are rules that are off in its processes."""
 
-    def __init__(self, scenario: Scenario, root: Path, *, mutants: Sequence[str] = (), nursery: Nursery | None = None) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        root: Path,
+        *,
+        mutants: Sequence[str] = (),
+        nursery: Nursery | None = None,
+    ) -> None:
         """`nursery`: where the processes come from; a new one if not given."""
         self.scenario = scenario
         self.mutants = tuple(mutants)
@@ -100,7 +125,8 @@ class Controller:
         shutil.rmtree(self._root)
         shutil.copytree(self._prepared, self._root, symlinks=True)
         self._gate.reset(traced=traced)
-        told, turns = Told(), list[Turn]()
+        told = Told()
+        turns = list[Turn]()
         programs = self.scenario.programs(self._root)
         victims = {number: self._start(number, seed, *each) for number, each in enumerate(programs)}
         for number in victims:
@@ -169,19 +195,32 @@ class Controller:
 
     # ---- turns ---------------------------------------------------------------------------------------------------
 
-    def _take_turns(self, choice: Choice, victims: Mapping[int, Victim], turns: list[Turn], told: Told) -> list[str]:
-        """Run until every process has ended. What prevents that is a violation: a loop, or a wait that nothing ends."""
+    def _take_turns(
+        self, choice: Choice, victims: Mapping[int, Victim], turns: list[Turn], told: Told
+    ) -> list[str]:
+        """Run until every process has ended. What prevents that is a violation: a loop, or a wait
+        that nothing ends.
+        """
         gate = self._gate
         frozen = dict[int, int]()
         errors = dict[int, int]()
         unfinished: Turn | None = None
         time_passed = False
-        while alive := [number for number in victims if number not in told.killed and gate.state(number) != ENDED]:
+        while alive := [
+            number
+            for number in victims
+            if number not in told.killed and gate.state(number) != ENDED
+        ]:
             steps = {number: gate.steps(number) for number in victims}
             total = sum(steps.values())
             if total > STEPS_MAX or gate.seconds > SECONDS_MAX:
-                return [f"no progress: {self._positions(alive)} after {total} steps and {gate.seconds:.0f} s"]
-            for number in [number for number, until in frozen.items() if total >= until or number not in alive]:
+                return [
+                    f"no progress: {self._positions(alive)} after {total} steps and "
+                    f"{gate.seconds:.0f} s"
+                ]
+            for number in [
+                number for number, until in frozen.items() if total >= until or number not in alive
+            ]:
                 del frozen[number]
             moving = [number for number in alive if number not in frozen]
             if not moving:
@@ -205,7 +244,12 @@ class Controller:
                 self._strike(turn, victims[turn.process], total, frozen, errors, told)
                 continue
             assert turn.process in candidates, f"{turn} of {candidates}"
-            length = min(turn.steps, STEPS_MAX + 1 - total, *(until - total for until in frozen.values()), TO_THE_END)
+            length = min(
+                turn.steps,
+                STEPS_MAX + 1 - total,
+                *(until - total for until in frozen.values()),
+                TO_THE_END,
+            )
             gate.run(turn.process, max(1, length), errors.pop(turn.process, 0))
             passed = gate.steps(turn.process) - steps[turn.process]
             if unfinished is None:
@@ -215,7 +259,15 @@ class Controller:
             unfinished = turn._replace(steps=turn.steps - passed) if turn.steps > passed else None
         return []
 
-    def _strike(self, turn: Turn, victim: Victim, total: int, frozen: dict[int, int], errors: dict[int, int], told: Told) -> None:
+    def _strike(
+        self,
+        turn: Turn,
+        victim: Victim,
+        total: int,
+        frozen: dict[int, int],
+        errors: dict[int, int],
+        told: Told,
+    ) -> None:
         assert turn.event in EVENTS, turn
         if turn.event == KILL:
             victim.kill()
@@ -229,7 +281,10 @@ class Controller:
 
     def _positions(self, processes: Sequence[int]) -> str:
         gate = self._gate
-        return "; ".join(f"process {number} at step {gate.steps(number)}: {gate.standing_at(number)}" for number in processes)
+        return "; ".join(
+            f"process {number} at step {gate.steps(number)}: {gate.standing_at(number)}"
+            for number in processes
+        )
 
 
 def new_nursery() -> Nursery:
@@ -238,7 +293,9 @@ def new_nursery() -> Nursery:
 
 
 @contextlib.contextmanager
-def controlling(scenario: Scenario, root: Path, *mutants: str, nursery: Nursery | None = None) -> Iterator[Controller]:
+def controlling(
+    scenario: Scenario, root: Path, *mutants: str, nursery: Nursery | None = None
+) -> Iterator[Controller]:
     """A controller of this scenario below a new directory."""
     root.mkdir(parents=True, exist_ok=True)
     with Controller(scenario, root, mutants=mutants, nursery=nursery) as controller:

@@ -1,4 +1,6 @@
-"""Many schedules of a scenario: random ones, all with few preemptions, and the report of one that breaks a promise."""
+"""Many schedules of a scenario: random ones, all with few preemptions, and the report of one that
+breaks a promise.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from tests.scheduler.schedules import (
 )
 from tests.support.campaign_report import add_counts
 
-CHANGES = frozenset({"pwrite", "ftruncate", "rename", "unlink", "link", "mkdir", "lock", "page changed", "point"})
+CHANGES = frozenset(
+    {"pwrite", "ftruncate", "rename", "unlink", "link", "mkdir", "lock", "page changed", "point"}
+)
 UNLOCK = 2  # F_UNLCK, the size of a step that releases a lock
 SHRINKING = 40  # runs
 
@@ -29,7 +33,9 @@ class Broken(AssertionError):
     """A schedule breaks a promise. The text has what repeats it."""
 
 
-def random_choices(seed: int, count: int, lengths: Sequence[int], first: int = 0) -> Iterator[tuple[int, Choice]]:
+def random_choices(
+    seed: int, count: int, lengths: Sequence[int], first: int = 0
+) -> Iterator[tuple[int, Choice]]:
     """Choices by this seed, each with the seed of its run."""
     for number in range(first, first + count):
         rng = random.Random(f"{seed} {number}")
@@ -48,7 +54,9 @@ def lengths_of(controller: Controller) -> list[int]:
     return run.steps
 
 
-def first_broken(controller: Controller, choices: Iterable[tuple[int, Choice]]) -> tuple[int, Run] | None:
+def first_broken(
+    controller: Controller, choices: Iterable[tuple[int, Choice]]
+) -> tuple[int, Run] | None:
     """The first run that breaks a promise, with its seed; None if none does."""
     for seed, choice in choices:
         run = controller.run(choice, seed=seed)
@@ -77,17 +85,24 @@ def find(controller: Controller, choices: Iterable[tuple[int, Choice]]) -> tuple
 
 def smallest(controller: Controller, seed: int, run: Run) -> Schedule:
     """The part of its schedule that breaks a promise, too."""
-    return shrunk(run.schedule, lambda part: bool(controller.run(Listed(part), seed=seed).violations), SHRINKING)
+    return shrunk(
+        run.schedule,
+        lambda part: bool(controller.run(Listed(part), seed=seed).violations),
+        SHRINKING,
+    )
 
 
 def described(controller: Controller, seed: int, run: Run) -> str:
-    """A broken promise, with the schedule that repeats it and the steps at which processes change."""
+    """A broken promise, with the schedule that repeats it and the steps at which processes
+    change.
+    """
     schedule = smallest(controller, seed, run)
     again = controller.run(Listed(schedule), seed=seed, traced=True)
     shown = again if again.violations else run
     lines = [
         f"{controller.scenario.name}, {len(run.steps)} processes, seed {seed}",
-        f"repeat it by: python -m tests.scheduler {type(controller.scenario).__name__} {len(run.steps)} --seed {seed}"
+        f"repeat it by: python -m tests.scheduler {type(controller.scenario).__name__} "
+        f"{len(run.steps)} --seed {seed}"
         f' --schedule "{as_text(schedule)}"',
         *switches(again.trace),
         str(shown),
@@ -118,10 +133,11 @@ def report(controller: Controller) -> None:
 
 
 def points(controller: Controller, process: int, *, fine: bool, within: str = "") -> list[int]:
-    """Numbers of steps after which a preemption of a process that runs first makes a difference for others.
+    """Numbers of steps after which a preemption of a process that runs first makes a difference for
+    others.
 
-    Those before each change of files or shared words, if `fine`, or those after each release of a lock. `within`: a part of the
-    path of what is changed or released.
+    Those before each change of files or shared words, if `fine`, or those after each release of a
+    lock. `within`: a part of the path of what is changed or released.
     """
     run = controller.run(Listed([Turn(process)]), traced=True)
     own = [step for step in run.trace if step.process == process and within in step.name]
@@ -144,5 +160,12 @@ def preempted(
     `first`: the processes that may be the first one to be preempted.
     """
     needed = (0, 1) if count > 1 else first
-    chosen = [points(controller, process, fine=fine, within=within) if process in needed else [] for process in (0, 1)]
-    return (schedule for schedule in with_preemptions(2, chosen, count, kill=kill) if schedule[0].process in first)
+    chosen = [
+        points(controller, process, fine=fine, within=within) if process in needed else []
+        for process in (0, 1)
+    ]
+    return (
+        schedule
+        for schedule in with_preemptions(2, chosen, count, kill=kill)
+        if schedule[0].process in first
+    )

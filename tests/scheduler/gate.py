@@ -1,8 +1,10 @@
-"""The controller's side of the gate: which process stands where, and turns for one of them at a time.
+"""The controller's side of the gate: which process stands where, and turns for one of them at a
+time.
 
-A process passes a hook only in its turn (`testing/schedule.c`). One that waits can go on when its lock is free, when a word was
-woken since, or when the clock has reached its deadline. The controller looks at the lock itself, so it wakes no process in vain.
-The clock moves by a microsecond a step; if every process waits, it jumps to the first deadline.
+A process passes a hook only in its turn (`testing/schedule.c`). One that waits can go on when its
+lock is free, when a word was woken since, or when the clock has reached its deadline. The
+controller looks at the lock itself, so it wakes no process in vain. The clock moves by a
+microsecond a step; if every process waits, it jumps to the first deadline.
 """
 
 from __future__ import annotations
@@ -18,8 +20,17 @@ from embedlog._native.calls import CALLS, ffi, lib
 from tests.faults.harness.processes import until
 
 ABSENT, STOPPED, RUNS, WAITS_FOR_LOCK, WAITS_FOR_WORD, SLEEPS, ENDED = range(7)
-STATES: Final = ("absent", "stopped", "running", "waiting for a lock", "waiting for a word", "sleeping", "ended")
-CLOCK_BEGINS_NS: Final = 10**15  # above every time since the boot that a prepared directory may have
+STATES: Final = (
+    "absent",
+    "stopped",
+    "running",
+    "waiting for a lock",
+    "waiting for a word",
+    "sleeping",
+    "ended",
+)
+# above every time since the boot that a prepared directory may have
+CLOCK_BEGINS_NS: Final = 10**15
 TRACE_MAX: Final = 40_000
 KINDS: Final = {**dict(enumerate(CALLS)), 32: "page read", 33: "page changed", 34: "lock probed"}
 _FLOCK: Final = struct.Struct("=hhxxxxqqixxxx")  # struct flock on 64-bit Linux
@@ -93,7 +104,10 @@ class Gate:
         """Give it a turn of so many steps, and wait for its end; its state then. Raises Stuck."""
         state = int(lib.el_schedule_run(self._raw, process, steps, error, int(timeout_s * 1e9)))
         if state == RUNS:
-            raise Stuck(f"process {process} has not ended its turn for {timeout_s:g} s, after {self.steps(process)} steps")
+            raise Stuck(
+                f"process {process} has not ended its turn for {timeout_s:g} s, after "
+                f"{self.steps(process)} steps"
+            )
         return state
 
     def wait_joined(self, process: int) -> None:

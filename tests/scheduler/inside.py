@@ -1,7 +1,8 @@
 """The side of a process: it takes its slot, and its clocks and random numbers are those of the run.
 
-A wait of Python code gives the turn away, as the waits of the C core do. Waits for other threads of the process are real: these
-threads have its turn. Two runs of one schedule draw the same random bytes, and see the same times.
+A wait of Python code gives the turn away, as the waits of the C core do. Waits for other threads of
+the process are real: these threads have its turn. Two runs of one schedule draw the same random
+bytes, and see the same times.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def _sleep(seconds: float) -> None:
     lib.el_schedule_sleep(int(seconds * 1e9), 0)
 
 
-def _wait_for_event(wait: Callable[..., bool], self: threading.Event, timeout: float | None = None) -> bool:
+def _wait_for_event(
+    wait: Callable[..., bool], self: threading.Event, timeout: float | None = None
+) -> bool:
     """An event with a timeout is a sleep in the library: nobody sets it."""
     if timeout is None:
         return wait(self)
@@ -54,11 +57,17 @@ def _wait_for_event(wait: Callable[..., bool], self: threading.Event, timeout: f
 
 
 def _leave_time_to_producers() -> None:
-    """Producers compare `time.monotonic` with the clock of their C core, and wait for their own threads only: that stays real."""
+    """Producers compare `time.monotonic` with the clock of their C core, and wait for their own
+    threads only: that stays real.
+    """
     real = SimpleNamespace(monotonic=time.monotonic, monotonic_ns=time.monotonic_ns)
     for name, module in list(sys.modules.items()):
         own_times = name == "embedlog.producer.targets"
-        if name.startswith("embedlog.producer.") and not own_times and getattr(module, "time", None) is time:
+        if (
+            name.startswith("embedlog.producer.")
+            and not own_times
+            and getattr(module, "time", None) is time
+        ):
             module.time = real  # type: ignore[attr-defined]
 
 
@@ -70,7 +79,9 @@ def _start_no_thread(self: Accumulator) -> None:
 
 
 def deliver(producer: embedlog.Producer, future: Any) -> Any:
-    """Do what the producer's thread would do until a record is settled; its metadata. Raises what the send raises."""
+    """Do what the producer's thread would do until a record is settled; its metadata. Raises what
+    the send raises.
+    """
     accumulator = producer._accumulator
     while not future.done():
         accumulator._round()
@@ -84,7 +95,9 @@ def _take_clocks(schedule: Any) -> None:
     time.monotonic = lambda: _clock_ns() / 1e9
     time.sleep = _sleep  # type: ignore[assignment]
     wait = threading.Event.wait
-    replaced = functools.partialmethod(lambda self, timeout=None: _wait_for_event(wait, self, timeout))
+    replaced = functools.partialmethod(
+        lambda self, timeout=None: _wait_for_event(wait, self, timeout)
+    )
     threading.Event.wait = replaced  # type: ignore[method-assign, assignment]
     system.freeze_wall(WALL_MS)
 
@@ -98,7 +111,13 @@ def _take_random_numbers(seed: int) -> None:
 
 @task
 def scheduled(
-    stage: Stage, path: str, process: int, seed: int, mutants: tuple[str, ...], name: str, arguments: dict[str, Any]
+    stage: Stage,
+    path: str,
+    process: int,
+    seed: int,
+    mutants: tuple[str, ...],
+    name: str,
+    arguments: dict[str, Any],
 ) -> Any:
     """Run a program in the turns of a slot of the mapping at `path`."""
     for mutant in mutants:

@@ -22,8 +22,12 @@ def opened(paths: list[str], **config: Any) -> embedlog.Log:
 
 
 def send(stage: Stage, log: embedlog.Log, values: list[bytes], acks: int | str = "all") -> bool:
-    """Send records one by one; whether all are acknowledged. Each acknowledgement is a note, the first failure ends it."""
-    with log.producer(acks=acks, linger_ms=0, delivery_timeout_ms=40_000, **stage.patience) as producer:
+    """Send records one by one; whether all are acknowledged. Each acknowledgement is a note, the
+    first failure ends it.
+    """
+    with log.producer(
+        acks=acks, linger_ms=0, delivery_timeout_ms=40_000, **stage.patience
+    ) as producer:
         for value in values:
             try:
                 offset = deliver(producer, producer.send(TOPIC, value, partition=0)).offset
@@ -35,12 +39,18 @@ def send(stage: Stage, log: embedlog.Log, values: list[bytes], acks: int | str =
 
 
 def read(log: embedlog.Log) -> list[tuple[int, int, bytes]]:
-    return [(record.offset, record.leader_epoch, record.value or b"") for record in log.scan(TOPIC).records()]
+    return [
+        (record.offset, record.leader_epoch, record.value or b"")
+        for record in log.scan(TOPIC).records()
+    ]
 
 
 @program
-def open_read_send(stage: Stage, paths: list[str], values: list[bytes], copies: bool = True) -> None:
-    """Open a set, read everything, send records, read again, and close. `copies`: do the work of a housekeeper once.
+def open_read_send(
+    stage: Stage, paths: list[str], values: list[bytes], copies: bool = True
+) -> None:
+    """Open a set, read everything, send records, read again, and close. `copies`: do the work of a
+    housekeeper once.
 
     Before an acknowledgement a process may have reached no majority: what it reads may be old.
     """
@@ -102,8 +112,12 @@ def look_afterwards(stage: Stage, paths: list[str]) -> list[tuple[int, int, byte
 
 
 @task
-def make_put_back_set(_: Stage, paths: list[str], parts: list[list[bytes]], directory: str, copy: str) -> None:
-    """A set with two parts of records, and a copy of one directory from between them; all of it closed in order."""
+def make_put_back_set(
+    _: Stage, paths: list[str], parts: list[list[bytes]], directory: str, copy: str
+) -> None:
+    """A set with two parts of records, and a copy of one directory from between them; all of it
+    closed in order.
+    """
     first, second = parts
     with opened(paths, **{"offsets.topic.num.partitions": 1}) as log:
         log.create_topic(TOPIC, assignment={0: [3, 1, 2]}, config={"min.insync.replicas": 2})
@@ -120,12 +134,20 @@ def fill(log: embedlog.Log, values: list[bytes]) -> None:
 
 
 @task
-def make_log(_: Stage, paths: list[str], values: list[bytes], segment_bytes: int, assignment: list[int] | None = None) -> None:
+def make_log(
+    _: Stage,
+    paths: list[str],
+    values: list[bytes],
+    segment_bytes: int,
+    assignment: list[int] | None = None,
+) -> None:
     """A log, or a set, with some records."""
     with opened(paths, **{"offsets.topic.num.partitions": 1}) as log:
         config = {"segment.bytes": segment_bytes}
         if assignment is None:
             log.create_topic(TOPIC, config=config)
         else:
-            log.create_topic(TOPIC, assignment={0: assignment}, config=config | {"min.insync.replicas": 2})
+            log.create_topic(
+                TOPIC, assignment={0: assignment}, config=config | {"min.insync.replicas": 2}
+            )
         fill(log, values)

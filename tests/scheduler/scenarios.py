@@ -39,17 +39,25 @@ def stored(directory: Path) -> dict[int, tuple[int, bytes]]:
 
 def acknowledged(told: Told) -> dict[int, bytes]:
     """The records that were acknowledged during the run, by their offsets."""
-    return {offset: value for notes in told.notes.values() for what, offset, value in _of_kind(notes, "acked")}
+    return {
+        offset: value
+        for notes in told.notes.values()
+        for what, offset, value in _of_kind(notes, "acked")
+    }
 
 
 def _of_kind(notes: Sequence[Any], kind: str) -> list[Any]:
     return [note for note in notes if note[0] == kind]
 
 
-def broken_reads(told: Told, before: Sequence[bytes], intact: Collection[Path] = ()) -> Iterator[str]:
-    """Readings that lack an acknowledged record, show another one in its place, or have gaps; the last one has all of them.
+def broken_reads(
+    told: Told, before: Sequence[bytes], intact: Collection[Path] = ()
+) -> Iterator[str]:
+    """Readings that lack an acknowledged record, show another one in its place, or have gaps; the
+    last one has all of them.
 
-    `intact`: these have the records if the last opening finds no leader: a directory is away, and a process was killed.
+    `intact`: these have the records if the last opening finds no leader: a directory is away, and a
+    process was killed.
     """
     kept = [(offset, value) for offset, value in enumerate(before)]
     for number, notes in told.notes.items():
@@ -62,13 +70,17 @@ def broken_reads(told: Told, before: Sequence[bytes], intact: Collection[Path] =
         if not intact or not UNAVAILABLE & set(told.failed_after.kinds):
             yield f"the next opening fails: {told.failed_after}"
         for path in intact:
-            rows = [(offset, epoch, value) for offset, (epoch, value) in sorted(stored(path).items())]
+            rows = [
+                (offset, epoch, value) for offset, (epoch, value) in sorted(stored(path).items())
+            ]
             yield from (f"{path.name} has {text}" for text in _broken(rows, kept))
         return
     yield from (f"the next opening reads {text}" for text in _broken(told.after, kept))
 
 
-def _broken(rows: Sequence[tuple[int, int, bytes]], kept: Sequence[tuple[int, bytes]]) -> Iterator[str]:
+def _broken(
+    rows: Sequence[tuple[int, int, bytes]], kept: Sequence[tuple[int, bytes]]
+) -> Iterator[str]:
     shown = {offset: value for offset, _, value in rows}
     for offset, value in kept:
         if shown.get(offset) != value:
@@ -78,7 +90,9 @@ def _broken(rows: Sequence[tuple[int, int, bytes]], kept: Sequence[tuple[int, by
 
 
 def diverging(directories: Mapping[int, Path]) -> Iterator[str]:
-    """Records of one epoch and offset that differ between directories: two leaders have written in that epoch."""
+    """Records of one epoch and offset that differ between directories: two leaders have written in
+    that epoch.
+    """
     seen = dict[tuple[int, int], bytes]()
     for node, path in directories.items():
         for offset, (epoch, value) in stored(path).items():
@@ -87,9 +101,11 @@ def diverging(directories: Mapping[int, Path]) -> Iterator[str]:
 
 
 def set_aside(directories: Mapping[int, Path], values: Sequence[bytes]) -> Iterator[str]:
-    """Records that were acknowledged before the run in the files into which a directory cuts what is not of the set.
+    """Records that were acknowledged before the run in the files into which a directory cuts what
+    is not of the set.
 
-    A record of the run may be there: it was cut before its acknowledgement, and its producer sent it again.
+    A record of the run may be there: it was cut before its acknowledgement, and its producer sent
+    it again.
     """
     for node, path in directories.items():
         for file in path.glob(f"{TOPIC}-0/embedlog.cut-*"):
@@ -101,7 +117,9 @@ def set_aside(directories: Mapping[int, Path], values: Sequence[bytes]) -> Itera
 
 @dataclass
 class PutBack:
-    """A directory of three was put back to an earlier copy of an orderly close; several processes open the set."""
+    """A directory of three was put back to an earlier copy of an orderly close; several processes
+    open the set.
+    """
 
     process_count: int = 2
     put_back: int = 3
@@ -111,7 +129,13 @@ class PutBack:
     def prepare(self, root: Path, nursery: Nursery) -> None:
         maker = nursery.spawn()
         copy = root / "copy"
-        maker.call("make_put_back_set", paths_of(root), [BEFORE, AFTER], str(root / f"d{self.put_back}"), str(copy))
+        maker.call(
+            "make_put_back_set",
+            paths_of(root),
+            [BEFORE, AFTER],
+            str(root / f"d{self.put_back}"),
+            str(copy),
+        )
         nursery.end(maker)
         shutil.rmtree(root / f"d{self.put_back}")
         copy.rename(root / f"d{self.put_back}")
@@ -157,7 +181,14 @@ class Appending:
 
     def programs(self, root: Path) -> list[tuple[str, dict[str, Any]]]:
         return [
-            ("open_send", {"paths": paths_of(root, (1,)), "values": values_of(number), "acks": (1, "all")[number % 2]})
+            (
+                "open_send",
+                {
+                    "paths": paths_of(root, (1,)),
+                    "values": values_of(number),
+                    "acks": (1, "all")[number % 2],
+                },
+            )
             for number in range(self.process_count)
         ]
 
@@ -191,7 +222,9 @@ class Committing:
 
 @dataclass
 class Replacing:
-    """A directory was moved. One process finds it and writes, one replaces it by another, a third one opens the set with that."""
+    """A directory was moved. One process finds it and writes, one replaces it by another, a third
+    one opens the set with that.
+    """
 
     process_count: int = 2
     name: str = "replace beside an opener"
@@ -208,7 +241,11 @@ class Replacing:
         writer = {"paths": [*paths_of(root, (1, 2)), str(root / "moved")], "values": values_of(0)}
         replacer = {"paths": paths_of(root), "node": 3, "path": str(root / "d4")}
         opener = {"paths": paths_of(root, (1, 2, 4)), "values": values_of(2)}
-        programs = [("open_read_send", writer), ("open_replace", replacer), ("open_read_send", opener)]
+        programs = [
+            ("open_read_send", writer),
+            ("open_replace", replacer),
+            ("open_read_send", opener),
+        ]
         return programs[: self.process_count]
 
     def judge(self, root: Path, told: Told) -> list[str]:
@@ -230,7 +267,10 @@ class Reassigning:
 
     def programs(self, root: Path) -> list[tuple[str, dict[str, Any]]]:
         writers = [
-            ("open_read_send", {"paths": paths_of(root), "values": values_of(number), "copies": False})
+            (
+                "open_read_send",
+                {"paths": paths_of(root), "values": values_of(number), "copies": False},
+            )
             for number in range(self.process_count - 1)
         ]
         return [*writers, ("open_reassign", {"paths": paths_of(root), "nodes": [3, 2]})]

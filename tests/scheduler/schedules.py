@@ -1,8 +1,9 @@
 """Schedules: what they are, how they are chosen, and how one that fails becomes small.
 
-A schedule is a list of turns. After its end the process of the last turn goes on until it waits or ends, then the first one that
-can. A turn of a process that cannot go on is left out. So each part of a schedule is a schedule, too. One that was chosen during
-a run is recorded as turns of the lengths that they had: as a list it gives the same run.
+A schedule is a list of turns. After its end the process of the last turn goes on until it waits or
+ends, then the first one that can. A turn of a process that cannot go on is left out. So each part
+of a schedule is a schedule, too. One that was chosen during a run is recorded as turns of the
+lengths that they had: as a list it gives the same run.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ EVENTS = (KILL, FREEZE, HANG, FAIL)
 
 
 class Turn(NamedTuple):
-    """Steps of one process; with an event, what happens to it. `steps` of a freeze are those of all others."""
+    """Steps of one process; with an event, what happens to it. `steps` of a freeze are those of all
+    others.
+    """
 
     process: int
     steps: int = TO_THE_END
@@ -33,7 +36,9 @@ class Turn(NamedTuple):
 
     def __str__(self) -> str:
         if self.event:
-            return f"{self.event} {self.process}" + (f" for {self.steps}" if self.event == FREEZE else "")
+            return f"{self.event} {self.process}" + (
+                f" for {self.steps}" if self.event == FREEZE else ""
+            )
         return f"{self.process}" + (f" x {self.steps}" if self.steps < TO_THE_END else "")
 
 
@@ -60,7 +65,9 @@ class Choice(Protocol):
     """Chooses turns during a run."""
 
     def next(self, candidates: Sequence[int], steps: Mapping[int, int]) -> Turn:
-        """The next turn, of one of the processes that can go on. `steps`: those of each process so far."""
+        """The next turn, of one of the processes that can go on. `steps`: those of each process so
+        far.
+        """
 
 
 class Listed:
@@ -82,7 +89,9 @@ class Listed:
 
 
 class Randomly:
-    """Each turn is of a random process, with a length that is about the same for a whole run: from 1 to 1,000 steps."""
+    """Each turn is of a random process, with a length that is about the same for a whole run: from
+    1 to 1,000 steps.
+    """
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -94,9 +103,11 @@ class Randomly:
 
 
 class Prioritised:
-    """Probabilistic concurrency testing: random priorities, and `depth` - 1 steps at which the running process gets the lowest.
+    """Probabilistic concurrency testing: random priorities, and `depth` - 1 steps at which the
+    running process gets the lowest.
 
-    A defect of `depth` ordered events is found with a probability of at least 1/(n k^(depth-1)), for n processes and k steps.
+    A defect of `depth` ordered events is found with a probability of at least 1/(n k^(depth-1)),
+    for n processes and k steps.
     """
 
     def __init__(self, rng: random.Random, processes: int, length: int, depth: int = 3) -> None:
@@ -114,14 +125,22 @@ class Prioritised:
             self._priorities[chosen] = self._lowest
             chosen = max(candidates, key=self._priorities.__getitem__)
         length = self._changes[0] - total if self._changes else TO_THE_END
-        waiting = any(self._priorities[other] > self._priorities[chosen] for other in steps if other not in candidates)
+        waiting = any(
+            self._priorities[other] > self._priorities[chosen]
+            for other in steps
+            if other not in candidates
+        )
         return Turn(chosen, min(length, WAY_BACK) if waiting else length)
 
 
 class Struck:
-    """Another choice, with one event: what happens to a process when it has passed so many steps."""
+    """Another choice, with one event: what happens to a process when it has passed so many
+    steps.
+    """
 
-    def __init__(self, choice: Choice, event: str, process: int, at_step: int, duration: int = TO_THE_END) -> None:
+    def __init__(
+        self, choice: Choice, event: str, process: int, at_step: int, duration: int = TO_THE_END
+    ) -> None:
         self._choice = choice
         self._event: Turn | None = Turn(process, duration, event)
         self._at_step = at_step
@@ -138,17 +157,30 @@ class Struck:
 
 
 def chosen_at_random(rng: random.Random, processes: int, lengths: Sequence[int]) -> Choice:
-    """A random choice or one by priorities, half of them with an event. `lengths`: the usual number of steps of each process."""
-    choice: Choice = Randomly(rng) if rng.random() < 0.4 else Prioritised(rng, processes, sum(lengths))
+    """A random choice or one by priorities, half of them with an event. `lengths`: the usual number
+    of steps of each process.
+    """
+    choice: Choice = (
+        Randomly(rng) if rng.random() < 0.4 else Prioritised(rng, processes, sum(lengths))
+    )
     if rng.random() < 0.5:
         return choice
     process = rng.randrange(processes)
     duration = rng.choice((100, 1000, TO_THE_END))
-    return Struck(choice, rng.choice((KILL, KILL, FREEZE, HANG, FAIL)), process, rng.randrange(1, lengths[process]), duration)
+    return Struck(
+        choice,
+        rng.choice((KILL, KILL, FREEZE, HANG, FAIL)),
+        process,
+        rng.randrange(1, lengths[process]),
+        duration,
+    )
 
 
-def with_preemptions(processes: int, points: Sequence[Sequence[int]], count: int, *, kill: bool = False) -> Iterator[Schedule]:
-    """All schedules of exactly `count` preemptions, each at one of the points of the preempted process: numbers of its steps.
+def with_preemptions(
+    processes: int, points: Sequence[Sequence[int]], count: int, *, kill: bool = False
+) -> Iterator[Schedule]:
+    """All schedules of exactly `count` preemptions, each at one of the points of the preempted
+    process: numbers of its steps.
 
     `kill`: the process is killed instead of preempted at its last preemption.
     """
@@ -170,8 +202,11 @@ def with_preemptions(processes: int, points: Sequence[Sequence[int]], count: int
                         yield (*turns, *([last] if kill else []), Turn(following))
 
 
-def shrunk(schedule: Sequence[Turn], fails: Callable[[Schedule], bool], attempts: int = 200) -> Schedule:
-    """A part of a failing schedule that fails, too: as long as it does, turns are left out, in halves, quarters and so on.
+def shrunk(
+    schedule: Sequence[Turn], fails: Callable[[Schedule], bool], attempts: int = 200
+) -> Schedule:
+    """A part of a failing schedule that fails, too: as long as it does, turns are left out, in
+    halves, quarters and so on.
 
     Then turns of one process that meet are joined.
     """
@@ -194,7 +229,9 @@ def shrunk(schedule: Sequence[Turn], fails: Callable[[Schedule], bool], attempts
 
 
 def joined_turns(schedule: Sequence[Turn]) -> Schedule:
-    """The same schedule, with consecutive turns of one process as one turn, and without those of no steps."""
+    """The same schedule, with consecutive turns of one process as one turn, and without those of no
+    steps.
+    """
     found = list[Turn]()
     for turn in schedule:
         if not turn.steps and not turn.event:

@@ -1,4 +1,6 @@
-"""The controller itself: one process at a time, waits that deadlock nobody, events, and runs that repeat."""
+"""The controller itself: one process at a time, waits that deadlock nobody, events, and runs that
+repeat.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,11 @@ def run(controller: Controller, schedule: str) -> Run:
 
 def named(found: Run) -> list[tuple[int, str]]:
     """The named points, in their order."""
-    return [(step.process, step.name) for step in found.trace if step.kind == "point" and step.process < 2]
+    return [
+        (step.process, step.name)
+        for step in found.trace
+        if step.kind == "point" and step.process < 2
+    ]
 
 
 def steps_until_inside(controller: Controller) -> int:
@@ -93,7 +99,9 @@ def test_a_call_that_hangs_returns_after_the_others_have_ended(locking: Controll
     assert "Input/output error" in str(failed.told.errors[0])
 
 
-def test_a_run_repeats_with_each_of_its_steps(tmp_path: Path, processes: Nursery, rng: random.Random) -> None:
+def test_a_run_repeats_with_each_of_its_steps(
+    tmp_path: Path, processes: Nursery, rng: random.Random
+) -> None:
     with controlling(Appending(), tmp_path, nursery=processes) as controller:
         seed = rng.getrandbits(30)
         chosen = controller.run(Randomly(rng), seed=seed, traced=True)

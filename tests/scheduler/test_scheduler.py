@@ -1,4 +1,5 @@
-"""Schedules of the real code: a defect of before is found again, short explorations of each scenario, long ones by pieces.
+"""Schedules of the real code: a defect of before is found again, short explorations of each
+scenario, long ones by pieces.
 
 A failure prints the smallest schedule that was found, with the command that repeats it.
 """
@@ -20,10 +21,18 @@ from tests.scheduler.scenarios import Appending, Committing, PutBack, Reassignin
 from tests.scheduler.schedules import Listed, Schedule
 from tests.support.campaign_report import pieces, share
 
-SCENARIOS = {"open": PutBack, "append": Appending, "commit": Committing, "replace": Replacing, "reassign": Reassigning}
-SHORT = {PutBack: 2, Appending: 4, Committing: 2, Replacing: 2, Reassigning: 2}  # random schedules in `make test`
+SCENARIOS = {
+    "open": PutBack,
+    "append": Appending,
+    "commit": Committing,
+    "replace": Replacing,
+    "reassign": Reassigning,
+}
+# random schedules in `make test`
+SHORT = {PutBack: 2, Appending: 4, Committing: 2, Replacing: 2, Reassigning: 2}
 LONG = 250  # random schedules of a scenario, in each piece
-TWICE = int(os.environ.get("EMBEDLOG_SCHEDULES", 250))  # schedules with two preemptions, in each piece
+# schedules with two preemptions, in each piece
+TWICE = int(os.environ.get("EMBEDLOG_SCHEDULES", 250))
 PIECES = 4
 FOUND_WITHIN = 60  # random schedules
 
@@ -32,7 +41,8 @@ Make = Callable[[int], Scenario]
 
 
 class Off(NamedTuple):
-    """A rule that is off, where that is found, and a part of the paths at whose changes a process is preempted.
+    """A rule that is off, where that is found, and a part of the paths at whose changes a process
+    is preempted.
 
     Without paths the schedules are random ones.
     """
@@ -56,13 +66,20 @@ MUTANTS = [
 
 
 @pytest.mark.timeout(900)
-def test_the_records_that_a_put_back_directory_lacks_are_cut_without_the_rule(tmp_path: Path, processes: Nursery) -> None:
-    """A process has entered the copy, and is slow before it registers it; another one elects the copy (REGISTRATION-2).
+def test_the_records_that_a_put_back_directory_lacks_are_cut_without_the_rule(
+    tmp_path: Path, processes: Nursery
+) -> None:
+    """A process has entered the copy, and is slow before it registers it; another one elects the
+    copy (REGISTRATION-2).
 
     One preemption is enough, after a release of a lock in the copy.
     """
-    with controlling(PutBack(), tmp_path / "without", "strangers_continue", nursery=processes) as controller:
-        seed, run = find(controller, listed(preempted(controller, 1, fine=False, within="/d3/", first=[1])))
+    with controlling(
+        PutBack(), tmp_path / "without", "strangers_continue", nursery=processes
+    ) as controller:
+        seed, run = find(
+            controller, listed(preempted(controller, 1, fine=False, within="/d3/", first=[1]))
+        )
     check_keeps(PutBack(), tmp_path / "with", processes, seed, run.schedule)
 
 
@@ -71,7 +88,9 @@ def test_the_records_that_a_put_back_directory_lacks_are_cut_without_the_rule(tm
 
 @every_scenario
 @pytest.mark.timeout(900)
-def test_random_schedules_keep_every_promise(tmp_path: Path, processes: Nursery, make: Make, seed: int) -> None:
+def test_random_schedules_keep_every_promise(
+    tmp_path: Path, processes: Nursery, make: Make, seed: int
+) -> None:
     scenario = make(2)
     with controlling(scenario, tmp_path, nursery=processes) as controller:
         explore(controller, random_choices(seed, SHORT[type(scenario)], lengths_of(controller)))
@@ -86,7 +105,10 @@ def test_many_random_schedules_keep_every_promise(
     tmp_path: Path, processes: Nursery, make: Make, count: int, campaign_seed: int, piece: int
 ) -> None:
     with controlling(make(count), tmp_path, nursery=processes) as controller:
-        explore(controller, random_choices(campaign_seed, LONG, lengths_of(controller), first=piece * LONG))
+        explore(
+            controller,
+            random_choices(campaign_seed, LONG, lengths_of(controller), first=piece * LONG),
+        )
 
 
 @pytest.mark.faults
@@ -97,7 +119,9 @@ def test_many_random_schedules_keep_every_promise(
 def test_every_schedule_with_one_preemption_keeps_every_promise(
     tmp_path: Path, processes: Nursery, make: Make, kill: bool, piece: int
 ) -> None:
-    """Before each change of a file or of a shared word a process is preempted or killed, and the other one goes on."""
+    """Before each change of a file or of a shared word a process is preempted or killed, and the
+    other one goes on.
+    """
     with controlling(make(2), tmp_path, nursery=processes) as controller:
         explore(controller, listed(share(list(preempted(controller, 1, kill=kill)), piece, PIECES)))
 
@@ -109,7 +133,9 @@ def test_every_schedule_with_one_preemption_keeps_every_promise(
 def test_schedules_with_two_preemptions_keep_every_promise(
     tmp_path: Path, processes: Nursery, make: Make, campaign_seed: int, piece: int
 ) -> None:
-    """After each release of a lock: thousands, of which each run takes others. EMBEDLOG_SCHEDULES sets their number."""
+    """After each release of a lock: thousands, of which each run takes others. EMBEDLOG_SCHEDULES
+    sets their number.
+    """
     with controlling(make(2), tmp_path, nursery=processes) as controller:
         every = list(preempted(controller, 2, fine=False))
         drawn = random.Random(campaign_seed).sample(every, min(len(every), TWICE * PIECES))
@@ -123,9 +149,13 @@ def test_schedules_with_two_preemptions_keep_every_promise(
 @pytest.mark.faults
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("off", MUTANTS, ids=[off.mutant for off in MUTANTS])
-def test_a_rule_that_is_off_is_found(tmp_path: Path, processes: Nursery, off: Off, rng: random.Random) -> None:
+def test_a_rule_that_is_off_is_found(
+    tmp_path: Path, processes: Nursery, off: Off, rng: random.Random
+) -> None:
     """Some schedule breaks a promise without the rule, and none with it."""
-    with controlling(off.make(2), tmp_path / "without", off.mutant, nursery=processes) as controller:
+    with controlling(
+        off.make(2), tmp_path / "without", off.mutant, nursery=processes
+    ) as controller:
         if off.within:
             schedules = list(preempted(controller, 1, within=off.within, first=[off.first]))
             choices = listed(rng.sample(schedules, len(schedules)))
@@ -135,7 +165,9 @@ def test_a_rule_that_is_off_is_found(tmp_path: Path, processes: Nursery, off: Of
     check_keeps(off.make(2), tmp_path / "with", processes, seed, run.schedule)
 
 
-def check_keeps(scenario: Scenario, root: Path, processes: Nursery, seed: int, schedule: Schedule) -> None:
+def check_keeps(
+    scenario: Scenario, root: Path, processes: Nursery, seed: int, schedule: Schedule
+) -> None:
     """The real code keeps its promises under a schedule."""
     with controlling(scenario, root, nursery=processes) as controller:
         run = controller.run(Listed(schedule), seed=seed)

@@ -30,12 +30,19 @@ from tests.scheduler.schedules import (
 
 
 def random_schedule(rng: random.Random, count: int) -> Schedule:
-    turns = [Turn(rng.randrange(3), rng.randrange(1, 100), rng.choice(("", "", "", *EVENTS))) for _ in range(count)]
-    return tuple(turn if turn.event in ("", FREEZE) else turn._replace(steps=TO_THE_END) for turn in turns)
+    turns = [
+        Turn(rng.randrange(3), rng.randrange(1, 100), rng.choice(("", "", "", *EVENTS)))
+        for _ in range(count)
+    ]
+    return tuple(
+        turn if turn.event in ("", FREEZE) else turn._replace(steps=TO_THE_END) for turn in turns
+    )
 
 
 def passed(choice: Choice, lengths: Sequence[int]) -> list[int]:
-    """The process of each step that a choice gives to processes which never wait; events take no time."""
+    """The process of each step that a choice gives to processes which never wait; events take no
+    time.
+    """
     steps = dict.fromkeys(range(len(lengths)), 0)
     order = list[int]()
     while candidates := [process for process in steps if steps[process] < lengths[process]]:
@@ -110,9 +117,15 @@ def test_a_failing_schedule_shrinks_to_the_turns_that_it_needs(rng: random.Rando
 
 
 def test_turns_of_one_process_that_meet_are_one_turn() -> None:
-    assert as_text(joined_turns(from_text("0 x 3, 0 x 4, 1 x 1, kill 0, 1 x 2"))) == "0 x 7, 1 x 1, kill 0, 1 x 2"
+    assert (
+        as_text(joined_turns(from_text("0 x 3, 0 x 4, 1 x 1, kill 0, 1 x 2")))
+        == "0 x 7, 1 x 1, kill 0, 1 x 2"
+    )
 
 
 def test_random_lengths_differ_between_runs(rng: random.Random) -> None:
-    counts = {len(joined_turns([Turn(process, 1) for process in passed(Randomly(rng), [300, 300])])) for _ in range(30)}
+    counts = {
+        len(joined_turns([Turn(process, 1) for process in passed(Randomly(rng), [300, 300])]))
+        for _ in range(30)
+    }
     assert max(counts) > 3 * min(counts)

@@ -1,4 +1,6 @@
-"""A zygote whose victims have all modules and the programs of the scheduler: a turn imports nothing."""
+"""A zygote whose victims have all modules and the programs of the scheduler: a turn imports
+nothing.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,9 @@ def client() -> Any:
 
 def test_avro(log: embedlog.Log, registry: SchemaRegistry) -> None:
     avro = pytest.importorskip("confluent_kafka.schema_registry.avro", exc_type=ImportError)
-    context = pytest.importorskip("confluent_kafka.serialization").SerializationContext("orders", "value")
+    context = pytest.importorskip("confluent_kafka.serialization").SerializationContext(
+        "orders", "value"
+    )
     there = client()
     write = avro.AvroSerializer(there, json.dumps(ORDER))
     data = write({"n": 7}, context)
@@ -43,25 +45,43 @@ def test_avro(log: embedlog.Log, registry: SchemaRegistry) -> None:
 
 def test_protobuf(log: embedlog.Log, registry: SchemaRegistry) -> None:
     protobuf = pytest.importorskip("confluent_kafka.schema_registry.protobuf", exc_type=ImportError)
-    context = pytest.importorskip("confluent_kafka.serialization").SerializationContext("orders", "value")
+    context = pytest.importorskip("confluent_kafka.serialization").SerializationContext(
+        "orders", "value"
+    )
     user, _, item = message_types()
     for kind, message in ((user, user(name="u")), (item, item(name="i"))):
         there = client()
-        data = protobuf.ProtobufSerializer(kind, there, {"use.deprecated.format": False})(message, context)
+        data = protobuf.ProtobufSerializer(kind, there, {"use.deprecated.format": False})(
+            message, context
+        )
         made = ProtobufSerializer(registry, kind).serialize("orders", [], message)
         assert made is not None
         assert made[5:] == data[5:]
-        assert ProtobufDeserializer(registry, kind).deserialize("orders", [], made[:5] + data[5:]) == message
-        assert protobuf.ProtobufDeserializer(kind, {"use.deprecated.format": False})(data[:5] + made[5:], context) == message
+        assert (
+            ProtobufDeserializer(registry, kind).deserialize("orders", [], made[:5] + data[5:])
+            == message
+        )
+        assert (
+            protobuf.ProtobufDeserializer(kind, {"use.deprecated.format": False})(
+                data[:5] + made[5:], context
+            )
+            == message
+        )
 
 
 def test_json(log: embedlog.Log, registry: SchemaRegistry) -> None:
-    theirs_json = pytest.importorskip("confluent_kafka.schema_registry.json_schema", exc_type=ImportError)
-    context = pytest.importorskip("confluent_kafka.serialization").SerializationContext("orders", "value")
+    theirs_json = pytest.importorskip(
+        "confluent_kafka.schema_registry.json_schema", exc_type=ImportError
+    )
+    context = pytest.importorskip("confluent_kafka.serialization").SerializationContext(
+        "orders", "value"
+    )
     there = client()
     data = theirs_json.JSONSerializer(json.dumps(POINT), there)({"x": 1}, context)
     made = JsonSchemaSerializer(registry, POINT).serialize("orders", [], {"x": 1})
     assert made is not None
-    assert JsonSchemaDeserializer(registry).deserialize("orders", [], made[:5] + data[5:]) == {"x": 1}
+    assert JsonSchemaDeserializer(registry).deserialize("orders", [], made[:5] + data[5:]) == {
+        "x": 1
+    }
     read = theirs_json.JSONDeserializer(json.dumps(POINT), schema_registry_client=there)
     assert read(data[:5] + made[5:], context) == {"x": 1}

@@ -1,4 +1,6 @@
-"""The registry of schemas: ids and versions between processes, compatibility, deletion, and the records in the topic."""
+"""The registry of schemas: ids and versions between processes, compatibility, deletion, and the
+records in the topic.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ def user(*more: dict[str, Any]) -> Schema:
     return Schema(json.dumps({"type": "record", "name": "User", "fields": fields}))
 
 
-WITH_AGE, WITH_DEFAULT = user({"name": "age", "type": "int"}), user({"name": "age", "type": "int", "default": 0})
+WITH_AGE = user({"name": "age", "type": "int"})
+WITH_DEFAULT = user({"name": "age", "type": "int", "default": 0})
 
 
 def stored(log: embedlog.Log) -> list[tuple[Any, Any]]:
@@ -30,7 +33,9 @@ def stored(log: embedlog.Log) -> list[tuple[Any, Any]]:
     ]
 
 
-def test_the_same_schema_has_one_id_and_one_version(log: embedlog.Log, registry: SchemaRegistry) -> None:
+def test_the_same_schema_has_one_id_and_one_version(
+    log: embedlog.Log, registry: SchemaRegistry
+) -> None:
     assert registry.subjects() == []
     assert registry.register("users-value", USER) == 1
     assert registry.register("users-value", Schema(USER.text.replace(" ", ""))) == 1
@@ -45,9 +50,13 @@ def test_the_same_schema_has_one_id_and_one_version(log: embedlog.Log, registry:
     assert other.subjects() == ["people-value", "users-value"]
 
 
-def test_the_records_are_those_of_a_schema_registry(log: embedlog.Log, registry: SchemaRegistry) -> None:
+def test_the_records_are_those_of_a_schema_registry(
+    log: embedlog.Log, registry: SchemaRegistry
+) -> None:
     registry.register("users-value", USER)
-    registry.register("p-value", Schema("Cg==", "PROTOBUF", (SchemaReference("a.proto", "a.proto", 1),)))
+    registry.register(
+        "p-value", Schema("Cg==", "PROTOBUF", (SchemaReference("a.proto", "a.proto", 1),))
+    )
     registry.set_compatibility("FULL", "users-value")
     registry.set_compatibility("NONE")
     registry.delete("users-value")
@@ -63,14 +72,25 @@ def test_the_records_are_those_of_a_schema_registry(log: embedlog.Log, registry:
         (
             {"keytype": "SCHEMA", "subject": "p-value", "version": 1, "magic": 1},
             {
-                "subject": "p-value", "version": 1, "id": 2, "schemaType": "PROTOBUF", "references": [reference],
-                "schema": "Cg==", "deleted": False,
+                "subject": "p-value",
+                "version": 1,
+                "id": 2,
+                "schemaType": "PROTOBUF",
+                "references": [reference],
+                "schema": "Cg==",
+                "deleted": False,
             },
         ),
-        ({"keytype": "CONFIG", "subject": "users-value", "magic": 0}, {"compatibilityLevel": "FULL"}),
+        (
+            {"keytype": "CONFIG", "subject": "users-value", "magic": 0},
+            {"compatibilityLevel": "FULL"},
+        ),
         ({"keytype": "CONFIG", "subject": None, "magic": 0}, {"compatibilityLevel": "NONE"}),
-        ({"keytype": "DELETE_SUBJECT", "subject": "users-value", "magic": 0}, {"subject": "users-value", "version": 1}),
-    ]  # fmt: skip
+        (
+            {"keytype": "DELETE_SUBJECT", "subject": "users-value", "magic": 0},
+            {"subject": "users-value", "version": 1},
+        ),
+    ]
     assert log.describe_topic("_schemas").config["cleanup.policy"] == "compact"
 
 
@@ -89,24 +109,33 @@ def test_what_a_schema_registry_wrote_is_read(log: embedlog.Log, registry: Schem
             b'{"keytype":"SCHEMA","subject":"s","version":2,"magic":1}',
             b'{"subject":"s","version":2,"id":100002,"schema":"\\"bytes\\"","deleted":true}',
         ),
-        (b'{"keytype":"SCHEMA","subject":"t","version":1,"magic":1}', b'{"subject":"t","version":1,"id":7,"schema":"\\"int\\""}'),
+        (
+            b'{"keytype":"SCHEMA","subject":"t","version":1,"magic":1}',
+            b'{"subject":"t","version":1,"id":7,"schema":"\\"int\\""}',
+        ),
         (b'{"keytype":"SCHEMA","subject":"t","version":1,"magic":1}', None),
     ]
     with log.producer() as producer:
         for key, value in records:
             producer.send("_schemas", value, key).result(10)
     assert registry.compatibility() == "FULL"
-    assert [(each.version, each.id, each.schema) for each in registry.versions("s")] == [(1, 100001, Schema('"string"'))]
+    assert [(each.version, each.id, each.schema) for each in registry.versions("s")] == [
+        (1, 100001, Schema('"string"'))
+    ]
     assert registry.schema(100002) == Schema('"bytes"')
     assert registry.subjects() == ["s"]
     assert registry.register("new", Schema('"long"')) == 100003
     assert registry.register("s", Schema('"string"')) == 100001
 
 
-def test_damaged_records_are_errors_with_their_place(log: embedlog.Log, registry: SchemaRegistry) -> None:
+def test_damaged_records_are_errors_with_their_place(
+    log: embedlog.Log, registry: SchemaRegistry
+) -> None:
     log.create_topic("_schemas", config={"cleanup.policy": "compact"})
     with log.producer() as producer:
-        producer.send("_schemas", b"{}", b'{"keytype":"SCHEMA","subject":"s","version":1}').result(10)
+        producer.send("_schemas", b"{}", b'{"keytype":"SCHEMA","subject":"s","version":1}').result(
+            10
+        )
     with pytest.raises(SerializationError, match="schema registry") as caught:
         registry.subjects()
     assert (caught.value.topic, caught.value.offset) == ("_schemas", 0)
@@ -121,14 +150,18 @@ def test_damaged_records_are_errors_with_their_place(log: embedlog.Log, registry
         ("NONE", []),
     ],
 )
-def test_a_level_decides_what_may_follow(registry: SchemaRegistry, level: str, refused: list[Schema]) -> None:
+def test_a_level_decides_what_may_follow(
+    registry: SchemaRegistry, level: str, refused: list[Schema]
+) -> None:
     assert registry.compatibility("users-value") == "BACKWARD"
     registry.set_compatibility(level, "users-value")
     registry.register("users-value", USER)
     schemas = [WITH_AGE, WITH_DEFAULT, Schema('{"type": "record", "name": "User", "fields": []}')]
     for schema in schemas:
         if schema in refused:
-            with pytest.raises(IncompatibleSchemaError, match=f"not {level} compatible with version 1") as caught:
+            with pytest.raises(
+                IncompatibleSchemaError, match=f"not {level} compatible with version 1"
+            ) as caught:
                 registry.check_compatible("users-value", schema)
             assert (caught.value.subject, caught.value.version) == ("users-value", 1)
         else:
@@ -141,7 +174,10 @@ def test_a_transitive_level_compares_all_versions(registry: SchemaRegistry) -> N
     empty = Schema('{"type": "record", "name": "User", "fields": []}')
     registry.register("s", empty)
     registry.register(
-        "s", WITH_DEFAULT._replace(text=WITH_DEFAULT.text.replace('"type": "string"', '"type": "string", "default": ""'))
+        "s",
+        WITH_DEFAULT._replace(
+            text=WITH_DEFAULT.text.replace('"type": "string"', '"type": "string", "default": ""')
+        ),
     )
     registry.check_compatible("s", USER)
     registry.set_compatibility("BACKWARD_TRANSITIVE")
@@ -151,12 +187,18 @@ def test_a_transitive_level_compares_all_versions(registry: SchemaRegistry) -> N
         registry.register("s", Schema("{}", "JSON"))
 
 
-def test_a_deleted_version_stays_readable_by_its_id_and_keeps_its_number(log: embedlog.Log, registry: SchemaRegistry) -> None:
+def test_a_deleted_version_stays_readable_by_its_id_and_keeps_its_number(
+    log: embedlog.Log, registry: SchemaRegistry
+) -> None:
     registry.register("s", USER)
     registry.register("s", WITH_DEFAULT)
     assert registry.delete("s", 2) == [2]
     assert registry.delete("s") == [1]
-    for call in (lambda: registry.latest("s"), lambda: registry.delete("s"), lambda: registry.lookup("s", USER)):
+    for call in (
+        lambda: registry.latest("s"),
+        lambda: registry.delete("s"),
+        lambda: registry.lookup("s", USER),
+    ):
         with pytest.raises(UnknownSchemaError):
             call()
     fresh = SchemaRegistry(log)
@@ -176,7 +218,10 @@ def test_a_text_that_is_no_json_is_refused(registry: SchemaRegistry) -> None:
 
 def test_registries_that_register_at_once_agree_on_ids(log: embedlog.Log) -> None:
     """Each of them decides on a view of its own, so only the expected offset keeps them apart."""
-    schemas = [Schema(json.dumps({"type": "fixed", "name": f"F{number}", "size": 1})) for number in range(4)]
+    schemas = [
+        Schema(json.dumps({"type": "fixed", "name": f"F{number}", "size": 1}))
+        for number in range(4)
+    ]
     found: list[dict[str, int]] = [{} for _ in range(4)]
 
     def work(own: dict[str, int], start: int) -> None:
@@ -187,7 +232,9 @@ def test_registries_that_register_at_once_agree_on_ids(log: embedlog.Log) -> Non
             own[schema.text] = registry.register(f"s{start + at}", schema)
 
     barrier = threading.Barrier(4)
-    threads = [threading.Thread(target=work, args=(own, number)) for number, own in enumerate(found)]
+    threads = [
+        threading.Thread(target=work, args=(own, number)) for number, own in enumerate(found)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -29,8 +29,16 @@ from embedlog.schemas import (
 )
 from embedlog.schemas.framing import after_message_path, framed, message_path, unframed
 
-ORDER = {"type": "record", "name": "Order", "namespace": "shop", "fields": [{"name": "n", "type": "long"}]}
-NEWER = {**ORDER, "fields": [*ORDER["fields"], {"name": "user", "type": "string", "default": "none"}]}  # type: ignore[misc]
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [{"name": "n", "type": "long"}],
+}
+NEWER = {
+    **ORDER,
+    "fields": [*ORDER["fields"], {"name": "user", "type": "string", "default": "none"}],
+}  # type: ignore[misc]
 
 
 @dataclass
@@ -74,7 +82,9 @@ def test_bytes_without_a_frame_are_refused(rng: random.Random) -> None:
 # ---- Avro ----------------------------------------------------------------------------------------
 
 
-def test_an_old_reader_and_a_new_one_read_both_versions(log: embedlog.Log, registry: SchemaRegistry) -> None:
+def test_an_old_reader_and_a_new_one_read_both_versions(
+    log: embedlog.Log, registry: SchemaRegistry
+) -> None:
     with log.producer(value_serializer=AvroSerializer(registry, ORDER)) as producer:
         producer.send("orders", {"n": 1}).result(10)
         producer.send("orders", None).result(10)
@@ -83,15 +93,23 @@ def test_an_old_reader_and_a_new_one_read_both_versions(log: embedlog.Log, regis
     other = SchemaRegistry(log)
     assert values(log, AvroDeserializer(other)) == [{"n": 1}, None, {"n": 2, "user": "u"}]
     assert values(log, AvroDeserializer(other, ORDER)) == [{"n": 1}, None, {"n": 2}]
-    assert values(log, AvroDeserializer(other, NEWER, lambda each: Order(**each))) == [Order(1), None, Order(2, "u")]
+    assert values(log, AvroDeserializer(other, NEWER, lambda each: Order(**each))) == [
+        Order(1),
+        None,
+        Order(2, "u"),
+    ]
     data = [record.value[:5] for record in log.scan("orders").records() if record.value]
     assert data == [b"\0\0\0\0\1", b"\0\0\0\0\2"]
     assert [each.id for each in registry.versions("orders-value")] == [1, 2]
 
 
-def test_subjects_are_named_by_topic_and_record(log: embedlog.Log, registry: SchemaRegistry) -> None:
+def test_subjects_are_named_by_topic_and_record(
+    log: embedlog.Log, registry: SchemaRegistry
+) -> None:
     for subject in (record_name, topic_record_name):
-        assert AvroSerializer(registry, ORDER, field="key", subject=subject).serialize("orders", [], {"n": 1})
+        assert AvroSerializer(registry, ORDER, field="key", subject=subject).serialize(
+            "orders", [], {"n": 1}
+        )
     assert AvroSerializer(registry, '"string"', field="key").serialize("orders", [], "text")
     assert registry.subjects() == ["orders-key", "orders-shop.Order", "shop.Order"]
 
@@ -129,7 +147,12 @@ def test_a_failure_names_the_record(log: embedlog.Log, registry: SchemaRegistry)
 
 # ---- JSON Schema ---------------------------------------------------------------------------------
 
-POINT = {"title": "Point", "type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+POINT = {
+    "title": "Point",
+    "type": "object",
+    "properties": {"x": {"type": "integer"}},
+    "required": ["x"],
+}
 
 
 def test_json_is_validated_on_both_sides(log: embedlog.Log, registry: SchemaRegistry) -> None:
@@ -149,27 +172,40 @@ def test_json_is_validated_on_both_sides(log: embedlog.Log, registry: SchemaRegi
 
 
 def message_types() -> tuple[Any, Any, Any]:
-    """A nested message, the second of its file, a type of an imported file, and one with a timestamp."""
+    """A nested message, the second of its file, a type of an imported file, and one with a
+    timestamp.
+    """
     pool = descriptor_pool.DescriptorPool()
-    string, message = descriptor_pb2.FieldDescriptorProto.TYPE_STRING, descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE
+    string = descriptor_pb2.FieldDescriptorProto.TYPE_STRING
+    message = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE
     pool.AddSerializedFile(Timestamp.DESCRIPTOR.file.serialized_pb)
-    base = descriptor_pb2.FileDescriptorProto(name="shop/user.proto", package="shop", syntax="proto3")
+    base = descriptor_pb2.FileDescriptorProto(
+        name="shop/user.proto", package="shop", syntax="proto3"
+    )
     base.message_type.add(name="User").field.add(name="name", number=1, type=string, label=1)
     pool.Add(base)
-    file = descriptor_pb2.FileDescriptorProto(name="shop/order.proto", package="shop", syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="shop/order.proto", package="shop", syntax="proto3"
+    )
     file.dependency.extend(["shop/user.proto", "google/protobuf/timestamp.proto"])
     file.message_type.add(name="Other")
     order = file.message_type.add(name="Order")
     order.field.add(name="user", number=1, type=message, type_name=".shop.User", label=1)
-    order.field.add(name="at", number=2, type=message, type_name=".google.protobuf.Timestamp", label=1)
+    order.field.add(
+        name="at", number=2, type=message, type_name=".google.protobuf.Timestamp", label=1
+    )
     order.nested_type.add(name="Item").field.add(name="name", number=1, type=string, label=1)
     pool.Add(file)
     names = ("shop.User", "shop.Order", "shop.Order.Item")
-    found = tuple(message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in names)
+    found = tuple(
+        message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in names
+    )
     return found  # type: ignore[return-value]
 
 
-def test_messages_are_read_as_they_were_written(log: embedlog.Log, registry: SchemaRegistry) -> None:
+def test_messages_are_read_as_they_were_written(
+    log: embedlog.Log, registry: SchemaRegistry
+) -> None:
     user, order, item = message_types()
     made = order(user=user(name="u"))
     made.at.seconds = 5
@@ -181,8 +217,12 @@ def test_messages_are_read_as_they_were_written(log: embedlog.Log, registry: Sch
     assert values(log, ProtobufDeserializer(SchemaRegistry(log), order)) == [made, None]
     data = next(iter(log.scan("orders").records())).value
     assert data == b"\0\0\0\0\2" + b"\2\2" + made.SerializeToString()
-    assert [each.name for each in registry.latest("orders-value").schema.references] == ["shop/user.proto"]
-    nested = ProtobufSerializer(registry, item, subject=record_name).serialize("orders", [], item(name="i"))
+    assert [each.name for each in registry.latest("orders-value").schema.references] == [
+        "shop/user.proto"
+    ]
+    nested = ProtobufSerializer(registry, item, subject=record_name).serialize(
+        "orders", [], item(name="i")
+    )
     assert nested is not None
     assert nested[:8] == b"\0\0\0\0\2" + b"\4\2\0"
     with pytest.raises(ValueError, match=r"a shop.Order.Item, not a shop.Order"):
@@ -213,7 +253,10 @@ def test_msgpack_and_arrow_values(log: embedlog.Log) -> None:
         producer.send("batches", pyarrow.Table.from_batches([batch])).result(10)
         with pytest.raises(SerializationError, match="RecordBatch"):
             producer.send("batches", {"n": 1})
-    found = [record.value for record in log.scan("batches").records(value_deserializer=serializers.from_arrow)]
+    found = [
+        record.value
+        for record in log.scan("batches").records(value_deserializer=serializers.from_arrow)
+    ]
     assert found == [pyarrow.Table.from_batches([batch])] * 2
 
 
@@ -225,11 +268,19 @@ def test_msgpack_and_arrow_values(log: embedlog.Log) -> None:
     [
         ("fastavro", "avro", lambda registry: AvroSerializer(registry, ORDER)),
         ("fastavro", "avro", AvroDeserializer),
-        ("jsonschema.validators", "jsonschema", lambda registry: JsonSchemaSerializer(registry, POINT)),
+        (
+            "jsonschema.validators",
+            "jsonschema",
+            lambda registry: JsonSchemaSerializer(registry, POINT),
+        ),
         ("google.protobuf", "protobuf", lambda registry: ProtobufSerializer(registry, Timestamp)),
         ("msgpack", "msgpack", lambda registry: serializers.msgpack(1)),
         ("pyarrow.ipc", "arrow", lambda registry: serializers.from_arrow(b"")),
-        ("avro.compatibility", "avro", lambda registry: [registry.register("s", Schema(text)) for text in ('"int"', '"long"')]),
+        (
+            "avro.compatibility",
+            "avro",
+            lambda registry: [registry.register("s", Schema(text)) for text in ('"int"', '"long"')],
+        ),
     ],
 )
 def test_a_missing_library_names_its_extra(

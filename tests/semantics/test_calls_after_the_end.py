@@ -1,4 +1,6 @@
-"""A closed or fenced client says so in every call that acts, also where the arguments would leave nothing to do."""
+"""A closed or fenced client says so in every call that acts, also where the arguments would leave
+nothing to do.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ OF_ANY_CONSUMER: dict[str, Verb] = {
 IN_A_TRANSACTION: dict[str, Verb] = {
     "begin_transaction": lambda producer: producer.begin_transaction(),
     "commit_transaction": lambda producer: producer.commit_transaction(),
-    "send_offsets_to_transaction": lambda producer: producer.send_offsets_to_transaction({T0: 1}, GroupMetadata("g")),
+    "send_offsets_to_transaction": lambda producer: producer.send_offsets_to_transaction(
+        {T0: 1}, GroupMetadata("g")
+    ),
     "no offsets": lambda producer: producer.send_offsets_to_transaction({}, GroupMetadata("g")),
     "wrong offsets": lambda producer: producer.send_offsets_to_transaction({T0: "1"}, None),
 }
@@ -72,7 +76,13 @@ def log(tmp_path: Path) -> Iterator[embedlog.Log]:
 
 
 def member(log: embedlog.Log) -> embedlog.Consumer:
-    return log.consumer("t", group_id="g", group_instance_id="i", auto_offset_reset="earliest", enable_auto_commit=False)
+    return log.consumer(
+        "t",
+        group_id="g",
+        group_instance_id="i",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
 
 
 @pytest.mark.parametrize("verb", OF_A_MEMBER.values(), ids=OF_A_MEMBER)
@@ -101,7 +111,9 @@ def test_the_callback_of_a_fenced_member_gets_the_error(log: embedlog.Log) -> No
     assert [type(each) for each in answers] == [FencedInstanceIdError]
 
 
-@pytest.mark.parametrize("verb", (OF_A_MEMBER | OF_ANY_CONSUMER).values(), ids=OF_A_MEMBER | OF_ANY_CONSUMER)
+@pytest.mark.parametrize(
+    "verb", (OF_A_MEMBER | OF_ANY_CONSUMER).values(), ids=OF_A_MEMBER | OF_ANY_CONSUMER
+)
 def test_a_closed_consumer_says_so(log: embedlog.Log, verb: Verb) -> None:
     consumer = member(log)
     consumer.close()

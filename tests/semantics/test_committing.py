@@ -1,4 +1,5 @@
-"""Kafka's table of commits, row by row: automatic, synchronous and asynchronous ones, and refused ones.
+"""Kafka's table of commits, row by row: automatic, synchronous and asynchronous ones, and refused
+ones.
 
 The groups are in memory, under the real rules (tests/support/fake_groups.py).
 """
@@ -42,7 +43,9 @@ class Clock:
         self._group.until_ns = 0
 
 
-def test_committing_automatically_commits_what_earlier_polls_returned(engine: GroupEngine, member: Any) -> None:
+def test_committing_automatically_commits_what_earlier_polls_returned(
+    engine: GroupEngine, member: Any
+) -> None:
     fill(engine.partition("b", 0), 10)
     reader = member("b", max_poll_records=4)
     clock = Clock(reader)
@@ -53,7 +56,9 @@ def test_committing_automatically_commits_what_earlier_polls_returned(engine: Gr
     assert engine.committed() == {B0: 4}
 
 
-def test_committing_automatically_in_a_loop_commits_what_the_loop_is_through_with(engine: GroupEngine, member: Any) -> None:
+def test_committing_automatically_in_a_loop_commits_what_the_loop_is_through_with(
+    engine: GroupEngine, member: Any
+) -> None:
     fill(engine.partition("b", 0), 10)
     reader = member("b")
     loop = iter(reader)
@@ -64,7 +69,9 @@ def test_committing_automatically_in_a_loop_commits_what_the_loop_is_through_wit
     assert engine.committed() == {B0: 4}
 
 
-def test_committing_automatically_waits_for_the_interval_and_hurries_behind_a_failure(engine: GroupEngine, member: Any) -> None:
+def test_committing_automatically_waits_for_the_interval_and_hurries_behind_a_failure(
+    engine: GroupEngine, member: Any
+) -> None:
     reader = member("b", auto_commit_interval_ms=100_000, default_api_timeout_ms=0)
     settle(reader)
     clock = Clock(reader)
@@ -97,7 +104,9 @@ def test_committing_automatically_a_failure_is_only_logged(
 
 
 @pytest.mark.parametrize("end", ["close", "unsubscribe", "rebalance"])
-def test_committing_automatically_happens_at_every_end(engine: GroupEngine, member: Any, end: str) -> None:
+def test_committing_automatically_happens_at_every_end(
+    engine: GroupEngine, member: Any, end: str
+) -> None:
     fill(engine.partition("b", 0), 10)
     reader = member("b", max_poll_records=4)
     reader.poll()
@@ -110,7 +119,9 @@ def test_committing_automatically_happens_at_every_end(engine: GroupEngine, memb
     assert engine.committed()[B0] == 4
 
 
-def test_committing_automatically_at_a_rebalance_leaves_out_what_is_committed(engine: GroupEngine, member: Any) -> None:
+def test_committing_automatically_at_a_rebalance_leaves_out_what_is_committed(
+    engine: GroupEngine, member: Any
+) -> None:
     fill(engine.partition("b", 0), 10)
     reader = member("b")
     reader.poll(max_records=4)
@@ -130,7 +141,9 @@ def test_committing_automatically_at_a_rebalance_leaves_out_what_is_committed(en
     assert engine.committed() == {B0: 4}
 
 
-def test_committing_nothing_automatically_when_that_is_off(engine: GroupEngine, member: Any) -> None:
+def test_committing_nothing_automatically_when_that_is_off(
+    engine: GroupEngine, member: Any
+) -> None:
     fill(engine.partition("b", 0), 10)
     reader = member("b", enable_auto_commit=False)
     reader.poll()
@@ -138,7 +151,9 @@ def test_committing_nothing_automatically_when_that_is_off(engine: GroupEngine, 
     assert engine.groups.commit_count == 0
 
 
-def test_committing_now_commits_positions_with_their_epochs(engine: GroupEngine, member: Any) -> None:
+def test_committing_now_commits_positions_with_their_epochs(
+    engine: GroupEngine, member: Any
+) -> None:
     fill(engine.partition("b", 0), 10)
     reader = member("b")
     reader.poll(max_records=4)
@@ -146,7 +161,9 @@ def test_committing_now_commits_positions_with_their_epochs(engine: GroupEngine,
     assert reader.committed(B0) == {B0: OffsetAndMetadata(4, "", 0)}
 
 
-def test_committing_now_lets_earlier_ones_go_first_and_an_empty_map_only_that(engine: GroupEngine, member: Any) -> None:
+def test_committing_now_lets_earlier_ones_go_first_and_an_empty_map_only_that(
+    engine: GroupEngine, member: Any
+) -> None:
     reader = member("b")
     settle(reader)
     results: list[Any] = []
@@ -161,7 +178,9 @@ def test_committing_now_lets_earlier_ones_go_first_and_an_empty_map_only_that(en
     assert engine.committed() == {B0: 3}
 
 
-def test_committing_now_under_a_lock_that_others_hold_ends_at_the_deadline(engine: GroupEngine, member: Any) -> None:
+def test_committing_now_under_a_lock_that_others_hold_ends_at_the_deadline(
+    engine: GroupEngine, member: Any
+) -> None:
     reader = member("b", default_api_timeout_ms=1)
     settle(reader)
     engine.groups.locked = True
@@ -169,7 +188,9 @@ def test_committing_now_under_a_lock_that_others_hold_ends_at_the_deadline(engin
         reader.commit({B0: 1})
 
 
-def test_committing_later_tries_once_and_tells_the_callback(engine: GroupEngine, member: Any) -> None:
+def test_committing_later_tries_once_and_tells_the_callback(
+    engine: GroupEngine, member: Any
+) -> None:
     reader = member("b", default_api_timeout_ms=0)
     settle(reader)
     results: list[Any] = []
@@ -180,7 +201,10 @@ def test_committing_later_tries_once_and_tells_the_callback(engine: GroupEngine,
     assert results == []
     reader.poll()
     assert [offsets for offsets, _ in results] == [{B0: (1, "", -1)}, {B0: (2, "", -1)}]
-    assert [type(error).__name__ for _, error in results] == ["RetriableCommitFailedError", "NoneType"]
+    assert [type(error).__name__ for _, error in results] == [
+        "RetriableCommitFailedError",
+        "NoneType",
+    ]
     assert engine.committed() == {B0: 2}
 
 
@@ -219,7 +243,9 @@ def test_committing_later_callbacks_run_in_order_on_this_thread_and_one_that_rai
 
 
 @pytest.mark.parametrize("offset", [-1, OffsetAndMetadata(-7)])
-def test_committing_a_negative_offset_is_refused_and_one_beyond_the_end_is_not(member: Any, offset: Any) -> None:
+def test_committing_a_negative_offset_is_refused_and_one_beyond_the_end_is_not(
+    member: Any, offset: Any
+) -> None:
     reader = member("b")
     settle(reader)
     for call in (reader.commit, reader.commit_async):
@@ -253,7 +279,8 @@ def test_committing_a_member_that_fell_out_fails(engine: GroupEngine, member: An
 
 
 def test_committing_before_there_is_an_assignment(engine: GroupEngine, member: Any) -> None:
-    first, second = member("a"), member("a")
+    first = member("a")
+    second = member("a")
     settle(first)
     with pytest.raises(CommitFailedError, match="poll to join"):
         second.commit({A0: 1})
@@ -263,8 +290,11 @@ def test_committing_before_there_is_an_assignment(engine: GroupEngine, member: A
 
 
 def test_committing_while_the_group_rebalances(engine: GroupEngine, member: Any) -> None:
-    """Accepted while members join, refused between the end of the join phase and the leader's word (C.2)."""
-    first, second = member("a"), member("a")
+    """Accepted while members join, refused between the end of the join phase and the leader's word
+    (C.2).
+    """
+    first = member("a")
+    second = member("a")
     settle(first)
     run_duties(second)
     assert engine.group().state is State.PREPARING_REBALANCE
@@ -272,8 +302,12 @@ def test_committing_while_the_group_rebalances(engine: GroupEngine, member: Any)
     assert engine.committed() == {A0: 1}
 
 
-def test_committing_a_static_id_that_was_taken_over_is_fenced(engine: GroupEngine, member: Any) -> None:
-    old, new, lost = member(group_instance_id="one"), member("a", group_instance_id="one"), []
+def test_committing_a_static_id_that_was_taken_over_is_fenced(
+    engine: GroupEngine, member: Any
+) -> None:
+    old = member(group_instance_id="one")
+    new = member("a", group_instance_id="one")
+    lost = []
     old.subscribe(["a"], on_lost=lost.extend)
     settle(old)
     generation = engine.group().generation
@@ -290,7 +324,9 @@ def test_committing_a_static_id_that_was_taken_over_is_fenced(engine: GroupEngin
     assert len(engine.group().members) == 1
 
 
-def test_committing_by_hand_without_membership_only_while_the_group_is_empty(engine: GroupEngine, member: Any) -> None:
+def test_committing_by_hand_without_membership_only_while_the_group_is_empty(
+    engine: GroupEngine, member: Any
+) -> None:
     lonely = member()
     lonely.assign([B0])
     lonely.commit({B0: 5})
@@ -301,7 +337,9 @@ def test_committing_by_hand_without_membership_only_while_the_group_is_empty(eng
     assert isinstance(UnknownMemberError("x"), CommitFailedError)
 
 
-def test_committed_is_none_where_nothing_is_and_waits_for_transactions(engine: GroupEngine, member: Any) -> None:
+def test_committed_is_none_where_nothing_is_and_waits_for_transactions(
+    engine: GroupEngine, member: Any
+) -> None:
     reader = member("b", default_api_timeout_ms=0)
     assert reader.committed(B0, A0) == {B0: None, A0: None}
     engine.groups.unstable = {B0}

@@ -1,7 +1,7 @@
 """Kafka's consumer, row by row: the part of its tables that concerns a consumer without a group.
 
-The names say the table (configuration, subscribing, poll) and the row; test_positions has the other tables. What makes
-no sense without a broker is listed in docs/differences.md.
+The names say the table (configuration, subscribing, poll) and the row; test_positions has the other
+tables. What makes no sense without a broker is listed in docs/differences.md.
 """
 
 from __future__ import annotations
@@ -28,11 +28,23 @@ from embedlog.errors import (
     WakeupError,
 )
 from embedlog.types import OffsetAndMetadata, TopicPartition
-from tests.support.fake_engine import ABORT, COMMIT, FakeEngine, Row, consumer, fill, mixed, on, places
+from tests.support.fake_engine import (
+    ABORT,
+    COMMIT,
+    FakeEngine,
+    Row,
+    consumer,
+    fill,
+    mixed,
+    on,
+    places,
+)
 
 __all__ = ["consumer"]
 
-A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+A0 = TopicPartition("a", 0)
+A1 = TopicPartition("a", 1)
+B0 = TopicPartition("b", 0)
 
 
 @pytest.fixture
@@ -55,7 +67,9 @@ def test_configuration_group_id_without_one_auto_commit_is_off_by_itself(consume
 
 
 def test_configuration_group_protocol_is_classic() -> None:
-    assert "partition.assignment.strategy" in refused("group_remote_assignor", group_remote_assignor="range")
+    assert "partition.assignment.strategy" in refused(
+        "group_remote_assignor", group_remote_assignor="range"
+    )
     refused("group.protocol", group_protocol="modern")
 
 
@@ -65,19 +79,25 @@ def test_configuration_heartbeat_interval_is_below_the_session_timeout() -> None
     )
 
 
-def test_configuration_max_poll_records_caps_a_poll_and_does_not_change_fetching(engine: FakeEngine, consumer: Any) -> None:
+def test_configuration_max_poll_records_caps_a_poll_and_does_not_change_fetching(
+    engine: FakeEngine, consumer: Any
+) -> None:
     fill(engine.partition("b", 0), 30)
     reader = consumer("b", max_poll_records=7)
     assert [len(reader.poll()) for _ in range(5)] == [7, 7, 7, 7, 2]
     assert engine.partition("b", 0).fetches == 1
 
 
-@pytest.mark.parametrize("policy", ["Earliest", "smallest", "", "by_duration:", "by_duration:-P1D", "by_duration:P"])
+@pytest.mark.parametrize(
+    "policy", ["Earliest", "smallest", "", "by_duration:", "by_duration:-P1D", "by_duration:P"]
+)
 def test_configuration_auto_offset_reset_refuses_what_is_no_policy(policy: str) -> None:
     assert "by_duration" in refused("auto.offset.reset", auto_offset_reset=policy)
 
 
-def test_configuration_fetch_min_bytes_and_fetch_max_wait_hold_a_fetch_back(engine: FakeEngine, consumer: Any) -> None:
+def test_configuration_fetch_min_bytes_and_fetch_max_wait_hold_a_fetch_back(
+    engine: FakeEngine, consumer: Any
+) -> None:
     fill(engine.partition("b", 0), 1)
     reader = on(B0, using=consumer, fetch_min_bytes=1 << 20, fetch_max_wait_ms=30)
     reader.seek(B0, 0)
@@ -85,7 +105,9 @@ def test_configuration_fetch_min_bytes_and_fetch_max_wait_hold_a_fetch_back(engi
     assert engine.waits == 1  # it waited for more, and was content when the time was up
 
 
-def test_configuration_fetch_max_bytes_bounds_what_one_poll_fetches(engine: FakeEngine, consumer: Any) -> None:
+def test_configuration_fetch_max_bytes_bounds_what_one_poll_fetches(
+    engine: FakeEngine, consumer: Any
+) -> None:
     for number in range(2):
         fill(engine.partition("a", number), 100)
     reader = consumer("a", fetch_max_bytes=1)
@@ -93,7 +115,9 @@ def test_configuration_fetch_max_bytes_bounds_what_one_poll_fetches(engine: Fake
     assert consumer("a").poll()[-1].partition == 1
 
 
-def test_configuration_max_partition_fetch_bytes_bounds_one_fetch_of_a_partition(engine: FakeEngine, consumer: Any) -> None:
+def test_configuration_max_partition_fetch_bytes_bounds_one_fetch_of_a_partition(
+    engine: FakeEngine, consumer: Any
+) -> None:
     for number in range(2):
         fill(engine.partition("a", number), 100)
     reader = consumer("a", max_partition_fetch_bytes=600)
@@ -101,10 +125,16 @@ def test_configuration_max_partition_fetch_bytes_bounds_one_fetch_of_a_partition
     assert 0 < reader.position(A0) < 100
 
 
-def test_configuration_check_crcs_a_damaged_batch_is_an_error_and_never_a_record(tmp_path: Path) -> None:
+def test_configuration_check_crcs_a_damaged_batch_is_an_error_and_never_a_record(
+    tmp_path: Path,
+) -> None:
     assert "every batch is checked" in refused("check.crcs", check_crcs=False)
-    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as real, real.producer(linger_ms=0) as producer:
-        real.create_topic("a", config={"index.interval.bytes": 1})  # the records of one interval are returned together, or not
+    with (
+        embedlog.open(tmp_path / "log", config={"housekeeping": False}) as real,
+        real.producer(linger_ms=0) as producer,
+    ):
+        # the records of one interval are returned together, or not
+        real.create_topic("a", config={"index.interval.bytes": 1})
         producer.send("a", b"whole").result(10)
         producer.send("a", b"damaged").result(10)
         path = real.path / "a-0" / f"{0:020d}.log"
@@ -117,7 +147,9 @@ def test_configuration_check_crcs_a_damaged_batch_is_an_error_and_never_a_record
             assert reader.position(A0) == 1
 
 
-def test_configuration_isolation_level_decides_which_transactions_are_seen(engine: FakeEngine, consumer: Any) -> None:
+def test_configuration_isolation_level_decides_which_transactions_are_seen(
+    engine: FakeEngine, consumer: Any
+) -> None:
     mixed(engine.partition("b", 0))
     committed = [record.value for record in consumer("b", isolation_level="read_committed").poll()]
     everything = [record.value for record in consumer("b").poll()]
@@ -125,9 +157,13 @@ def test_configuration_isolation_level_decides_which_transactions_are_seen(engin
     assert everything == [b"plain", b"gone", b"gone too", b"kept", b"again", b"open", b"after"]
 
 
-def test_configuration_exclude_internal_topics_is_about_patterns(engine: FakeEngine, consumer: Any) -> None:
+def test_configuration_exclude_internal_topics_is_about_patterns(
+    engine: FakeEngine, consumer: Any
+) -> None:
     engine.grow("__internal", 1)
-    plain, all_of_them, by_name = consumer(), consumer(exclude_internal_topics=False), consumer("__internal")
+    plain = consumer()
+    all_of_them = consumer(exclude_internal_topics=False)
+    by_name = consumer("__internal")
     plain.subscribe(pattern=".*")
     all_of_them.subscribe(pattern=".*")
     assert plain.subscription() == {"a", "b"}
@@ -135,7 +171,9 @@ def test_configuration_exclude_internal_topics_is_about_patterns(engine: FakeEng
     assert by_name.subscription() == {"__internal"}
 
 
-def test_configuration_allow_auto_create_topics_nothing_is_made_by_a_misspelling(consumer: Any) -> None:
+def test_configuration_allow_auto_create_topics_nothing_is_made_by_a_misspelling(
+    consumer: Any,
+) -> None:
     assert "create_topic" in refused("allow.auto.create.topics", allow_auto_create_topics=True)
     with pytest.raises(UnknownTopicOrPartitionError):
         consumer("c")
@@ -146,7 +184,9 @@ def test_configuration_client_id_names_the_consumer(consumer: Any) -> None:
     assert repr(consumer("a")) != repr(consumer("a"))
 
 
-def test_configuration_metadata_max_age_bounds_how_late_a_partition_is_noticed(engine: FakeEngine, consumer: Any) -> None:
+def test_configuration_metadata_max_age_bounds_how_late_a_partition_is_noticed(
+    engine: FakeEngine, consumer: Any
+) -> None:
     reader = consumer("b", metadata_max_age_ms=0)
     reader.poll()
     engine.grow("b", 2)
@@ -172,7 +212,9 @@ def test_subscribing_to_no_name_is_refused(consumer: Any, topics: Any) -> None:
         consumer().subscribe(topics)
 
 
-def test_subscribing_by_pattern_matches_whole_names_and_takes_new_ones_in(engine: FakeEngine, consumer: Any) -> None:
+def test_subscribing_by_pattern_matches_whole_names_and_takes_new_ones_in(
+    engine: FakeEngine, consumer: Any
+) -> None:
     reader = consumer()
     reader.subscribe(pattern="a|new-.")
     reader.poll()
@@ -183,7 +225,9 @@ def test_subscribing_by_pattern_matches_whole_names_and_takes_new_ones_in(engine
     assert reader.subscription() == {"a", "new-1"}
 
 
-def test_assigning_replaces_keeps_positions_and_an_empty_list_is_unsubscribe(engine: FakeEngine, consumer: Any) -> None:
+def test_assigning_replaces_keeps_positions_and_an_empty_list_is_unsubscribe(
+    engine: FakeEngine, consumer: Any
+) -> None:
     fill(engine.partition("a", 0), 10)
     reader = on(A0, A1, using=consumer)
     reader.poll(max_records=4)
@@ -219,7 +263,9 @@ def test_subscription_assignment_and_paused_are_copies(consumer: Any) -> None:
     assert (reader.subscription(), reader.assignment(), reader.paused()) == ({"a"}, {A0, A1}, set())
 
 
-def test_changing_the_subscription_discards_what_was_fetched_of_dropped_topics(engine: FakeEngine, consumer: Any) -> None:
+def test_changing_the_subscription_discards_what_was_fetched_of_dropped_topics(
+    engine: FakeEngine, consumer: Any
+) -> None:
     fill(engine.partition("a", 0), 10)
     fill(engine.partition("b", 0), 2)
     reader = consumer("a", "b", max_poll_records=3)
@@ -228,7 +274,9 @@ def test_changing_the_subscription_discards_what_was_fetched_of_dropped_topics(e
     assert {record.topic for record in reader.poll()} == {"b"}
 
 
-def test_the_thread_rule_any_concurrent_use_is_refused_but_wakeup(engine: FakeEngine, consumer: Any) -> None:
+def test_the_thread_rule_any_concurrent_use_is_refused_but_wakeup(
+    engine: FakeEngine, consumer: Any
+) -> None:
     reader = consumer("a")
     raised: list[type[BaseException]] = []
 
@@ -240,7 +288,13 @@ def test_the_thread_rule_any_concurrent_use_is_refused_but_wakeup(engine: FakeEn
     thread = threading.Thread(target=poll)
     thread.start()
     assert engine.sleeping.wait(10)
-    for call in (reader.poll, reader.unsubscribe, lambda: reader.pause(A0), lambda: reader.position(A0), reader.metrics):
+    for call in (
+        reader.poll,
+        reader.unsubscribe,
+        lambda: reader.pause(A0),
+        lambda: reader.position(A0),
+        reader.metrics,
+    ):
         with pytest.raises(ConcurrentUseError):
             call()
     reader.wakeup()
@@ -258,7 +312,9 @@ def test_poll_neither_subscribed_nor_assigned(consumer: Any) -> None:
             call()
 
 
-def test_poll_data_is_returned_at_once_and_nothing_after_the_timeout(engine: FakeEngine, consumer: Any) -> None:
+def test_poll_data_is_returned_at_once_and_nothing_after_the_timeout(
+    engine: FakeEngine, consumer: Any
+) -> None:
     fill(engine.partition("b", 0), 1)
     reader = consumer("b")
     assert len(reader.poll(timeout=60)) == 1
@@ -269,7 +325,9 @@ def test_poll_data_is_returned_at_once_and_nothing_after_the_timeout(engine: Fak
     assert engine.waits == 1
 
 
-def test_poll_over_control_and_aborted_records_moves_the_position_and_goes_on_waiting(engine: FakeEngine, consumer: Any) -> None:
+def test_poll_over_control_and_aborted_records_moves_the_position_and_goes_on_waiting(
+    engine: FakeEngine, consumer: Any
+) -> None:
     """Kafka may return early with nothing; here the rest of the timeout is waited for records."""
     partition = engine.partition("b", 0)
     partition.append([b"gone"], producer=1)
@@ -280,7 +338,9 @@ def test_poll_over_control_and_aborted_records_moves_the_position_and_goes_on_wa
     assert reader.position(B0) == 2
 
 
-def test_poll_order_is_by_offset_and_a_drained_partition_goes_to_the_back(engine: FakeEngine, consumer: Any) -> None:
+def test_poll_order_is_by_offset_and_a_drained_partition_goes_to_the_back(
+    engine: FakeEngine, consumer: Any
+) -> None:
     for number in range(2):
         fill(engine.partition("a", number), 40)
     reader = consumer("a", max_partition_fetch_bytes=1, max_poll_records=10)
@@ -290,7 +350,9 @@ def test_poll_order_is_by_offset_and_a_drained_partition_goes_to_the_back(engine
 
 
 def test_poll_a_busy_partition_starves_nobody(engine: FakeEngine, consumer: Any) -> None:
-    """As much as a poll takes, and more, is appended to one partition before each poll; the others wait for one turn at most."""
+    """As much as a poll takes, and more, is appended to one partition before each poll; the others
+    wait for one turn at most.
+    """
     engine.grow("a", 5)
     reader = consumer("a", max_poll_records=10, max_partition_fetch_bytes=500)
     seen_in: dict[int, list[int]] = {number: [] for number in range(5)}
@@ -307,7 +369,9 @@ def test_poll_a_busy_partition_starves_nobody(engine: FakeEngine, consumer: Any)
         assert max(late - early for early, late in zip(came, seen_in[number], strict=True)) <= 2
 
 
-def test_poll_a_busy_partition_starves_nobody_in_columns_and_loops(engine: FakeEngine, consumer: Any) -> None:
+def test_poll_a_busy_partition_starves_nobody_in_columns_and_loops(
+    engine: FakeEngine, consumer: Any
+) -> None:
     fill(engine.partition("a", 0), 400)
     fill(engine.partition("a", 1), 5)
     by_batch = consumer("a", max_partition_fetch_bytes=500)
@@ -321,7 +385,9 @@ def test_poll_soft_limits_let_the_first_batch_through(engine: FakeEngine, consum
     assert len(consumer("b", max_partition_fetch_bytes=0, fetch_max_bytes=0).poll()) == 1
 
 
-def test_poll_a_paused_partition_is_not_fetched_and_keeps_its_buffer(engine: FakeEngine, consumer: Any) -> None:
+def test_poll_a_paused_partition_is_not_fetched_and_keeps_its_buffer(
+    engine: FakeEngine, consumer: Any
+) -> None:
     fill(engine.partition("b", 0), 10)
     reader = consumer("b")
     reader.poll(max_records=3)
@@ -334,7 +400,9 @@ def test_poll_a_paused_partition_is_not_fetched_and_keeps_its_buffer(engine: Fak
     assert [len(reader.poll()), len(reader.poll())] == [7, 10]
 
 
-def test_poll_a_poison_record_comes_behind_those_before_it_and_stays(engine: FakeEngine, consumer: Any) -> None:
+def test_poll_a_poison_record_comes_behind_those_before_it_and_stays(
+    engine: FakeEngine, consumer: Any
+) -> None:
     engine.partition("b", 0).append([b"1", b"poison", b"3"])
     reader = consumer("b", value_deserializer=int)
     assert [record.value for record in reader.poll()] == [1]
@@ -348,7 +416,9 @@ def test_poll_a_poison_record_comes_behind_those_before_it_and_stays(engine: Fak
     assert [record.value for record in reader.poll()] == [3]
 
 
-def test_poll_gaps_leave_the_position_behind_the_last_record_or_beyond(engine: FakeEngine, consumer: Any) -> None:
+def test_poll_gaps_leave_the_position_behind_the_last_record_or_beyond(
+    engine: FakeEngine, consumer: Any
+) -> None:
     partition = engine.partition("b", 0)
     partition.append([b"x"], producer=1)
     partition.end(1, COMMIT)
@@ -359,8 +429,12 @@ def test_poll_gaps_leave_the_position_behind_the_last_record_or_beyond(engine: F
     assert reader.position(B0) == 6
 
 
-@pytest.mark.parametrize(("policy", "offset"), [("earliest", 4), ("latest", 30), ("by_duration:P40000D", 4)])
-def test_poll_a_position_out_of_range_follows_the_policy(engine: FakeEngine, consumer: Any, policy: str, offset: int) -> None:
+@pytest.mark.parametrize(
+    ("policy", "offset"), [("earliest", 4), ("latest", 30), ("by_duration:P40000D", 4)]
+)
+def test_poll_a_position_out_of_range_follows_the_policy(
+    engine: FakeEngine, consumer: Any, policy: str, offset: int
+) -> None:
     fill(engine.partition("b", 0), 30)
     engine.partition("b", 0).log_start = 4
     reader = consumer("b", auto_offset_reset=policy)
@@ -370,7 +444,9 @@ def test_poll_a_position_out_of_range_follows_the_policy(engine: FakeEngine, con
         assert reader.position(B0) == min(offset + 1, 30)
 
 
-def test_poll_a_position_out_of_range_without_a_policy_is_an_error(engine: FakeEngine, consumer: Any) -> None:
+def test_poll_a_position_out_of_range_without_a_policy_is_an_error(
+    engine: FakeEngine, consumer: Any
+) -> None:
     reader = on(B0, using=consumer, auto_offset_reset="none")
     reader.seek(B0, 5)
     with pytest.raises(OffsetOutOfRangeError) as caught:
@@ -385,11 +461,14 @@ def test_poll_no_position_without_a_policy_is_an_error(consumer: Any) -> None:
     assert (caught.value.topic, caught.value.partition) == ("b", 0)
 
 
-def test_poll_a_truncation_is_an_error_with_none_and_a_seek_with_any_other_policy(engine: FakeEngine, consumer: Any) -> None:
+def test_poll_a_truncation_is_an_error_with_none_and_a_seek_with_any_other_policy(
+    engine: FakeEngine, consumer: Any
+) -> None:
     partition = engine.partition("b", 0)
     fill(partition, 5)
     partition.epochs.append((1, 3))
-    strict, lenient = on(B0, using=consumer, auto_offset_reset="none"), consumer("b", auto_offset_reset="latest")
+    strict = on(B0, using=consumer, auto_offset_reset="none")
+    lenient = consumer("b", auto_offset_reset="latest")
     for reader in (strict, lenient):
         reader.seek(B0, OffsetAndMetadata(5, leader_epoch=0))
     with pytest.raises(LogTruncationError):
@@ -402,10 +481,16 @@ def test_poll_a_record_has_all_fields(engine: FakeEngine, consumer: Any) -> None
     (record,) = consumer("b").poll()
     assert (record.topic, record.partition, record.offset, record.leader_epoch) == ("b", 0, 0, 0)
     assert (record.timestamp_ms, record.timestamp_type) == (7, 0)
-    assert (record.key, record.value, record.headers) == (b"", None, (("name", b"1"), ("name", None)))
+    assert (record.key, record.value, record.headers) == (
+        b"",
+        None,
+        (("name", b"1"), ("name", None)),
+    )
 
 
-def test_poll_a_reader_ends_at_the_high_watermark_or_the_last_stable_offset(engine: FakeEngine, consumer: Any) -> None:
+def test_poll_a_reader_ends_at_the_high_watermark_or_the_last_stable_offset(
+    engine: FakeEngine, consumer: Any
+) -> None:
     partition = engine.partition("b", 0)
     partition.append([b"stable"])
     partition.append([b"open"], producer=1)

@@ -1,7 +1,9 @@
-"""Kafka's consumer in a group, row by row: configuration, subscribing, poll and positions, as far as a group changes them.
+"""Kafka's consumer in a group, row by row: configuration, subscribing, poll and positions, as far
+as a group changes them.
 
-The names say the table and the row; test_committing and test_listeners have the other tables. The groups are
-in memory, under the real rules (tests/support/fake_groups.py); tests with processes are in consumer/test_groups.
+The names say the table and the row; test_committing and test_listeners have the other tables. The
+groups are in memory, under the real rules (tests/support/fake_groups.py); tests with processes are
+in consumer/test_groups.
 """
 
 from __future__ import annotations
@@ -28,7 +30,17 @@ from embedlog.errors import (
 from embedlog.group import State
 from embedlog.types import GroupMetadata, OffsetAndMetadata
 from tests.support.fake_engine import fill, places
-from tests.support.fake_groups import A0, A1, B0, GroupEngine, engine, listening, member, run_duties, settle
+from tests.support.fake_groups import (
+    A0,
+    A1,
+    B0,
+    GroupEngine,
+    engine,
+    listening,
+    member,
+    run_duties,
+    settle,
+)
 
 __all__ = ["engine", "member"]
 
@@ -41,8 +53,12 @@ def test_configuration_the_consumer_protocol_is_refused(member: Any) -> None:
         member("a", group_protocol="consumer")
 
 
-@pytest.mark.parametrize("strategy", [[], ["uniform"], ["range", "range"], [len, len], [lambda members, counts: {}], [3]])
-def test_configuration_assignors_are_names_or_callables_with_a_name(member: Any, strategy: Any) -> None:
+@pytest.mark.parametrize(
+    "strategy", [[], ["uniform"], ["range", "range"], [len, len], [lambda members, counts: {}], [3]]
+)
+def test_configuration_assignors_are_names_or_callables_with_a_name(
+    member: Any, strategy: Any
+) -> None:
     with pytest.raises(ConfigError, match=r"partition\.assignment\.strategy"):
         member("a", partition_assignment_strategy=strategy)
 
@@ -53,8 +69,11 @@ def test_configuration_a_group_id_is_a_name(member: Any, group_id: str) -> None:
         member("a", group_id=group_id)
 
 
-def test_configuration_client_id_is_made_of_group_and_number_or_instance(engine: GroupEngine, member: Any) -> None:
-    first, second = member("a"), member("b", group_instance_id="static-1")
+def test_configuration_client_id_is_made_of_group_and_number_or_instance(
+    engine: GroupEngine, member: Any
+) -> None:
+    first = member("a")
+    second = member("b", group_instance_id="static-1")
     settle(first, second)
     one, other = engine.group().members.values()
     assert one.client_id.startswith("consumer-g-")
@@ -63,13 +82,17 @@ def test_configuration_client_id_is_made_of_group_and_number_or_instance(engine:
     assert other.member_id.startswith("static-1-")
 
 
-def test_configuration_session_and_poll_intervals_are_what_the_group_hears(engine: GroupEngine, member: Any) -> None:
+def test_configuration_session_and_poll_intervals_are_what_the_group_hears(
+    engine: GroupEngine, member: Any
+) -> None:
     settle(member("a", session_timeout_ms=900, max_poll_interval_ms=1234))
     (one,) = engine.group().members.values()
     assert (one.session_timeout_ms, one.rebalance_timeout_ms) == (900, 1234)
 
 
-def test_configuration_a_session_timeout_outside_the_logs_range_is_refused(engine: GroupEngine, member: Any) -> None:
+def test_configuration_a_session_timeout_outside_the_logs_range_is_refused(
+    engine: GroupEngine, member: Any
+) -> None:
     reader = member("a", session_timeout_ms=9, heartbeat_interval_ms=1)
     with pytest.raises(ConfigError, match="session timeout"):
         reader.poll()
@@ -78,7 +101,9 @@ def test_configuration_a_session_timeout_outside_the_logs_range_is_refused(engin
 # ---- subscribing ------------------------------------------------------------------------------------------------------
 
 
-def test_subscribing_replaces_and_an_empty_list_is_unsubscribe(engine: GroupEngine, member: Any) -> None:
+def test_subscribing_replaces_and_an_empty_list_is_unsubscribe(
+    engine: GroupEngine, member: Any
+) -> None:
     reader = member("a")
     settle(reader)
     reader.subscribe(["b"])
@@ -96,7 +121,9 @@ def test_subscribing_to_no_name_is_refused(member: Any, topics: Any) -> None:
         member().subscribe(topics)
 
 
-def test_subscribing_to_a_topic_that_is_not_there_changes_nothing(engine: GroupEngine, member: Any) -> None:
+def test_subscribing_to_a_topic_that_is_not_there_changes_nothing(
+    engine: GroupEngine, member: Any
+) -> None:
     reader = member("a")
     settle(reader)
     with pytest.raises(UnknownTopicOrPartitionError):
@@ -104,8 +131,11 @@ def test_subscribing_to_a_topic_that_is_not_there_changes_nothing(engine: GroupE
     assert (reader.subscription(), reader.assignment()) == ({"a"}, {A0, A1})
 
 
-def test_subscribing_by_pattern_new_matches_trigger_a_rebalance(engine: GroupEngine, member: Any) -> None:
-    first, second = member(), member()
+def test_subscribing_by_pattern_new_matches_trigger_a_rebalance(
+    engine: GroupEngine, member: Any
+) -> None:
+    first = member()
+    second = member()
     first.subscribe(pattern="a|new-.")
     second.subscribe(pattern="a|new-.")
     settle(first, second)
@@ -118,15 +148,20 @@ def test_subscribing_by_pattern_new_matches_trigger_a_rebalance(engine: GroupEng
     assert not first.assignment() & second.assignment()
 
 
-def test_subscribing_new_partitions_are_noticed_by_the_leader(engine: GroupEngine, member: Any) -> None:
-    first, second = member("a"), member("a")
+def test_subscribing_new_partitions_are_noticed_by_the_leader(
+    engine: GroupEngine, member: Any
+) -> None:
+    first = member("a")
+    second = member("a")
     settle(first, second)
     engine.grow("a", 5)
     settle(first, second)
     assert {tp.partition for tp in first.assignment() | second.assignment()} == {0, 1, 2, 3, 4}
 
 
-def test_assigning_in_a_group_is_no_membership_no_rebalance_and_no_listener(engine: GroupEngine, member: Any) -> None:
+def test_assigning_in_a_group_is_no_membership_no_rebalance_and_no_listener(
+    engine: GroupEngine, member: Any
+) -> None:
     reader = member()
     reader.assign([A0])
     fill(engine.partition("a", 0), 3)
@@ -135,7 +170,9 @@ def test_assigning_in_a_group_is_no_membership_no_rebalance_and_no_listener(engi
     assert reader.group_metadata() == GroupMetadata("g")
 
 
-def test_assigning_anew_begins_an_automatic_commit_and_keeps_positions(engine: GroupEngine, member: Any) -> None:
+def test_assigning_anew_begins_an_automatic_commit_and_keeps_positions(
+    engine: GroupEngine, member: Any
+) -> None:
     fill(engine.partition("a", 0), 10)
     reader = member()
     reader.assign([A0, A1])
@@ -155,7 +192,9 @@ def test_mixing_topics_patterns_and_partitions_needs_unsubscribe(member: Any) ->
         reader.subscribe(["a"])
 
 
-def test_unsubscribing_leaves_the_group_revokes_and_drops_positions(engine: GroupEngine, member: Any) -> None:
+def test_unsubscribing_leaves_the_group_revokes_and_drops_positions(
+    engine: GroupEngine, member: Any
+) -> None:
     fill(engine.partition("b", 0), 10)
     reader = member(enable_auto_commit=False)
     calls = listening(reader, "b")
@@ -186,7 +225,9 @@ def test_assignment_is_empty_until_the_first_rebalance_finished_inside_poll(memb
     assert reader.assignment() == {A0, A1}
 
 
-def test_changing_the_subscription_while_joined_rejoins_at_the_next_poll(engine: GroupEngine, member: Any) -> None:
+def test_changing_the_subscription_while_joined_rejoins_at_the_next_poll(
+    engine: GroupEngine, member: Any
+) -> None:
     fill(engine.partition("a", 0), 10)
     fill(engine.partition("b", 0), 2)
     reader = member("a", "b", max_poll_records=3)
@@ -200,14 +241,17 @@ def test_changing_the_subscription_while_joined_rejoins_at_the_next_poll(engine:
 # ---- poll -------------------------------------------------------------------------------------------------------------
 
 
-def test_poll_a_group_is_joined_inside_poll_and_needs_no_whole_timeout(engine: GroupEngine, member: Any) -> None:
+def test_poll_a_group_is_joined_inside_poll_and_needs_no_whole_timeout(
+    engine: GroupEngine, member: Any
+) -> None:
     fill(engine.partition("a", 0), 3)
     assert len(member("a").poll(timeout=60)) == 3
     assert engine.waits == 0
 
 
 def test_poll_a_rebalance_needs_everybody_to_poll(engine: GroupEngine, member: Any) -> None:
-    first, second = member("a"), member("a")
+    first = member("a")
+    second = member("a")
     settle(first)
     for _ in range(3):
         run_duties(second)
@@ -217,7 +261,8 @@ def test_poll_a_rebalance_needs_everybody_to_poll(engine: GroupEngine, member: A
 
 
 def test_poll_another_member_that_joins_wakes_who_waits(engine: GroupEngine, member: Any) -> None:
-    first, second = member("a"), member("a")
+    first = member("a")
+    second = member("a")
     settle(first)
     until = first._group.until_ns
     run_duties(second)
@@ -247,15 +292,21 @@ def test_poll_partitions_of_a_deleted_topic_are_let_go(engine: GroupEngine, memb
 # ---- positions --------------------------------------------------------------------------------------------------------
 
 
-def test_positions_a_newly_assigned_partition_starts_at_the_committed_offset(engine: GroupEngine, member: Any) -> None:
+def test_positions_a_newly_assigned_partition_starts_at_the_committed_offset(
+    engine: GroupEngine, member: Any
+) -> None:
     fill(engine.partition("b", 0), 10)
     engine.groups.commit("g", {B0: OffsetAndMetadata(7, "note", 0)})
     reader = member("b")
     assert places(reader.poll()) == [(0, 7), (0, 8), (0, 9)]
 
 
-@pytest.mark.parametrize(("policy", "position"), [("earliest", 0), ("latest", 10), ("by_duration:P1D", 10)])
-def test_positions_without_a_commit_the_policy_says(engine: GroupEngine, member: Any, policy: str, position: int) -> None:
+@pytest.mark.parametrize(
+    ("policy", "position"), [("earliest", 0), ("latest", 10), ("by_duration:P1D", 10)]
+)
+def test_positions_without_a_commit_the_policy_says(
+    engine: GroupEngine, member: Any, policy: str, position: int
+) -> None:
     fill(engine.partition("b", 0), 10)
     reader = member("b", auto_offset_reset=policy)
     reader.poll(max_records=1)
@@ -269,13 +320,17 @@ def test_positions_latest_is_the_moment_of_the_assignment(engine: GroupEngine, m
     assert len(reader.poll()) == 3
 
 
-def test_positions_a_committed_offset_out_of_range_follows_the_policy(engine: GroupEngine, member: Any) -> None:
+def test_positions_a_committed_offset_out_of_range_follows_the_policy(
+    engine: GroupEngine, member: Any
+) -> None:
     fill(engine.partition("b", 0), 10)
     engine.groups.commit("g", {B0: OffsetAndMetadata(99)})
     assert places(member("b").poll(max_records=1)) == [(0, 0)]
 
 
-def test_positions_a_committed_epoch_tells_of_a_log_that_was_cut(engine: GroupEngine, member: Any) -> None:
+def test_positions_a_committed_epoch_tells_of_a_log_that_was_cut(
+    engine: GroupEngine, member: Any
+) -> None:
     partition = engine.partition("b", 0)
     fill(partition, 5)
     partition.epochs.append((1, 3))
@@ -283,7 +338,9 @@ def test_positions_a_committed_epoch_tells_of_a_log_that_was_cut(engine: GroupEn
     assert places(member("b", auto_offset_reset="latest").poll()) == [(0, 3), (0, 4)]
 
 
-def test_positions_what_a_transaction_holds_back_waits_and_the_others_are_read(engine: GroupEngine, member: Any) -> None:
+def test_positions_what_a_transaction_holds_back_waits_and_the_others_are_read(
+    engine: GroupEngine, member: Any
+) -> None:
     for number in range(2):
         fill(engine.partition("a", number), 3)
     engine.groups.unstable = {A1}
@@ -306,7 +363,9 @@ def test_no_common_assignor_is_refused(engine: GroupEngine, member: Any) -> None
         member("a", partition_assignment_strategy=["sticky"]).poll()
 
 
-def test_a_lock_that_others_hold_is_tried_again_and_told_in_the_end(engine: GroupEngine, member: Any) -> None:
+def test_a_lock_that_others_hold_is_tried_again_and_told_in_the_end(
+    engine: GroupEngine, member: Any
+) -> None:
     fill(engine.partition("b", 0), 30)
     reader = member("b", max_poll_records=1)
     reader.poll()
@@ -323,7 +382,8 @@ def test_a_lock_that_others_hold_is_tried_again_and_told_in_the_end(engine: Grou
 
 
 def test_wakeup_ends_a_wait_for_the_group(engine: GroupEngine, member: Any) -> None:
-    first, second = member("a"), member("a")
+    first = member("a")
+    second = member("a")
     settle(first)
     second.wakeup()
     with pytest.raises(WakeupError):

@@ -1,6 +1,8 @@
-"""Kafka's housekeeping of logs, row by row: rolled segments, deleted segments, and the choice and output of the cleaner.
+"""Kafka's housekeeping of logs, row by row: rolled segments, deleted segments, and the choice and
+output of the cleaner.
 
-The names say the row. The compaction of single batches is in format/test_compactor, crashes in faults/partition.
+The names say the row. The compaction of single batches is in format/test_compactor, crashes in
+faults/partition.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ def segments(log: embedlog.Log) -> list[int]:
     return file_names.bases([path.name for path in (log.path / "t-0").iterdir()])
 
 
-def send(log: embedlog.Log, *times_ms: int | None, size: int = 100, keys: list[bytes] | None = None) -> None:
+def send(
+    log: embedlog.Log, *times_ms: int | None, size: int = 100, keys: list[bytes] | None = None
+) -> None:
     """A batch each."""
     with log.producer(linger_ms=0) as producer:
         for number, time_ms in enumerate(times_ms):
@@ -73,7 +77,9 @@ def test_roll_by_a_full_index(log: embedlog.Log) -> None:
     assert len(segments(log)) > 1
 
 
-def test_age_is_that_of_the_first_timestamp_against_the_newest_that_comes(log: embedlog.Log) -> None:
+def test_age_is_that_of_the_first_timestamp_against_the_newest_that_comes(
+    log: embedlog.Log,
+) -> None:
     log.create_topic("t", config={"segment.ms": 1000, "retention.ms": -1})
     send(log, 5_000, 5_900, 6_000)
     assert segments(log) == [0]
@@ -104,7 +110,9 @@ def test_deletion_by_time_stops_at_the_first_segment_that_stays(log: embedlog.Lo
     assert log_start(log) == 2
 
 
-def test_deletion_by_time_takes_the_active_segment_too_behind_a_fresh_one(log: embedlog.Log) -> None:
+def test_deletion_by_time_takes_the_active_segment_too_behind_a_fresh_one(
+    log: embedlog.Log,
+) -> None:
     log.create_topic("t", config={"segment.bytes": 250, "retention.ms": 60_000})
     old = system.wall_ms() - 90_000
     send(log, old, old, old, size=150)
@@ -124,8 +132,15 @@ def test_deletion_by_size_leaves_between_the_limit_and_one_segment_more(log: emb
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
-def test_a_topic_that_is_only_compacted_loses_nothing_by_age(log: embedlog.Log, policy: str) -> None:
-    settings = {**COMPACT, "segment.bytes": 250, "cleanup.policy": policy, "min.cleanable.dirty.ratio": 1.0}
+def test_a_topic_that_is_only_compacted_loses_nothing_by_age(
+    log: embedlog.Log, policy: str
+) -> None:
+    settings = {
+        **COMPACT,
+        "segment.bytes": 250,
+        "cleanup.policy": policy,
+        "min.cleanable.dirty.ratio": 1.0,
+    }
     log.create_topic("t", config={**settings, "retention.ms": 60_000})
     old = system.wall_ms() - 90_000
     send(log, old, old, old, size=150)
@@ -146,7 +161,15 @@ def test_a_compacted_topic_deletes_what_lies_below_its_start(log: embedlog.Log) 
 
 def test_compact_delete_does_both(log: embedlog.Log) -> None:
     """Old segments go by age, of those that stay only the last value of a key."""
-    log.create_topic("t", config={**COMPACT, "cleanup.policy": "compact,delete", "segment.bytes": 400, "retention.ms": 60_000})
+    log.create_topic(
+        "t",
+        config={
+            **COMPACT,
+            "cleanup.policy": "compact,delete",
+            "segment.bytes": 400,
+            "retention.ms": 60_000,
+        },
+    )
     now = system.wall_ms()
     send(log, now - 90_000, now - 90_000, size=300, keys=[b"old", b"old too"])
     send(log, *[now] * 12, keys=[b"a", b"b", b"c"] * 4)
@@ -154,7 +177,11 @@ def test_compact_delete_does_both(log: embedlog.Log) -> None:
     found = rows(log)
     assert {key for _, key, _ in found} == {b"a", b"b", b"c"}
     assert log_start(log) == 2
-    sealed = [key for offset, key, _ in found if offset < log._engine.partition("t", 0).published().segment_base]
+    sealed = [
+        key
+        for offset, key, _ in found
+        if offset < log._engine.partition("t", 0).published().segment_base
+    ]
     assert len(sealed) == len(set(sealed)) > 0
 
 
@@ -167,12 +194,24 @@ def sealed(*facts: tuple[int, int, int]) -> list[SegmentInfo]:
 
 
 THREE = sealed((0, 10, 1000), (10, 20, 2000), (20, 30, 3000))
-USUAL: dict[str, Any] = {"known": 0, "log_start": 0, "stable": 100, "now_ms": NOW_MS, "min_lag_ms": 0, "max_lag_ms": FOREVER}
+USUAL: dict[str, Any] = {
+    "known": 0,
+    "log_start": 0,
+    "stable": 100,
+    "now_ms": NOW_MS,
+    "min_lag_ms": 0,
+    "max_lag_ms": FOREVER,
+}
 
 
 def test_the_dirty_ratio_is_that_of_dirty_bytes() -> None:
     found = rules.bounds(THREE, **USUAL | {"known": 20})
-    assert (found.clean_bytes, found.dirty_bytes, found.first_dirty, found.end) == (2000, 1000, 20, 30)
+    assert (found.clean_bytes, found.dirty_bytes, found.first_dirty, found.end) == (
+        2000,
+        1000,
+        20,
+        30,
+    )
     assert found.ratio == pytest.approx(1 / 3)
 
 
@@ -182,7 +221,9 @@ def test_what_is_above_the_last_stable_offset_is_not_cleaned() -> None:
     assert rules.bounds(THREE, **USUAL | {"stable": 5}).end == 0
 
 
-def test_nothing_is_cleaned_from_the_first_segment_with_a_record_that_is_younger_than_the_lag() -> None:
+def test_nothing_is_cleaned_from_the_first_segment_with_a_record_that_is_younger_than_the_lag() -> (
+    None
+):
     lag = {"min_lag_ms": NOW_MS - 1500}  # records after 1500 are younger
     assert rules.bounds(THREE, **USUAL | lag).end == 10
     odd = sealed((0, 10, 1000), (10, 20, 5000), (20, 30, 1100))
@@ -192,7 +233,9 @@ def test_nothing_is_cleaned_from_the_first_segment_with_a_record_that_is_younger
 def test_a_record_older_than_the_largest_lag_makes_it_overdue() -> None:
     assert not rules.bounds(THREE, **USUAL | {"max_lag_ms": NOW_MS - 900}).overdue
     assert rules.bounds(THREE, **USUAL | {"max_lag_ms": NOW_MS - 1001}).overdue
-    assert not rules.bounds(THREE, **USUAL | {"max_lag_ms": NOW_MS - 1001, "known": 10}).overdue, "that one is clean"
+    assert not rules.bounds(THREE, **USUAL | {"max_lag_ms": NOW_MS - 1001, "known": 10}).overdue, (
+        "that one is clean"
+    )
 
 
 def test_the_oldest_record_of_a_segment_decides_and_not_its_newest() -> None:
@@ -200,7 +243,9 @@ def test_the_oldest_record_of_a_segment_decides_and_not_its_newest() -> None:
     spanning = SegmentInfo(0, 1000, 10, 5000, min_timestamp=1000)
     assert rules.bounds([spanning], **USUAL | lag).overdue
     assert not rules.bounds([spanning._replace(min_timestamp=1001)], **USUAL | lag).overdue
-    assert not rules.bounds([spanning._replace(min_timestamp=-1)], **USUAL | lag).overdue, "no bound is known: the newest decides"
+    assert not rules.bounds([spanning._replace(min_timestamp=-1)], **USUAL | lag).overdue, (
+        "no bound is known: the newest decides"
+    )
 
 
 @pytest.mark.parametrize("known", [-1, 31, 1000])
@@ -210,7 +255,9 @@ def test_a_checkpoint_outside_the_log_counts_for_nothing(known: int) -> None:
 
 def test_it_must_be_dirtier_than_the_ratio(log: embedlog.Log) -> None:
     """Strictly more: at a ratio of 1 nothing is ever due."""
-    log.create_topic("t", config={**COMPACT, "segment.bytes": 250, "min.cleanable.dirty.ratio": 1.0})
+    log.create_topic(
+        "t", config={**COMPACT, "segment.bytes": 250, "min.cleanable.dirty.ratio": 1.0}
+    )
     send(log, *[None] * 4, size=150)
     partition = log._engine.partition("t", 0)
     assert partition.dirty_ratio(0, system.wall_ms()) is None
@@ -248,11 +295,15 @@ def test_the_dirtiest_comes_first(log: embedlog.Log, monkeypatch: pytest.MonkeyP
         log.housekeep()
         for partition, more in ((0, 2), (1, 9), (2, 4)):
             for number in range(more):
-                producer.send("t", key=b"%d" % number, value=b"x" * 150, partition=partition).result(30)
+                producer.send(
+                    "t", key=b"%d" % number, value=b"x" * 150, partition=partition
+                ).result(30)
     order: list[int] = []
     compact = Partition.compact
     monkeypatch.setattr(
-        Partition, "compact", lambda partition, *rest: order.append(partition.number) or compact(partition, *rest)
+        Partition,
+        "compact",
+        lambda partition, *rest: order.append(partition.number) or compact(partition, *rest),
     )
     log.housekeep()
     assert list(dict.fromkeys(order)) == [1, 2, 0]
@@ -266,9 +317,19 @@ def test_the_active_segment_is_not_cleaned(log: embedlog.Log) -> None:
 
 
 def test_segments_become_one_up_to_the_size_of_one() -> None:
-    many = [SegmentInfo(base, 400, base + 10, index_entries=2, time_entries=1) for base in range(0, 60, 10)]
-    assert [len(group) for group in rules.groups(many, segment_bytes=1000, index_bytes=1000)] == [2, 2, 2]
-    assert [len(group) for group in rules.groups(many, segment_bytes=9000, index_bytes=48)] == [3, 3]
+    many = [
+        SegmentInfo(base, 400, base + 10, index_entries=2, time_entries=1)
+        for base in range(0, 60, 10)
+    ]
+    assert [len(group) for group in rules.groups(many, segment_bytes=1000, index_bytes=1000)] == [
+        2,
+        2,
+        2,
+    ]
+    assert [len(group) for group in rules.groups(many, segment_bytes=9000, index_bytes=48)] == [
+        3,
+        3,
+    ]
     far = [SegmentInfo(0, 10, 10), SegmentInfo(10, 10, 2**31), SegmentInfo(2**31, 10, 2**31 + 9)]
     assert [len(group) for group in rules.groups(far, segment_bytes=9000, index_bytes=48)] == [2, 1]
 
@@ -298,13 +359,21 @@ def test_the_last_batch_of_a_producer_stays_if_need_be_empty(tmp_path: Path) -> 
             log.housekeep()
             assert 0 not in [offset for offset, *_ in rows(log)]
             partition = log._engine.partition("t", 0)
-            known = [each for each in partition._lock.present_producers().producers.values() if each.batches]
+            known = [
+                each
+                for each in partition._lock.present_producers().producers.values()
+                if each.batches
+            ]
             assert 0 in [each.batches[-1].last_offset for each in known]
     (tmp_path / "log" / ".kafka_cleanshutdown").unlink()
     for path in (tmp_path / "log" / "t-0").glob("*.snapshot"):
         path.unlink()
     with opened(tmp_path / "log") as log:
-        known = [each for each in log._engine.partition("t", 0)._lock.present_producers().producers.values() if each.batches]
+        known = [
+            each
+            for each in log._engine.partition("t", 0)._lock.present_producers().producers.values()
+            if each.batches
+        ]
         assert 0 in [each.batches[-1].last_offset for each in known]
 
 
@@ -319,9 +388,13 @@ def test_the_last_batch_of_what_was_cleaned_stays_if_need_be_empty(log: embedlog
     log.housekeep()
     *_, cleaned, _ = sorted((log.path / "t-0").glob("*.log"))
     end = log._engine.partition("t", 0).published().purged_to
-    raw, at, last = cleaned.read_bytes(), 0, -1
+    raw = cleaned.read_bytes()
+    at = 0
+    last = -1
     while at < len(raw):  # base offset, size after 12 bytes, last offset delta
-        last = int.from_bytes(raw[at : at + 8], "big") + int.from_bytes(raw[at + 23 : at + 27], "big")
+        last = int.from_bytes(raw[at : at + 8], "big") + int.from_bytes(
+            raw[at + 23 : at + 27], "big"
+        )
         at += 12 + int.from_bytes(raw[at + 8 : at + 12], "big")
     assert last == end - 1
 
@@ -331,7 +404,10 @@ def test_the_last_batch_of_what_was_cleaned_stays_if_need_be_empty(log: embedlog
 
 def test_appenders_wait_for_the_swap_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the cleaner reads and writes, the append lock is free; it is held around the swap."""
-    with opened(tmp_path / "log") as log, opened(tmp_path / "log", **{"lock.timeout.ms": 200}) as other:
+    with (
+        opened(tmp_path / "log") as log,
+        opened(tmp_path / "log", **{"lock.timeout.ms": 200}) as other,
+    ):
         log.create_topic("t", config=COMPACT)
         put(log, [(b"k%d" % (number % 5), b"x" * 100) for number in range(100)])
         seen: list[str] = []
@@ -360,9 +436,15 @@ def test_appenders_wait_for_the_swap_alone(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_is_due_is_done_by_a_log_that_is_open_for_a_moment(tmp_path: Path, later: Any) -> None:
     """Each of them looks once: the first one sets the time, the second one finds it passed."""
-    config = {"log.initial.task.delay.ms": 0, "log.retention.check.interval.ms": 1, "log.segment.delete.delay.ms": 0}
+    config = {
+        "log.initial.task.delay.ms": 0,
+        "log.retention.check.interval.ms": 1,
+        "log.segment.delete.delay.ms": 0,
+    }
     with embedlog.open(tmp_path / "log", config=config) as log:
-        log.create_topic("t", config={"segment.bytes": 500, "retention.ms": 1000, "file.delete.delay.ms": 0})
+        log.create_topic(
+            "t", config={"segment.bytes": 500, "retention.ms": 1000, "file.delete.delay.ms": 0}
+        )
         send(log, *[None] * 12)
         assert len(segments(log)) > 2
     later(60_000)

@@ -1,4 +1,5 @@
-"""Kafka's rebalance listener, row by row, and other calls of a member of a group: metadata, liveness, metrics.
+"""Kafka's rebalance listener, row by row, and other calls of a member of a group: metadata,
+liveness, metrics.
 
 The groups are in memory, under the real rules (tests/support/fake_groups.py).
 """
@@ -38,7 +39,9 @@ __all__ = ["engine", "member"]
 # ---- seeking and metadata ---------------------------------------------------------------------------------------------
 
 
-def test_seeking_in_a_listener_comes_before_the_committed_offset(engine: GroupEngine, member: Any) -> None:
+def test_seeking_in_a_listener_comes_before_the_committed_offset(
+    engine: GroupEngine, member: Any
+) -> None:
     fill(engine.partition("b", 0), 10)
     engine.groups.commit("g", {B0: 3})
     reader = member()
@@ -46,7 +49,9 @@ def test_seeking_in_a_listener_comes_before_the_committed_offset(engine: GroupEn
     assert places(reader.poll()) == [(0, 8), (0, 9)]
 
 
-def test_pausing_is_lost_with_the_partition_and_in_an_eager_rebalance(engine: GroupEngine, member: Any) -> None:
+def test_pausing_is_lost_with_the_partition_and_in_an_eager_rebalance(
+    engine: GroupEngine, member: Any
+) -> None:
     first = member("a", "b")
     settle(first)
     first.pause(A0, A1, B0)
@@ -54,8 +59,11 @@ def test_pausing_is_lost_with_the_partition_and_in_an_eager_rebalance(engine: Gr
     assert first.paused() == set()
 
 
-def test_pausing_kept_partitions_of_a_cooperative_rebalance_stay_paused(engine: GroupEngine, member: Any) -> None:
-    first, second = member("a", **COOPERATIVE), member("a", **COOPERATIVE)
+def test_pausing_kept_partitions_of_a_cooperative_rebalance_stay_paused(
+    engine: GroupEngine, member: Any
+) -> None:
+    first = member("a", **COOPERATIVE)
+    second = member("a", **COOPERATIVE)
     settle(first)
     first.pause(A0, A1)
     settle(first, second)
@@ -63,7 +71,9 @@ def test_pausing_kept_partitions_of_a_cooperative_rebalance_stay_paused(engine: 
     assert len(first.assignment()) == 1
 
 
-def test_enforce_rebalance_rejoins_at_the_next_poll_of_leader_and_follower(engine: GroupEngine, member: Any) -> None:
+def test_enforce_rebalance_rejoins_at_the_next_poll_of_leader_and_follower(
+    engine: GroupEngine, member: Any
+) -> None:
     both = member("a"), member("a")
     settle(*both)
     for reader in both:
@@ -81,7 +91,9 @@ def test_enforce_rebalance_is_for_topics(member: Any) -> None:
         reader.enforce_rebalance()
 
 
-def test_group_metadata_has_group_generation_member_and_instance(engine: GroupEngine, member: Any) -> None:
+def test_group_metadata_has_group_generation_member_and_instance(
+    engine: GroupEngine, member: Any
+) -> None:
     reader = member("a", group_instance_id="one")
     assert reader.group_metadata() == GroupMetadata("g", -1, "", "one")
     settle(reader)
@@ -91,7 +103,8 @@ def test_group_metadata_has_group_generation_member_and_instance(engine: GroupEn
 
 def test_close_commits_revokes_and_leaves(engine: GroupEngine, member: Any) -> None:
     fill(engine.partition("b", 0), 10)
-    reader, other = member(), member("a", "b")
+    reader = member()
+    other = member("a", "b")
     calls = listening(reader, "b")
     settle(reader, other)
     calls.take()
@@ -115,8 +128,11 @@ def test_close_of_a_static_member_keeps_its_place(engine: GroupEngine, member: A
 # ---- the rebalance listener -------------------------------------------------------------------------------------------
 
 
-def test_listener_eager_everything_is_revoked_at_the_start_and_assigned_at_the_end(engine: GroupEngine, member: Any) -> None:
-    first, second = member(), member("a")
+def test_listener_eager_everything_is_revoked_at_the_start_and_assigned_at_the_end(
+    engine: GroupEngine, member: Any
+) -> None:
+    first = member()
+    second = member("a")
     calls = listening(first, "a")
     settle(first)
     assert calls.take() == [("assigned", [A0, A1])]  # no revocation at the first join
@@ -124,9 +140,12 @@ def test_listener_eager_everything_is_revoked_at_the_start_and_assigned_at_the_e
     assert calls.take() == [("revoked", [A0, A1]), ("assigned", sorted(first.assignment()))]
 
 
-def test_listener_eager_is_called_even_if_there_is_nothing_to_revoke(engine: GroupEngine, member: Any) -> None:
+def test_listener_eager_is_called_even_if_there_is_nothing_to_revoke(
+    engine: GroupEngine, member: Any
+) -> None:
     engine.grow("c", 1)
-    first, second = member("c", client_id="1"), member(client_id="2")
+    first = member("c", client_id="1")
+    second = member(client_id="2")
     calls = listening(second, "c")
     settle(first, second)
     assert calls.take() == [("assigned", [])]
@@ -135,19 +154,26 @@ def test_listener_eager_is_called_even_if_there_is_nothing_to_revoke(engine: Gro
     assert calls.take() == [("revoked", []), ("assigned", [])]
 
 
-def test_listener_cooperative_only_what_moves_is_revoked_and_only_what_is_new_assigned(engine: GroupEngine, member: Any) -> None:
-    first, second = member(**COOPERATIVE), member(**COOPERATIVE)
-    calls, others = listening(first, "a"), listening(second, "a")
+def test_listener_cooperative_only_what_moves_is_revoked_and_only_what_is_new_assigned(
+    engine: GroupEngine, member: Any
+) -> None:
+    first = member(**COOPERATIVE)
+    second = member(**COOPERATIVE)
+    calls = listening(first, "a")
+    others = listening(second, "a")
     settle(first)
     assert calls.take() == [("assigned", [A0, A1])]
     settle(first, second)
     moved = second.assignment()
     assert len(moved) == 1
     assert calls.take() == [("revoked", sorted(moved)), ("assigned", []), ("assigned", [])]
-    assert others.take()[-1] == ("assigned", sorted(moved))  # of the round in between it may have heard nothing
+    # of the round in between it may have heard nothing
+    assert others.take()[-1] == ("assigned", sorted(moved))
 
 
-def test_listener_cooperative_dropped_topics_are_revoked_at_the_start(engine: GroupEngine, member: Any) -> None:
+def test_listener_cooperative_dropped_topics_are_revoked_at_the_start(
+    engine: GroupEngine, member: Any
+) -> None:
     first = member(**COOPERATIVE)
     calls = listening(first, "a", "b")
     settle(first)
@@ -159,9 +185,12 @@ def test_listener_cooperative_dropped_topics_are_revoked_at_the_start(engine: Gr
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_listener_lost_when_kicked_out_and_by_default_it_is_revoked(engine: GroupEngine, member: Any, strategy: str) -> None:
+def test_listener_lost_when_kicked_out_and_by_default_it_is_revoked(
+    engine: GroupEngine, member: Any, strategy: str
+) -> None:
     first, second = (member(partition_assignment_strategy=[strategy]) for _ in range(2))
-    calls, heard = listening(first, "a"), []
+    calls = listening(first, "a")
+    heard = []
     second.subscribe(["b"], on_revoked=heard.append)
     settle(first, second)
     calls.take()
@@ -173,9 +202,12 @@ def test_listener_lost_when_kicked_out_and_by_default_it_is_revoked(engine: Grou
     assert (first.assignment(), second.assignment()) == ({A0, A1}, {B0})
 
 
-def test_listener_runs_on_the_thread_of_the_poll_and_may_ask_commit_and_seek(engine: GroupEngine, member: Any) -> None:
+def test_listener_runs_on_the_thread_of_the_poll_and_may_ask_commit_and_seek(
+    engine: GroupEngine, member: Any
+) -> None:
     fill(engine.partition("b", 0), 10)
-    reader, seen = member(enable_auto_commit=False), []
+    reader = member(enable_auto_commit=False)
+    seen = []
 
     def assigned(tps: list[TopicPartition]) -> None:
         seen.append((reader.assignment(), [reader.position(tp) for tp in tps]))
@@ -195,7 +227,9 @@ def test_listener_runs_on_the_thread_of_the_poll_and_may_ask_commit_and_seek(eng
 
 
 @pytest.mark.parametrize("which", ["on_assigned", "on_revoked", "on_lost"])
-def test_listener_that_raises_is_told_by_poll_and_the_assignment_stands(engine: GroupEngine, member: Any, which: str) -> None:
+def test_listener_that_raises_is_told_by_poll_and_the_assignment_stands(
+    engine: GroupEngine, member: Any, which: str
+) -> None:
     def fail(tps: list[TopicPartition]) -> None:
         raise ValueError("of the user's")
 
@@ -213,8 +247,11 @@ def test_listener_that_raises_is_told_by_poll_and_the_assignment_stands(engine: 
     assert reader.poll() == []
 
 
-def test_listener_that_raises_does_not_keep_the_others_from_being_called(engine: GroupEngine, member: Any) -> None:
-    reader, calls = member(), ListenerCalls()
+def test_listener_that_raises_does_not_keep_the_others_from_being_called(
+    engine: GroupEngine, member: Any
+) -> None:
+    reader = member()
+    calls = ListenerCalls()
 
     def fail(tps: list[TopicPartition]) -> None:
         raise ValueError("of the user's")
@@ -239,7 +276,9 @@ def test_listener_may_commit_while_the_consumer_closes(engine: GroupEngine, memb
         reader.commit()
 
 
-def test_listener_that_raises_in_close_is_told_and_the_group_is_left_all_the_same(engine: GroupEngine, member: Any) -> None:
+def test_listener_that_raises_in_close_is_told_and_the_group_is_left_all_the_same(
+    engine: GroupEngine, member: Any
+) -> None:
     def fail(tps: list[TopicPartition]) -> None:
         raise ValueError("of the user's")
 
@@ -251,8 +290,11 @@ def test_listener_that_raises_in_close_is_told_and_the_group_is_left_all_the_sam
     assert engine.group().state is State.EMPTY
 
 
-def test_listener_interrupted_gives_up_all_the_same_what_others_are_to_have(engine: GroupEngine, member: Any) -> None:
-    first, second = member(**COOPERATIVE), member("a", **COOPERATIVE)
+def test_listener_interrupted_gives_up_all_the_same_what_others_are_to_have(
+    engine: GroupEngine, member: Any
+) -> None:
+    first = member(**COOPERATIVE)
+    second = member("a", **COOPERATIVE)
 
     def interrupted(tps: list[TopicPartition]) -> None:
         raise KeyboardInterrupt
@@ -277,7 +319,9 @@ def test_listener_that_cannot_be_called_is_a_type_error(member: Any, given: Any)
 # ---- liveness, metrics ------------------------------------------------------------------------------------------------
 
 
-def test_liveness_a_member_whose_polls_stopped_comes_again_and_reports_what_it_lost(engine: GroupEngine, member: Any) -> None:
+def test_liveness_a_member_whose_polls_stopped_comes_again_and_reports_what_it_lost(
+    engine: GroupEngine, member: Any
+) -> None:
     reader = member()
     calls = listening(reader, "b")
     settle(reader)
@@ -290,7 +334,9 @@ def test_liveness_a_member_whose_polls_stopped_comes_again_and_reports_what_it_l
     assert list(engine.group().members) == [reader.group_metadata().member_id] != [before]
 
 
-def test_liveness_a_static_member_whose_polls_stopped_keeps_its_place(engine: GroupEngine, member: Any) -> None:
+def test_liveness_a_static_member_whose_polls_stopped_keeps_its_place(
+    engine: GroupEngine, member: Any
+) -> None:
     reader = member("b", group_instance_id="one")
     settle(reader)
     engine.liveness.leases[0].left = True
@@ -299,7 +345,9 @@ def test_liveness_a_static_member_whose_polls_stopped_keeps_its_place(engine: Gr
     assert (engine.group().generation, reader.assignment()) == (1, {B0})
 
 
-def test_liveness_a_lease_that_lapsed_is_renewed_before_the_group_is_looked_at(engine: GroupEngine, member: Any) -> None:
+def test_liveness_a_lease_that_lapsed_is_renewed_before_the_group_is_looked_at(
+    engine: GroupEngine, member: Any
+) -> None:
     reader = member("b")
     settle(reader)
     engine.liveness.leases[0].expired = True
@@ -321,13 +369,15 @@ def test_liveness_records_in_hand_at_an_eviction_are_not_handed_out(
     engine.evict_all()  # and another one read on
     engine.groups.offsets["g"] = {B0: OffsetAndMetadata(7)}
     reader._group.until_ns = 0  # type: ignore[union-attr]
-    monkeypatch.setattr("embedlog.consumer.collector.monotonic_ns", lambda: 1 << 62)  # the process was frozen for long
+    # the process was frozen for long
+    monkeypatch.setattr("embedlog.consumer.collector.monotonic_ns", lambda: 1 << 62)
     assert [next(loop).offset for _ in range(3)] == [7, 8, 9]
     assert calls.take() == [("lost", [B0]), ("assigned", [B0])]
 
 
 def test_liveness_a_dead_member_is_evicted_by_another(engine: GroupEngine, member: Any) -> None:
-    first, second = member("a"), member("a")
+    first = member("a")
+    second = member("a")
     settle(first, second)
     engine.liveness.leases[0].ended = True
     second._group._watch = Watch(engine.liveness)
@@ -344,7 +394,11 @@ def test_metrics_of_the_group_have_kafkas_names(engine: GroupEngine, member: Any
     engine.evict_all()
     settle(reader)
     known = reader.metrics()
-    assert (known["rebalance-total"], known["failed-rebalance-total"], known["commit-total"]) == (2, 1, 1)
+    assert (known["rebalance-total"], known["failed-rebalance-total"], known["commit-total"]) == (
+        2,
+        1,
+        1,
+    )
     assert known["join-time-max"] >= known["join-time-avg"] >= 0
     assert known["sync-time-max"] >= 0
     assert known["rebalance-latency-total"] >= known["rebalance-latency-max"] > 0
@@ -353,4 +407,9 @@ def test_metrics_of_the_group_have_kafkas_names(engine: GroupEngine, member: Any
     assert known["commit-sync-time-ns-total"] > 0
     assert known["committed-time-ns-total"] > 0
     assert known["assigned-partitions"] == 1
-    assert {"heartbeat-rate", "last-heartbeat-seconds-ago", "rebalance-rate-per-hour", "commit-rate"} <= known.keys()
+    assert {
+        "heartbeat-rate",
+        "last-heartbeat-seconds-ago",
+        "rebalance-rate-per-hour",
+        "commit-rate",
+    } <= known.keys()

@@ -1,4 +1,5 @@
-"""Kafka's consumer, row by row: positions and resets, committing, seeking and questions, interceptors and metrics.
+"""Kafka's consumer, row by row: positions and resets, committing, seeking and questions,
+interceptors and metrics.
 
 The names say the table and the row; test_consumer has the other tables.
 """
@@ -27,7 +28,9 @@ from tests.support.fake_engine import FakeEngine, Row, consumer, fill, on, place
 
 __all__ = ["consumer"]
 
-A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+A0 = TopicPartition("a", 0)
+A1 = TopicPartition("a", 1)
+B0 = TopicPartition("b", 0)
 
 
 @pytest.fixture
@@ -35,7 +38,7 @@ def engine() -> FakeEngine:
     return FakeEngine(a=2, b=1)
 
 
-# ---- positions and resets ---------------------------------------------------------------------------------------------
+# ---- positions and resets ------------------------------------------------------------------------
 
 
 def test_positions_are_the_offset_of_the_next_record(engine: FakeEngine, consumer: Any) -> None:
@@ -56,16 +59,23 @@ def test_positions_are_the_offset_of_the_next_record(engine: FakeEngine, consume
         ("by_duration:P40000D", "read_uncommitted", 2),
     ],
 )
-def test_positions_a_policy_leads_to(engine: FakeEngine, consumer: Any, policy: str, isolation: str, position: int) -> None:
+def test_positions_a_policy_leads_to(
+    engine: FakeEngine, consumer: Any, policy: str, isolation: str, position: int
+) -> None:
     partition = engine.partition("b", 0)
     fill(partition, 10)
     partition.append([b"open", b"open"], producer=1)
     partition.log_start = 2
-    assert consumer("b", auto_offset_reset=policy, isolation_level=isolation).position(B0) == position
+    assert (
+        consumer("b", auto_offset_reset=policy, isolation_level=isolation).position(B0) == position
+    )
 
 
 def test_positions_by_duration_is_the_first_record_that_is_young_enough(tmp_path: Path) -> None:
-    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as real, real.producer() as producer:
+    with (
+        embedlog.open(tmp_path / "log", config={"housekeeping": False}) as real,
+        real.producer() as producer,
+    ):
         real.create_topic("b")
         now_ms = time.time_ns() // 1_000_000
         hours = [timedelta(hours=number) // timedelta(milliseconds=1) for number in (5, 3, 1)]
@@ -76,24 +86,30 @@ def test_positions_by_duration_is_the_first_record_that_is_young_enough(tmp_path
             assert [record.offset for record in reader.poll()] == [1, 2]
 
 
-def test_positions_latest_does_not_skip_what_comes_to_a_new_partition(engine: FakeEngine, consumer: Any) -> None:
-    """Kafka does, until the position was looked up, as its table warns. Here new partitions are read from their start."""
+def test_positions_latest_does_not_skip_what_comes_to_a_new_partition(
+    engine: FakeEngine, consumer: Any
+) -> None:
+    """Kafka does, until the position was looked up, as its table warns. Here new partitions are
+    read from their start.
+    """
     reader = consumer("b", auto_offset_reset="latest")
     engine.grow("b", 2)
     engine.partition("b", 1).append([b"first"])
     assert places(reader.poll()) == [(1, 0)]
 
 
-# ---- committing -------------------------------------------------------------------------------------------------------
+# ---- committing ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", ["commit", "commit_async", "committed", "group_metadata", "enforce_rebalance"])
+@pytest.mark.parametrize(
+    "call", ["commit", "commit_async", "committed", "group_metadata", "enforce_rebalance"]
+)
 def test_committing_without_a_group_is_refused(consumer: Any, call: str) -> None:
     with pytest.raises(InvalidGroupIdError, match=rf"{call}\(\) needs a group id"):
         getattr(consumer("a"), call)()
 
 
-# ---- seeking and questions --------------------------------------------------------------------------------------------
+# ---- seeking and questions -----------------------------------------------------------------------
 
 
 def test_seeking_is_lazy_and_drops_the_buffer(engine: FakeEngine, consumer: Any) -> None:
@@ -114,7 +130,9 @@ def test_seeking_below_zero_or_where_nothing_is_assigned_is_refused(consumer: An
         reader.seek(A0, 0)
 
 
-def test_seeking_to_beginning_and_end_is_lazy_and_without_arguments_for_all(engine: FakeEngine, consumer: Any) -> None:
+def test_seeking_to_beginning_and_end_is_lazy_and_without_arguments_for_all(
+    engine: FakeEngine, consumer: Any
+) -> None:
     for number in range(2):
         fill(engine.partition("a", number), 5)
     reader = consumer("a")
@@ -141,7 +159,9 @@ def test_pausing_is_for_assigned_partitions_and_is_lost_with_them(consumer: Any)
             call(B0)
 
 
-def test_beginning_and_end_offsets_are_of_any_partition_and_the_isolation_level(engine: FakeEngine, consumer: Any) -> None:
+def test_beginning_and_end_offsets_are_of_any_partition_and_the_isolation_level(
+    engine: FakeEngine, consumer: Any
+) -> None:
     partition = engine.partition("b", 0)
     fill(partition, 5)
     partition.append([b"open"], producer=1)
@@ -153,7 +173,9 @@ def test_beginning_and_end_offsets_are_of_any_partition_and_the_isolation_level(
         consumer("a").end_offsets([TopicPartition("c", 0)])
 
 
-def test_offsets_for_times_the_first_at_or_after_and_none_behind_the_end(engine: FakeEngine, consumer: Any) -> None:
+def test_offsets_for_times_the_first_at_or_after_and_none_behind_the_end(
+    engine: FakeEngine, consumer: Any
+) -> None:
     partition = engine.partition("b", 0)
     fill(partition, 5)  # at 0, 1000, … ms
     partition.append([Row(b"open", timestamp_ms=9000)], producer=1)
@@ -165,18 +187,23 @@ def test_offsets_for_times_the_first_at_or_after_and_none_behind_the_end(engine:
         reader.offsets_for_times({B0: -1})
 
 
-def test_current_lag_is_to_the_end_of_the_isolation_level_and_none_before_a_position(engine: FakeEngine, consumer: Any) -> None:
+def test_current_lag_is_to_the_end_of_the_isolation_level_and_none_before_a_position(
+    engine: FakeEngine, consumer: Any
+) -> None:
     partition = engine.partition("b", 0)
     fill(partition, 10)
     partition.append([b"open"], producer=1)
-    plain, committed = consumer("b"), consumer("b", isolation_level="read_committed")
+    plain = consumer("b")
+    committed = consumer("b", isolation_level="read_committed")
     assert plain.current_lag(B0) is None
     for reader, lag in ((plain, 7), (committed, 6)):
         reader.poll(max_records=4)
         assert reader.current_lag(B0) == lag
 
 
-def test_wakeup_ends_the_present_or_the_next_call_once_and_loses_nothing(engine: FakeEngine, consumer: Any) -> None:
+def test_wakeup_ends_the_present_or_the_next_call_once_and_loses_nothing(
+    engine: FakeEngine, consumer: Any
+) -> None:
     fill(engine.partition("b", 0), 3)
     reader = consumer("b")
     reader.wakeup()
@@ -186,7 +213,9 @@ def test_wakeup_ends_the_present_or_the_next_call_once_and_loses_nothing(engine:
     assert len(reader.poll()) == 3
 
 
-def test_wakeup_behind_the_arrival_of_data_does_not_take_the_data_away(engine: FakeEngine, consumer: Any) -> None:
+def test_wakeup_behind_the_arrival_of_data_does_not_take_the_data_away(
+    engine: FakeEngine, consumer: Any
+) -> None:
     reader = consumer("b", value_deserializer=lambda value: (reader.wakeup(), value)[1])
     fill(engine.partition("b", 0), 3)
     assert len(reader.poll()) == 3
@@ -198,15 +227,22 @@ def test_close_twice_is_nothing_and_any_other_use_is_refused(consumer: Any) -> N
     reader = consumer("a")
     reader.close()
     reader.close()
-    for call in (reader.poll, lambda: reader.subscribe(["a"]), lambda: reader.seek(A0, 1), reader.metrics):
+    for call in (
+        reader.poll,
+        lambda: reader.subscribe(["a"]),
+        lambda: reader.seek(A0, 1),
+        reader.metrics,
+    ):
         with pytest.raises(ClosedError):
             call()
 
 
-# ---- interceptors and metrics -----------------------------------------------------------------------------------------
+# ---- interceptors and metrics --------------------------------------------------------------------
 
 
-def test_interceptors_on_consume_runs_right_before_poll_returns_chained_and_may_fail(engine: FakeEngine, consumer: Any) -> None:
+def test_interceptors_on_consume_runs_right_before_poll_returns_chained_and_may_fail(
+    engine: FakeEngine, consumer: Any
+) -> None:
     fill(engine.partition("b", 0), 4)
 
     class Tail:
@@ -221,11 +257,34 @@ def test_interceptors_on_consume_runs_right_before_poll_returns_chained_and_may_
     assert places(reader.poll()) == [(0, 2), (0, 3)]
 
 
-FETCH = ("fetch-size-avg", "fetch-size-max", "fetch-latency-avg", "fetch-latency-max", "fetch-rate", "fetch-total",
-         "bytes-consumed-rate", "bytes-consumed-total", "records-consumed-rate", "records-consumed-total",
-         "records-per-request-avg")  # fmt: skip
-LAG = ("records-lag", "records-lag-avg", "records-lag-max", "records-lead", "records-lead-avg", "records-lead-min")
-LOOP = ("last-poll-seconds-ago", "time-between-poll-avg", "time-between-poll-max", "poll-idle-ratio-avg", "assigned-partitions")
+FETCH = (
+    "fetch-size-avg",
+    "fetch-size-max",
+    "fetch-latency-avg",
+    "fetch-latency-max",
+    "fetch-rate",
+    "fetch-total",
+    "bytes-consumed-rate",
+    "bytes-consumed-total",
+    "records-consumed-rate",
+    "records-consumed-total",
+    "records-per-request-avg",
+)
+LAG = (
+    "records-lag",
+    "records-lag-avg",
+    "records-lag-max",
+    "records-lead",
+    "records-lead-avg",
+    "records-lead-min",
+)
+LOOP = (
+    "last-poll-seconds-ago",
+    "time-between-poll-avg",
+    "time-between-poll-max",
+    "poll-idle-ratio-avg",
+    "assigned-partitions",
+)
 
 
 def test_metrics_fetch_lag_and_loop_have_kafkas_names(engine: FakeEngine, consumer: Any) -> None:
@@ -239,16 +298,27 @@ def test_metrics_fetch_lag_and_loop_have_kafkas_names(engine: FakeEngine, consum
     known = reader.metrics()
     for name in (*FETCH, *LOOP):
         assert known[name] is not None, name
-    assert (known["records-consumed-total"], known["fetch-total"], known["records-per-request-avg"]) == (8, 1, 10)
+    assert (
+        known["records-consumed-total"],
+        known["fetch-total"],
+        known["records-per-request-avg"],
+    ) == (8, 1, 10)
     assert (known["records-lag-max"], known["records-lead-min"]) == (2, 8)
     of_partition = known["partitions"][B0]
     assert all(of_partition[name] is not None for name in LAG)
-    assert (of_partition["position"], of_partition["records-lag"], of_partition["records-lead"]) == (8, 2, 8)
+    assert (
+        of_partition["position"],
+        of_partition["records-lag"],
+        of_partition["records-lead"],
+    ) == (8, 2, 8)
 
 
-def test_metrics_rates_means_and_maxima_forget_what_is_older_than_a_minute(engine: FakeEngine, consumer: Any) -> None:
+def test_metrics_rates_means_and_maxima_forget_what_is_older_than_a_minute(
+    engine: FakeEngine, consumer: Any
+) -> None:
     fill(engine.partition("b", 0), 10)
-    now, reader = time.monotonic(), consumer("b")
+    now = time.monotonic()
+    reader = consumer("b")
     metrics = reader._waiting.metrics
     metrics._clock = lambda: now
     reader.poll(max_records=4)
@@ -257,7 +327,12 @@ def test_metrics_rates_means_and_maxima_forget_what_is_older_than_a_minute(engin
     metrics.due = 0.0  # a poll compares it with a clock of its own
     reader.poll(max_records=4)
     known = reader.metrics()
-    assert (known["fetch-total"], known["fetch-rate"], known["fetch-latency-max"], known["fetch-size-avg"]) == (
+    assert (
+        known["fetch-total"],
+        known["fetch-rate"],
+        known["fetch-latency-max"],
+        known["fetch-size-avg"],
+    ) == (
         1,
         0.0,
         None,
@@ -267,7 +342,9 @@ def test_metrics_rates_means_and_maxima_forget_what_is_older_than_a_minute(engin
     assert (known["records-consumed-total"], known["records-consumed-rate"]) == (8, 4 / 30)
 
 
-def test_metrics_a_record_that_was_fetched_and_dropped_was_not_consumed(engine: FakeEngine, consumer: Any) -> None:
+def test_metrics_a_record_that_was_fetched_and_dropped_was_not_consumed(
+    engine: FakeEngine, consumer: Any
+) -> None:
     fill(engine.partition("b", 0), 10)
     reader = consumer("b")
     reader.poll(max_records=4)

@@ -1,4 +1,6 @@
-"""Worked examples of Kafka's replication, with their numbers: high watermark, acks, leader epochs, truncation, quorums."""
+"""Worked examples of Kafka's replication, with their numbers: high watermark, acks, leader epochs,
+truncation, quorums.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ from tests.support.replica_moves import opened
 from tests.support.replica_partitions import a_set
 from tests.support.stamped_batches import run_of
 
-A, B, C = 0, 1, 2  # slots of the directories
+# slots of the directories
+A = 0
+B = 1
+C = 2
 
 
 def far() -> int:
@@ -48,7 +53,9 @@ def append(partition: Partition, count: int) -> None:
 
 
 def commit(leader: Partition, *followers: tuple[int, Partition]) -> int:
-    return leader.replica.commit([(slot, each.replica) for slot, each in followers], leader.published().epoch)
+    return leader.replica.commit(
+        [(slot, each.replica) for slot, each in followers], leader.published().epoch
+    )
 
 
 # ---- ISR and high watermark ------------------------------------------------------------------------------------------
@@ -75,7 +82,9 @@ def test_isr_the_high_watermark_is_the_least_log_end_of_it(tmp_path: Path) -> No
         assert commit(one, (C, other)) == 15
 
 
-def test_visible_bound_a_reader_ends_at_the_high_watermark_and_a_position_at_the_log_end(tmp_path: Path) -> None:
+def test_visible_bound_a_reader_ends_at_the_high_watermark_and_a_position_at_the_log_end(
+    tmp_path: Path,
+) -> None:
     with ends_19_12_15(tmp_path) as (one, two, other):
         commit(one, (B, two), (C, other))
         assert one.fetch(0).next_offset == 12
@@ -85,25 +94,42 @@ def test_visible_bound_a_reader_ends_at_the_high_watermark_and_a_position_at_the
             one.fetch(20)
 
 
-def test_high_watermark_stands_still_while_the_isr_is_below_the_effective_minimum(tmp_path: Path) -> None:
+def test_high_watermark_stands_still_while_the_isr_is_below_the_effective_minimum(
+    tmp_path: Path,
+) -> None:
     """RF 3, minimum 2, ISR 1 2 3: then 3 is lost, then 2, then 2 returns."""
     with a_set(tmp_path, min_insync_replicas="2") as (decisions, [process]):
         process.partition.append(run_of(b"0"))
-        assert (decisions.partition.isr, process.partition.bounds().high_watermark) == ((1, 2, 3), 1)
+        assert (decisions.partition.isr, process.partition.bounds().high_watermark) == (
+            (1, 2, 3),
+            1,
+        )
         process.partition.append(run_of(b"1"), all_in_sync=False)
-        assert (process.partition.bounds().log_end, process.partition.bounds().high_watermark) == (2, 1)
+        assert (process.partition.bounds().log_end, process.partition.bounds().high_watermark) == (
+            2,
+            1,
+        )
         process.disks[3].broken = True
         process.partition.append(run_of(b"2"))
         assert (decisions.partition.isr, process.partition.bounds().high_watermark) == ((1, 2), 3)
         process.disks[2].broken = True
         with pytest.raises(NotEnoughReplicasAfterAppendError) as after:
             process.partition.append(run_of(b"3"))
-        assert (decisions.partition.isr, decisions.partition.elr, after.value.offset) == ((1,), (2,), 3)
+        assert (decisions.partition.isr, decisions.partition.elr, after.value.offset) == (
+            (1,),
+            (2,),
+            3,
+        )
         with pytest.raises(NotEnoughReplicasError) as before:
             process.partition.append(run_of(b"4"))
         assert (before.value.isr, before.value.required) == ([1], 2)
-        assert process.partition.append(run_of(b"4"), all_in_sync=False).base_offset == 4, "acks=1 is accepted"
-        assert (process.partition.bounds().log_end, process.partition.bounds().high_watermark) == (5, 3)
+        assert process.partition.append(run_of(b"4"), all_in_sync=False).base_offset == 4, (
+            "acks=1 is accepted"
+        )
+        assert (process.partition.bounds().log_end, process.partition.bounds().high_watermark) == (
+            5,
+            3,
+        )
         process.disks[2].broken = False
         process.forgive()
         assert process.replicas.join(process.replicas.leader(far()), 2, far())
@@ -126,7 +152,10 @@ def test_pending_growth_counts_for_the_high_watermark_before_it_is_decided(tmp_p
 
 def test_a_replica_joins_a_durable_topic_after_its_sync(tmp_path: Path) -> None:
     """Else a power loss costs it records that were acknowledged before it joined."""
-    with replica(tmp_path / "1", A, {"flush.messages": 1}) as one, replica(tmp_path / "2", B, {"flush.messages": 1}) as two:
+    with (
+        replica(tmp_path / "1", A, {"flush.messages": 1}) as one,
+        replica(tmp_path / "2", B, {"flush.messages": 1}) as two,
+    ):
         lead(one, 1)
         append(one, 2)
         one.sync()
@@ -141,7 +170,9 @@ def test_a_replica_joins_a_durable_topic_after_its_sync(tmp_path: Path) -> None:
         assert one.replica.join(two.replica, B, 1, 1)
 
 
-def test_checkpoint_after_an_orderly_close_a_leader_starts_with_the_stored_high_watermark(tmp_path: Path) -> None:
+def test_checkpoint_after_an_orderly_close_a_leader_starts_with_the_stored_high_watermark(
+    tmp_path: Path,
+) -> None:
     with replica(tmp_path, A) as one:
         lead(one, 1, 0b111)
         append(one, 3)
@@ -169,7 +200,9 @@ def test_end_offset_for_epoch(asked: int, answer: tuple[int, int]) -> None:
 
 
 def test_truncation_a_returning_leader_cuts_its_tail_where_the_epochs_part(tmp_path: Path) -> None:
-    """A wrote 0 to 9 in epoch 0, of which B has 0 to 7. B leads epoch 1 from 8, and writes 8 to 11. Then A returns."""
+    """A wrote 0 to 9 in epoch 0, of which B has 0 to 7. B leads epoch 1 from 8, and writes 8 to 11.
+    Then A returns.
+    """
     with replicas(tmp_path, 2) as (a, b):
         lead(a, 0, 0b11)
         append(a, 8)
@@ -192,20 +225,29 @@ def test_truncation_a_returning_leader_cuts_its_tail_where_the_epochs_part(tmp_p
 
 
 @pytest.mark.parametrize(("failures", "voters"), [(1, 3), (2, 5)])
-def test_n_failures_are_survived_by_a_majority_of_2n_plus_1(tmp_path: Path, failures: int, voters: int) -> None:
-    """An ISR survives n failures with n + 1 copies (`test_n_failures_are_survived_by_n_plus_one_members`)."""
+def test_n_failures_are_survived_by_a_majority_of_2n_plus_1(
+    tmp_path: Path, failures: int, voters: int
+) -> None:
+    """An ISR survives n failures with n + 1 copies
+    (`test_n_failures_are_survived_by_n_plus_one_members`).
+    """
     every = range(1, voters + 1)
     begun(tmp_path, every)
     with Decider(tmp_path, range(1, voters - failures + 1), voters=every) as process:
         process.decide(2)
-    with Decider(tmp_path, range(1, voters - failures), voters=every) as process, pytest.raises(NotEnoughDirectoriesError):
+    with (
+        Decider(tmp_path, range(1, voters - failures), voters=every) as process,
+        pytest.raises(NotEnoughDirectoriesError),
+    ):
         process.decide(3)
 
 
 # ---- topics and consumers --------------------------------------------------------------------------------------------
 
 
-def test_deletion_a_directory_that_was_away_removes_the_topic_and_the_name_is_free_at_once(tmp_path: Path) -> None:
+def test_deletion_a_directory_that_was_away_removes_the_topic_and_the_name_is_free_at_once(
+    tmp_path: Path,
+) -> None:
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [1, 2, 3]})
         with log.producer() as producer:

@@ -1,4 +1,6 @@
-"""A lag that is not known is 0 nowhere: descriptions, assertions, metrics, exporters, plots, the command and the console."""
+"""A lag that is not known is 0 nowhere: descriptions, assertions, metrics, exporters, plots, the
+command and the console.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from embedlog.exporters import prometheus
 from embedlog.plot.history import History
 from embedlog.testing import assert_lag
 
-FIRST, SECOND = TopicPartition("jobs", 0), TopicPartition("jobs", 1)
+FIRST = TopicPartition("jobs", 0)
+SECOND = TopicPartition("jobs", 1)
 
 
 @pytest.fixture
@@ -31,7 +34,9 @@ def log(tmp_path: Path) -> Iterator[embedlog.Log]:
 
 
 def member(log: embedlog.Log) -> embedlog.Consumer:
-    return log.consumer("jobs", group_id="work", auto_offset_reset="earliest", enable_auto_commit=False)
+    return log.consumer(
+        "jobs", group_id="work", auto_offset_reset="earliest", enable_auto_commit=False
+    )
 
 
 def assert_unknown(log: embedlog.Log) -> None:
@@ -68,7 +73,9 @@ def test_one_of_two_partitions_has_no_committed_offset(log: embedlog.Log) -> Non
 
 
 def test_a_partition_of_a_rebalancing_group_is_not_left_out(log: embedlog.Log) -> None:
-    """While its member waits for an assignment, an uncommitted partition is assigned to nobody, and still unread."""
+    """While its member waits for an assignment, an uncommitted partition is assigned to nobody, and
+    still unread.
+    """
     with member(log) as first:
         first.poll(timeout=5)
         first.commit({FIRST: 5})
@@ -77,7 +84,10 @@ def test_a_partition_of_a_rebalancing_group_is_not_left_out(log: embedlog.Log) -
             second.poll(timeout=0)
             second.enforce_rebalance()
             second.poll(timeout=0)
-            assert SECOND in {TopicPartition(each.topic, each.partition) for each in log.describe_group("work").partitions}
+            assert SECOND in {
+                TopicPartition(each.topic, each.partition)
+                for each in log.describe_group("work").partitions
+            }
             assert_unknown(log)
 
 

@@ -1,4 +1,6 @@
-"""The site has pages and what they need, a search for pages that are opened as files, and a navigation of a few links."""
+"""The site has pages and what they need, a search for pages that are opened as files, and a
+navigation of a few links.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,28 @@ from pathlib import Path
 import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("tests/site")]
-NEEDED = {".css", ".gz", ".html", ".ico", ".inv", ".js", ".json", ".map", ".png", ".svg", ".txt", ".xml"}
+NEEDED = {
+    ".css",
+    ".gz",
+    ".html",
+    ".ico",
+    ".inv",
+    ".js",
+    ".json",
+    ".map",
+    ".png",
+    ".svg",
+    ".txt",
+    ".xml",
+}
 
 
 def test_the_site_has_no_file_that_no_page_needs(site: Path) -> None:
     files = [path.relative_to(site) for path in site.rglob("*") if path.is_file()]
     assert len(files) > 60
-    assert [path for path in files if path.suffix not in NEEDED or "__pycache__" in path.parts] == []
+    assert [
+        path for path in files if path.suffix not in NEEDED or "__pycache__" in path.parts
+    ] == []
     assert not (site / "tests").exists()
 
 
@@ -36,4 +53,13 @@ def test_the_first_page_has_a_title_of_its_own(site: Path) -> None:
 def test_each_group_of_pages_is_a_tab(site: Path) -> None:
     text = (site / "index.html").read_text()
     tabs = [each.strip() for each in re.findall(r'class="md-tabs__link">\s*([^<]*)<', text)]
-    assert tabs == ["Start", "Concepts", "Guides", "Porting", "API reference", "Reference", "Project", "Examples"]
+    assert tabs == [
+        "Start",
+        "Concepts",
+        "Guides",
+        "Porting",
+        "API reference",
+        "Reference",
+        "Project",
+        "Examples",
+    ]

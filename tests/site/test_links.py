@@ -1,4 +1,6 @@
-"""Every link and anchor of the built pages leads somewhere, and no page loads anything from another machine."""
+"""Every link and anchor of the built pages leads somewhere, and no page loads anything from another
+machine.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ import pytest
 from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("tests/site")]
-LOADED = {("link", "href"), ("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("object", "data")}
+LOADED = {
+    ("link", "href"),
+    ("script", "src"),
+    ("img", "src"),
+    ("iframe", "src"),
+    ("source", "src"),
+    ("object", "data"),
+}
 NOT_LOADED = {"canonical", "next", "prev", "edit"}  # relations of `link` that name a page
 
 
@@ -58,7 +67,9 @@ def wrong_links(path: Path, site: Path) -> Iterator[str]:
             target /= "index.html"
         inside = target.is_relative_to(site.resolve()) and target.is_file()
         anchor = unquote(parts.fragment)
-        if not inside or (anchor and target.suffix == ".html" and anchor not in page(target).anchors):
+        if not inside or (
+            anchor and target.suffix == ".html" and anchor not in page(target).anchors
+        ):
             yield f"{path.relative_to(site)}: {link}"
 
 
@@ -67,7 +78,10 @@ def test_links_and_anchors_lead_somewhere(site: Path) -> None:
 
 
 def test_the_check_finds_a_wrong_link_and_a_wrong_anchor(tmp_path: Path) -> None:
-    text = '<h1 id="a"></h1><a href="#a"></a><a href="#b"></a><a href="absent.html"></a><a href="../outside.html"></a>'
+    text = (
+        '<h1 id="a"></h1><a href="#a"></a><a href="#b"></a><a href="absent.html"></a><a '
+        'href="../outside.html"></a>'
+    )
     (tmp_path / "index.html").write_text(text)
     wrong = list(wrong_links(tmp_path / "index.html", tmp_path))
     assert wrong == ["index.html: #b", "index.html: absent.html", "index.html: ../outside.html"]
@@ -86,9 +100,17 @@ def test_no_two_files_differ_in_case_only(site: Path) -> None:
 
 
 def test_every_diagram_is_a_part_of_its_page(site: Path) -> None:
-    shown = {str(path.relative_to(site)) for path in pages(site) if '<div class="diagram"' in path.read_text()}
+    shown = {
+        str(path.relative_to(site))
+        for path in pages(site)
+        if '<div class="diagram"' in path.read_text()
+    }
     assert {"architecture.html", "testing.html", "concepts/topic.html"} <= shown
-    assert [path for path in pages(site) if "language-mermaid" in path.read_text() or 'class="mermaid"' in path.read_text()] == []
+    assert [
+        path
+        for path in pages(site)
+        if "language-mermaid" in path.read_text() or 'class="mermaid"' in path.read_text()
+    ] == []
 
 
 def test_every_document_is_a_page(site: Path) -> None:

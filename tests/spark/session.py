@@ -16,7 +16,8 @@ import pytest
 
 CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # short jobs: compiling costs more than it saves
+    # short jobs: compiling costs more than it saves
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.python.unix.domain.socket.enabled": "true",
@@ -49,8 +50,13 @@ def started(master: str, directory: Path, **conf: str) -> Iterator[Any]:
         from pyspark.sql import SparkSession
 
         builder = SparkSession.builder.master(master).appName("embedlog-tests")
-        own = {"spark.local.dir": str(directory / "local"), "spark.sql.warehouse.dir": str(directory / "warehouse")}
-        for name, value in (CONF | own | {name.replace("_", "."): value for name, value in conf.items()}).items():
+        own = {
+            "spark.local.dir": str(directory / "local"),
+            "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        }
+        for name, value in (
+            CONF | own | {name.replace("_", "."): value for name, value in conf.items()}
+        ).items():
             builder = builder.config(name, value)
         session = builder.getOrCreate()
         session.sparkContext.setLogLevel("FATAL")

@@ -1,4 +1,5 @@
-"""The same queries where driver and executors are different processes: local-cluster, a standalone cluster, Spark Connect.
+"""The same queries where driver and executors are different processes: local-cluster, a standalone
+cluster, Spark Connect.
 
 Each in a process of its own, because a JVM has one master for life.
 """
@@ -89,7 +90,9 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Spark's own directory in links: a cluster writes beside them, and not into the installation."""
+    """Spark's own directory in links: a cluster writes beside them, and not into the
+    installation.
+    """
     if session.missing():
         pytest.skip(session.missing())
     import pyspark
@@ -102,7 +105,11 @@ def home(tmp_path: Path) -> Path:
 
 
 def environment(home: Path) -> dict[str, str]:
-    paths = {"PYTHONPATH": f"{BUILD}{os.pathsep}{ROOT}", "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(home)}
+    paths = {
+        "PYTHONPATH": f"{BUILD}{os.pathsep}{ROOT}",
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(home),
+    }
     return {**os.environ, **paths, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONWARNINGS": "ignore"}
 
 
@@ -110,7 +117,9 @@ def run(kind: str, master: str, directory: Path, home: Path) -> None:
     area = home.parent / "room"
     area.mkdir()
     command = [sys.executable, "-c", PROGRAM, kind, master, str(directory), str(area)]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=500, env=environment(home), cwd=area)
+    answer = subprocess.run(
+        command, capture_output=True, text=True, timeout=500, env=environment(home), cwd=area
+    )
     assert answer.stdout.strip().endswith("all is well"), answer.stderr[-4000:]
 
 
@@ -118,7 +127,10 @@ def test_executors_in_processes_of_their_own(directory: Path, home: Path) -> Non
     run("cluster", "local-cluster[2,1,1024]", directory, home)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("grpc_status") is None, reason="no grpcio-status: pip install 'embedlog[connect]'")
+@pytest.mark.skipif(
+    importlib.util.find_spec("grpc_status") is None,
+    reason="no grpcio-status: pip install 'embedlog[connect]'",
+)
 def test_spark_connect(directory: Path, home: Path) -> None:
     run("connect", "local[2]", directory, home)
 
@@ -132,7 +144,17 @@ def test_a_standalone_master_with_two_workers(directory: Path, home: Path) -> No
         until(lambda: answers(port))
         for number in range(2):
             area = home.parent / f"worker-{number}"
-            words = ["worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0"]
+            words = [
+                "worker.Worker",
+                "--host",
+                "127.0.0.1",
+                "--cores",
+                "1",
+                "--memory",
+                "1g",
+                "--webui-port",
+                "0",
+            ]
             workers.enter_context(daemon(home, *words, "--work-dir", str(area), master))
         run("standalone", master, directory, home)
 
@@ -159,7 +181,8 @@ def answers(port: int) -> bool:
 
 
 def until(condition: Callable[[], bool], timeout_s: float = 100) -> None:
-    deadline, pause = time.monotonic() + timeout_s, threading.Event()
+    deadline = time.monotonic() + timeout_s
+    pause = threading.Event()
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"
         pause.wait(0.1)

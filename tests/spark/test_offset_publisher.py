@@ -1,4 +1,6 @@
-"""A stream that commits its progress for a consumer group: never more than is done, never back, without delaying the query."""
+"""A stream that commits its progress for a consumer group: never more than is done, never back,
+without delaying the query.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'embedlog
 
 
 def told(log: embedlog.Log, topic: str = "t") -> dict[int, int]:
-    return {place.partition: each.offset for place, each in log.group_offsets("g").items() if place.topic == topic}
+    return {
+        place.partition: each.offset
+        for place, each in log.group_offsets("g").items()
+        if place.topic == topic
+    }
 
 
 def following(log: embedlog.Log, **options: Any) -> Query:
@@ -62,7 +68,9 @@ def test_a_batch_that_is_repeated_moves_nothing(log: embedlog.Log) -> None:
     query.follower.close()
 
 
-def test_a_group_is_not_moved_back_until_it_is_overtaken(log: embedlog.Log, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_group_is_not_moved_back_until_it_is_overtaken(
+    log: embedlog.Log, caplog: pytest.LogCaptureFixture
+) -> None:
     with log.consumer(group_id="g") as reader:
         reader.commit({embedlog.TopicPartition("t", 0): 40})
     query = following(log)
@@ -119,20 +127,28 @@ def test_a_topic_that_was_made_anew_is_told_anew(log: embedlog.Log) -> None:
 def test_a_group_with_members_is_refused_until_they_have_left(log: embedlog.Log) -> None:
     with log.consumer("t", group_id="g") as member:
         member.poll(0.1)
-        with pytest.raises(embedlog.GroupNotEmptyError, match=r"group.id: this group has active consumers.*1 members"):
+        with pytest.raises(
+            embedlog.GroupNotEmptyError,
+            match=r"group.id: this group has active consumers.*1 members",
+        ):
             following(log)
     query = following(log)
     assert query.batch() == 100
     query.follower.close()
 
 
-def test_members_that_come_later_are_a_warning_and_the_query_goes_on(log: embedlog.Log, caplog: pytest.LogCaptureFixture) -> None:
+def test_members_that_come_later_are_a_warning_and_the_query_goes_on(
+    log: embedlog.Log, caplog: pytest.LogCaptureFixture
+) -> None:
     now = [0.0]
     query = following(log)
     query.clock = lambda: now[0]
     query.restart()
     assert query.batch(20) == 20
-    with log.consumer("t", group_id="g") as member, caplog.at_level(logging.WARNING, "embedlog.spark"):
+    with (
+        log.consumer("t", group_id="g") as member,
+        caplog.at_level(logging.WARNING, "embedlog.spark"),
+    ):
         member.poll(0.1)
         assert [query.batch(20) for _ in range(3)] == [20, 20, 20]
     assert caplog.text.count("offsets were not published, the query continues") == 1
@@ -160,7 +176,9 @@ def test_an_idle_streams_group_is_told_again_before_it_is_forgotten(log: embedlo
     query.follower.close()
 
 
-def test_a_directory_that_cannot_be_written_is_told_at_the_start(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_cannot_be_written_is_told_at_the_start(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = embedlog.open
 
     def refusing(*place: Any, read_only: bool = False, **options: Any) -> embedlog.Log:
@@ -169,7 +187,10 @@ def test_a_directory_that_cannot_be_written_is_told_at_the_start(log: embedlog.L
         raise embedlog.StorageError("Permission denied", path=log.path)
 
     monkeypatch.setattr(embedlog, "open", refusing)
-    with pytest.raises(embedlog.StorageError, match=r"group.id=g: committing its offsets needs write access to the log"):
+    with pytest.raises(
+        embedlog.StorageError,
+        match=r"group.id=g: committing its offsets needs write access to the log",
+    ):
         following(log)
 
 

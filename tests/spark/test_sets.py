@@ -27,7 +27,9 @@ WANTED = sorted(b"%d" % number for number in range(100))
 
 @pytest.fixture
 def paths(tmp_path: Path) -> Iterator[list[str]]:
-    """The directories of an open set: each partition of `t` has two copies, so no directory has all records."""
+    """The directories of an open set: each partition of `t` has two copies, so no directory has all
+    records.
+    """
     found = [str(tmp_path / f"d{node}") for node in (1, 2, 3)]
     with embedlog.open(found, config={"housekeeping": False}) as log:
         log.create_topic("t", 3, replication_factor=2)
@@ -46,7 +48,12 @@ def values(directories: str) -> list[bytes]:
     settings = parse({"path": directories, "subscribe": "t", "columns": "value"}, stream=False)
     schema = pa.schema([("value", pa.binary())])
     tasks = pickle.loads(pickle.dumps(plan(settings, parallel=2)))
-    return sorted(value for task in tasks for batch in read(task, schema) for value in batch.column(0).to_pylist())
+    return sorted(
+        value
+        for task in tasks
+        for batch in read(task, schema)
+        for value in batch.column(0).to_pylist()
+    )
 
 
 def test_tasks_read_all_directories(paths: list[str], tmp_path: Path) -> None:
@@ -59,8 +66,14 @@ def test_tasks_read_all_directories(paths: list[str], tmp_path: Path) -> None:
 
 @pytest.fixture
 def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[embedlog.Log]:
-    """A set with a leader, a follower that knows the high watermark late, and a directory without replicas."""
-    monkeypatch.setattr(embedlog, "open", partial(embedlog.open, config={"housekeeping": False, "lock.timeout.ms": 1000}))
+    """A set with a leader, a follower that knows the high watermark late, and a directory without
+    replicas.
+    """
+    monkeypatch.setattr(
+        embedlog,
+        "open",
+        partial(embedlog.open, config={"housekeeping": False, "lock.timeout.ms": 1000}),
+    )
     with embedlog.open(members(tmp_path)[:2]) as log:
         log.add_directory(members(tmp_path)[2], replicas=False)
         log.create_topic("t", assignment={0: [1, 2]}, config={"min.insync.replicas": "2"})
@@ -80,7 +93,9 @@ def options_of(root: Path, **more: str) -> dict[str, str]:
 
 
 def lose(log: embedlog.Log, root: Path, elects: bool) -> None:
-    """The leader is lost. `elects`: another one leads, and commits nothing alone; else no process has noticed the loss."""
+    """The leader is lost. `elects`: another one leads, and commits nothing alone; else no process
+    has noticed the loss.
+    """
     (root / "d1").rename(root / "away")
     if elects:
         log.housekeep()
@@ -91,7 +106,12 @@ def lose(log: embedlog.Log, root: Path, elects: bool) -> None:
 @pytest.mark.parametrize("elects", [False, True])
 @pytest.mark.parametrize("before", [False, True], ids=["after the begin of the task", "before it"])
 def test_a_task_skips_no_record_that_a_follower_shows_late(
-    late: embedlog.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lenient: bool, elects: bool, before: bool
+    late: embedlog.Log,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lenient: bool,
+    elects: bool,
+    before: bool,
 ) -> None:
     """SPARKREADTASK-1: nothing is lost, so the task waits."""
     pa = pytest.importorskip("pyarrow")
@@ -110,12 +130,19 @@ def test_a_task_skips_no_record_that_a_follower_shows_late(
     if before:
         lose(late, tmp_path, elects)
     schema = pa.schema([("value", pa.binary())])
-    with pytest.raises(embedlog.LeaderNotAvailableError, match=r"topic t, partition 0.* all records below 100"):
+    with pytest.raises(
+        embedlog.LeaderNotAvailableError, match=r"topic t, partition 0.* all records below 100"
+    ):
         list(read_task.read(task, schema))
     monkeypatch.setattr(read_task._Reading, "_of", original)
     late.alter_topic("t", min_insync_replicas=1)
     late.housekeep()
-    assert sorted(value for batch in read_task.read(task, schema) for value in batch.column(0).to_pylist()) == WANTED
+    assert (
+        sorted(
+            value for batch in read_task.read(task, schema) for value in batch.column(0).to_pylist()
+        )
+        == WANTED
+    )
 
 
 @pytest.mark.sample(0.5)
@@ -125,22 +152,31 @@ def test_a_position_that_a_follower_shows_late_is_no_loss(
     late: embedlog.Log, tmp_path: Path, lenient: bool, elects: bool
 ) -> None:
     """SPARKOFFSETS-5, SPARKPLAN-4: the position of a query, and an offset in its options."""
-    settings = parse(options_of(tmp_path, failOnDataLoss=str(not lenient), startingOffsets='{"t": {"0": 100}}'), stream=True)
+    settings = parse(
+        options_of(tmp_path, failOnDataLoss=str(not lenient), startingOffsets='{"t": {"0": 100}}'),
+        stream=True,
+    )
     with closing(StreamOffsets(settings)) as first:
         position = first.next(first.initial(), None)
     assert position["o"] == {"t": {"0": 100}}
     lose(late, tmp_path, elects)
     with closing(StreamOffsets(settings)) as query:
         for call in (query.initial, lambda: query.next(position, None)):
-            with pytest.raises(embedlog.LeaderNotAvailableError, match=r"t-0.* all records below 100"):
+            with pytest.raises(
+                embedlog.LeaderNotAvailableError, match=r"t-0.* all records below 100"
+            ):
                 call()
         late.alter_topic("t", min_insync_replicas=1)
         late.housekeep()
         assert query.initial() == query.next(position, None) == position
 
 
-def test_records_that_an_unclean_election_lost_are_reported(late: embedlog.Log, tmp_path: Path) -> None:
-    """A leader that has committed the start of its epoch shows the end of the log: nothing waits."""
+def test_records_that_an_unclean_election_lost_are_reported(
+    late: embedlog.Log, tmp_path: Path
+) -> None:
+    """A leader that has committed the start of its epoch shows the end of the log: nothing
+    waits.
+    """
     pa = pytest.importorskip("pyarrow")
     from embedlog.spark import read_task
 
@@ -148,7 +184,10 @@ def test_records_that_an_unclean_election_lost_are_reported(late: embedlog.Log, 
     late.alter_topic("t", min_insync_replicas=1)
     with late.producer() as producer:
         producer.send("t", b"100").result(20)
-    (strict,), (lenient,) = (plan(parse(options_of(tmp_path, failOnDataLoss=each), stream=False)) for each in ("true", "false"))
+    (strict,), (lenient,) = (
+        plan(parse(options_of(tmp_path, failOnDataLoss=each), stream=False))
+        for each in ("true", "false")
+    )
     (tmp_path / "d1").rename(tmp_path / "gone")
     (tmp_path / "away").rename(tmp_path / "d2")
     late.housekeep()
@@ -157,7 +196,14 @@ def test_records_that_an_unclean_election_lost_are_reported(late: embedlog.Log, 
     schema = pa.schema([("value", pa.binary())])
     with pytest.raises(embedlog.OffsetOutOfRangeError, match="planned records were deleted"):
         list(read_task.read(strict, schema))
-    assert sorted(value for batch in read_task.read(lenient, schema) for value in batch.column(0).to_pylist()) == WANTED
+    assert (
+        sorted(
+            value
+            for batch in read_task.read(lenient, schema)
+            for value in batch.column(0).to_pylist()
+        )
+        == WANTED
+    )
 
 
 @pytest.mark.parametrize("text", ["[", "[]", "[1]", '[{"a": 1}]', '["a", 1]'])
@@ -174,7 +220,10 @@ def test_no_directory_of_a_set_may_contain_staged_files(tmp_path: Path) -> None:
     settings = parse_write({"path": json.dumps(directories)}, stream=False)
     assert settings.directory == (str(tmp_path / "d1"), str(tmp_path / "d2"))
     with pytest.raises(embedlog.ConfigError, match="outside"):
-        parse_write({"path": json.dumps(directories), "stagingDirectory": str(tmp_path / "d2" / "staged")}, stream=False)
+        parse_write(
+            {"path": json.dumps(directories), "stagingDirectory": str(tmp_path / "d2" / "staged")},
+            stream=False,
+        )
 
 
 def lost(directory: Path) -> None:
@@ -187,12 +236,17 @@ def not_mounted(directory: Path) -> None:
 
 
 def closed_to_new_files(directory: Path) -> None:
-    """No directory can be made beside it: as root, who may write everywhere, the test puts a file in its way."""
+    """No directory can be made beside it: as root, who may write everywhere, the test puts a file
+    in its way.
+    """
     Path(f"{directory}.staging").write_text("")
 
 
 WORLDS = [pytest.param([], 0, id="all are there")]
-WORLDS += [pytest.param([world], 1, id=world.__name__) for world in (lost, not_mounted, closed_to_new_files)]
+WORLDS += [
+    pytest.param([world], 1, id=world.__name__)
+    for world in (lost, not_mounted, closed_to_new_files)
+]
 WORLDS += [pytest.param([closed_to_new_files, not_mounted], 2, id="one closed, one not mounted")]
 
 
@@ -217,7 +271,9 @@ def test_rows_are_staged_nowhere_if_no_directory_is_available(paths: list[str]) 
     settings = parse_write({"path": json.dumps(paths)}, stream=False)
     for path in paths:
         closed_to_new_files(Path(path))
-    with pytest.raises(embedlog.StorageError, match=r"rows cannot be staged: .*d1.staging.*d2.staging.*d3.staging"):
+    with pytest.raises(
+        embedlog.StorageError, match=r"rows cannot be staged: .*d1.staging.*d2.staging.*d3.staging"
+    ):
         staging.make_area(settings.staging_places(), "job")
 
 
@@ -253,7 +309,16 @@ with embedlog.open(directories, read_only=True) as log:
 
 def test_a_disk_that_is_read_only_and_then_gone_stops_no_job(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
-    command = ["unshare", "-m", "--propagation", "private", sys.executable, "-c", READ_ONLY, str(tmp_path)]
+    command = [
+        "unshare",
+        "-m",
+        "--propagation",
+        "private",
+        sys.executable,
+        "-c",
+        READ_ONLY,
+        str(tmp_path),
+    ]
     if subprocess.run([*command[:4], "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("no right to mount a file system: needs root and unshare(1)")
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
@@ -264,11 +329,17 @@ def test_a_disk_that_is_read_only_and_then_gone_stops_no_job(tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_spark_reads_and_writes_a_set_that_loses_a_directory(spark: Any, paths: list[str], tmp_path: Path) -> None:
+def test_spark_reads_and_writes_a_set_that_loses_a_directory(
+    spark: Any, paths: list[str], tmp_path: Path
+) -> None:
     def counts() -> list[int]:
         frame = spark.read.format("embedlog").option("subscribe", "t").load(paths)
-        frame.select("value").write.format("embedlog").option("topic", "out").mode("append").save(json.dumps(paths))
-        written = spark.read.format("embedlog").option("subscribe", "out").load(json.dumps(paths)).count()
+        frame.select("value").write.format("embedlog").option("topic", "out").mode("append").save(
+            json.dumps(paths)
+        )
+        written = (
+            spark.read.format("embedlog").option("subscribe", "out").load(json.dumps(paths)).count()
+        )
         return [frame.count(), embedlog.spark.scan(spark, paths, "t").count(), written]
 
     assert counts() == [100, 100, 100]

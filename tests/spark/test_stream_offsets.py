@@ -1,4 +1,6 @@
-"""Offsets of a stream without Spark: every record once whatever happens between two batches, limits, losses, restarts."""
+"""Offsets of a stream without Spark: every record once whatever happens between two batches,
+limits, losses, restarts.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,16 @@ def append(log: embedlog.Log, count: int, partitions: int = 2, topic: str = "t")
 
 
 class Query:
-    """The calls of Spark to a source: offsets pass through JSON, ends are kept, the very first start is not."""
+    """The calls of Spark to a source: offsets pass through JSON, ends are kept, the very first
+    start is not.
+    """
 
     def __init__(self, log: embedlog.Log, clock: Any = lambda: 0.0, **options: str) -> None:
         given = {"path": str(log.path), "subscribe": "t", "startingOffsets": "earliest"} | options
         if "subscribePattern" in options:
             del given["subscribe"]
-        self.settings, self.clock = parse(given, stream=True), clock
+        self.settings = parse(given, stream=True)
+        self.clock = clock
         self.ends: list[str] = []
         self.rows: list[tuple[int, int]] = []
         self.follower = StreamOffsets(self.settings, clock)
@@ -96,7 +101,9 @@ def test_a_limit_is_shared_by_how_far_partitions_are_behind(log: embedlog.Log) -
 
 
 def test_a_restart_before_the_first_commit_loses_nothing(log: embedlog.Log) -> None:
-    """Spark does not keep the begin of the first batch: requested again, "latest" is later than the end that was kept."""
+    """Spark does not keep the begin of the first batch: requested again, "latest" is later than the
+    end that was kept.
+    """
     query = Query(log, startingOffsets="latest")
     assert query.batch() == 0
     append(log, 20)
@@ -109,7 +116,9 @@ def test_a_restart_before_the_first_commit_loses_nothing(log: embedlog.Log) -> N
     query.follower.close()
 
 
-def test_new_partitions_and_topics_begin_at_their_start_also_when_planned_again(log: embedlog.Log) -> None:
+def test_new_partitions_and_topics_begin_at_their_start_also_when_planned_again(
+    log: embedlog.Log,
+) -> None:
     query = Query(log, subscribePattern="t.*", startingOffsets="latest")
     assert query.batch() == 0
     append(log, 10)
@@ -153,20 +162,25 @@ def test_little_waits_for_more_but_not_for_ever(log: embedlog.Log) -> None:
 
 
 def test_losses_are_told(log: embedlog.Log) -> None:
-    strict, lenient = Query(log), Query(log, failOnDataLoss="false")
+    strict = Query(log)
+    lenient = Query(log, failOnDataLoss="false")
     for query in (strict, lenient):
         assert query.batch(50) == 50
     log.delete_records({embedlog.TopicPartition("t", 0): 40})
     assert strict.plan()
     with pytest.raises(
-        embedlog.OffsetOutOfRangeError, match="t, partition 0, at or after offset 25: planned records were deleted"
+        embedlog.OffsetOutOfRangeError,
+        match="t, partition 0, at or after offset 25: planned records were deleted",
     ):
         strict.run()
     assert lenient.batch() == 35
     log.delete_topic("t")
     log.create_topic("t", partitions=2)
     append(log, 10)
-    with pytest.raises(embedlog.UnknownTopicOrPartitionError, match="topic t, which this query reads, is another one now"):
+    with pytest.raises(
+        embedlog.UnknownTopicOrPartitionError,
+        match="topic t, which this query reads, is another one now",
+    ):
         strict.plan()
     assert lenient.batch() == 10
     log.delete_topic("t")
@@ -187,7 +201,8 @@ def test_a_foreign_checkpoint_is_refused(log: embedlog.Log) -> None:
 
 def test_every_record_once_whatever_comes_between(log: embedlog.Log, rng: random.Random) -> None:
     query = Query(log, subscribePattern="t")
-    count, partitions = 100, 2
+    count = 100
+    partitions = 2
     for _ in range(40):
         step = rng.random()
         if step < 0.4:
@@ -237,7 +252,10 @@ def test_an_idle_stream_describes_nothing_and_sees_the_next_record(
     query = Query(log, **{"isolation.level": isolation})
     assert query.batch() == 100
     for partition in (0, 299, 298):
-        until(lambda: not query.plan() and query.follower._watch.is_unchanged(), "the topics are as they were")
+        until(
+            lambda: not query.plan() and query.follower._watch.is_unchanged(),
+            "the topics are as they were",
+        )
         described.clear()
         for _ in range(50):
             assert not query.plan()
@@ -255,13 +273,19 @@ def test_an_idle_stream_publishes_its_offsets_again(log: embedlog.Log) -> None:
     query = Query(log, lambda: now_s[0], **{"group.id": "g"})
     assert query.batch() == 100
     assert not query.plan()
-    assert {place.partition: each.offset for place, each in log.group_offsets("g").items()} == {0: 50, 1: 50}
+    assert {place.partition: each.offset for place, each in log.group_offsets("g").items()} == {
+        0: 50,
+        1: 50,
+    }
     log.delete_group("g")
     assert not query.plan()
     assert not log.group_offsets("g")
     now_s[0] += 3600.0
     assert not query.plan()
-    assert {place.partition: each.offset for place, each in log.group_offsets("g").items()} == {0: 50, 1: 50}
+    assert {place.partition: each.offset for place, each in log.group_offsets("g").items()} == {
+        0: 50,
+        1: 50,
+    }
     query.follower.close()
 
 
@@ -286,8 +310,11 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
     logger.removeHandler(handler)
 
 
-def test_a_log_that_is_shorter_than_the_checkpoint_is_read_from_its_end_on(tmp_path: Path, warnings: list[str]) -> None:
-    path, copy = tmp_path / "log", tmp_path / "copy"
+def test_a_log_that_is_shorter_than_the_checkpoint_is_read_from_its_end_on(
+    tmp_path: Path, warnings: list[str]
+) -> None:
+    path = tmp_path / "log"
+    copy = tmp_path / "copy"
     with embedlog.open(path, config={"housekeeping": False}) as log:
         log.create_topic("t", partitions=2)
         append(log, 100)
@@ -301,7 +328,9 @@ def test_a_log_that_is_shorter_than_the_checkpoint_is_read_from_its_end_on(tmp_p
     with put_back(path, copy) as log:
         query.restart()
         strict.restart()
-        with pytest.raises(embedlog.OffsetOutOfRangeError, match=r"below the position of this query"):
+        with pytest.raises(
+            embedlog.OffsetOutOfRangeError, match=r"below the position of this query"
+        ):
             strict.plan()
         for _ in range(20):
             query.batch()
@@ -314,9 +343,14 @@ def test_a_log_that_is_shorter_than_the_checkpoint_is_read_from_its_end_on(tmp_p
         strict.follower.close()
 
 
-@pytest.mark.parametrize("has_epochs", [True, False], ids=["with epochs", "an offset of an earlier version"])
-def test_records_of_a_restored_log_are_not_skipped(tmp_path: Path, warnings: list[str], has_epochs: bool) -> None:
-    path, backup = tmp_path / "log", tmp_path / "backup"
+@pytest.mark.parametrize(
+    "has_epochs", [True, False], ids=["with epochs", "an offset of an earlier version"]
+)
+def test_records_of_a_restored_log_are_not_skipped(
+    tmp_path: Path, warnings: list[str], has_epochs: bool
+) -> None:
+    path = tmp_path / "log"
+    backup = tmp_path / "backup"
     with embedlog.open(path, config={"housekeeping": False}) as log:
         log.create_topic("t", partitions=2)
         append(log, 100)
@@ -327,7 +361,10 @@ def test_records_of_a_restored_log_are_not_skipped(tmp_path: Path, warnings: lis
     for each in (query, strict):
         each.follower.close()
         if not has_epochs:
-            each.ends = [json.dumps({name: part for name, part in json.loads(end).items() if name != "e"}) for end in each.ends]
+            each.ends = [
+                json.dumps({name: part for name, part in json.loads(end).items() if name != "e"})
+                for end in each.ends
+            ]
     shutil.rmtree(path)
     with embedlog.open(backup, read_only=True) as source:
         source.backup(path)
@@ -338,7 +375,10 @@ def test_records_of_a_restored_log_are_not_skipped(tmp_path: Path, warnings: lis
         if not has_epochs:  # nothing tells the records apart
             assert query.batch() == strict.batch() == 20
         else:
-            with pytest.raises(embedlog.OffsetOutOfRangeError, match=r"leader epoch 0 ends at 50 now.*failOnDataLoss=false"):
+            with pytest.raises(
+                embedlog.OffsetOutOfRangeError,
+                match=r"leader epoch 0 ends at 50 now.*failOnDataLoss=false",
+            ):
                 strict.plan()
             assert query.batch() == 60
             assert len(warnings) == 2
@@ -351,9 +391,14 @@ def test_records_of_a_restored_log_are_not_skipped(tmp_path: Path, warnings: lis
 
 
 @pytest.mark.parametrize("grown", [0, 10, 60, 200], ids="grown by {}".format)
-def test_a_planned_batch_of_a_restored_log_has_no_other_records(tmp_path: Path, warnings: list[str], grown: int) -> None:
-    """It was planned before a kill; its offsets belong to other records now, and those come in a later batch, once."""
-    path, backup = tmp_path / "log", tmp_path / "backup"
+def test_a_planned_batch_of_a_restored_log_has_no_other_records(
+    tmp_path: Path, warnings: list[str], grown: int
+) -> None:
+    """It was planned before a kill; its offsets belong to other records now, and those come in a
+    later batch, once.
+    """
+    path = tmp_path / "log"
+    backup = tmp_path / "backup"
     with embedlog.open(path, config={"housekeeping": False}) as log:
         log.create_topic("t", partitions=2)
         append(log, 100)
@@ -373,7 +418,10 @@ def test_a_planned_batch_of_a_restored_log_has_no_other_records(tmp_path: Path, 
         append(log, grown)
         query.restart()
         strict.restart()
-        with pytest.raises(embedlog.OffsetOutOfRangeError, match=r"(planned batch|planned records).*failOnDataLoss=false"):
+        with pytest.raises(
+            embedlog.OffsetOutOfRangeError,
+            match=r"(planned batch|planned records).*failOnDataLoss=false",
+        ):
             strict.run()
         assert query.run() == 20  # those of the backup
         assert len(warnings) == 2  # one for each partition
@@ -386,7 +434,9 @@ def test_a_planned_batch_of_a_restored_log_has_no_other_records(tmp_path: Path, 
         strict.follower.close()
 
 
-def test_a_log_in_a_later_epoch_with_the_same_records_is_no_loss(log: embedlog.Log, tmp_path: Path) -> None:
+def test_a_log_in_a_later_epoch_with_the_same_records_is_no_loss(
+    log: embedlog.Log, tmp_path: Path
+) -> None:
     query = Query(log)
     assert query.batch() == 100
     query.follower.close()
@@ -413,11 +463,16 @@ def lose_topic(log: embedlog.Log, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", LOST)
-@pytest.mark.parametrize("when", ["between two batches", "after a batch was planned", "before the query"])
-def test_a_lost_topic_is_passed_over_if_that_is_allowed(log: embedlog.Log, warnings: list[str], how: str, when: str) -> None:
+@pytest.mark.parametrize(
+    "when", ["between two batches", "after a batch was planned", "before the query"]
+)
+def test_a_lost_topic_is_passed_over_if_that_is_allowed(
+    log: embedlog.Log, warnings: list[str], how: str, when: str
+) -> None:
     log.create_topic("u")
     append(log, 10, partitions=1, topic="u")
-    query, strict = Query(log, subscribe="t,u", failOnDataLoss="false"), Query(log, subscribe="t,u")
+    query = Query(log, subscribe="t,u", failOnDataLoss="false")
+    strict = Query(log, subscribe="t,u")
     rows = 7 if how != "deleted" else 0
     if when == "before the query":
         lose_topic(log, how)
@@ -461,10 +516,15 @@ def test_a_smaller_subscription_is_no_deleted_topic(log: embedlog.Log, warnings:
     query = Query(log, subscribe="t,u")
     assert query.batch() == 110
     for text in ("true", "false"):
-        query.settings = parse({"path": str(log.path), "subscribe": "t", "failOnDataLoss": text}, stream=True)
+        query.settings = parse(
+            {"path": str(log.path), "subscribe": "t", "failOnDataLoss": text}, stream=True
+        )
         query.restart()
         if text == "true":
-            with pytest.raises(embedlog.UnknownTopicOrPartitionError, match=r"topic u, which .* is no longer subscribed"):
+            with pytest.raises(
+                embedlog.UnknownTopicOrPartitionError,
+                match=r"topic u, which .* is no longer subscribed",
+            ):
                 query.plan()
     assert query.batch() == 0
     append(log, 4)
@@ -473,7 +533,9 @@ def test_a_smaller_subscription_is_no_deleted_topic(log: embedlog.Log, warnings:
     query.follower.close()
 
 
-def test_an_open_transaction_is_no_loss_for_a_query_that_reads_committed_now(log: embedlog.Log, warnings: list[str]) -> None:
+def test_an_open_transaction_is_no_loss_for_a_query_that_reads_committed_now(
+    log: embedlog.Log, warnings: list[str]
+) -> None:
     with log.producer(transactional_id="x") as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -485,7 +547,9 @@ def test_an_open_transaction_is_no_loss_for_a_query_that_reads_committed_now(log
         base = {"path": str(log.path), "subscribe": "t", "isolation.level": "read_committed"}
         query.settings = parse(base, stream=True)
         query.restart()
-        with pytest.raises(embedlog.OffsetOutOfRangeError, match=r"last stable offset 50, and isolation\.level is"):
+        with pytest.raises(
+            embedlog.OffsetOutOfRangeError, match=r"last stable offset 50, and isolation\.level is"
+        ):
             query.plan()
         query.settings = parse(base | {"failOnDataLoss": "false"}, stream=True)
         query.restart()

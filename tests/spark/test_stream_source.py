@@ -24,12 +24,26 @@ def log(tmp_path: Path) -> Iterator[embedlog.Log]:
         yield made
 
 
-def run(spark: Any, log: embedlog.Log, target: Path, trigger: dict[str, Any] | None = None, **options: str) -> Any:
+def run(
+    spark: Any,
+    log: embedlog.Log,
+    target: Path,
+    trigger: dict[str, Any] | None = None,
+    **options: str,
+) -> Any:
     """A query that appends to a parquet table in `target` until it has read everything."""
-    reader = spark.readStream.format("embedlog").option("subscribe", "t").option("startingOffsets", "earliest")
+    reader = (
+        spark.readStream.format("embedlog")
+        .option("subscribe", "t")
+        .option("startingOffsets", "earliest")
+    )
     for name, text in options.items():
         reader = reader.option(name, text)
-    writer = reader.load(str(log.path)).writeStream.format("parquet").option("checkpointLocation", str(target / "checkpoint"))
+    writer = (
+        reader.load(str(log.path))
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(target / "checkpoint"))
+    )
     query = writer.trigger(**(trigger or {"availableNow": True})).start(str(target / "table"))
     query.awaitTermination(200)
     assert query.exception() is None
@@ -46,7 +60,9 @@ def places(spark: Any, target: Path) -> list[tuple[int, int]]:
     return sorted((row["partition"], row["offset"]) for row in rows)
 
 
-def test_what_is_there_is_read_in_batches_and_a_restart_goes_on(spark: Any, log: embedlog.Log, tmp_path: Path) -> None:
+def test_what_is_there_is_read_in_batches_and_a_restart_goes_on(
+    spark: Any, log: embedlog.Log, tmp_path: Path
+) -> None:
     assert batches(run(spark, log, tmp_path, maxOffsetsPerTrigger="60")) == [60, 60, 60, 20]
     log.create_partitions("t", 3)
     append(log, 30)
@@ -54,15 +70,25 @@ def test_what_is_there_is_read_in_batches_and_a_restart_goes_on(spark: Any, log:
         producer.send("t", b"new", partition=2).result(10)
     query = run(spark, log, tmp_path)
     assert batches(query) == [31]
-    assert places(spark, tmp_path) == sorted([(n, offset) for n in (0, 1) for offset in range(115)] + [(2, 0)])
+    assert places(spark, tmp_path) == sorted(
+        [(n, offset) for n in (0, 1) for offset in range(115)] + [(2, 0)]
+    )
     (source,) = query.recentProgress[0]["sources"]
     assert json.loads(source["endOffset"])["o"] == {"t": {"0": 115, "1": 115, "2": 1}}
     assert batches(run(spark, log, tmp_path)) == []
 
 
-def test_a_batch_that_failed_is_read_again_as_it_was(spark: Any, log: embedlog.Log, tmp_path: Path) -> None:
-    """The first batch with rows fails, and meanwhile more comes: the same rows again, and each row once."""
-    reader = spark.readStream.format("embedlog").option("subscribe", "t").option("startingOffsets", "latest")
+def test_a_batch_that_failed_is_read_again_as_it_was(
+    spark: Any, log: embedlog.Log, tmp_path: Path
+) -> None:
+    """The first batch with rows fails, and meanwhile more comes: the same rows again, and each row
+    once.
+    """
+    reader = (
+        spark.readStream.format("embedlog")
+        .option("subscribe", "t")
+        .option("startingOffsets", "latest")
+    )
     frame = reader.option("includeHeaders", "true").load(str(log.path))
     seen: list[tuple[int, list[int]]] = []
 
@@ -73,7 +99,9 @@ def test_a_batch_that_failed_is_read_again_as_it_was(spark: Any, log: embedlog.L
         if len(seen) == 1:
             raise RuntimeError("for once")
 
-    writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer = frame.writeStream.foreachBatch(each).option(
+        "checkpointLocation", str(tmp_path / "checkpoint")
+    )
     query = writer.trigger(processingTime="50 milliseconds").start()
     try:
         query.processAllAvailable()
@@ -86,14 +114,20 @@ def test_a_batch_that_failed_is_read_again_as_it_was(spark: Any, log: embedlog.L
     again = writer.trigger(availableNow=True).start()
     again.awaitTermination(100)
     assert seen[0] == seen[1]
-    assert sorted(offset for _, rows in seen[1:] for offset in rows) == sorted([*range(100, 113)] * 2)
+    assert sorted(offset for _, rows in seen[1:] for offset in rows) == sorted(
+        [*range(100, 113)] * 2
+    )
 
 
-def test_one_trigger_without_limits_takes_everything(spark: Any, log: embedlog.Log, tmp_path: Path) -> None:
+def test_one_trigger_without_limits_takes_everything(
+    spark: Any, log: embedlog.Log, tmp_path: Path
+) -> None:
     assert batches(run(spark, log, tmp_path, {"once": True}, maxOffsetsPerTrigger="60")) == [200]
 
 
-def test_losses_and_wrong_options_reach_the_driver(spark: Any, log: embedlog.Log, tmp_path: Path) -> None:
+def test_losses_and_wrong_options_reach_the_driver(
+    spark: Any, log: embedlog.Log, tmp_path: Path
+) -> None:
     with pytest.raises(Exception, match="endingOffsets: a stream has no end"):
         run(spark, log, tmp_path / "a", endingOffsets="5")
     run(spark, log, tmp_path / "b", maxOffsetsPerTrigger="1000")
@@ -105,12 +139,19 @@ def test_losses_and_wrong_options_reach_the_driver(spark: Any, log: embedlog.Log
     assert batches(run(spark, log, tmp_path / "b", failOnDataLoss="false")) == [20]
 
 
-def test_a_group_shows_how_far_a_query_has_come(spark: Any, log: embedlog.Log, tmp_path: Path) -> None:
-    """All completed offsets are committed when the query ends; a group with members is left to them."""
+def test_a_group_shows_how_far_a_query_has_come(
+    spark: Any, log: embedlog.Log, tmp_path: Path
+) -> None:
+    """All completed offsets are committed when the query ends; a group with members is left to
+    them.
+    """
     options = {"maxOffsetsPerTrigger": "60", "group.id": "spark"}
     run(spark, log, tmp_path, **options)
     append(log, 10)
-    assert {each.partition: (each.committed.offset, each.lag) for each in log.describe_group("spark").partitions} == {
+    assert {
+        each.partition: (each.committed.offset, each.lag)
+        for each in log.describe_group("spark").partitions
+    } == {
         0: (100, 5),
         1: (100, 5),
     }
@@ -122,19 +163,28 @@ def test_a_group_shows_how_far_a_query_has_come(spark: Any, log: embedlog.Log, t
             run(spark, log, tmp_path / "other", **{"group.id": "taken"})
 
 
-def test_what_retention_takes_in_the_middle_of_a_stream_is_told(spark: Any, log: embedlog.Log, tmp_path: Path) -> None:
+def test_what_retention_takes_in_the_middle_of_a_stream_is_told(
+    spark: Any, log: embedlog.Log, tmp_path: Path
+) -> None:
     run(spark, log, tmp_path, maxOffsetsPerTrigger="1000")
     append(log, 40)
     log.delete_records({embedlog.TopicPartition("t", 1): 110})
-    place = r"topic t, partition 1, at or after offset 100: planned records were deleted.*expected 110 to 120, found 100"
+    place = (
+        r"topic t, partition 1, at or after offset 100: planned records were deleted.*expected "
+        r"110 to 120, found 100"
+    )
     with pytest.raises(Exception, match=rf"{log.path}/t-1: {place}"):
         run(spark, log, tmp_path)
     assert batches(run(spark, log, tmp_path, failOnDataLoss="false")) == [30]
     read = [*range(100), *range(110, 120)]
-    assert places(spark, tmp_path) == [(0, offset) for offset in range(120)] + [(1, offset) for offset in read]
+    assert places(spark, tmp_path) == [(0, offset) for offset in range(120)] + [
+        (1, offset) for offset in read
+    ]
 
 
-def test_damage_under_a_stream_is_told_with_its_place(spark: Any, log: embedlog.Log, tmp_path: Path) -> None:
+def test_damage_under_a_stream_is_told_with_its_place(
+    spark: Any, log: embedlog.Log, tmp_path: Path
+) -> None:
     run(spark, log, tmp_path)
     end = sum(path.stat().st_size for path in (log.path / "t-0").glob("*.log"))
     append(log, 20)
@@ -142,13 +192,20 @@ def test_damage_under_a_stream_is_told_with_its_place(spark: Any, log: embedlog.
     raw = bytearray(path.read_bytes())
     raw[end + 70] ^= 1
     path.write_bytes(raw)
-    with pytest.raises(Exception, match=rf"{path.name} at byte {end}: topic t, partition 0, at or after offset 100: "):
+    with pytest.raises(
+        Exception,
+        match=rf"{path.name} at byte {end}: topic t, partition 0, at or after offset 100: ",
+    ):
         run(spark, log, tmp_path)
 
 
-def test_what_a_stream_cannot_read_is_said_on_the_driver(spark: Any, log: embedlog.Log, tmp_path: Path) -> None:
+def test_what_a_stream_cannot_read_is_said_on_the_driver(
+    spark: Any, log: embedlog.Log, tmp_path: Path
+) -> None:
     with pytest.raises(Exception, match="no such topic: missing: expected one of: t"):
         run(spark, log, tmp_path / "a", subscribe="missing")
     reader = spark.readStream.format("embedlog").option("subscribe", "t").schema("value STRING")
     with pytest.raises(Exception, match=r"value.*CAST\(value AS STRING\)"):
-        reader.load(str(log.path)).writeStream.format("noop").trigger(once=True).start().awaitTermination(100)
+        reader.load(str(log.path)).writeStream.format("noop").trigger(
+            once=True
+        ).start().awaitTermination(100)

@@ -1,6 +1,8 @@
-"""The versions of pyspark that the package admits: the oldest one and the installed one read and write, older ones are named.
+"""The versions of pyspark that the package admits: the oldest one and the installed one read and
+write, older ones are named.
 
-`make test-slow` fetches the oldest version into `build/pyspark-oldest`. A program there has it in front of the installed one.
+`make test-slow` fetches the oldest version into `build/pyspark-oldest`. A program there has it in
+front of the installed one.
 """
 
 from __future__ import annotations
@@ -86,19 +88,25 @@ def output_of(program: str, directory: Path, path: Path | None) -> str:
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(parts), "PYSPARK_PYTHON": sys.executable}
     environ.pop("SPARK_HOME", None)
     command = [sys.executable, "-c", program, str(directory / "log")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=500, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environ, timeout=500, check=False
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
 
 
 def oldest() -> Path:
     if not (OLDEST_PATH / "pyspark").is_dir():
-        pytest.skip(f"no pyspark {'.'.join(map(str, OLDEST))} in {OLDEST_PATH}: make test-slow fetches it")
+        pytest.skip(
+            f"no pyspark {'.'.join(map(str, OLDEST))} in {OLDEST_PATH}: make test-slow fetches it"
+        )
     return OLDEST_PATH
 
 
 def test_the_package_asks_for_the_version_that_the_code_needs() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     for extra in ("spark", "connect"):
         (asked,) = (name for name in extras[extra] if name.startswith("pyspark"))
         assert tuple(map(int, asked.partition(">=")[2].split("."))) == OLDEST
@@ -106,7 +114,12 @@ def test_the_package_asks_for_the_version_that_the_code_needs() -> None:
 
 
 def test_the_installed_version_reads_and_writes_without_java(tmp_path: Path) -> None:
-    assert output_of(WITHOUT_JAVA, tmp_path, None).split() == [pyspark.__version__, "{'t':", "{'0':", "50}}"]
+    assert output_of(WITHOUT_JAVA, tmp_path, None).split() == [
+        pyspark.__version__,
+        "{'t':",
+        "{'0':",
+        "50}}",
+    ]
 
 
 def test_the_oldest_version_reads_and_writes_without_java(tmp_path: Path) -> None:
@@ -126,10 +139,15 @@ def test_the_oldest_version_reads_and_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["3.5.9", "4.0.5", "4.1.0.dev0"])
-def test_a_version_that_is_too_old_is_named_with_the_needed_one(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+def test_a_version_that_is_too_old_is_named_with_the_needed_one(
+    monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
     monkeypatch.setattr(pyspark, "__version__", version)
     oldest = OLDEST if version < "4.1" else OLDEST_FOR_STREAMS
-    with pytest.raises(embedlog.MissingExtraError, match=r"pyspark {}\.{} or newer; found {}".format(*oldest, version)):
+    with pytest.raises(
+        embedlog.MissingExtraError,
+        match=r"pyspark {}\.{} or newer; found {}".format(*oldest, version),
+    ):
         require_pyspark("the Spark source needs", oldest)
     if version < "4.1":
         with pytest.raises(embedlog.MissingExtraError, match=r"needs pyspark 4\.1"):

@@ -25,17 +25,28 @@ def kind(text: str) -> Any:
     """A type of Spark, as far as it is used."""
     if text != "headers":
         return SimpleNamespace(simpleString=lambda: text)
-    fields = [SimpleNamespace(name="key", dataType=kind("string")), SimpleNamespace(name="value", dataType=kind("binary"))]
-    return SimpleNamespace(simpleString=lambda: "array<…>", elementType=SimpleNamespace(fields=fields))
+    fields = [
+        SimpleNamespace(name="key", dataType=kind("string")),
+        SimpleNamespace(name="value", dataType=kind("binary")),
+    ]
+    return SimpleNamespace(
+        simpleString=lambda: "array<…>", elementType=SimpleNamespace(fields=fields)
+    )
 
 
 def struct(**kinds: str) -> Any:
-    return SimpleNamespace(fields=[SimpleNamespace(name=name, dataType=kind(text)) for name, text in kinds.items()])
+    return SimpleNamespace(
+        fields=[SimpleNamespace(name=name, dataType=kind(text)) for name, text in kinds.items()]
+    )
 
 
 def staged(area: staging.StagingArea, batches: list[Any], topic: str = "", task: int = 0) -> Staged:
     names = batches[0].schema.names if batches else []
-    places = {name: at for at, name in enumerate(names) if name in write_task.SINK_COLUMNS and not (topic and name == "topic")}
+    places = {
+        name: at
+        for at, name in enumerate(names)
+        if name in write_task.SINK_COLUMNS and not (topic and name == "topic")
+    }
     return Task(area, places, topic, task=task).stage(batches)
 
 
@@ -44,27 +55,50 @@ def area(tmp_path: Path) -> staging.StagingArea:
     return staging.make_area([staging.Place(str(tmp_path / "staging"), str(tmp_path))], "job")
 
 
-# ---- columns ---------------------------------------------------------------------------------------------------------
+# ---- columns -------------------------------------------------------------------------------------
 
 
 def test_columns_are_found_in_any_case_and_others_stay_behind() -> None:
-    rows = struct(offset="bigint", VALUE="string", Key="binary", topic="string", partition="int", headers="headers")
-    assert sink_columns(rows, topic="", headers=True) == {"value": 1, "key": 2, "topic": 3, "partition": 4, "headers": 5}
+    rows = struct(
+        offset="bigint",
+        VALUE="string",
+        Key="binary",
+        topic="string",
+        partition="int",
+        headers="headers",
+    )
+    assert sink_columns(rows, topic="", headers=True) == {
+        "value": 1,
+        "key": 2,
+        "topic": 3,
+        "partition": 4,
+        "headers": 5,
+    }
     assert sink_columns(rows, topic="t", headers=False) == {"value": 1, "key": 2, "partition": 4}
 
 
 def test_a_time_is_written_only_if_that_is_asked_for() -> None:
     rows = struct(value="binary", Timestamp="timestamp")
     assert sink_columns(rows, topic="t", headers=True) == {"value": 0}
-    assert sink_columns(rows, topic="t", headers=True, timestamp=True) == {"value": 0, "timestamp": 1}
+    assert sink_columns(rows, topic="t", headers=True, timestamp=True) == {
+        "value": 0,
+        "timestamp": 1,
+    }
     with pytest.raises(embedlog.ConfigError, match=r"CAST\(timestamp AS TIMESTAMP\)"):
-        sink_columns(struct(value="binary", timestamp="timestamp_ntz"), topic="t", headers=True, timestamp=True)
+        sink_columns(
+            struct(value="binary", timestamp="timestamp_ntz"),
+            topic="t",
+            headers=True,
+            timestamp=True,
+        )
 
 
 def test_a_time_that_no_record_can_have_is_told_with_its_row(area: staging.StagingArea) -> None:
     times = pa.array([1_000, None, -1], pa.int64()).cast(pa.timestamp("us", "UTC"))
     batch = pa.record_batch([pa.array([b"a", b"b", b"c"]), times], names=["value", "timestamp"])
-    with pytest.raises(embedlog.InvalidTimestampError, match=r"row 5 of task 1: .*topic t .*1970 or later"):
+    with pytest.raises(
+        embedlog.InvalidTimestampError, match=r"row 5 of task 1: .*topic t .*1970 or later"
+    ):
         staged(area, [batch.slice(0, 2), batch.slice(0, 1), batch], topic="t", task=1)
 
 
@@ -73,11 +107,17 @@ def test_a_time_that_no_record_can_have_is_told_with_its_row(area: staging.Stagi
     [
         ({"key": "binary", "topic": "string"}, "no column value"),
         ({"value": "binary"}, "the topic is missing"),
-        ({"value": "int", "topic": "string"}, r"type of value; .*CAST\(value AS STRING\).*expected string or binary"),
+        (
+            {"value": "int", "topic": "string"},
+            r"type of value; .*CAST\(value AS STRING\).*expected string or binary",
+        ),
         ({"value": "binary", "VALUE": "binary", "topic": "string"}, "two columns value"),
         ({"value": "binary", "topic": "binary"}, "type of topic"),
         ({"value": "binary", "topic": "string", "partition": "bigint"}, "type of partition"),
-        ({"value": "binary", "topic": "string", "headers": "map<string,binary>"}, "type of headers.*ARRAY<STRUCT"),
+        (
+            {"value": "binary", "topic": "string", "headers": "map<string,binary>"},
+            "type of headers.*ARRAY<STRUCT",
+        ),
     ],
 )
 def test_a_schema_that_does_not_fit_is_refused(columns: dict[str, str], words: str) -> None:
@@ -85,7 +125,7 @@ def test_a_schema_that_does_not_fit_is_refused(columns: dict[str, str], words: s
         sink_columns(struct(**columns), topic="", headers=True)
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
+# ---- files ---------------------------------------------------------------------------------------
 
 
 def rows_at_random(rng: random.Random, count: int) -> list[Row]:
@@ -96,7 +136,12 @@ def rows_at_random(rng: random.Random, count: int) -> list[Row]:
         {
             "value": some(None, b"", rng.randbytes(rng.randint(1, 60))),
             "key": some(None, b"k%d" % rng.randint(0, 3)),
-            "headers": some(None, [], [{"key": "h" * rng.randint(0, 3), "value": some(None, b"v" * rng.randint(0, 9))}] * 2),
+            "headers": some(
+                None,
+                [],
+                [{"key": "h" * rng.randint(0, 3), "value": some(None, b"v" * rng.randint(0, 9))}]
+                * 2,
+            ),
             "topic": some("t", "t", "u", "long" * 5),
             "partition": some(None, 0, 1, 2),
         }
@@ -105,9 +150,15 @@ def rows_at_random(rng: random.Random, count: int) -> list[Row]:
 
 
 def as_batches(rows: list[Row], rng: random.Random) -> list[Any]:
-    schema = pa.schema([
-        ("value", pa.binary()), ("key", pa.binary()), ("headers", HEADERS), ("topic", pa.string()), ("partition", pa.int32()),
-    ])  # fmt: skip
+    schema = pa.schema(
+        [
+            ("value", pa.binary()),
+            ("key", pa.binary()),
+            ("headers", HEADERS),
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+        ]
+    )
     cuts = sorted(rng.choices(range(len(rows) + 1), k=5))
     bounds = zip([0, *cuts], [*cuts, len(rows)], strict=True)
     return [pa.RecordBatch.from_pylist(rows[start:end], schema) for start, end in bounds]
@@ -120,11 +171,16 @@ def noted_row_by_row(rows: list[Row]) -> dict[str, Facts]:
         facts = found.setdefault(row["topic"], Facts())
         facts.rows += 1
         size = RECORD_OVERHEAD + len(row["value"] or b"") + len(row["key"] or b"")
-        size += sum(HEADER_OVERHEAD + len(each["key"]) + len(each["value"] or b"") for each in row["headers"] or [])
+        size += sum(
+            HEADER_OVERHEAD + len(each["key"]) + len(each["value"] or b"")
+            for each in row["headers"] or []
+        )
         if size > facts.largest:
-            facts.largest, facts.largest_row = size, number
+            facts.largest = size
+            facts.largest_row = number
         if row["partition"] is not None and row["partition"] > facts.partition:
-            facts.partition, facts.partition_row = row["partition"], number
+            facts.partition = row["partition"]
+            facts.partition_row = number
         if row["key"] is None and facts.keyless_row < 0:
             facts.keyless_row = number
     return found
@@ -147,7 +203,9 @@ def test_a_file_has_the_rows_and_the_facts_are_those_of_row_after_row(
     for topic, batch in _pieces(left):
         found.setdefault(topic, []).extend(batch.to_pylist())
     for topic, there in found.items():
-        assert there == [{name: row[name] for name in there[0]} for row in rows if row["topic"] == topic]
+        assert there == [
+            {name: row[name] for name in there[0]} for row in rows if row["topic"] == topic
+        ]
 
 
 def test_no_rows_leave_no_file(area: staging.StagingArea) -> None:
@@ -171,11 +229,22 @@ def test_an_attempt_that_fails_leaves_nothing(area: staging.StagingArea) -> None
     [
         ({"topic": None}, "row 2 of task 7: the column topic is null"),
         ({"partition": -1}, "row 2 of task 7: topic t has no partition -1"),
-        ({"headers": [{"key": None, "value": b"x"}]}, "row 2 of task 7: a header has no key, topic t"),
+        (
+            {"headers": [{"key": None, "value": b"x"}]},
+            "row 2 of task 7: a header has no key, topic t",
+        ),
     ],
 )
-def test_a_row_that_cannot_be_written_is_named(area: staging.StagingArea, rng: random.Random, row: Row, words: str) -> None:
-    good = {"value": b"v", "key": b"k", "headers": [{"key": "a", "value": b"b"}], "topic": "t", "partition": 0}
+def test_a_row_that_cannot_be_written_is_named(
+    area: staging.StagingArea, rng: random.Random, row: Row, words: str
+) -> None:
+    good = {
+        "value": b"v",
+        "key": b"k",
+        "headers": [{"key": "a", "value": b"b"}],
+        "topic": "t",
+        "partition": 0,
+    }
     with pytest.raises(embedlog.EmbedlogError, match=words):
         staged(area, as_batches([good, good, good | row, good], rng), task=7)
     assert os.listdir(area.path) == []
@@ -191,7 +260,9 @@ def test_times_that_are_not_written_are_told_once(
 
     with embedlog.open(tmp_path / "log") as log:
         log.create_topic("t")
-    options = {"path": str(tmp_path / "log"), "topic": "t"} | ({} if option is None else {"timestamp": option})
+    options = {"path": str(tmp_path / "log"), "topic": "t"} | (
+        {} if option is None else {"timestamp": option}
+    )
     rows = struct(value="binary", Timestamp="timestamp")
     if stream:
         for batch in range(3):
@@ -199,6 +270,8 @@ def test_times_that_are_not_written_are_told_once(
     else:
         sink.writer(options, rows, False).abort([])
         sink.writer(options, struct(value="binary"), False).abort([])
-    told = [record.getMessage() for record in caplog.records if "timestamp=true" in record.getMessage()]
+    told = [
+        record.getMessage() for record in caplog.records if "timestamp=true" in record.getMessage()
+    ]
     assert len(told) == warns
     assert not (tmp_path / "log.staging").exists()

@@ -7,7 +7,9 @@ import pytest
 from embedlog._native import system
 from embedlog.storage.call_deadline import Slice, wait_end, work_end
 
-NOW_NS, SLICE_NS, FAR_NS = 1_000, 100, 5_000
+NOW_NS = 1_000
+SLICE_NS = 100
+FAR_NS = 5_000
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""Kafka's checkpoint files: a broker's files are read; files that a broker would refuse are refused, and never written."""
+"""Kafka's checkpoint files: a broker's files are read; files that a broker would refuse are
+refused, and never written.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize(("data", "line"), MALFORMED.values(), ids=MALFORMED)
-def test_malformed_checkpoint_is_refused_with_file_and_line(tmp_path: Path, data: bytes, line: str) -> None:
+def test_malformed_checkpoint_is_refused_with_file_and_line(
+    tmp_path: Path, data: bytes, line: str
+) -> None:
     path = tmp_path / file_names.LOG_STARTS
     path.write_bytes(data)
     with pytest.raises(ForeignDirectoryError, match=line) as caught:
@@ -59,7 +63,9 @@ def test_a_damaged_checkpoint_that_only_saves_work_is_made_anew(
 
 
 @pytest.mark.parametrize("data", [None, b"", b"0\n", b"0\n0\n", b"0"])
-def test_no_file_an_empty_one_and_a_bare_version_mean_no_entries(tmp_path: Path, data: bytes | None) -> None:
+def test_no_file_an_empty_one_and_a_bare_version_mean_no_entries(
+    tmp_path: Path, data: bytes | None
+) -> None:
     path = tmp_path / file_names.LOG_STARTS
     if data is not None:
         path.write_bytes(data)
@@ -74,7 +80,9 @@ def test_newer_version_is_named(tmp_path: Path) -> None:
         checkpoints.read_offsets(path)
 
 
-def test_blanks_between_fields_and_windows_line_ends_are_taken_as_kafka_takes_them(tmp_path: Path) -> None:
+def test_blanks_between_fields_and_windows_line_ends_are_taken_as_kafka_takes_them(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / file_names.LOG_STARTS
     path.write_bytes(b"0\r\n2\r\na \t 0  5 \r\nb 1 +6")
     assert checkpoints.read_offsets(path) == {("a", 0): 5, ("b", 1): 6}
@@ -88,9 +96,19 @@ def test_what_is_written_is_what_kafka_would_write(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "entry", [(("a b", 0), 1), (("", 0), 1), (("a\n", 0), 1), (("a", -1), 1), (("a", 0), -1), (("a", 0), 2**63)]
+    "entry",
+    [
+        (("a b", 0), 1),
+        (("", 0), 1),
+        (("a\n", 0), 1),
+        (("a", -1), 1),
+        (("a", 0), -1),
+        (("a", 0), 2**63),
+    ],
 )
-def test_an_entry_that_would_disable_a_broker_is_never_written(tmp_path: Path, entry: tuple[tuple[str, int], int]) -> None:
+def test_an_entry_that_would_disable_a_broker_is_never_written(
+    tmp_path: Path, entry: tuple[tuple[str, int], int]
+) -> None:
     path = tmp_path / file_names.RECOVERY_POINTS
     checkpoints.write_offsets(path, {("a", 0): 1})
     before = path.read_bytes()
@@ -100,8 +118,9 @@ def test_an_entry_that_would_disable_a_broker_is_never_written(tmp_path: Path, e
 
 
 def test_update_keeps_the_entries_of_others(tmp_path: Path) -> None:
-    """DIR-2: a checkpoint of the directory is read, modified and written. A writer that knows only its own partitions
-    would set the log starts of all others back."""
+    """DIR-2: a checkpoint of the directory is read, modified and written. A writer that knows only
+    its own partitions would set the log starts of all others back.
+    """
     path = tmp_path / file_names.LOG_STARTS
     path.write_bytes(b"0\n2\nbrokers-topic 3 333\nmine 0 7\n")
     checkpoints.update(path, {("mine", 0): 8, ("mine", 1): 9})
@@ -118,7 +137,9 @@ def test_update_without_a_change_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_update_does_not_overwrite_what_it_cannot_read(tmp_path: Path) -> None:
-    """DIR-2: overwriting a malformed checkpoint would lose the log starts of all other partitions."""
+    """DIR-2: overwriting a malformed checkpoint would lose the log starts of all other
+    partitions.
+    """
     path = tmp_path / file_names.LOG_STARTS
     path.write_bytes(b"0\n2\na 0 5\n")
     with pytest.raises(ForeignDirectoryError):
@@ -126,14 +147,18 @@ def test_update_does_not_overwrite_what_it_cannot_read(tmp_path: Path) -> None:
     assert path.read_bytes() == b"0\n2\na 0 5\n"
 
 
-def test_a_brokers_checkpoints_are_read_and_written_back_the_same(golden: Path, tmp_path: Path) -> None:
+def test_a_brokers_checkpoints_are_read_and_written_back_the_same(
+    golden: Path, tmp_path: Path
+) -> None:
     names = list(golden.glob("*/log/*-checkpoint"))
     assert len(names) == 24
     for path in names:
         offsets = checkpoints.read_offsets(path)
         copy = tmp_path / path.name
         checkpoints.write_offsets(copy, offsets)
-        assert sorted(copy.read_bytes().splitlines()) == sorted(path.read_bytes().splitlines() or [b"0", b"0"])
+        assert sorted(copy.read_bytes().splitlines()) == sorted(
+            path.read_bytes().splitlines() or [b"0", b"0"]
+        )
 
 
 def test_a_brokers_epochs_are_read_and_written_back_the_same(golden: Path, tmp_path: Path) -> None:
@@ -178,9 +203,25 @@ def test_epochs_follow_the_log_when_it_is_cut_at_either_end() -> None:
 
 def test_epoch_of_an_offset_and_end_of_an_epoch() -> None:
     epochs = EpochCache([(1, 10), (2, 134), (6, 154)])
-    assert [epochs.epoch_for(offset) for offset in (9, 10, 133, 134, 153, 154, 10**9)] == [-1, 1, 1, 2, 2, 6, 6]
+    assert [epochs.epoch_for(offset) for offset in (9, 10, 133, 134, 153, 154, 10**9)] == [
+        -1,
+        1,
+        1,
+        2,
+        2,
+        6,
+        6,
+    ]
     ends = {epoch: epochs.end_offset(epoch, 200) for epoch in (-1, 0, 1, 2, 4, 6, 7)}
-    assert ends == {-1: (-1, -1), 0: (0, 10), 1: (1, 134), 2: (2, 154), 4: (2, 154), 6: (6, 200), 7: (-1, -1)}
+    assert ends == {
+        -1: (-1, -1),
+        0: (0, 10),
+        1: (1, 134),
+        2: (2, 154),
+        4: (2, 154),
+        6: (6, 200),
+        7: (-1, -1),
+    }
     assert EpochCache().end_offset(0, 5) == (-1, -1)
 
 

@@ -1,4 +1,6 @@
-"""Mapped pages: truncated while mapped, closed during reads, and a SIGBUS of another mapping, with other handlers installed."""
+"""Mapped pages: truncated while mapped, closed during reads, and a SIGBUS of another mapping, with
+other handlers installed.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,13 @@ def a_fault_of_somebody_else():
 
 
 def run(code: str, path: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", PRELUDE + code, path], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", PRELUDE + code, path],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,7 +65,9 @@ def run(code: str, path: Path) -> subprocess.CompletedProcess[str]:
     ],
     ids=["alone", "before", "after", "between", "off"],
 )
-def test_a_page_that_is_cut_ends_no_process_whoever_handles_the_signal(tmp_path: Path, code: str) -> None:
+def test_a_page_that_is_cut_ends_no_process_whoever_handles_the_signal(
+    tmp_path: Path, code: str
+) -> None:
     ended = run(code, tmp_path / "log")
     assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr
 
@@ -69,7 +79,8 @@ def test_a_page_that_is_cut_ends_no_process_whoever_handles_the_signal(tmp_path:
         "log = opened(); a_fault_of_somebody_else()",
         "faulthandler.enable(); log = opened(); a_fault_of_somebody_else()",
         "log = opened(); faulthandler.enable(); a_fault_of_somebody_else()",
-        "log = opened(); faulthandler.enable(); log.close(); log = opened(); a_fault_of_somebody_else()",
+        "log = opened(); faulthandler.enable(); log.close(); log = opened(); "
+        "a_fault_of_somebody_else()",
         "log = opened(); faulthandler.enable(); cut_under(log); a_fault_of_somebody_else()",
         "log = opened(); os.kill(os.getpid(), signal.SIGBUS)",
     ],
@@ -87,7 +98,9 @@ def mapped(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_no_file_is_mapped_behind_close_whoever_keeps_the_log(tmp_path: Path, read_only: bool) -> None:
+def test_no_file_is_mapped_behind_close_whoever_keeps_the_log(
+    tmp_path: Path, read_only: bool
+) -> None:
     path = tmp_path / "log"
     with embedlog.open(path) as log:
         log.create_topic("t", 3)
@@ -106,13 +119,16 @@ def test_a_page_that_was_closed_under_a_reader_is_no_page(tmp_path: Path) -> Non
         log.create_topic("t")
         partition = log._engine.partition("t", 0)
         assert partition.published().log_end == 0
-        page, lost = partition._state.page, system.lost_pages()
+        page = partition._state.page
+        lost = system.lost_pages()
     assert page.read() is None
     assert not page.alive()
     assert system.lost_pages() == lost
 
 
-def test_what_is_written_to_a_held_page_reaches_its_file_though_it_is_closed(tmp_path: Path) -> None:
+def test_what_is_written_to_a_held_page_reaches_its_file_though_it_is_closed(
+    tmp_path: Path,
+) -> None:
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log.create_topic("t")
         partition = log._engine.partition("t", 0)
@@ -145,7 +161,8 @@ def test_a_sync_beside_a_close_leaves_no_intent(tmp_path: Path) -> None:
     system.fault_arm(["point"], 1, "delay", 300_000, name="sync-segment")
 
     def sync() -> None:
-        with contextlib.suppress(embedlog.UnknownTopicOrPartitionError):  # as of a deleted topic: the log is open
+        # as of a deleted topic: the log is open
+        with contextlib.suppress(embedlog.UnknownTopicOrPartitionError):
             partition.sync()
 
     thread = threading.Thread(target=sync)
@@ -165,7 +182,10 @@ def test_a_sync_beside_a_close_leaves_no_intent(tmp_path: Path) -> None:
 
 def test_who_sleeps_on_a_page_is_woken_by_others_though_it_was_closed(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    with embedlog.open(path, config={"housekeeping": False}) as log, embedlog.open(path, config={"housekeeping": False}) as other:
+    with (
+        embedlog.open(path, config={"housekeeping": False}) as log,
+        embedlog.open(path, config={"housekeeping": False}) as other,
+    ):
         log.create_topic("t")
         consumer = other.consumer("t", auto_offset_reset="latest")
         found: list[embedlog.Record] = []

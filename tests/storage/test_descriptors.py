@@ -1,4 +1,6 @@
-"""Descriptors that are kept: a part of the limit, closed in time, and unused once their files were replaced."""
+"""Descriptors that are kept: a part of the limit, closed in time, and unused once their files were
+replaced.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,12 @@ def directory(tmp_path: Path, count: int) -> str:
 
 
 def test_only_a_part_of_the_room_can_be_kept(tmp_path: Path) -> None:
-    handles, place = Handles(8), directory(tmp_path, 9)
+    handles = Handles(8)
+    place = directory(tmp_path, 9)
     kept = [handles.acquire_kept(place, base, ".log") for base in range(8)]
-    assert [handle is not None for handle in kept] == [True] * (8 // KEPT_DIVISOR) + [False] * (8 - 8 // KEPT_DIVISOR)
+    assert [handle is not None for handle in kept] == [True] * (8 // KEPT_DIVISOR) + [False] * (
+        8 - 8 // KEPT_DIVISOR
+    )
     assert kept[0] is not None
     handles.release_kept(kept[0])
     last = handles.acquire_kept(place, 8, ".log")
@@ -39,7 +44,8 @@ def test_only_a_part_of_the_room_can_be_kept(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_stays_open_and_is_closed_behind_the_last_user(tmp_path: Path) -> None:
-    handles, place = Handles(8), directory(tmp_path, 1)
+    handles = Handles(8)
+    place = directory(tmp_path, 1)
     kept = handles.acquire_kept(place, 0, ".log")
     assert kept is not None
     handles.forget(place)
@@ -50,7 +56,8 @@ def test_what_is_kept_stays_open_and_is_closed_behind_the_last_user(tmp_path: Pa
 
 
 def test_deleted_files_without_a_user_are_closed(tmp_path: Path) -> None:
-    handles, place = Handles(8), directory(tmp_path, 4)
+    handles = Handles(8)
+    place = directory(tmp_path, 4)
     used, *others = [handles.acquire(place, base, ".log") for base in range(4)]
     for handle in others:
         handles.release(handle)
@@ -76,8 +83,11 @@ def test_deleted_files_without_a_user_are_closed(tmp_path: Path) -> None:
 def test_the_space_of_deleted_segments_is_freed_in_processes_that_have_read_them(
     tmp_path: Path, caller: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The housekeeper of another process deletes them. A process without housekeeping closes them when it opens another file."""
-    path, topic = tmp_path / "log", {"segment.bytes": 1024, "file.delete.delay.ms": 0}
+    """The housekeeper of another process deletes them. A process without housekeeping closes them
+    when it opens another file.
+    """
+    path = tmp_path / "log"
+    topic = {"segment.bytes": 1024, "file.delete.delay.ms": 0}
     with embedlog.open(path, config={"housekeeping": False}) as log:
         log.create_topic("t", config=topic)
         log.create_topic("other")
@@ -105,7 +115,9 @@ def open_files(folder: Path) -> int:
 
 
 def test_a_consumer_of_many_partitions_leaves_room_to_others(tmp_path: Path) -> None:
-    with embedlog.open(tmp_path / "log", config={"max.open.files": 64, "housekeeping": False}) as log:
+    with embedlog.open(
+        tmp_path / "log", config={"max.open.files": 64, "housekeeping": False}
+    ) as log:
         log.create_topic("t", 40)
         with log.producer() as producer, log.consumer("t", auto_offset_reset="earliest") as reader:
             for turn in range(3):
@@ -121,7 +133,9 @@ def test_a_consumer_of_many_partitions_leaves_room_to_others(tmp_path: Path) -> 
                 )  # the thread of the producer has some, too
 
 
-def test_a_file_that_the_collector_releases_inside_a_section_does_not_wait_for_itself(tmp_path: Path) -> None:
+def test_a_file_that_the_collector_releases_inside_a_section_does_not_wait_for_itself(
+    tmp_path: Path,
+) -> None:
     handles = Handles(8)
     kept = handles.acquire_kept(directory(tmp_path, 1), 0, ".log")
     assert kept is not None
@@ -149,9 +163,13 @@ def test_after_the_close_a_file_is_closed_when_its_reader_releases_it(tmp_path: 
         os.fstat(fd)
 
 
-def test_a_file_whose_open_began_before_a_forget_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_whose_open_began_before_a_forget_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its directory may have been replaced since: later readers would get the old file."""
-    handles, place, real = Handles(8), directory(tmp_path, 1), files.open_file
+    handles = Handles(8)
+    place = directory(tmp_path, 1)
+    real = files.open_file
 
     def late(path: str, flags: int) -> int:
         fd = real(path, flags)
@@ -169,9 +187,14 @@ def test_a_file_whose_open_began_before_a_forget_is_not_kept(tmp_path: Path, mon
     handles.forget()
 
 
-def test_a_new_topic_is_not_read_from_a_file_of_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader in another thread may open a file between the close of a partition and the rename of its directory."""
-    retire, late = topic_directories.retire_partition, list[int]()
+def test_a_new_topic_is_not_read_from_a_file_of_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader in another thread may open a file between the close of a partition and the rename of
+    its directory.
+    """
+    retire = topic_directories.retire_partition
+    late = list[int]()
 
     def read_late(path: Path, topic: Topic, number: int, *rest: Any) -> None:
         log._engine.home.refresh_partitions()  # as another thread: the topic is being deleted
@@ -182,7 +205,9 @@ def test_a_new_topic_is_not_read_from_a_file_of_the_old_one(tmp_path: Path, monk
     def sent(log: embedlog.Log, count: int) -> None:
         with log.producer() as producer:
             producer.send_batch("t", [b"%d" % n for n in range(count)])
-        assert [record.value for record in log.scan("t").records()] == [b"%d" % n for n in range(count)]
+        assert [record.value for record in log.scan("t").records()] == [
+            b"%d" % n for n in range(count)
+        ]
 
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log.create_topic("t")

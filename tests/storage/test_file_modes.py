@@ -1,6 +1,8 @@
-"""Several users by file modes: each file has `file.mode` less the umask; access to the log is access to its files, no more.
+"""Several users by file modes: each file has `file.mode` less the umask; access to the log is
+access to its files, no more.
 
-The tests with other users fork processes and change their user: that needs root, and without it they are skipped.
+The tests with other users fork processes and change their user: that needs root, and without it
+they are skipped.
 """
 
 from __future__ import annotations
@@ -25,11 +27,37 @@ QUIET = {"housekeeping": False}
 SMALL = {"segment.bytes": 400, "index.interval.bytes": 50, "file.delete.delay.ms": 3_600_000}
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 KINDS = (
-    "poison-", ".deleted", "-delete", "cut-", "snapshot", "timeindex", "durable", "manifest", "page", "sync", "lock", "dirty",
-    "control", "topics", "door", "housekeeper", "-checkpoint", "cleanshutdown", "meta.properties", "copy/",
-)  # fmt: skip
-LOCKS = ("embedlog.lock", "embedlog.sync", "embedlog.door", "embedlog.directory", "embedlog.housekeeper", "embedlog.slots")
-ANN, BOB = 50_001, 50_002
+    "poison-",
+    ".deleted",
+    "-delete",
+    "cut-",
+    "snapshot",
+    "timeindex",
+    "durable",
+    "manifest",
+    "page",
+    "sync",
+    "lock",
+    "dirty",
+    "control",
+    "topics",
+    "door",
+    "housekeeper",
+    "-checkpoint",
+    "cleanshutdown",
+    "meta.properties",
+    "copy/",
+)
+LOCKS = (
+    "embedlog.lock",
+    "embedlog.sync",
+    "embedlog.door",
+    "embedlog.directory",
+    "embedlog.housekeeper",
+    "embedlog.slots",
+)
+ANN = 50_001
+BOB = 50_002
 STAFF = 50_000
 
 
@@ -51,10 +79,15 @@ def common() -> Iterator[Path]:
 
 def modes(root: Path) -> dict[str, tuple[bool, int]]:
     below = [root, *root.rglob("*")]
-    return {str(path.relative_to(root)): (path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in below}
+    return {
+        str(path.relative_to(root)): (path.is_dir(), stat.S_IMODE(path.stat().st_mode))
+        for path in below
+    }
 
 
-def live_through_everything(root: Path, config: dict[str, Any], seen: dict[str, tuple[bool, int]]) -> None:
+def live_through_everything(
+    root: Path, config: dict[str, Any], seen: dict[str, tuple[bool, int]]
+) -> None:
     """Every kind of file that there is comes into being."""
     with embedlog.open(root, config=QUIET | config) as log:
         log.create_topic("t", 2, config=SMALL)
@@ -96,7 +129,9 @@ def tear(root: Path) -> None:
 
 @pytest.mark.sample(0.5)
 @pytest.mark.parametrize("mode", [0o666, 0o640, 0o600], ids=oct)
-def test_every_file_and_directory_has_the_mode_that_was_asked_for(tmp_path: Path, umask: int, mode: int) -> None:
+def test_every_file_and_directory_has_the_mode_that_was_asked_for(
+    tmp_path: Path, umask: int, mode: int
+) -> None:
     seen: dict[str, tuple[bool, int]] = {}
     root = tmp_path / "deep" / "log"
     config = {"file.mode": f"{mode:o}"}
@@ -109,7 +144,10 @@ def test_every_file_and_directory_has_the_mode_that_was_asked_for(tmp_path: Path
     seen |= modes(root) | {f"copy/{name}": each for name, each in modes(tmp_path / "copy").items()}
     folder = mode | (mode & 0o444) >> 2
     lock = locks(mode, umask)
-    expected = {name: (folder if is_dir else lock if is_lock(name) else mode) & ~umask for name, (is_dir, _) in seen.items()}
+    expected = {
+        name: (folder if is_dir else lock if is_lock(name) else mode) & ~umask
+        for name, (is_dir, _) in seen.items()
+    }
     wrong = {name: oct(found) for name, (_, found) in seen.items() if found != expected[name]}
     assert wrong == {}
     for part in KINDS:
@@ -121,14 +159,16 @@ def is_lock(name: str) -> bool:
 
 
 def locks(mode: int, umask: int) -> int:
-    """Of a lock file: no rights for users without write access, as a user can lock every file that it can open."""
+    """Of a lock file: no rights for users without write access, as a user can lock every file that
+    it can open.
+    """
     for whose in (0o060, 0o006):
         if not mode & ~umask & whose & 0o222:
             mode &= ~whose
     return mode
 
 
-# ---- other users -----------------------------------------------------------------------------------------------------
+# ---- other users ---------------------------------------------------------------------------------
 
 
 def user(nursery: Nursery, uid: int, umask: int = 0o022) -> Victim:
@@ -144,9 +184,12 @@ def refused(victim: Victim, *call: Any, **keywords: Any) -> RemoteError:
 
 
 @needs_root
-def test_a_reader_without_the_right_to_write_follows_a_live_directory(nursery: Nursery, common: Path) -> None:
+def test_a_reader_without_the_right_to_write_follows_a_live_directory(
+    nursery: Nursery, common: Path
+) -> None:
     root = common / "log"
-    ann, bob = user(nursery, ANN), user(nursery, BOB)
+    ann = user(nursery, ANN)
+    bob = user(nursery, BOB)
     ann.call("open", str(root), config=QUIET)
     ann.call("create_topic", "t", 1, SMALL)
     assert ann.call("append", [b"one", b"two"]) == [0, 1]
@@ -170,7 +213,8 @@ def test_a_reader_without_the_right_to_write_follows_a_live_directory(nursery: N
 @needs_root
 def test_who_may_not_write_is_told_and_changes_nothing(nursery: Nursery, common: Path) -> None:
     root = common / "log"
-    ann, bob = user(nursery, ANN), user(nursery, BOB)
+    ann = user(nursery, ANN)
+    bob = user(nursery, BOB)
     ann.call("open", str(root), config=QUIET)
     ann.call("create_topic")
     ann.call("append", [b"one"])
@@ -185,10 +229,16 @@ def test_who_may_not_write_is_told_and_changes_nothing(nursery: Nursery, common:
 
 @needs_root
 @pytest.mark.parametrize("old", [False, True], ids=["new", "made by an older version"])
-def test_who_may_only_read_cannot_stop_writers_by_a_lock(nursery: Nursery, common: Path, old: bool) -> None:
-    """A shared lock needs no more than the right to read: on the door or an append lock it made every writer time out."""
-    root, config = common / "log", QUIET | {"lock.timeout.ms": 200}
-    ann, bob = user(nursery, ANN), user(nursery, BOB)
+def test_who_may_only_read_cannot_stop_writers_by_a_lock(
+    nursery: Nursery, common: Path, old: bool
+) -> None:
+    """A shared lock needs no more than the right to read: on the door or an append lock it made
+    every writer time out.
+    """
+    root = common / "log"
+    config = QUIET | {"lock.timeout.ms": 200}
+    ann = user(nursery, ANN)
+    bob = user(nursery, BOB)
     for step in range(2):
         ann.call("open", str(root), config=config)
         if step == 0:
@@ -215,7 +265,8 @@ def test_who_may_only_read_cannot_stop_writers_by_a_lock(nursery: Nursery, commo
 @needs_root
 def test_who_may_not_even_read_is_told(nursery: Nursery, common: Path) -> None:
     root = common / "log"
-    ann, bob = user(nursery, ANN, 0o077), user(nursery, BOB)
+    ann = user(nursery, ANN, 0o077)
+    bob = user(nursery, BOB)
     ann.call("open", str(root), config=QUIET)
     ann.call("create_topic")
     ann.call("append", [b"one"])
@@ -228,9 +279,12 @@ def test_who_may_not_even_read_is_told(nursery: Nursery, common: Path) -> None:
 
 @needs_root
 @pytest.mark.parametrize("umask", [0o002, 0o000], ids=["one group", "everybody"])
-def test_two_users_write_one_log_and_repair_after_each_other(nursery: Nursery, common: Path, umask: int) -> None:
+def test_two_users_write_one_log_and_repair_after_each_other(
+    nursery: Nursery, common: Path, umask: int
+) -> None:
     root = common / "log"
-    ann, bob = user(nursery, ANN, umask), user(nursery, BOB, umask)
+    ann = user(nursery, ANN, umask)
+    bob = user(nursery, BOB, umask)
     ann.call("open", str(root), config=QUIET)
     ann.call("create_topic", "t", 1, SMALL)
     bob.call("open", str(root), config=QUIET)

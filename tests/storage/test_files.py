@@ -1,4 +1,6 @@
-"""Files of a directory of another party: types that are opened, sizes that are read, names of temporary files."""
+"""Files of a directory of another party: types that are opened, sizes that are read, names of
+temporary files.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +46,13 @@ KINDS: list[tuple[Callable[[Path], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize("flags", [files.READ, files.WRITE, files.CREATE, files.CREATE | os.O_TRUNC, files.EXCLUSIVE])
+@pytest.mark.parametrize(
+    "flags", [files.READ, files.WRITE, files.CREATE, files.CREATE | os.O_TRUNC, files.EXCLUSIVE]
+)
 @pytest.mark.parametrize(("make", "what"), KINDS, ids=[what for _, what in KINDS])
-def test_only_a_regular_file_is_opened(tmp_path: Path, make: Callable[[Path], object], what: str, flags: int) -> None:
+def test_only_a_regular_file_is_opened(
+    tmp_path: Path, make: Callable[[Path], object], what: str, flags: int
+) -> None:
     path = tmp_path / "x"
     make(path)
     with pytest.raises(StorageError, match=f"expected a regular file.*found {what}") as problem:
@@ -105,7 +111,9 @@ def test_a_file_larger_than_its_kind_is_refused_before_memory_is_asked_for(tmp_p
     path = tmp_path / "x"
     with path.open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(CorruptRecordError, match="at most 67108864 bytes, found 1099511627776") as problem:
+    with pytest.raises(
+        CorruptRecordError, match="at most 67108864 bytes, found 1099511627776"
+    ) as problem:
         files.read_bytes(path)
     assert problem.value.path == str(path)
     path.write_bytes(b"12345")
@@ -114,8 +122,12 @@ def test_a_file_larger_than_its_kind_is_refused_before_memory_is_asked_for(tmp_p
         files.read_bytes(path, 4)
 
 
-@pytest.mark.parametrize("make", [a_link, a_dangling_link, os.mkfifo], ids=["link", "dangling", "pipe"])
-def test_a_temporary_is_never_written_through_what_lies_there(tmp_path: Path, make: Callable[[Path], object]) -> None:
+@pytest.mark.parametrize(
+    "make", [a_link, a_dangling_link, os.mkfifo], ids=["link", "dangling", "pipe"]
+)
+def test_a_temporary_is_never_written_through_what_lies_there(
+    tmp_path: Path, make: Callable[[Path], object]
+) -> None:
     make(tmp_path / "x.tmp")
     files.write_atomically(tmp_path / "x", b"new")
     assert (tmp_path / "x").read_bytes() == b"new"
@@ -141,18 +153,33 @@ def test_a_failed_replacement_leaves_the_old_file_and_no_temporary(tmp_path: Pat
 
 
 def test_temporaries_of_any_version_are_swept_and_nothing_else(tmp_path: Path) -> None:
-    theirs = ["embedlog.topics.tmp", "embedlog.manifest.0123456789abcdef.tmp", "leader-epoch-checkpoint.tmp",
-              "meta.properties.tmp", "recovery-point-offset-checkpoint.00ff00ff00ff00ff.tmp",
-              f"{3:020d}.snapshot.tmp"]  # fmt: skip
-    others = ["letter.tmp", ".tmp", "letter.0123456789abcdef.tmp", f"{0:020d}.log", "embedlog.topics"]
+    theirs = [
+        "embedlog.topics.tmp",
+        "embedlog.manifest.0123456789abcdef.tmp",
+        "leader-epoch-checkpoint.tmp",
+        "meta.properties.tmp",
+        "recovery-point-offset-checkpoint.00ff00ff00ff00ff.tmp",
+        f"{3:020d}.snapshot.tmp",
+    ]
+    others = [
+        "letter.tmp",
+        ".tmp",
+        "letter.0123456789abcdef.tmp",
+        f"{0:020d}.log",
+        "embedlog.topics",
+    ]
     for name in theirs + others:
         (tmp_path / name).touch()
     (tmp_path / "embedlog.door.tmp").mkdir()
     files.remove_temporaries(tmp_path, files.listing(tmp_path))
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, "embedlog.door.tmp"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [*others, "embedlog.door.tmp"]
+    )
 
 
-@pytest.mark.parametrize("number", ["²", "٣", "-1", "+1", "1.5", "9" * 20, "9" * 19, "9" * 400, "1\n"])
+@pytest.mark.parametrize(
+    "number", ["²", "٣", "-1", "+1", "1.5", "9" * 20, "9" * 19, "9" * 400, "1\n"]
+)
 def test_a_number_in_a_name_is_ascii_and_an_offset(number: str) -> None:
     """`str.isdigit` takes what `int` does not, and twenty digits hold more than an offset can."""
     for name in (f"{file_names.DIGESTS}{number}", f"{number:0>20}.log"):
@@ -169,7 +196,8 @@ def created(path: Path) -> int | None:
 
 
 def test_the_birth_time_of_a_file_stays_and_a_copy_has_another_one(tmp_path: Path) -> None:
-    path, copy = tmp_path / "a", tmp_path / "copy"
+    path = tmp_path / "a"
+    copy = tmp_path / "copy"
     path.write_bytes(b"before")
     before = created(path)
     if before is None:
@@ -183,10 +211,16 @@ def test_the_birth_time_of_a_file_stays_and_a_copy_has_another_one(tmp_path: Pat
     assert created(copy) != before
 
 
-def test_a_birth_time_that_cannot_be_read_is_an_error_and_one_that_is_absent_none(tmp_path: Path) -> None:
+def test_a_birth_time_that_cannot_be_read_is_an_error_and_one_that_is_absent_none(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"")
-    with files.opened(path) as fd, failing(("stat",), error=errno.EIO), pytest.raises(StorageError, match="stat"):
+    with (
+        files.opened(path) as fd,
+        failing(("stat",), error=errno.EIO),
+        pytest.raises(StorageError, match="stat"),
+    ):
         files.created_ns(fd, path)
     with files.opened(Path("/proc/self/stat")) as fd:
         assert files.created_ns(fd) is None

@@ -1,4 +1,6 @@
-"""Leases: a running process writes heartbeats, a frozen one does not, and a resumed one detects it before it continues."""
+"""Leases: a running process writes heartbeats, a frozen one does not, and a resumed one detects it
+before it continues.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from tests.faults.harness.processes import Nursery, state_of, until
 from tests.support.crowd import FREE_THREADED
 from tests.support.mutants import mutated
 
-SESSION_MS, HEARTBEAT_MS = 300, 10
+SESSION_MS = 300
+HEARTBEAT_MS = 10
 LONG_MS = 1 << 30
 
 Begin = Callable[..., Lease]
@@ -46,8 +49,14 @@ def mine(here: Liveness) -> Iterator[Liveness]:
 
 @pytest.fixture
 def begin(mine: Liveness) -> Begin:
-    def begin(session_ms: int = LONG_MS, heartbeat_ms: int = HEARTBEAT_MS, poll_ms: int = LONG_MS) -> Lease:
-        return mine.lease(session_timeout_ms=session_ms, heartbeat_interval_ms=heartbeat_ms, max_poll_interval_ms=poll_ms)
+    def begin(
+        session_ms: int = LONG_MS, heartbeat_ms: int = HEARTBEAT_MS, poll_ms: int = LONG_MS
+    ) -> Lease:
+        return mine.lease(
+            session_timeout_ms=session_ms,
+            heartbeat_interval_ms=heartbeat_ms,
+            max_poll_interval_ms=poll_ms,
+        )
 
     return begin
 
@@ -75,13 +84,16 @@ def test_whoever_runs_beats_until_the_end(here: Liveness, begin: Begin) -> None:
     lease.end()
     lease.end()
     assert threads() == before
-    assert here.slot_state(lease.process_slot) == SlotState(False, here.slot_state(lease.process_slot).heartbeat)
+    assert here.slot_state(lease.process_slot) == SlotState(
+        False, here.slot_state(lease.process_slot).heartbeat
+    )
     assert lease.expired
 
 
 def test_the_log_ends_its_leases_when_it_closes(mine: Liveness, begin: Begin) -> None:
     before = threads()
-    one, two = begin(), begin()
+    one = begin()
+    two = begin()
     mine.close()
     assert threads() == before
     assert one.expired
@@ -104,7 +116,9 @@ def test_an_end_that_comes_twice_does_not_end_the_successor(here: Liveness, begi
     assert here.slot_state(first.process_slot) == SlotState(False)
 
 
-def test_polls_that_stop_are_told_to_all_and_beats_stop_with_them(here: Liveness, begin: Begin) -> None:
+def test_polls_that_stop_are_told_to_all_and_beats_stop_with_them(
+    here: Liveness, begin: Begin
+) -> None:
     lease = begin(poll_ms=30)
     wait_for_beat(here, lease.process_slot)
     lease.polled()
@@ -142,7 +156,9 @@ def test_a_poll_in_time_puts_the_next_one_off(here: Liveness, begin: Begin) -> N
 
 @pytest.mark.parametrize("mutant", ["", "no_lease_check"])
 def test_a_beat_that_cannot_be_written_is_none(mine: Liveness, begin: Begin, mutant: str) -> None:
-    """The heartbeats cannot be written: so the lease expires, and cannot be renewed until writing works again."""
+    """The heartbeats cannot be written: so the lease expires, and cannot be renewed until writing
+    works again.
+    """
     lease = begin(SESSION_MS)
     writing = os.dup(mine._holder_fd)
     reading = os.open(mine.path, os.O_RDONLY)
@@ -154,7 +170,9 @@ def test_a_beat_that_cannot_be_written_is_none(mine: Liveness, begin: Begin, mut
     assert lease.expired
     if mutant:
         with mutated(mutant):
-            assert not lease.expired, "the mutant still counts its lease as valid, though others may have taken its place"
+            assert not lease.expired, (
+                "the mutant still counts its lease as valid, though others may have taken its place"
+            )
     lease.renew()
     assert not lease.expired
     os.close(writing)
@@ -166,15 +184,21 @@ def test_the_thread_takes_no_signals(begin: Begin) -> None:
     lease = begin()
     (thread,) = threads() - before
     status = Path(f"/proc/self/task/{thread}/status").read_text()
-    blocked = int(next(line.split()[1] for line in status.splitlines() if line.startswith("SigBlk")), 16)
+    blocked = int(
+        next(line.split()[1] for line in status.splitlines() if line.startswith("SigBlk")), 16
+    )
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         assert blocked >> (number - 1) & 1, signal.Signals(number).name
     lease.end()
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set(), "and the mask of the others is unchanged"
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set(), (
+        "and the mask of the others is unchanged"
+    )
 
 
 @pytest.mark.parametrize("times", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (-1, 1, 1)])
-def test_times_that_are_none_are_refused(begin: Begin, here: Liveness, times: tuple[int, int, int]) -> None:
+def test_times_that_are_none_are_refused(
+    begin: Begin, here: Liveness, times: tuple[int, int, int]
+) -> None:
     with pytest.raises(StorageError, match="heartbeat"):
         begin(*times)
     assert begin().process_slot.slot == 0, "and the slot is free again"
@@ -200,9 +224,14 @@ def test_an_entry_has_the_layout_that_the_documents_say(mine: Liveness, begin: B
     assert entry[16:] == (1).to_bytes(8, "big") + bytes(8)
 
 
-@pytest.mark.parametrize("kept", ["kept = begin()", "import sys; sys.kept = begin()", "kept = []; kept.append((kept, begin()))"])
+@pytest.mark.parametrize(
+    "kept",
+    ["kept = begin()", "import sys; sys.kept = begin()", "kept = []; kept.append((kept, begin()))"],
+)
 def test_a_program_that_ends_with_a_lease_ends_in_order(tmp_path: Path, kept: str) -> None:
-    """In whatever order the interpreter gives its objects up, the thread writes into no memory that is gone."""
+    """In whatever order the interpreter gives its objects up, the thread writes into no memory that
+    is gone.
+    """
     program = f"""
 import pathlib
 from embedlog.storage.liveness import Liveness
@@ -210,7 +239,14 @@ liveness = Liveness(pathlib.Path({str(tmp_path)!r}))
 begin = lambda: [liveness.lease(session_timeout_ms=1, heartbeat_interval_ms=1, max_poll_interval_ms=1) for _ in range(4)]
 {kept}
 """
-    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert (found.returncode, found.stderr) == (0, "")
 
 
@@ -222,7 +258,8 @@ def test_member_4_who_was_frozen_knows_it_before_it_goes_on(
     until_end: ExitStack, nursery: Nursery, tmp_path: Path, mutant: str
 ) -> None:
     """Its thread may write a heartbeat before anything else of it runs: the lease stays expired."""
-    victim, here = nursery.spawn(), until_end.enter_context(closing(Liveness(tmp_path)))
+    victim = nursery.spawn()
+    here = until_end.enter_context(closing(Liveness(tmp_path)))
     victim.call("mutants", *([mutant] if mutant else []))
     process_slot = ProcessSlot(*victim.call("lease", str(tmp_path), SESSION_MS, HEARTBEAT_MS))
     wait_for_beat(here, process_slot)
@@ -240,22 +277,35 @@ def test_member_4_who_was_frozen_knows_it_before_it_goes_on(
     assert victim.call("lease_state") == (False, False)
 
 
-NEEDS_GIL = pytest.mark.skipif(FREE_THREADED, reason="without the GIL a thread of Python's own is not silent")
+NEEDS_GIL = pytest.mark.skipif(
+    FREE_THREADED, reason="without the GIL a thread of Python's own is not silent"
+)
 
 
-@pytest.mark.parametrize("python", [False, pytest.param(True, marks=NEEDS_GIL)], ids=["native", "python"])
+@pytest.mark.parametrize(
+    "python", [False, pytest.param(True, marks=NEEDS_GIL)], ids=["native", "python"]
+)
 def test_member_3_who_computes_without_a_pause_is_alive(
     until_end: ExitStack, nursery: Nursery, tmp_path: Path, python: bool
 ) -> None:
-    """The interpreter's lock is held for longer than a session: a thread of Python's own would be silent for as long."""
-    victim, here = nursery.spawn(), until_end.enter_context(closing(Liveness(tmp_path)))
-    process_slot = ProcessSlot(*victim.call("lease", str(tmp_path), SESSION_MS, HEARTBEAT_MS, python=python))
+    """The interpreter's lock is held for longer than a session: a thread of Python's own would be
+    silent for as long.
+    """
+    victim = nursery.spawn()
+    here = until_end.enter_context(closing(Liveness(tmp_path)))
+    process_slot = ProcessSlot(
+        *victim.call("lease", str(tmp_path), SESSION_MS, HEARTBEAT_MS, python=python)
+    )
     wait_for_beat(here, process_slot)
     victim.start("hold_interpreter", 3 * SESSION_MS)
     notes = iter(victim.notes())
     assert next(notes) == "now"
-    clock, seen = system.boot_ns() + 2 * SESSION_MS * 1_000_000, set()
-    until(lambda: bool(seen.add(here.slot_state(process_slot).heartbeat)) or system.boot_ns() > clock, "its session to be over")
+    clock = system.boot_ns() + 2 * SESSION_MS * 1_000_000
+    seen = set()
+    until(
+        lambda: bool(seen.add(here.slot_state(process_slot).heartbeat)) or system.boot_ns() > clock,
+        "its session to be over",
+    )
     assert list(notes) == []
     assert (len(seen) <= 2) == python, f"{len(seen)} heartbeats were seen"
     if not python:
@@ -265,7 +315,8 @@ def test_member_3_who_computes_without_a_pause_is_alive(
 def test_member_5_a_killed_one_is_dead_at_once_whatever_its_session(
     until_end: ExitStack, nursery: Nursery, tmp_path: Path
 ) -> None:
-    victim, here = nursery.spawn(), until_end.enter_context(closing(Liveness(tmp_path)))
+    victim = nursery.spawn()
+    here = until_end.enter_context(closing(Liveness(tmp_path)))
     process_slot = ProcessSlot(*victim.call("lease", str(tmp_path), LONG_MS, HEARTBEAT_MS))
     assert here.slot_state(process_slot).held
     victim.kill()
@@ -276,7 +327,8 @@ def test_member_5_a_killed_one_is_dead_at_once_whatever_its_session(
 def test_life_1_a_forked_child_does_not_keep_its_parent_alive(
     until_end: ExitStack, nursery: Nursery, tmp_path: Path, mutant: str
 ) -> None:
-    victim, here = nursery.spawn(), until_end.enter_context(closing(Liveness(tmp_path)))
+    victim = nursery.spawn()
+    here = until_end.enter_context(closing(Liveness(tmp_path)))
     victim.call("mutants", *([mutant] if mutant else []))
     process_slot = ProcessSlot(*victim.call("lease", str(tmp_path), LONG_MS, HEARTBEAT_MS))
     child = victim.call("leave_child")
@@ -290,8 +342,11 @@ def test_life_1_a_forked_child_does_not_keep_its_parent_alive(
 
 
 def test_a_forked_child_ends_nothing_of_its_parents(until_end: ExitStack, tmp_path: Path) -> None:
-    mine, here = until_end.enter_context(closing(Liveness(tmp_path))), until_end.enter_context(closing(Liveness(tmp_path)))
-    lease = mine.lease(session_timeout_ms=LONG_MS, heartbeat_interval_ms=HEARTBEAT_MS, max_poll_interval_ms=LONG_MS)
+    mine = until_end.enter_context(closing(Liveness(tmp_path)))
+    here = until_end.enter_context(closing(Liveness(tmp_path)))
+    lease = mine.lease(
+        session_timeout_ms=LONG_MS, heartbeat_interval_ms=HEARTBEAT_MS, max_poll_interval_ms=LONG_MS
+    )
     pid = os.fork()
     if pid == 0:
         code = 0 if lease.expired else 1

@@ -1,4 +1,6 @@
-"""Identities: a broker's files are understood and kept; files that a broker would refuse are refused here, too."""
+"""Identities: a broker's files are understood and kept; files that a broker would refuse are
+refused here, too.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from embedlog.storage import identity
 ID = "r-C-DlFnRrGUW2o_ts5gyA"
 
 
-def test_a_brokers_partition_metadata_is_written_back_to_the_byte(golden: Path, tmp_path: Path) -> None:
+def test_a_brokers_partition_metadata_is_written_back_to_the_byte(
+    golden: Path, tmp_path: Path
+) -> None:
     paths = list(golden.glob("*/log/*/partition.metadata"))
     assert len(paths) > 40
     for path in paths:
@@ -25,9 +29,17 @@ def test_a_brokers_partition_metadata_is_written_back_to_the_byte(golden: Path, 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "version: 0", f"version: 0\ntopic: {ID}", f"version: -1\ntopic_id: {ID}", f"version: 0\ntopic_id: {ID}x",
-     "version: 0\ntopic_id: " + "A" * 22, f"topic_id: {ID}\nversion: 0", "version: 0\ntopic_id: "],
-)  # fmt: skip
+    [
+        "",
+        "version: 0",
+        f"version: 0\ntopic: {ID}",
+        f"version: -1\ntopic_id: {ID}",
+        f"version: 0\ntopic_id: {ID}x",
+        "version: 0\ntopic_id: " + "A" * 22,
+        f"topic_id: {ID}\nversion: 0",
+        "version: 0\ntopic_id: ",
+    ],
+)
 def test_damaged_partition_metadata_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "partition.metadata").write_text(text)
     with pytest.raises(ForeignDirectoryError, match=r"partition\.metadata: malformed line"):
@@ -46,7 +58,9 @@ def test_a_partition_without_an_id_says_so(tmp_path: Path) -> None:
 
 def test_new_ids_are_ones_that_kafka_would_make() -> None:
     draws = iter([b"\xf8" + bytes(15), bytes(range(16))])
-    assert identity.new_id(lambda size: next(draws)) == identity.id_text(bytes.fromhex("000102030405460788090a0b0c0d0e0f"))
+    assert identity.new_id(lambda size: next(draws)) == identity.id_text(
+        bytes.fromhex("000102030405460788090a0b0c0d0e0f")
+    )
     assert len({identity.new_id() for _ in range(100)}) == 100
     assert identity.id_text(identity.id_bytes(ID)) == ID
 
@@ -62,7 +76,9 @@ def test_a_brokers_meta_properties_are_read_and_left_alone(golden_copy, tmp_path
 
 def test_a_missing_directory_id_is_added_and_strangers_values_stay(tmp_path: Path) -> None:
     path = tmp_path / "meta.properties"
-    path.write_text("#\n! a comment\n version = 1\ncluster.id:a\\:b\\u0041\nnode.id 7\nfuture.key=x\\=y\n")
+    path.write_text(
+        "#\n! a comment\n version = 1\ncluster.id:a\\:b\\u0041\nnode.id 7\nfuture.key=x\\=y\n"
+    )
     meta = identity.ensure_meta(tmp_path)
     assert (meta.cluster_id, meta.node_id, meta.others) == ("a:bA", 7, {"future.key": "x=y"})
     assert identity.read_meta(tmp_path) == meta
@@ -84,12 +100,19 @@ def test_the_zookeeper_layout_is_readable_and_stays_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "refusal"),
-    [("version=1\nnode.id=1\n", "cluster.id is missing"), ("version=1\ncluster.id=c\n", "node.id"),
-     ("version=1\ncluster.id=c\nnode.id=-1\n", "node.id"), ("version=x\n", "version"), ("\x00\x01binary", "node.id|broker.id"),
-     ("version=1\ncluster.id=c\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAAAYw\n", "reserves"),
-     ("version=1\ncluster.id=c\nnode.id=1\ndirectory.id=short\n", "directory.id")],
-)  # fmt: skip
-def test_an_identity_that_a_broker_would_refuse_is_refused(tmp_path: Path, text: str, refusal: str) -> None:
+    [
+        ("version=1\nnode.id=1\n", "cluster.id is missing"),
+        ("version=1\ncluster.id=c\n", "node.id"),
+        ("version=1\ncluster.id=c\nnode.id=-1\n", "node.id"),
+        ("version=x\n", "version"),
+        ("\x00\x01binary", "node.id|broker.id"),
+        ("version=1\ncluster.id=c\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAAAYw\n", "reserves"),
+        ("version=1\ncluster.id=c\nnode.id=1\ndirectory.id=short\n", "directory.id"),
+    ],
+)
+def test_an_identity_that_a_broker_would_refuse_is_refused(
+    tmp_path: Path, text: str, refusal: str
+) -> None:
     (tmp_path / "meta.properties").write_text(text)
     with pytest.raises(ForeignDirectoryError, match=refusal):
         identity.ensure_meta(tmp_path)
@@ -108,7 +131,9 @@ def test_the_clean_mark_is_kafkas(golden: Path, tmp_path: Path) -> None:
     assert epoch is not None
     assert epoch > 0
     identity.write_clean_mark(tmp_path, epoch)
-    assert (tmp_path / ".kafka_cleanshutdown").read_bytes() == (golden / "clean" / "log" / ".kafka_cleanshutdown").read_bytes()
+    assert (tmp_path / ".kafka_cleanshutdown").read_bytes() == (
+        golden / "clean" / "log" / ".kafka_cleanshutdown"
+    ).read_bytes()
     assert identity.remove_clean_mark(tmp_path)
     assert not identity.remove_clean_mark(tmp_path)
     assert identity.read_clean_mark(tmp_path) is None

@@ -1,7 +1,9 @@
-"""Digests by index interval: damage outside of Kafka's checksum is detected from any start position.
+"""Digests by index interval: damage outside of Kafka's checksum is detected from any start
+position.
 
-The damage is another leader epoch or base offset, or a whole valid batch in the place of another one (misdirected write, old
-block). Every test of its detection has the same steps with the rule switched off.
+The damage is another leader epoch or base offset, or a whole valid batch in the place of another
+one (misdirected write, old block). Every test of its detection has the same steps with the rule
+switched off.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ def segment_of(path: Path) -> Path:
 
 def heads(raw: bytes) -> list[tuple[int, int]]:
     """(position, size) of each batch."""
-    found, at = [], 0
+    found = []
+    at = 0
     while at < len(raw):
         size = int.from_bytes(raw[at + 8 : at + 12], "big") + 12
         found.append((at, size))
@@ -76,7 +79,9 @@ def patch(path: Path, position: int, data: bytes) -> None:
 
 
 def replaced(log: Path, number: int) -> None:
-    """Another batch of this log in the place of this one: valid, of the same size, with the offset that belongs here."""
+    """Another batch of this log in the place of this one: valid, of the same size, with the offset
+    that belongs here.
+    """
     raw = log.read_bytes()
     batches = heads(raw)
     (here, size), (there, other) = batches[number], batches[(number + 7) % len(batches)]
@@ -114,11 +119,17 @@ def by_time(log: embedlog.Log, number: int) -> list[bytes]:
 
 
 def by_scan(log: embedlog.Log, number: int) -> list[bytes]:
-    return [record.value for record in log.scan("t", start_offset=number, end_offset=number + 1).records()]
+    return [
+        record.value
+        for record in log.scan("t", start_offset=number, end_offset=number + 1).records()
+    ]
 
 
 def by_scan_of_a_time(log: embedlog.Log, number: int) -> list[bytes]:
-    return [record.value for record in log.scan("t", start_time=1000 + number, end_time=1001 + number).records()]
+    return [
+        record.value
+        for record in log.scan("t", start_time=1000 + number, end_time=1001 + number).records()
+    ]
 
 
 WAYS = [by_seek, by_time, by_scan, by_scan_of_a_time]
@@ -127,7 +138,9 @@ Way = Callable[[embedlog.Log, int], list[bytes]]
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["active", "sealed"])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_valid_batch_in_the_place_of_another_is_noticed_in_the_middle(tmp_path: Path, way: Way, sealed: bool) -> None:
+def test_a_valid_batch_in_the_place_of_another_is_noticed_in_the_middle(
+    tmp_path: Path, way: Way, sealed: bool
+) -> None:
     with filled(tmp_path, config={"segment.bytes": 3000} if sealed else None) as log:
         file = segment_of(tmp_path)
         assert len(list((tmp_path / "t-0").glob("*.log"))) > 1 or not sealed
@@ -142,14 +155,18 @@ def test_a_valid_batch_in_the_place_of_another_is_noticed_in_the_middle(tmp_path
     with embedlog.open(tmp_path, config=QUIET) as log, pytest.raises(CorruptRecordError):
         way(log, number)
     with mutated("no_interval_digest"), embedlog.open(tmp_path, config=QUIET) as log:
-        assert way(log, number) != [value(number)], "the rule is off: the wrong record must come back"
+        assert way(log, number) != [value(number)], (
+            "the rule is off: the wrong record must come back"
+        )
 
 
 @pytest.mark.parametrize("damage", [replaced, other_epoch, other_offset])
 def test_no_wrong_record_comes_out_wherever_reading_begins(
     tmp_path: Path, damage: Callable[[Path, int], None], seed: int
 ) -> None:
-    """Every batch damaged in turn, from random places: returned records are right, up to a typed error."""
+    """Every batch damaged in turn, from random places: returned records are right, up to a typed
+    error.
+    """
     rng = random.Random(seed)
     with filled(tmp_path) as log:
         file = segment_of(tmp_path)
@@ -158,15 +175,21 @@ def test_no_wrong_record_comes_out_wherever_reading_begins(
         noticed = expected = 0
         for number in range(COUNT):
             damage(file, number)
-            offset, most = rng.randrange(COUNT), rng.choice([1, 300, 5000])
+            offset = rng.randrange(COUNT)
+            most = rng.choice([1, 300, 5000])
             expected += offset <= number
             try:
                 while offset < COUNT:
-                    found = partition._reader.fetch(offset, max_bytes=most, committed=False, upto=None, pool=None)
+                    found = partition._reader.fetch(
+                        offset, max_bytes=most, committed=False, upto=None, pool=None
+                    )
                     for row in found.batches:
-                        at, size = int(row["position"]), int(row["size"])
+                        at = int(row["position"])
+                        size = int(row["size"])
                         there = found.position + at
-                        assert found.data[at : at + size] == whole[there : there + size], f"batch {number} was returned"
+                        assert found.data[at : at + size] == whole[there : there + size], (
+                            f"batch {number} was returned"
+                        )
                     offset = found.next_offset
             except CorruptRecordError:
                 noticed += 1
@@ -181,9 +204,11 @@ def test_no_wrong_record_comes_out_wherever_reading_begins(
 
 def reference(log: Path, index: Path) -> list[tuple[int, int]]:
     """(position, digest) for each index entry, by hand."""
-    raw, entries = log.read_bytes(), index.read_bytes()
+    raw = log.read_bytes()
+    entries = index.read_bytes()
     wanted = {int.from_bytes(entries[at + 4 : at + 8], "big") for at in range(0, len(entries), 8)}
-    digest, found = 0, []
+    digest = 0
+    found = []
     for position, _ in heads(raw):
         if position in wanted:
             found.append((position, digest))
@@ -195,7 +220,9 @@ def stored(path: Path, base: int) -> list[tuple[int, int]]:
     raw = path.read_bytes()
     records = [raw[at : at + 16] for at in range(0, len(raw), 16)]
     found = [(int.from_bytes(each[:4], "big"), int.from_bytes(each[8:], "big")) for each in records]
-    assert [interval_digests.record(base, number, *each) for number, each in enumerate(found)] == records, "checks"
+    assert [
+        interval_digests.record(base, number, *each) for number, each in enumerate(found)
+    ] == records, "checks"
     return found
 
 
@@ -223,7 +250,9 @@ def test_records_agree_with_the_twin_through_rolls_reopening_and_backup(tmp_path
 
 
 def test_retention_takes_the_digests_along(tmp_path: Path) -> None:
-    with filled(tmp_path, 60, {"segment.bytes": 1500, "retention.bytes": 3000, "file.delete.delay.ms": 0}) as log:
+    with filled(
+        tmp_path, 60, {"segment.bytes": 1500, "retention.bytes": 3000, "file.delete.delay.ms": 0}
+    ) as log:
         log.housekeep()
         left = {int(path.stem) for path in (tmp_path / "t-0").glob("*.log")}
     names = files.listing(tmp_path / "t-0")
@@ -232,7 +261,8 @@ def test_retention_takes_the_digests_along(tmp_path: Path) -> None:
 
 
 def adopted(play: Play) -> list[tuple[int, int]]:
-    a, b = play.enter(), play.enter()
+    a = play.enter()
+    b = play.enter()
     for _ in range(12):
         play.append(a)
     play.stop_in_append(a, "before-publish")
@@ -280,7 +310,14 @@ def test_digests_that_are_lost_cost_time_never_data(tmp_path: Path, harm: str) -
         if harm == "gone":
             file.unlink()
         else:
-            file.write_bytes({"empty": b"", "torn": raw[:-20], "rubbish": os.urandom(len(raw)), "zeros": bytes(len(raw))}[harm])
+            file.write_bytes(
+                {
+                    "empty": b"",
+                    "torn": raw[:-20],
+                    "rubbish": os.urandom(len(raw)),
+                    "zeros": bytes(len(raw)),
+                }[harm]
+            )
         log._engine.partition("t", 0)._reader.forget()
         read_from_everywhere(log)
         replaced(segment_of(tmp_path), 24)
@@ -288,7 +325,9 @@ def test_digests_that_are_lost_cost_time_never_data(tmp_path: Path, harm: str) -
             by_scan(log, 24)  # the record at the end is still compared
 
 
-def test_a_file_of_digests_that_is_gone_is_made_again_when_the_log_is_opened(tmp_path: Path) -> None:
+def test_a_file_of_digests_that_is_gone_is_made_again_when_the_log_is_opened(
+    tmp_path: Path,
+) -> None:
     filled(tmp_path, config={"segment.bytes": 2000}).close()
     first, *_ = sorted((tmp_path / "t-0").glob(file_names.DIGESTS + "*"))
     for path in (tmp_path / "t-0").glob(file_names.DIGESTS + "*"):
@@ -312,7 +351,9 @@ def test_making_them_again_blesses_nothing(tmp_path: Path) -> None:
 
 
 def test_what_a_broker_has_written_has_no_digests(tmp_path: Path) -> None:
-    """Foreign use: ours do not count any more, and nothing that the broker may have changed is called damage."""
+    """Foreign use: ours do not count any more, and nothing that the broker may have changed is
+    called damage.
+    """
     filled(tmp_path).close()
     shutil.copytree(tmp_path, tmp_path.parent / "copied")
     copied = tmp_path.parent / "copied"
@@ -329,15 +370,23 @@ def test_what_a_broker_has_written_has_no_digests(tmp_path: Path) -> None:
 # ---- recovery --------------------------------------------------------------------------------------
 
 
-def test_damage_is_noticed_in_the_recovery_of_what_was_published(nursery: Nursery, tmp_path: Path) -> None:
-    """All processes are killed; the digests are compared with the records before they are made again."""
+def test_damage_is_noticed_in_the_recovery_of_what_was_published(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    """All processes are killed; the digests are compared with the records before they are made
+    again.
+    """
     play = Play(nursery, tmp_path / "log", config=CONFIG)
     a = play.enter()
     for _ in range(20):
         play.append(a)
     a.kill()
     replaced(play.partition / f"{0:020d}.log", 9)
-    before = {path.name: path.read_bytes() for path in play.partition.iterdir() if path.name.startswith(file_names.DIGESTS)}
+    before = {
+        path.name: path.read_bytes()
+        for path in play.partition.iterdir()
+        if path.name.startswith(file_names.DIGESTS)
+    }
     b = nursery.spawn()
     with pytest.raises(RemoteError) as refused:
         b.call("read_directory", str(play.directory))
@@ -351,12 +400,16 @@ def test_damage_is_noticed_in_the_recovery_of_what_was_published(nursery: Nurser
 
 @settings(max_examples=120, deadline=None)
 @given(st.data())
-def test_reading_ends_where_it_can_be_compared(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_reading_ends_where_it_can_be_compared(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     """`reach` and `compare` against plain lists, some of the records lost."""
     sizes = data.draw(st.lists(st.integers(70, 400), min_size=1, max_size=40))
     base = data.draw(st.integers(0, 1 << 40))
     raw = b"".join(as_batch(base + at, bytes(size - 69)) for at, size in enumerate(sizes))
-    places, digest, records = [], 0, []
+    places = []
+    digest = 0
+    records = []
     for position, _ in heads(raw):
         if position and data.draw(st.booleans()):
             places.append(position)
@@ -365,30 +418,43 @@ def test_reading_ends_where_it_can_be_compared(tmp_path_factory: pytest.TempPath
     lost = data.draw(st.sets(st.integers(0, max(len(records) - 1, 0))))
     held = [place for number, place in enumerate(places) if number not in lost]
     path = tmp_path_factory.mktemp("records") / "file"
-    path.write_bytes(b"".join(bytes(16) if number in lost else each for number, each in enumerate(records)))
+    path.write_bytes(
+        b"".join(bytes(16) if number in lost else each for number, each in enumerate(records))
+    )
     with files.opened(path) as fd:
         known = interval_digests.Records(fd, base, len(records))
         limit = data.draw(st.integers(1, len(raw) + 100))
-        expected = max((at for at in [*held, len(raw)] if at <= limit), default=min(held, default=0))
+        expected = max(
+            (at for at in [*held, len(raw)] if at <= limit), default=min(held, default=0)
+        )
         if expected == len(raw) or limit < len(raw):
             assert known.reach(interval_digests.State(), limit, len(raw)) == expected
         batches = scan(raw, Chain(gaps_allowed=True)).batches
         after, problem = known.compare(interval_digests.State(), memoryview(raw), batches)
         assert problem is None
-        assert (after.position, after.digest, after.agreed) == (len(raw), digest, max(held, default=0))
+        assert (after.position, after.digest, after.agreed) == (
+            len(raw),
+            digest,
+            max(held, default=0),
+        )
         at = data.draw(st.integers(0, len(batches) - 1))
         wrong = bytearray(raw)
-        wrong[int(batches["position"][at]) + 20] ^= 1  # a checksum: another batch, as far as the digest can tell
+        # a checksum: another batch, as far as the digest can tell
+        wrong[int(batches["position"][at]) + 20] ^= 1
         after, problem = known.compare(interval_digests.State(), memoryview(wrong), batches)
         later = [place for place in held if place > batches["position"][at]]
         assert (problem is None) == (not later)
         if problem is not None:
             assert problem.position == min(later)
-            assert after.agreed == max((place for place in held if place <= batches["position"][at]), default=0)
+            assert after.agreed == max(
+                (place for place in held if place <= batches["position"][at]), default=0
+            )
     assert codec.DIGEST_RECORD_SIZE == 16
 
 
-def test_a_file_without_end_has_no_more_records_than_its_segment_has_batches(tmp_path: Path) -> None:
+def test_a_file_without_end_has_no_more_records_than_its_segment_has_batches(
+    tmp_path: Path,
+) -> None:
     """4 TiB without a block once kept a reader busy for hours."""
     with embedlog.open(tmp_path / "log", config={"log.index.interval.bytes": 64}) as log:
         log.create_topic("t")
@@ -401,7 +467,9 @@ def test_a_file_without_end_has_no_more_records_than_its_segment_has_batches(tmp
     os.truncate(digests, 1 << 42)
     with interval_digests.opened(path, 0) as records:
         assert records is not None
-        assert before <= records._file._file.count <= (path / f"{0:020d}.log").stat().st_size // 61 + 1
+        assert (
+            before <= records._file._file.count <= (path / f"{0:020d}.log").stat().st_size // 61 + 1
+        )
     (tmp_path / "log" / ".kafka_cleanshutdown").unlink()
     for read_only in (True, False):
         with embedlog.open(tmp_path / "log", read_only=read_only) as log:

@@ -56,8 +56,11 @@ def test_other_bytes_are_refused_with_the_path(data: bytes, error: type[Exceptio
     assert len(str(caught.value)) < 500
 
 
-def test_entries_that_change_one_by_one_give_the_file_of_the_whole_document(rng: random.Random) -> None:
-    others, entries = {"newer": {"things": None}, "é": [1, {"x": "\n"}]}, Entries()
+def test_entries_that_change_one_by_one_give_the_file_of_the_whole_document(
+    rng: random.Random,
+) -> None:
+    others = {"newer": {"things": None}, "é": [1, {"x": "\n"}]}
+    entries = Entries()
     things: dict[str, object] = {}
     for _ in range(60):
         name = rng.choice(["", "é", '"\n', *(f"t{number}" for number in range(12))])
@@ -65,7 +68,10 @@ def test_entries_that_change_one_by_one_give_the_file_of_the_whole_document(rng:
             things.pop(name, None)
             entries.remove(name)
         else:
-            things[name] = {"config": {f"k{each}": '"\n' for each in range(rng.randrange(3))}, "only": [1] * rng.randrange(3)}
+            things[name] = {
+                "config": {f"k{each}": '"\n' for each in range(rng.randrange(3))},
+                "only": [1] * rng.randrange(3),
+            }
             entries.put(name, things[name])
         inside = dict(sorted(things.items()))
         document = {**others, "what": KIND.purpose, "version": 1, "generation": 7, "things": inside}

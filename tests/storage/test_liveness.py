@@ -1,4 +1,6 @@
-"""Slots: a dead process is known to be dead at once, and its successor in the slot is not taken for it."""
+"""Slots: a dead process is known to be dead at once, and its successor in the slot is not taken for
+it.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,15 @@ from tests.support.mutants import mutated
 @pytest.fixture
 def two(until_end: ExitStack, tmp_path: Path) -> tuple[Liveness, Liveness]:
     """Two open logs of one directory."""
-    return until_end.enter_context(closing(Liveness(tmp_path))), until_end.enter_context(closing(Liveness(tmp_path)))
+    return until_end.enter_context(closing(Liveness(tmp_path))), until_end.enter_context(
+        closing(Liveness(tmp_path))
+    )
 
 
 def test_a_life_is_seen_from_both_sides_until_it_ends(two: tuple[Liveness, Liveness]) -> None:
     mine, theirs = two
-    process_slot, other = mine.begin(), mine.begin()
+    process_slot = mine.begin()
+    other = mine.begin()
     assert process_slot.slot != other.slot
     assert mine.probe(process_slot)
     assert theirs.probe(process_slot)
@@ -62,7 +67,9 @@ def test_a_nonce_that_was_cut_off_is_nobodys(two: tuple[Liveness, Liveness]) -> 
     assert not theirs.probe(process_slot)
 
 
-def test_a_killed_process_is_dead_at_once(until_end: ExitStack, nursery: Nursery, tmp_path: Path) -> None:
+def test_a_killed_process_is_dead_at_once(
+    until_end: ExitStack, nursery: Nursery, tmp_path: Path
+) -> None:
     victim = nursery.spawn()
     process_slot = ProcessSlot(*victim.call("live", str(tmp_path)))
     here = until_end.enter_context(closing(Liveness(tmp_path)))
@@ -73,16 +80,22 @@ def test_a_killed_process_is_dead_at_once(until_end: ExitStack, nursery: Nursery
     assert not here.probe(process_slot)
 
 
-def test_a_forked_child_does_not_keep_its_parent_alive(until_end: ExitStack, nursery: Nursery, tmp_path: Path) -> None:
+def test_a_forked_child_does_not_keep_its_parent_alive(
+    until_end: ExitStack, nursery: Nursery, tmp_path: Path
+) -> None:
     victim = nursery.spawn()
     process_slot = ProcessSlot(*victim.call("live", str(tmp_path), fork=True))
     here = until_end.enter_context(closing(Liveness(tmp_path)))
     assert here.probe(process_slot)
     victim.kill()
-    until(lambda: not here.probe(process_slot), "the child to release its inherited descriptors", 10)
+    until(
+        lambda: not here.probe(process_slot), "the child to release its inherited descriptors", 10
+    )
 
 
-def test_a_forked_child_begins_no_life_with_what_it_inherited(until_end: ExitStack, tmp_path: Path) -> None:
+def test_a_forked_child_begins_no_life_with_what_it_inherited(
+    until_end: ExitStack, tmp_path: Path
+) -> None:
     mine = until_end.enter_context(closing(Liveness(tmp_path)))
     process_slot = mine.begin()
     pid = os.fork()
@@ -97,7 +110,9 @@ def test_a_forked_child_begins_no_life_with_what_it_inherited(until_end: ExitSta
 
 
 @pytest.mark.parametrize("mutant", ["no_nonce", "no_probe"])
-def test_without_the_rule_a_dead_one_is_taken_for_alive(two: tuple[Liveness, Liveness], mutant: str) -> None:
+def test_without_the_rule_a_dead_one_is_taken_for_alive(
+    two: tuple[Liveness, Liveness], mutant: str
+) -> None:
     mine, theirs = two
     process_slot = mine.begin()
     mine.end(process_slot)
@@ -106,10 +121,16 @@ def test_without_the_rule_a_dead_one_is_taken_for_alive(two: tuple[Liveness, Liv
         assert mine.probe(process_slot)
 
 
-def test_a_lease_that_the_collector_ends_inside_a_section_does_not_wait_for_itself(until_end: ExitStack, tmp_path: Path) -> None:
-    """A consumer without a close was collected while its own thread probed a slot: the thread waited without end."""
+def test_a_lease_that_the_collector_ends_inside_a_section_does_not_wait_for_itself(
+    until_end: ExitStack, tmp_path: Path
+) -> None:
+    """A consumer without a close was collected while its own thread probed a slot: the thread
+    waited without end.
+    """
     liveness = until_end.enter_context(closing(Liveness(tmp_path)))
-    lease = liveness.lease(session_timeout_ms=6000, heartbeat_interval_ms=3000, max_poll_interval_ms=60_000)
+    lease = liveness.lease(
+        session_timeout_ms=6000, heartbeat_interval_ms=3000, max_poll_interval_ms=60_000
+    )
     ended = threading.Event()
 
     def collected() -> None:

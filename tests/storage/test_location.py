@@ -28,7 +28,19 @@ MISTAKES = [
     ("a\0b", "a zero character"),
     ("\ud800", "a lone surrogate"),
 ]
-PATHS = ["data", "./localhost:9092", "./~/x", "./s3:/b", "a b", "x:y", "log-9092", "C:/x", "ü", "data/~/x", "a/b:1"]
+PATHS = [
+    "data",
+    "./localhost:9092",
+    "./~/x",
+    "./s3:/b",
+    "a b",
+    "x:y",
+    "log-9092",
+    "C:/x",
+    "ü",
+    "data/~/x",
+    "a/b:1",
+]
 PATHS += [os.fsdecode(b"\xff")]
 
 
@@ -44,15 +56,22 @@ def test_a_text_that_is_no_path_is_refused_and_nothing_is_made(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_backup_takes_no_url_for_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: Path) -> None:
+def test_a_backup_takes_no_url_for_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
-    with embedlog.open(closed, config=QUIET) as log, pytest.raises(ForeignDirectoryError, match="a URL"):
+    with (
+        embedlog.open(closed, config=QUIET) as log,
+        pytest.raises(ForeignDirectoryError, match="a URL"),
+    ):
         log.backup("s3://bucket/copy")
     assert [path.name for path in tmp_path.iterdir()] == [closed.name]
 
 
 @pytest.mark.parametrize("text", PATHS)
-def test_paths_that_only_look_odd_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_paths_that_only_look_odd_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert location.checked(text) == tmp_path / text
     if not text.startswith("."):  # which a Path leaves out
@@ -71,7 +90,9 @@ def test_a_directory_that_is_there_is_taken_whatever_it_is_called(
 
 
 @pytest.mark.parametrize("given", [5, b"data", None, 1.5])
-def test_a_path_of_a_wrong_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: object) -> None:
+def test_a_path_of_a_wrong_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: object
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TypeError, match="PathLike"):
         embedlog.open(given)  # type: ignore[arg-type]

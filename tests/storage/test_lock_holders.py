@@ -44,7 +44,10 @@ def test_a_lock_is_held_by_whom_the_kernel_says(nursery: Nursery, tmp_path: Path
 def test_another_opening_in_this_process_is_named_as_such(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with embedlog.open(path, config=QUIET) as log, embedlog.open(path, config=QUIET) as second:
-        with pytest.raises(DirectoryInUseError, match=rf"pid {os.getpid()} \(this process has it open a second time\)"):
+        with pytest.raises(
+            DirectoryInUseError,
+            match=rf"pid {os.getpid()} \(this process has it open a second time\)",
+        ):
             log.add_directory(tmp_path / "d2")
         second.close()
         assert lock_holders.held_by(path / ".lock", own=1) == ""
@@ -60,7 +63,9 @@ def test_the_holder_of_a_closed_directory_is_named_if_it_is_this_process(closed:
         raise AssertionError("the directory is open")
 
 
-def test_a_writer_frozen_between_the_lock_and_the_owner_word_is_named(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_writer_frozen_between_the_lock_and_the_owner_word_is_named(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log")
     frozen = play.enter()
     play.append(frozen)
@@ -71,14 +76,19 @@ def test_a_writer_frozen_between_the_lock_and_the_owner_word_is_named(nursery: N
         partition = log._engine.partition("t", 0)
         partition.open()
         assert partition._state.page.word(system.WORD_OWNER) == 0
-        with pytest.raises(LockTimeoutError, match=rf"held by pid {frozen.pid} on ") as problem, partition.exclusive():
+        with (
+            pytest.raises(LockTimeoutError, match=rf"held by pid {frozen.pid} on ") as problem,
+            partition.exclusive(),
+        ):
             raise AssertionError("no other process has the lock")
         assert problem.value.path == str(tmp_path / "log" / "t-0" / "embedlog.lock")
         frozen.resume()
         frozen.result()
 
 
-def test_who_holds_the_door_is_named_and_not_who_signed_it_last(nursery: Nursery, tmp_path: Path) -> None:
+def test_who_holds_the_door_is_named_and_not_who_signed_it_last(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     play = Play(nursery, tmp_path / "log")
     frozen = nursery.spawn()
     frozen.arm(["lock"], "stop_after", name="/embedlog.door")

@@ -1,6 +1,8 @@
-"""shared="locks": nothing that is mapped is trusted. Pages are read and written under locks, data is written through.
+"""shared="locks": nothing that is mapped is trusted. Pages are read and written under locks, data
+is written through.
 
-The file system here is a local one, with the mode forced: the tests show that processes agree without any mapping.
+The file system here is a local one, with the mode forced: the tests show that processes agree
+without any mapping.
 """
 
 from __future__ import annotations
@@ -23,7 +25,11 @@ MODE = {"config": LOCKS}
 
 def maps_of(directory: Path) -> list[str]:
     """The mappings of files below that; mappings of other tests are not counted."""
-    return [line for line in Path("/proc/self/maps").read_text().splitlines() if "embedlog." in line and str(directory) in line]
+    return [
+        line
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if "embedlog." in line and str(directory) in line
+    ]
 
 
 def test_no_control_page_is_mapped(tmp_path: Path) -> None:
@@ -39,7 +45,9 @@ def test_no_control_page_is_mapped(tmp_path: Path) -> None:
 
 
 def two_write_and_one_reads(play: Play) -> Verdict:
-    """Each gets the records that the others published, through rolls, although none of them shares memory with another."""
+    """Each gets the records that the others published, through rolls, although none of them shares
+    memory with another.
+    """
     a, b, reader = (play.enter(**MODE) for _ in range(3))
     verdict = Verdict()
     for turn in range(8):
@@ -57,7 +65,9 @@ def two_write_and_one_reads(play: Play) -> Verdict:
 
 
 @pytest.mark.parametrize("config", [{}, {"segment.bytes": 600}], ids=["one segment", "rolls"])
-def test_processes_agree_without_any_mapping(nursery: Nursery, tmp_path: Path, config: dict[str, object]) -> None:
+def test_processes_agree_without_any_mapping(
+    nursery: Nursery, tmp_path: Path, config: dict[str, object]
+) -> None:
     play = Play(nursery, tmp_path / "log", config=config)
     verdict = two_write_and_one_reads(play)
     assert not verdict.violations, verdict
@@ -70,9 +80,12 @@ def test_a_copy_is_never_believed_after_its_lock(nursery: Nursery, tmp_path: Pat
 
 
 @pytest.mark.parametrize("point", ["locked", "before-publish", "after-publish", "before-unlock"])
-def test_a_killed_writer_is_repaired_by_the_next(nursery: Nursery, tmp_path: Path, point: str) -> None:
+def test_a_killed_writer_is_repaired_by_the_next(
+    nursery: Nursery, tmp_path: Path, point: str
+) -> None:
     play = Play(nursery, tmp_path / "log")
-    a, b = play.enter(**MODE), play.enter(**MODE)
+    a = play.enter(**MODE)
+    b = play.enter(**MODE)
     play.append(a)
     play.append(b)
     play.stop_in_append(a, point)
@@ -87,7 +100,8 @@ def test_a_killed_writer_is_repaired_by_the_next(nursery: Nursery, tmp_path: Pat
 
 def test_one_that_waits_for_records_gets_them(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log")
-    writer, reader = play.enter(**MODE), play.enter(**MODE)
+    writer = play.enter(**MODE)
+    reader = play.enter(**MODE)
     play.append(writer)
     reader.start("tail", 4)
     for _ in range(3):
@@ -111,7 +125,8 @@ def test_the_two_modes_do_not_mix(nursery: Nursery, tmp_path: Path) -> None:
 
 def test_retention_and_deletion_reach_the_others(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log", config={"segment.bytes": 400, "retention.bytes": 900})
-    a, b = play.enter(**MODE), play.enter(**MODE)
+    a = play.enter(**MODE)
+    b = play.enter(**MODE)
     for _ in range(12):
         play.append(a)
     assert b.call("ends")[0] == (0, 12)

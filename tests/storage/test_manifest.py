@@ -66,7 +66,8 @@ def test_who_goes_through_the_segments_is_not_disturbed(closed: Path) -> None:
 def test_a_manifest_does_not_grow_for_ever(closed: Path) -> None:
     manifest = Manifest(closed, TOPIC)
     manifest.refresh()
-    known, at_end = dict(manifest.segments), manifest.closed
+    known = dict(manifest.segments)
+    at_end = manifest.closed
     for number in range(3000):
         manifest.note(Start(number % 5))
     assert manifest.path.stat().st_size < 90 * 1200
@@ -76,9 +77,12 @@ def test_a_manifest_does_not_grow_for_ever(closed: Path) -> None:
 
 
 def test_a_file_that_was_written_anew_in_the_same_inode_is_another(closed: Path) -> None:
-    """A file system gives the inode of a file that is gone to the next one: two compactions later it is the known one again."""
+    """A file system gives the inode of a file that is gone to the next one: two compactions later
+    it is the known one again.
+    """
     path = closed / file_names.MANIFEST
-    known, other = Manifest(closed, TOPIC), Manifest(closed, TOPIC)
+    known = Manifest(closed, TOPIC)
+    other = Manifest(closed, TOPIC)
     known.refresh()
     other.refresh()
     other.rewrite([info._replace(size=60) for info in known.segments.values()], Start(0))

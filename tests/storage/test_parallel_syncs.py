@@ -18,8 +18,12 @@ LONG_NS = 120_000_000_000
 class Partition:
     """Records the end and the thread of its sync, which may wait for others or fail."""
 
-    def __init__(self, problem: Exception | None = None, meet: threading.Barrier | None = None) -> None:
-        self.path, self.problem, self.meet = Path("t-0"), problem, meet
+    def __init__(
+        self, problem: Exception | None = None, meet: threading.Barrier | None = None
+    ) -> None:
+        self.path = Path("t-0")
+        self.problem = problem
+        self.meet = meet
         self.synced: list[tuple[int, int]] = []
 
     def sync_to(self, end: int, deadline_ns: int) -> None:
@@ -44,7 +48,8 @@ def test_all_are_synced_at_the_same_time() -> None:
 
 
 def test_an_error_belongs_to_one_and_a_late_sync_has_failed() -> None:
-    failed, late = Partition(DurabilityError("lost")), Partition(meet=threading.Barrier(2))
+    failed = Partition(DurabilityError("lost"))
+    late = Partition(meet=threading.Barrier(2))
     assert sync_together([(Partition(), 1), (failed, 1)], soon()) == [None, failed.problem]
     assert late.meet is not None
     (first, second) = sync_together([(Partition(), 1), (late, 7)], system.boot_ns() + 1_000_000)
@@ -55,7 +60,9 @@ def test_an_error_belongs_to_one_and_a_late_sync_has_failed() -> None:
 
 
 @pytest.mark.parametrize("slow", [False, True])
-def test_a_transaction_syncs_in_threads_where_syncs_are_slow(slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transaction_syncs_in_threads_where_syncs_are_slow(
+    slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(parallel_syncs, "THREADS_FROM_NS", 0 if slow else LONG_NS)
     meet = threading.Barrier(3) if slow else None  # one after the other they would never end
     partitions = [Partition(meet=meet) for _ in range(3)]
@@ -65,9 +72,12 @@ def test_a_transaction_syncs_in_threads_where_syncs_are_slow(slow: bool, monkeyp
 
 
 @pytest.mark.parametrize("slow", [False, True])
-def test_the_first_error_is_raised_after_all_syncs(slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_error_is_raised_after_all_syncs(
+    slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(parallel_syncs, "THREADS_FROM_NS", 0 if slow else LONG_NS)
-    one, two = DurabilityError("one"), DurabilityError("two")
+    one = DurabilityError("one")
+    two = DurabilityError("two")
     partitions = [Partition(), Partition(one), Partition(two), Partition()]
     with pytest.raises(DurabilityError) as raised:
         TransactionSyncs().sync([(each, 1) for each in partitions], soon())

@@ -1,4 +1,6 @@
-"""The list of processes: those of a real directory, and a made list of the kernel with hidden processes and hostile texts."""
+"""The list of processes: those of a real directory, and a made list of the kernel with hidden
+processes and hostile texts.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ def test_this_process_is_listed_while_it_writes(directory: Path) -> None:
     with embedlog.open(directory):
         (found,) = embedlog.processes(directory)
         assert (found.pid, found.mode) == (os.getpid(), "write")
-        assert LockDescription(str(directory / ".lock"), "directory in use", "shared") in found.locks
+        assert (
+            LockDescription(str(directory / ".lock"), "directory in use", "shared") in found.locks
+        )
         assert found.open_files > 1
         link = directory.parent / "link"
         link.symlink_to(directory)
@@ -94,9 +98,15 @@ def test_this_process_is_listed_while_it_writes(directory: Path) -> None:
 def test_a_reader_takes_no_lock_and_waits_for_records(directory: Path) -> None:
     wait = embedlog.WaitDescription(str(directory / "events-0" / "embedlog.page"), "records")
     with embedlog.open(directory) as log:
-        assert len(log.scan("events").head()) == 1  # a page exists while a process has the partition open for writing
+        # a page exists while a process has the partition open for writing
+        assert len(log.scan("events").head()) == 1
         with child(directory, "read") as pid:
-            until(lambda: (found := seen(directory, pid)) is not None and (found.waits is None or wait in found.waits))
+            until(
+                lambda: (
+                    (found := seen(directory, pid)) is not None
+                    and (found.waits is None or wait in found.waits)
+                )
+            )
             found = seen(directory, pid)
     assert found is not None
     assert (found.mode, found.locks) == ("read", ())
@@ -107,12 +117,18 @@ def test_a_reader_takes_no_lock_and_waits_for_records(directory: Path) -> None:
 def test_a_wait_for_the_append_lock_is_shown(directory: Path) -> None:
     wait = embedlog.WaitDescription(str(directory / "events-0" / "embedlog.page"), "append")
     with embedlog.open(directory) as log:
-        assert len(log.scan("events").head()) == 1  # the partition is loaded, which needs the lock, too
+        # the partition is loaded, which needs the lock, too
+        assert len(log.scan("events").head()) == 1
         held = LockFile(directory / "events-0" / "embedlog.lock")
         try:
             assert held.try_lock()
             with child(directory, "append") as pid:
-                until(lambda: (found := seen(directory, pid)) is not None and (found.waits is None or wait in found.waits))
+                until(
+                    lambda: (
+                        (found := seen(directory, pid)) is not None
+                        and (found.waits is None or wait in found.waits)
+                    )
+                )
                 mine = seen(directory, os.getpid())
                 held.unlock()
         finally:
@@ -129,10 +145,12 @@ def test_a_directory_that_is_absent_or_foreign_is_refused(tmp_path: Path, direct
     with pytest.raises(embedlog.ForeignDirectoryError):
         embedlog.processes(tmp_path / "foreign")
     with embedlog.open(directory):
-        assert [each.pid for each in embedlog.processes([tmp_path / "absent", directory])] == [os.getpid()]
+        assert [each.pid for each in embedlog.processes([tmp_path / "absent", directory])] == [
+            os.getpid()
+        ]
 
 
-# ---- a made list of the kernel -----------------------------------------------------------------------------------------
+# ---- a made list of the kernel -------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -166,11 +184,23 @@ def test_a_lock_of_a_hidden_process_has_no_process_id(directory: Path, proc: Pat
     lock = directory / ".lock"
     line = lock_line(lock, "READ")
     process(proc, 7, {3: (lock, "flags: 02\nlock:\t" + line)}, cmdline="one\0two\0")
-    (proc / "locks").write_text(line + lock_line(lock, "READ", 2) + lock_line(directory / "events-0/embedlog.lock", "WRITE", 3))
+    (proc / "locks").write_text(
+        line
+        + lock_line(lock, "READ", 2)
+        + lock_line(directory / "events-0/embedlog.lock", "WRITE", 3)
+    )
     visible, hidden = embedlog.processes(directory)
-    assert (visible.pid, visible.command, visible.mode, visible.waits) == (7, "one two", "write", None)
+    assert (visible.pid, visible.command, visible.mode, visible.waits) == (
+        7,
+        "one two",
+        "write",
+        None,
+    )
     assert (hidden.pid, hidden.user, hidden.mode) == (None, None, "write")
-    assert sorted((lock.purpose, lock.kind) for lock in hidden.locks) == [("append", "exclusive"), ("directory in use", "shared")]
+    assert sorted((lock.purpose, lock.kind) for lock in hidden.locks) == [
+        ("append", "exclusive"),
+        ("directory in use", "shared"),
+    ]
 
 
 def test_a_broker_holds_the_directory_alone(directory: Path, proc: Path) -> None:
@@ -179,20 +209,32 @@ def test_a_broker_holds_the_directory_alone(directory: Path, proc: Path) -> None
 
 
 def test_waits_are_those_of_all_threads(directory: Path, proc: Path) -> None:
-    page, control = directory / "events-0" / "embedlog.page", directory / "embedlog.control"
+    page = directory / "events-0" / "embedlog.page"
+    control = directory / "embedlog.control"
     words = {waits.page_word_kind(at): at for at in range(4096)}
-    maps = f"10000-11000 rw-s 00000000 00:1b 5    {page} (deleted)\n20000-21000 r--s 00000000 00:1b 5   {control}\nnonsense\n"
+    maps = (
+        f"10000-11000 rw-s 00000000 00:1b 5    {page} (deleted)\n20000-21000 r--s 00000000 00:1b "
+        f"5   {control}\nnonsense\n"
+    )
     made = process(proc, 8, {}, maps=maps, comm="python\n")
     array = b"".join(
-        struct.pack("=QQII", 0, at, 2, 0) for at in (0x10000 + words[waits.DATA_WORD], 0x20000 + words[waits.LOCK_WORD])
+        struct.pack("=QQII", 0, at, 2, 0)
+        for at in (0x10000 + words[waits.DATA_WORD], 0x20000 + words[waits.LOCK_WORD])
     )
     (made / "mem").write_bytes(b"\0" * 16 + array)
     lines = [
         f"{process_list._FUTEX} {0x10000 + words[waits.LOCK_WORD]:#x} 0x80 0x1 0x0 0x0 0x0 0x0 0x0",
         "449 0x10 0x2 0x0 0x0 0x1 0x0 0x0 0x0",
-        f"{process_list._FUTEX} {0x10000 + words[waits.NOTICE_WORD]:#x} 0x1 0x1 0x0 0x0 0x0 0x0 0x0",  # a wake is no wait
-        f"{process_list._FUTEX} 0x10000", "449 0xfffffffffffffffff 0xffffffff", "449", "running", "", "\udcff",
-    ]  # fmt: skip
+        # a wake is no wait
+        f"{process_list._FUTEX} {0x10000 + words[waits.NOTICE_WORD]:#x} 0x1 0x1 0x0 0x0 0x0 0x0 "
+        "0x0",
+        f"{process_list._FUTEX} 0x10000",
+        "449 0xfffffffffffffffff 0xffffffff",
+        "449",
+        "running",
+        "",
+        "\udcff",
+    ]
     for number, line in enumerate(lines):
         (made / "task" / str(number)).mkdir()
         (made / "task" / str(number) / "syscall").write_text(line, "utf-8", "surrogateescape")
@@ -206,7 +248,13 @@ def test_waits_are_those_of_all_threads(directory: Path, proc: Path) -> None:
 
 
 def test_processes_that_end_and_foreign_entries_are_left_out(directory: Path, proc: Path) -> None:
-    process(proc, 9, {1: (directory.parent / "data2" / "file", ""), 2: (directory, "")}, maps="\udcff", cmdline="x")
+    process(
+        proc,
+        9,
+        {1: (directory.parent / "data2" / "file", ""), 2: (directory, "")},
+        maps="\udcff",
+        cmdline="x",
+    )
     (proc / "10").write_text("no directory")
     (proc / "self").mkdir()
     (proc / "locks").write_text("1: OFDLCK ADVISORY READ -1 zz:1 nonsense\n")

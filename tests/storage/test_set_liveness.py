@@ -1,4 +1,6 @@
-"""Process slots of a set: each process may have another first directory, and any directory may fail."""
+"""Process slots of a set: each process may have another first directory, and any directory may
+fail.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class View:
     """The directories as one process sees them."""
 
     def __init__(self, *paths: Path) -> None:
-        self.usable, self.away = {int(path.name[1:]): path for path in paths}, False  # by node
+        # by node
+        self.usable = {int(path.name[1:]): path for path in paths}
+        self.away = False
         self.slots = SetLiveness(lambda: (self.usable, self.away), paths[0] if paths else Path("."))
 
     def without(self, path: Path, *, away: bool = True) -> None:
@@ -52,8 +56,10 @@ def a_view(stack: ExitStack, *paths: Path) -> View:
 
 
 def test_a_slot_is_found_whichever_directory_it_is_in(places: list[Path], stack: ExitStack) -> None:
-    one, other = a_view(stack, *places), a_view(stack, *reversed(places))
-    mine, theirs = one.slots.begin(), other.slots.begin()
+    one = a_view(stack, *places)
+    other = a_view(stack, *reversed(places))
+    mine = one.slots.begin()
+    theirs = other.slots.begin()
     assert one.slots.probe(theirs)
     assert other.slots.probe(mine)
     one.slots.end(mine)
@@ -61,25 +67,35 @@ def test_a_slot_is_found_whichever_directory_it_is_in(places: list[Path], stack:
     assert not other.slots.probe(ProcessSlot(mine.slot, mine.nonce ^ 1))
 
 
-def test_slots_of_one_number_in_two_directories_are_not_confused(places: list[Path], stack: ExitStack) -> None:
-    one, other = a_view(stack, places[0], places[1]), a_view(stack, places[1], places[0])
-    mine, theirs = one.slots.begin(), other.slots.begin()
+def test_slots_of_one_number_in_two_directories_are_not_confused(
+    places: list[Path], stack: ExitStack
+) -> None:
+    one = a_view(stack, places[0], places[1])
+    other = a_view(stack, places[1], places[0])
+    mine = one.slots.begin()
+    theirs = other.slots.begin()
     assert mine.slot == theirs.slot
     one.slots.end(mine)
     assert not other.slots.probe(mine)
     assert one.slots.probe(theirs)
 
 
-def test_a_slot_that_no_directory_shows_has_ended_unless_one_is_away(places: list[Path], stack: ExitStack) -> None:
-    view, never = a_view(stack, *places), ProcessSlot(0, 7)
+def test_a_slot_that_no_directory_shows_has_ended_unless_one_is_away(
+    places: list[Path], stack: ExitStack
+) -> None:
+    view = a_view(stack, *places)
+    never = ProcessSlot(0, 7)
     assert not view.slots.probe(never)
     view.without(places[0])
     state = view.slots.slot_state(never)
     assert (state.held, state.heartbeat) == (True, 0), "it may be in the directory that is away"
 
 
-def test_a_removed_directory_still_shows_its_slots_to_those_who_have_it_open(places: list[Path], stack: ExitStack) -> None:
-    one, other = a_view(stack, *places), a_view(stack, *places)
+def test_a_removed_directory_still_shows_its_slots_to_those_who_have_it_open(
+    places: list[Path], stack: ExitStack
+) -> None:
+    one = a_view(stack, *places)
+    other = a_view(stack, *places)
     mine = one.slots.begin()
     assert other.slots.probe(mine)
     places[0].rename(places[0].with_name("removed"))
@@ -116,16 +132,23 @@ def test_a_slot_names_its_directory(places: list[Path], stack: ExitStack) -> Non
     assert view.slots.shows_slot(another)
 
 
-def test_a_slot_in_a_directory_that_left_the_set_counts_as_held(places: list[Path], stack: ExitStack) -> None:
+def test_a_slot_in_a_directory_that_left_the_set_counts_as_held(
+    places: list[Path], stack: ExitStack
+) -> None:
     """SETLIVENESS-6: a process that has opened the directory before still sees its end."""
-    one, before, after = a_view(stack, *places), a_view(stack, *places), a_view(stack, *places[1:])
-    mine, other = one.slots.begin(), one.slots.begin()
+    one = a_view(stack, *places)
+    before = a_view(stack, *places)
+    after = a_view(stack, *places[1:])
+    mine = one.slots.begin()
+    other = one.slots.begin()
     assert before.slots.probe(mine)
     for view in (one, before):
         view.without(places[0], away=False)
     assert after.slots.slot_state(mine) == (True, 0, False)
     assert not after.slots.probe(mine._replace(node=None)), "of an older version"
-    assert not after.slots.probe(mine._replace(node=1)), "it was in a directory that shows another nonce"
+    assert not after.slots.probe(mine._replace(node=1)), (
+        "it was in a directory that shows another nonce"
+    )
     one.slots.end(mine)
     assert not before.slots.probe(mine)
     assert before.slots.probe(other)
@@ -158,7 +181,8 @@ def test_a_slot_begins_in_the_next_directory_if_the_loss_of_the_first_one_is_not
     places: list[Path], stack: ExitStack
 ) -> None:
     """SETLIVENESS-5."""
-    view, other = a_view(stack, *places), a_view(stack, *places[1:])
+    view = a_view(stack, *places)
+    other = a_view(stack, *places[1:])
     places[0].rename(places[0].with_name("lost"))
     mine = view.slots.begin()
     assert other.slots.probe(mine)
@@ -170,7 +194,9 @@ def test_a_slot_begins_in_the_next_directory_if_the_loss_of_the_first_one_is_not
         a_view(stack, *places).slots.begin()
 
 
-def test_a_signal_handler_can_end_a_slot_inside_of_a_section_of_its_thread(places: list[Path], stack: ExitStack) -> None:
+def test_a_signal_handler_can_end_a_slot_inside_of_a_section_of_its_thread(
+    places: list[Path], stack: ExitStack
+) -> None:
     view = a_view(stack, *places)
     slot = view.slots.begin()
 
@@ -185,7 +211,9 @@ def test_a_signal_handler_can_end_a_slot_inside_of_a_section_of_its_thread(place
     assert not view.slots.probe(slot)
 
 
-def test_a_directory_that_was_absent_for_a_moment_has_its_slots(places: list[Path], stack: ExitStack) -> None:
+def test_a_directory_that_was_absent_for_a_moment_has_its_slots(
+    places: list[Path], stack: ExitStack
+) -> None:
     """Each absence left a descriptor open, and its holders took other slots."""
     view = a_view(stack, *places)
     slot = view.slots.begin()
@@ -200,8 +228,11 @@ def test_a_directory_that_was_absent_for_a_moment_has_its_slots(places: list[Pat
     assert later.slots.probe(slot)
 
 
-def test_the_slots_of_a_directory_that_returns_after_its_copy_are_found(places: list[Path], stack: ExitStack) -> None:
-    view, first = a_view(stack, *places), places[0]
+def test_the_slots_of_a_directory_that_returns_after_its_copy_are_found(
+    places: list[Path], stack: ExitStack
+) -> None:
+    view = a_view(stack, *places)
+    first = places[0]
     slot = view.slots.begin()
     first.rename(first.with_name("original"))
     shutil.copytree(first.with_name("original"), first)
@@ -215,10 +246,16 @@ def test_the_slots_of_a_directory_that_returns_after_its_copy_are_found(places: 
     assert a_view(stack, *places).slots.probe(slot)
 
 
-def test_a_slot_is_in_the_file_that_a_replaced_directory_has_now(places: list[Path], stack: ExitStack) -> None:
-    """The descriptors were those of the removed file: other processes took each later holder for dead (SETLIVENESS-7)."""
-    view, other = a_view(stack, *places), a_view(stack, *places)
-    before, lease = view.slots.begin(), view.slots.lease(**LEASE)
+def test_a_slot_is_in_the_file_that_a_replaced_directory_has_now(
+    places: list[Path], stack: ExitStack
+) -> None:
+    """The descriptors were those of the removed file: other processes took each later holder for
+    dead (SETLIVENESS-7).
+    """
+    view = a_view(stack, *places)
+    other = a_view(stack, *places)
+    before = view.slots.begin()
+    lease = view.slots.lease(**LEASE)
     assert view.slots.shows_slot(before)
     assert view.slots.shows(lease)
     assert other.slots.probe(before)
@@ -226,7 +263,8 @@ def test_a_slot_is_in_the_file_that_a_replaced_directory_has_now(places: list[Pa
     shutil.copytree(places[0].with_name("removed"), places[0])
     assert not view.slots.shows_slot(before)
     assert not view.slots.shows(lease)
-    after, another = view.slots.begin(), view.slots.lease(**LEASE)
+    after = view.slots.begin()
+    another = view.slots.lease(**LEASE)
     assert view.slots.shows_slot(after)
     assert view.slots.shows(another)
     later = a_view(stack, *places)

@@ -1,7 +1,9 @@
-"""Writers and group members of several processes share a log on each file system that this machine can mount.
+"""Writers and group members of several processes share a log on each file system that this machine
+can mount.
 
-`tmpfs`, an overlay and a bind mount are used as a local file system; a FUSE mount (bindfs) needs `shared="locks"`. The mounts are
-in a mount namespace of the child that runs the experiment, so they end with it. docs/network-file-systems.md has the results.
+`tmpfs`, an overlay and a bind mount are used as a local file system; a FUSE mount (bindfs) needs
+`shared="locks"`. The mounts are in a mount namespace of the child that runs the experiment, so they
+end with it. docs/network-file-systems.md has the results.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import pytest
 
 import embedlog
 
-WRITERS, COUNT = 3, 100
+WRITERS = 3
+COUNT = 100
 MOUNTS = {
     "tmpfs": "mount -t tmpfs tmpfs {at}",
     "overlayfs": "mkdir {other}/l {other}/u {other}/w && "
@@ -84,23 +87,40 @@ if __name__ == "__main__":
 
 def shared(name: str, folder: Path, shared: str) -> subprocess.CompletedProcess[str]:
     """Run the experiment on a new mount. Skips where such a mount is not possible."""
-    at, other = folder / "at", folder / "other"
+    at = folder / "at"
+    other = folder / "other"
     at.mkdir(), other.mkdir()
     (folder / "program.py").write_text(PROGRAM)
     mount = MOUNTS[name].format(at=at, other=other)
-    if os.geteuid() != 0 or shutil.which("unshare") is None or (name == "FUSE" and shutil.which("bindfs") is None):
+    if (
+        os.geteuid() != 0
+        or shutil.which("unshare") is None
+        or (name == "FUSE" and shutil.which("bindfs") is None)
+    ):
         pytest.skip(f"a mount of {name} needs root, unshare, and bindfs for FUSE")
-    probe = subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True, text=True, timeout=60)
+    probe = subprocess.run(
+        ["unshare", "-m", "sh", "-c", mount], capture_output=True, text=True, timeout=60
+    )
     if probe.returncode != 0:
         pytest.skip(f"no mount of {name}: {probe.stderr.strip()[-200:]}")
     for each in other.iterdir():
         shutil.rmtree(each)
-    run = f"{sys.executable} {folder}/program.py {at}/log {shared} {WRITERS} {COUNT}; result=$?; umount {at}; exit $result"
-    return subprocess.run(["unshare", "-m", "sh", "-c", f"{mount} && {{ {run}; }}"], capture_output=True, text=True, timeout=280)
+    run = (
+        f"{sys.executable} {folder}/program.py {at}/log {shared} {WRITERS} {COUNT}; result=$?; "
+        f"umount {at}; exit $result"
+    )
+    return subprocess.run(
+        ["unshare", "-m", "sh", "-c", f"{mount} && {{ {run}; }}"],
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "setting"), [("tmpfs", "no"), ("overlayfs", "no"), ("bind", "no"), ("FUSE", "locks")])
+@pytest.mark.parametrize(
+    ("name", "setting"), [("tmpfs", "no"), ("overlayfs", "no"), ("bind", "no"), ("FUSE", "locks")]
+)
 def test_processes_share_a_log_on_this_file_system(name: str, setting: str, tmp_path: Path) -> None:
     answer = shared(name, tmp_path, setting)
     assert answer.returncode == 0, answer.stderr[-3000:]

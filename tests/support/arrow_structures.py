@@ -1,7 +1,9 @@
-"""Arrow arrays built byte by byte behind the C data interface, sound or damaged within what the interface allows.
+"""Arrow arrays built byte by byte behind the C data interface, sound or damaged within what the
+interface allows.
 
-A producer promises memory: each buffer has the bytes that format, length and offset imply, and the data of byte strings those up
-to the last offset. All else can be wrong: formats, counts, pointers, indices, run ends, inner offsets, lengths of children.
+A producer promises memory: each buffer has the bytes that format, length and offset imply, and the
+data of byte strings those up to the last offset. All else can be wrong: formats, counts, pointers,
+indices, run ends, inner offsets, lengths of children.
 """
 
 from __future__ import annotations
@@ -26,16 +28,28 @@ class CArray(ctypes.Structure):
 
 
 CSchema._fields_ = [
-    ("format", ctypes.c_char_p), ("name", ctypes.c_char_p), ("metadata", ctypes.c_char_p), ("flags", ctypes.c_int64),
-    ("n_children", ctypes.c_int64), ("children", ctypes.POINTER(ctypes.POINTER(CSchema))),
-    ("dictionary", ctypes.POINTER(CSchema)), ("release", ctypes.c_void_p), ("private_data", ctypes.c_void_p),
-]  # fmt: skip
-CArray._fields_ = [
-    ("length", ctypes.c_int64), ("null_count", ctypes.c_int64), ("offset", ctypes.c_int64), ("n_buffers", ctypes.c_int64),
-    ("n_children", ctypes.c_int64), ("buffers", ctypes.POINTER(ctypes.c_void_p)),
-    ("children", ctypes.POINTER(ctypes.POINTER(CArray))), ("dictionary", ctypes.POINTER(CArray)), ("release", ctypes.c_void_p),
+    ("format", ctypes.c_char_p),
+    ("name", ctypes.c_char_p),
+    ("metadata", ctypes.c_char_p),
+    ("flags", ctypes.c_int64),
+    ("n_children", ctypes.c_int64),
+    ("children", ctypes.POINTER(ctypes.POINTER(CSchema))),
+    ("dictionary", ctypes.POINTER(CSchema)),
+    ("release", ctypes.c_void_p),
     ("private_data", ctypes.c_void_p),
-]  # fmt: skip
+]
+CArray._fields_ = [
+    ("length", ctypes.c_int64),
+    ("null_count", ctypes.c_int64),
+    ("offset", ctypes.c_int64),
+    ("n_buffers", ctypes.c_int64),
+    ("n_children", ctypes.c_int64),
+    ("buffers", ctypes.POINTER(ctypes.c_void_p)),
+    ("children", ctypes.POINTER(ctypes.POINTER(CArray))),
+    ("dictionary", ctypes.POINTER(CArray)),
+    ("release", ctypes.c_void_p),
+    ("private_data", ctypes.c_void_p),
+]
 
 RELEASE_SCHEMA = ctypes.CFUNCTYPE(None, ctypes.POINTER(CSchema))
 RELEASE_ARRAY = ctypes.CFUNCTYPE(None, ctypes.POINTER(CArray))
@@ -45,19 +59,62 @@ def _release(pointer: Any) -> None:
     pointer.contents.release = None
 
 
-_released_schema, _released_array = RELEASE_SCHEMA(_release), RELEASE_ARRAY(_release)
+_released_schema = RELEASE_SCHEMA(_release)
+_released_array = RELEASE_ARRAY(_release)
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 INDEXES: Final = {
-    "c": np.int8, "C": np.uint8, "s": np.int16, "S": np.uint16, "i": np.int32, "I": np.uint32, "l": np.int64, "L": np.uint64,
-}  # fmt: skip
+    "c": np.int8,
+    "C": np.uint8,
+    "s": np.int16,
+    "S": np.uint16,
+    "i": np.int32,
+    "I": np.uint32,
+    "l": np.int64,
+    "L": np.uint64,
+}
 FORMATS: Final = (
-    "", "w", "w:", "w:0", "w:-1", "w:3x", "w:99999999999999999999", "w:2147483648", "w:2147483647", "td", "tdD", "tdm", "tdX",
-    "ts", "tss:", "tsm:UTC", "tsx:", "n", "b", "c", "L", "z", "Z", "u", "U", "vz", "vu", "vx", "zz", "+", "+l", "+L", "+m", "+s",
-    "+r", "+w:2", "d:5,2", "\xff",
-)  # fmt: skip
+    "",
+    "w",
+    "w:",
+    "w:0",
+    "w:-1",
+    "w:3x",
+    "w:99999999999999999999",
+    "w:2147483648",
+    "w:2147483647",
+    "td",
+    "tdD",
+    "tdm",
+    "tdX",
+    "ts",
+    "tss:",
+    "tsm:UTC",
+    "tsx:",
+    "n",
+    "b",
+    "c",
+    "L",
+    "z",
+    "Z",
+    "u",
+    "U",
+    "vz",
+    "vu",
+    "vx",
+    "zz",
+    "+",
+    "+l",
+    "+L",
+    "+m",
+    "+s",
+    "+r",
+    "+w:2",
+    "d:5,2",
+    "\xff",
+)
 
 
 class Array(NamedTuple):
@@ -75,7 +132,9 @@ class Array(NamedTuple):
 
 
 class Capsules:
-    """An object with `__arrow_c_array__` over an array and its memory. `memory` lives as long as this object."""
+    """An object with `__arrow_c_array__` over an array and its memory. `memory` lives as long as
+    this object.
+    """
 
     def __init__(self, array: Array) -> None:
         self._memory: list[Any] = []
@@ -92,11 +151,17 @@ class Capsules:
         return thing
 
     def _pointers(self, kind: Any, made: list[Any]) -> Any:
-        return self._keep((ctypes.POINTER(kind) * len(made))(*(ctypes.pointer(each) for each in made)))
+        return self._keep(
+            (ctypes.POINTER(kind) * len(made))(*(ctypes.pointer(each) for each in made))
+        )
 
     def _schema_of(self, array: Array) -> CSchema:
         children = [self._schema_of(each) for each in array.children]
-        made = CSchema(format=array.format.encode("latin-1"), name=array.name.encode(), n_children=len(children))
+        made = CSchema(
+            format=array.format.encode("latin-1"),
+            name=array.name.encode(),
+            n_children=len(children),
+        )
         if children:
             made.children = self._pointers(CSchema, children)
         if array.dictionary is not None:
@@ -120,7 +185,7 @@ class Capsules:
         return self._keep(made)
 
 
-# ---- sound arrays ----------------------------------------------------------------------------------------------------
+# ---- sound arrays --------------------------------------------------------------------------------
 
 
 def any_array(rng: random.Random, rows: int, depth: int = 0) -> Array:
@@ -135,7 +200,11 @@ def _validity(rng: random.Random, rows: int, offset: int) -> tuple[Any, list[boo
         return None, [True] * rows, rng.choice([0, -1])
     valid = [rng.random() < 0.8 for _ in range(rows)]
     bits = np.packbits(np.array([True] * offset + valid, np.bool_), bitorder="little")
-    return bits, valid, rng.choice([-1, valid.count(False)]) if not all(valid) else rng.choice([-1, 0])
+    return (
+        bits,
+        valid,
+        rng.choice([-1, valid.count(False)]) if not all(valid) else rng.choice([-1, 0]),
+    )
 
 
 def _texts(rng: random.Random, rows: int) -> list[bytes]:
@@ -153,7 +222,9 @@ def _plain(rng: random.Random, rows: int, depth: int) -> Array:
     texts = _texts(rng, offset + rows)
     ends = np.cumsum([0, *map(len, texts)]).astype(np.int32 if kind in "zu" else np.int64)
     data = np.frombuffer(b"".join(texts), np.uint8)
-    return Array(kind, rows, offset, nulls, [bits, ends, data], values=_with_nulls(texts[offset:], valid))
+    return Array(
+        kind, rows, offset, nulls, [bits, ends, data], values=_with_nulls(texts[offset:], valid)
+    )
 
 
 def _views(rng: random.Random, rows: int, depth: int) -> Array:
@@ -164,19 +235,38 @@ def _views(rng: random.Random, rows: int, depth: int) -> Array:
     views = bytearray()
     at = 0
     for text in texts:
-        short = text.ljust(12, b"\0") if len(text) <= 12 else text[:4] + bytes(4) + at.to_bytes(4, "little")
+        short = (
+            text.ljust(12, b"\0")
+            if len(text) <= 12
+            else text[:4] + bytes(4) + at.to_bytes(4, "little")
+        )
         views += len(text).to_bytes(4, "little") + short
         at += len(text)
-    buffers = [bits, np.frombuffer(bytes(views), np.uint8), np.frombuffer(pool, np.uint8), np.array([len(pool)], np.int64)]
-    return Array(rng.choice(["vz", "vu"]), rows, offset, nulls, buffers, values=_with_nulls(texts[offset:], valid))
+    buffers = [
+        bits,
+        np.frombuffer(bytes(views), np.uint8),
+        np.frombuffer(pool, np.uint8),
+        np.array([len(pool)], np.int64),
+    ]
+    return Array(
+        rng.choice(["vz", "vu"]),
+        rows,
+        offset,
+        nulls,
+        buffers,
+        values=_with_nulls(texts[offset:], valid),
+    )
 
 
 def _fixed(rng: random.Random, rows: int, depth: int) -> Array:
-    offset, width = rng.randrange(4), rng.choice([0, 1, 7, 16])
+    offset = rng.randrange(4)
+    width = rng.choice([0, 1, 7, 16])
     bits, valid, nulls = _validity(rng, rows, offset)
     texts = [rng.randbytes(width) for _ in range(offset + rows)]
     data = np.frombuffer(b"".join(texts), np.uint8)
-    return Array(f"w:{width}", rows, offset, nulls, [bits, data], values=_with_nulls(texts[offset:], valid))
+    return Array(
+        f"w:{width}", rows, offset, nulls, [bits, data], values=_with_nulls(texts[offset:], valid)
+    )
 
 
 def _nulls(rng: random.Random, rows: int, depth: int) -> Array:
@@ -184,29 +274,53 @@ def _nulls(rng: random.Random, rows: int, depth: int) -> Array:
 
 
 def _dictionary(rng: random.Random, rows: int, depth: int) -> Array:
-    kind, offset = rng.choice([*INDEXES]), rng.randrange(4)
+    kind = rng.choice([*INDEXES])
+    offset = rng.randrange(4)
     known = any_array(rng, rng.randrange(1, 9), depth + 1)
     bits, valid, nulls = _validity(rng, rows, offset)
     numbers = [rng.randrange(known.length) for _ in range(offset + rows)]
-    values = [known.values[number] if good else None for number, good in zip(numbers[offset:], valid, strict=True)]
-    return Array(kind, rows, offset, nulls, [bits, np.array(numbers, INDEXES[kind])], dictionary=known, values=values)
+    values = [
+        known.values[number] if good else None
+        for number, good in zip(numbers[offset:], valid, strict=True)
+    ]
+    return Array(
+        kind,
+        rows,
+        offset,
+        nulls,
+        [bits, np.array(numbers, INDEXES[kind])],
+        dictionary=known,
+        values=values,
+    )
 
 
 def _runs(rng: random.Random, rows: int, depth: int) -> Array:
-    offset, kind = rng.randrange(4), rng.choice("sil")
+    offset = rng.randrange(4)
+    kind = rng.choice("sil")
     total = offset + rows
     ends: list[int] = []
     while not ends or ends[-1] < total:
         ends.append((ends[-1] if ends else 0) + rng.randrange(1, 9))
     values = any_array(rng, len(ends), depth + 1)
     shift = rng.randrange(3)
-    numbers = Array(kind, len(ends), shift, 0, [None, np.array([0] * shift + ends, INDEXES[kind])], name="run_ends")
-    rows_of = [next(number for number, end in enumerate(ends) if row < end) for row in range(offset, total)]
+    numbers = Array(
+        kind,
+        len(ends),
+        shift,
+        0,
+        [None, np.array([0] * shift + ends, INDEXES[kind])],
+        name="run_ends",
+    )
+    rows_of = [
+        next(number for number, end in enumerate(ends) if row < end) for row in range(offset, total)
+    ]
     children = [numbers, values._replace(name="values")]
-    return Array("+r", rows, offset, 0, [], children, values=[values.values[row] for row in rows_of])
+    return Array(
+        "+r", rows, offset, 0, [], children, values=[values.values[row] for row in rows_of]
+    )
 
 
-# ---- damage ----------------------------------------------------------------------------------------------------------
+# ---- damage --------------------------------------------------------------------------------------
 
 
 def damaged(rng: random.Random, array: Array) -> Array:
@@ -220,7 +334,9 @@ def damaged(rng: random.Random, array: Array) -> Array:
         children = list(array.children)
         children[int(place)] = damaged(rng, children[int(place)])
         return array._replace(children=children)
-    return rng.choice([_other_format, _shorter, _negative, _no_buffer, _fewer_parts, _other_numbers, _other_count])(rng, array)
+    return rng.choice(
+        [_other_format, _shorter, _negative, _no_buffer, _fewer_parts, _other_numbers, _other_count]
+    )(rng, array)
 
 
 def _other_format(rng: random.Random, array: Array) -> Array:
@@ -233,9 +349,11 @@ def _other_format(rng: random.Random, array: Array) -> Array:
             array = array._replace(length=0, offset=0)
     if kind in ("z", "u", "Z", "U", "vz", "vu", "+l", "+L", "+m"):
         views = np.array([room], np.int64)
-        buffers = [None, np.zeros(room, np.uint8), np.zeros(room, np.uint8), views] if kind[0] == "v" else [
-            None, np.zeros(room, np.uint8), np.zeros(room, np.uint8)
-        ]  # fmt: skip
+        buffers = (
+            [None, np.zeros(room, np.uint8), np.zeros(room, np.uint8), views]
+            if kind[0] == "v"
+            else [None, np.zeros(room, np.uint8), np.zeros(room, np.uint8)]
+        )
         return array._replace(format=kind, buffers=buffers)
     return array._replace(format=kind, buffers=[None, np.zeros(room, np.uint8)])
 
@@ -257,11 +375,17 @@ def _no_buffer(rng: random.Random, array: Array) -> Array:
 def _fewer_parts(rng: random.Random, array: Array) -> Array:
     if array.dictionary is not None and rng.random() < 0.5:
         return array._replace(dictionary=None)
-    return array._replace(children=array.children[:-1]) if array.children else array._replace(buffers=array.buffers[:-1])
+    return (
+        array._replace(children=array.children[:-1])
+        if array.children
+        else array._replace(buffers=array.buffers[:-1])
+    )
 
 
 def _other_numbers(rng: random.Random, array: Array) -> Array:
-    """Other indices, run ends, inner offsets or views; the last offset stays, because it is the promised size of the data."""
+    """Other indices, run ends, inner offsets or views; the last offset stays, because it is the
+    promised size of the data.
+    """
     if len(array.buffers) < 2 or array.buffers[1] is None or not array.buffers[1].size:
         return array
     numbers = array.buffers[1].copy()
@@ -269,7 +393,9 @@ def _other_numbers(rng: random.Random, array: Array) -> Array:
     for _ in range(rng.randrange(1, 4)):
         if numbers.size > ends:
             info = np.iinfo(numbers.dtype)
-            numbers[rng.randrange(numbers.size - ends)] = rng.choice([0, 1, info.min, info.max, rng.randrange(info.max)])
+            numbers[rng.randrange(numbers.size - ends)] = rng.choice(
+                [0, 1, info.min, info.max, rng.randrange(info.max)]
+            )
     return array._replace(buffers=[array.buffers[0], numbers, *array.buffers[2:]])
 
 

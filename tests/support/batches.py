@@ -1,6 +1,8 @@
-"""A reference implementation of the encoder: one batch at a time, with any header field set by the test.
+"""A reference implementation of the encoder: one batch at a time, with any header field set by the
+test.
 
-Written from the format alone, with no code of the package, so that the bytes that the package reads are not its own.
+Written from the format alone, with no code of the package, so that the bytes that the package reads
+are not its own.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-TRANSACTIONAL, CONTROL = 0x10, 0x20
-ABORT, COMMIT = 0, 1
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+ABORT = 0
+COMMIT = 1
 
 Header = tuple[str | bytes, bytes | None]
 
@@ -60,7 +64,14 @@ def _text(data: bytes | None) -> bytes:
 
 
 def _record(row: Row, timestamp_delta: int, offset_delta: int) -> bytes:
-    body = b"\0" + varint(timestamp_delta) + varint(offset_delta) + _text(row.key) + _text(row.value) + varint(len(row.headers))
+    body = (
+        b"\0"
+        + varint(timestamp_delta)
+        + varint(offset_delta)
+        + _text(row.key)
+        + _text(row.value)
+        + varint(len(row.headers))
+    )
     for name, value in row.headers:
         body += _text(name.encode() if isinstance(name, str) else name) + _text(value)
     return varint(len(body)) + body
@@ -79,19 +90,37 @@ def batch(
 ) -> bytes:
     """One sealed, uncompressed batch."""
     base_ms = rows[0].timestamp_ms if rows else -1
-    records, delta = b"", -1
+    records = b""
+    delta = -1
     for row in rows:
         delta = delta + 1 if row.offset_delta is None else row.offset_delta
         records += _record(row, row.timestamp_ms - base_ms, delta)
     last = delta if last_offset_delta is None else last_offset_delta
     newest_ms = max((row.timestamp_ms for row in rows), default=-1)
-    tail = struct.pack(
-        ">hiqqqhii", attributes, last, base_ms, newest_ms, producer_id, producer_epoch, base_sequence, len(rows)
-    ) + records  # fmt: skip
+    tail = (
+        struct.pack(
+            ">hiqqqhii",
+            attributes,
+            last,
+            base_ms,
+            newest_ms,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            len(rows),
+        )
+        + records
+    )
     return struct.pack(">qiibI", base_offset, 9 + len(tail), leader_epoch, 2, crc32c(tail)) + tail
 
 
 def marker(base_offset: int, producer_id: int, kind: int) -> bytes:
     """The control batch that ends a transaction: ABORT or COMMIT."""
     row = Row(value=struct.pack(">hi", 0, 0), key=struct.pack(">hh", 0, kind))
-    return batch(base_offset, [row], attributes=TRANSACTIONAL | CONTROL, producer_id=producer_id, producer_epoch=0)
+    return batch(
+        base_offset,
+        [row],
+        attributes=TRANSACTIONAL | CONTROL,
+        producer_id=producer_id,
+        producer_epoch=0,
+    )

@@ -1,7 +1,9 @@
-"""Log directories as brokers of all generations left them, built without the package: bytes of batches, indexes, checkpoints.
+"""Log directories as brokers of all generations left them, built without the package: bytes of
+batches, indexes, checkpoints.
 
-A generation has the message formats that its broker wrote, and the files that it knew. `build` makes one directory with the topic
-`t`; it was closed in order or the broker crashed, and compaction may have left gaps in the segments and between them.
+A generation has the message formats that its broker wrote, and the files that it knew. `build`
+makes one directory with the topic `t`; it was closed in order or the broker crashed, and compaction
+may have left gaps in the segments and between them.
 """
 
 from __future__ import annotations
@@ -25,13 +27,16 @@ TORN_BYTES: Final = 30  # of a batch that a crashed broker did not finish
 
 
 class Generation(NamedTuple):
-    """What brokers of some versions write. `formats`: the magic of each segment, or of the batches within one."""
+    """What brokers of some versions write. `formats`: the magic of each segment, or of the batches
+    within one.
+    """
 
     name: str
     formats: Sequence[Sequence[int]]
     meta: str | None
     has_time_index: bool = True
-    epochs: Sequence[tuple[int, int]] | None = None  # None: the broker knows no leader-epoch-checkpoint
+    # None: the broker knows no leader-epoch-checkpoint
+    epochs: Sequence[tuple[int, int]] | None = None
     has_topic_id: bool = False
     has_snapshots: bool = False
     has_log_starts: bool = False
@@ -51,21 +56,90 @@ GENERATIONS: Final = (
     Generation("0.9", OLD_0, ZOOKEEPER_0, has_time_index=False),
     Generation("0.10.0", OLD_1, ZOOKEEPER_0, has_time_index=False),
     Generation("0.10.1", ((0,), (0, 1), (1,)), ZOOKEEPER),
-    Generation("0.11", NEW, ZOOKEEPER, epochs=((3, 0), (4, 100)), has_snapshots=True, has_log_starts=True),
-    Generation("0.11-upgraded", ((0,), (0, 1), (1, 2)), ZOOKEEPER, epochs=((4, 200),), has_snapshots=True, has_log_starts=True),
-    Generation("1.1-format-1", OLD_1, ZOOKEEPER, epochs=((3, 0), (5, 100)), has_snapshots=True, has_log_starts=True),
-    Generation("2.1-back", ((2,), (2, 1), (1, 2)), ZOOKEEPER, epochs=((3, 0), (4, 100), (6, 200)), has_snapshots=True,
-               has_log_starts=True),
-    Generation("2.4-lost-epochs", ((2,), (1,), (2,)), ZOOKEEPER, epochs=(), has_snapshots=True, has_log_starts=True),
-    Generation("2.8", NEW, ZOOKEEPER, epochs=((3, 0), (4, 100)), has_topic_id=True, has_snapshots=True, has_log_starts=True),
-    Generation("3.3", NEW, KRAFT, epochs=((3, 0), (4, 100)), has_topic_id=True, has_snapshots=True, has_log_starts=True),
-    Generation("3.9", NEW, KRAFT + DIRECTORY, epochs=((3, 0), (4, 100)), has_topic_id=True, has_snapshots=True,
-               has_log_starts=True, mark=MARK),
-    Generation("4.0-upgraded", ((0, 1), (2,), (2,)), KRAFT + DIRECTORY, epochs=((3, 100), (4, 200)), has_topic_id=True,
-               has_snapshots=True, has_log_starts=True, mark=MARK),
-    Generation("4.4", NEW, KRAFT + DIRECTORY, epochs=((3, 0), (4, 100)), has_topic_id=True, has_snapshots=True,
-               has_log_starts=True, mark=MARK),
-)  # fmt: skip
+    Generation(
+        "0.11", NEW, ZOOKEEPER, epochs=((3, 0), (4, 100)), has_snapshots=True, has_log_starts=True
+    ),
+    Generation(
+        "0.11-upgraded",
+        ((0,), (0, 1), (1, 2)),
+        ZOOKEEPER,
+        epochs=((4, 200),),
+        has_snapshots=True,
+        has_log_starts=True,
+    ),
+    Generation(
+        "1.1-format-1",
+        OLD_1,
+        ZOOKEEPER,
+        epochs=((3, 0), (5, 100)),
+        has_snapshots=True,
+        has_log_starts=True,
+    ),
+    Generation(
+        "2.1-back",
+        ((2,), (2, 1), (1, 2)),
+        ZOOKEEPER,
+        epochs=((3, 0), (4, 100), (6, 200)),
+        has_snapshots=True,
+        has_log_starts=True,
+    ),
+    Generation(
+        "2.4-lost-epochs",
+        ((2,), (1,), (2,)),
+        ZOOKEEPER,
+        epochs=(),
+        has_snapshots=True,
+        has_log_starts=True,
+    ),
+    Generation(
+        "2.8",
+        NEW,
+        ZOOKEEPER,
+        epochs=((3, 0), (4, 100)),
+        has_topic_id=True,
+        has_snapshots=True,
+        has_log_starts=True,
+    ),
+    Generation(
+        "3.3",
+        NEW,
+        KRAFT,
+        epochs=((3, 0), (4, 100)),
+        has_topic_id=True,
+        has_snapshots=True,
+        has_log_starts=True,
+    ),
+    Generation(
+        "3.9",
+        NEW,
+        KRAFT + DIRECTORY,
+        epochs=((3, 0), (4, 100)),
+        has_topic_id=True,
+        has_snapshots=True,
+        has_log_starts=True,
+        mark=MARK,
+    ),
+    Generation(
+        "4.0-upgraded",
+        ((0, 1), (2,), (2,)),
+        KRAFT + DIRECTORY,
+        epochs=((3, 100), (4, 200)),
+        has_topic_id=True,
+        has_snapshots=True,
+        has_log_starts=True,
+        mark=MARK,
+    ),
+    Generation(
+        "4.4",
+        NEW,
+        KRAFT + DIRECTORY,
+        epochs=((3, 0), (4, 100)),
+        has_topic_id=True,
+        has_snapshots=True,
+        has_log_starts=True,
+        mark=MARK,
+    ),
+)
 
 # The offsets of the batches of each segment.
 DENSE: Final = {
@@ -98,21 +172,40 @@ def _varbytes(data: bytes | None) -> bytes:
 
 
 def batch(
-    base: int, records: Sequence[tuple[int, bytes | None, bytes | None]], *, last: int | None = None, epoch: int = 0,
-    codec: int = 0, producer: tuple[int, int, int] = (-1, -1, -1),
-) -> bytes:  # fmt: skip
-    """A batch of magic 2. `records`: offset, key, value; `last`: its last offset; `codec`: 0 or 1 (gzip)."""
+    base: int,
+    records: Sequence[tuple[int, bytes | None, bytes | None]],
+    *,
+    last: int | None = None,
+    epoch: int = 0,
+    codec: int = 0,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+) -> bytes:
+    """A batch of magic 2. `records`: offset, key, value; `last`: its last offset; `codec`: 0 or 1
+    (gzip).
+    """
     body = b""
     for offset, key, value in records:
-        content = b"\0" + _varint(0) + _varint(offset - base) + _varbytes(key) + _varbytes(value) + _varint(0)
+        content = (
+            b"\0"
+            + _varint(0)
+            + _varint(offset - base)
+            + _varbytes(key)
+            + _varbytes(value)
+            + _varint(0)
+        )
         body += _varint(len(content)) + content
     body = gzip.compress(body, mtime=0) if codec else body
     end = records[-1][0] if last is None else last
-    rest = struct.pack(">hiqqqhii", codec, end - base, TIME_MS, TIME_MS, *producer, len(records)) + body
+    rest = (
+        struct.pack(">hiqqqhii", codec, end - base, TIME_MS, TIME_MS, *producer, len(records))
+        + body
+    )
     return struct.pack(">qiibI", base, 9 + len(rest), epoch, 2, crc32c(rest)) + rest
 
 
-def message(offset: int, key: bytes | None, value: bytes | None, *, magic: int, codec: int = 0) -> bytes:
+def message(
+    offset: int, key: bytes | None, value: bytes | None, *, magic: int, codec: int = 0
+) -> bytes:
     """A message of magic 0 or 1; with a codec its value contains the compressed inner messages."""
     body = struct.pack(">bb", magic, codec) + (struct.pack(">q", TIME_MS) if magic else b"")
     for field in (key, value):
@@ -126,16 +219,32 @@ def _encoded(magic: int, offsets: Sequence[int], epoch: int) -> list[tuple[int, 
     if magic == 2:
         return [(offsets[-1], batch(offsets[0], records, epoch=epoch, codec=len(records) > 2))]
     if len(records) < 3:
-        return [(offset, message(offset, key, value, magic=magic)) for offset, key, value in records]
-    inner = [message(offset - (offsets[0] if magic else 0), key, value, magic=magic) for offset, key, value in records]
-    return [(offsets[-1], message(offsets[-1], None, gzip.compress(b"".join(inner), mtime=0), magic=magic, codec=1))]
+        return [
+            (offset, message(offset, key, value, magic=magic)) for offset, key, value in records
+        ]
+    inner = [
+        message(offset - (offsets[0] if magic else 0), key, value, magic=magic)
+        for offset, key, value in records
+    ]
+    return [
+        (
+            offsets[-1],
+            message(
+                offsets[-1], None, gzip.compress(b"".join(inner), mtime=0), magic=magic, codec=1
+            ),
+        )
+    ]
 
 
 # ---- a directory ---------------------------------------------------------------------------------
 
 
-def build(root: Path, generation: Generation, *, closed: bool, whole: bool, compacted: bool) -> Path:
-    """The log directory. `whole`: with all files of the broker, else only with the logs and the mark of an orderly close."""
+def build(
+    root: Path, generation: Generation, *, closed: bool, whole: bool, compacted: bool
+) -> Path:
+    """The log directory. `whole`: with all files of the broker, else only with the logs and the
+    mark of an orderly close.
+    """
     partition = root / "t-0"
     partition.mkdir(parents=True)
     segments = COMPACTED if compacted else DENSE
@@ -150,12 +259,21 @@ def build(root: Path, generation: Generation, *, closed: bool, whole: bool, comp
         return root
     if generation.meta is not None:
         (root / "meta.properties").write_text(generation.meta)
-    _write_checkpoints(root, generation, max(segments), segments[max(segments)][-1][-1] + 1, closed=closed, compacted=compacted)
+    _write_checkpoints(
+        root,
+        generation,
+        max(segments),
+        segments[max(segments)][-1][-1] + 1,
+        closed=closed,
+        compacted=compacted,
+    )
     if generation.has_topic_id:
         (partition / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}")
     if generation.epochs is not None:
         lines = [f"{epoch} {start}\n" for epoch, start in generation.epochs]
-        (partition / "leader-epoch-checkpoint").write_text("".join(["0\n", f"{len(lines)}\n", *lines]))
+        (partition / "leader-epoch-checkpoint").write_text(
+            "".join(["0\n", f"{len(lines)}\n", *lines])
+        )
     if generation.has_snapshots:
         for offset in (*sorted(segments)[1:], *([204] if closed else [])):
             (partition / f"{offset:020d}.snapshot").write_bytes(_no_producers())
@@ -168,13 +286,23 @@ def _no_producers() -> bytes:
 
 
 def _write_log(
-    partition: Path, base: int, batches: Sequence[Sequence[int]], generation: Generation, number: int, *, torn: bool
+    partition: Path,
+    base: int,
+    batches: Sequence[Sequence[int]],
+    generation: Generation,
+    number: int,
+    *,
+    torn: bool,
 ) -> list[tuple[int, int, int]]:
     """Write a segment; last offset, position and size of each batch."""
-    formats, data, entries = generation.formats[number], b"", []
+    formats = generation.formats[number]
+    data = b""
+    entries = []
     for at, offsets in enumerate(batches):
         magic = formats[min(at * len(formats) // len(batches), len(formats) - 1)]
-        epoch = next((epoch for epoch, start in reversed(generation.epochs or ()) if start <= offsets[0]), 0)
+        epoch = next(
+            (epoch for epoch, start in reversed(generation.epochs or ()) if start <= offsets[0]), 0
+        )
         for last, raw in _encoded(magic, offsets, epoch):
             entries.append((last, len(data), len(raw)))
             data += raw
@@ -185,10 +313,19 @@ def _write_log(
 
 
 def _write_indexes(
-    partition: Path, base: int, entries: Sequence[tuple[int, int, int]], generation: Generation, *, padded: bool
+    partition: Path,
+    base: int,
+    entries: Sequence[tuple[int, int, int]],
+    generation: Generation,
+    *,
+    padded: bool,
 ) -> None:
-    """The indexes, trimmed as at the close of a segment, or with the reserved zeros of the active one."""
-    offsets, times, since = b"", b"", 0
+    """The indexes, trimmed as at the close of a segment, or with the reserved zeros of the active
+    one.
+    """
+    offsets = b""
+    times = b""
+    since = 0
     for last, position, size in entries:
         if since > INTERVAL_BYTES:
             offsets += struct.pack(">ii", last - base, position)
@@ -202,7 +339,9 @@ def _write_indexes(
         (partition / f"{base:020d}.timeindex").write_bytes(times + rest)
 
 
-def _write_checkpoints(root: Path, generation: Generation, active: int, end: int, *, closed: bool, compacted: bool) -> None:
+def _write_checkpoints(
+    root: Path, generation: Generation, active: int, end: int, *, closed: bool, compacted: bool
+) -> None:
     noted = {
         "recovery-point-offset-checkpoint": end if closed else active,
         "replication-offset-checkpoint": end if closed else active,

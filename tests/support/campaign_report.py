@@ -1,9 +1,10 @@
 """The counts of the experiments, reported at the end of a run: a zero means little without its n.
 
-F1  `add_counts` may be called from anywhere in a test; counts of one name are added up over all tests and workers
-F2  a long experiment comes in pieces that share one seed, so that each point is in exactly one of them, in any worker
-F3  with EMBEDLOG_FIGURES (a file) the summary is also written there, for the summary of several runs
-F4  with EMBEDLOG_CAMPAIGN (a directory) a passed piece is noted there, and a later run of the same code leaves it out
+F1  `add_counts` may be called from anywhere in a test; counts of one name are added up over all
+tests and workers F2  a long experiment comes in pieces that share one seed, so that each point is
+in exactly one of them, in any worker F3  with EMBEDLOG_FIGURES (a file) the summary is also written
+there, for the summary of several runs F4  with EMBEDLOG_CAMPAIGN (a directory) a passed piece is
+noted there, and a later run of the same code leaves it out
 """
 
 from __future__ import annotations
@@ -42,12 +43,18 @@ def add_counts(experiment: str, **counts: int) -> None:
 
 
 def pieces(count: int) -> pytest.MarkDecorator:
-    """A test in so many pieces: it gets its number as `piece` and takes `share(points, piece, count)`."""
-    return pytest.mark.parametrize("piece", range(count), ids=[f"piece {number + 1} of {count}" for number in range(count)])
+    """A test in so many pieces: it gets its number as `piece` and takes
+    `share(points, piece, count)`.
+    """
+    return pytest.mark.parametrize(
+        "piece", range(count), ids=[f"piece {number + 1} of {count}" for number in range(count)]
+    )
 
 
 def share(points: Sequence[T], piece: int, count: int) -> Sequence[T]:
-    """Every `count`th point from the `piece`th on: the costs of neighbours are alike, so pieces take about as long."""
+    """Every `count`th point from the `piece`th on: the costs of neighbours are alike, so pieces
+    take about as long.
+    """
     return points[piece::count]
 
 
@@ -66,11 +73,21 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """In the process that reports to the terminal: note a long test that passed."""
     place = campaign()
-    if place is None or report.when != "call" or not report.passed or "PYTEST_XDIST_WORKER" in os.environ:
+    if (
+        place is None
+        or report.when != "call"
+        or not report.passed
+        or "PYTEST_XDIST_WORKER" in os.environ
+    ):
         return
     if "faults" in report.keywords:
         found_counts = [value for key, value in report.user_properties if key == KEY]
-        line = {"test": report.nodeid.partition("@")[0], "code": fingerprint(), "seconds": report.duration, KEY: found_counts}
+        line = {
+            "test": report.nodeid.partition("@")[0],
+            "code": fingerprint(),
+            "seconds": report.duration,
+            KEY: found_counts,
+        }
         with place.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
@@ -88,7 +105,9 @@ def passed_before() -> list[dict[str, Any]]:
     if place is None or not place.exists():
         return []
     code = fingerprint()
-    return [line for line in map(json.loads, place.read_text().splitlines()) if line["code"] == code]
+    return [
+        line for line in map(json.loads, place.read_text().splitlines()) if line["code"] == code
+    ]
 
 
 def campaign() -> Path | None:
@@ -97,7 +116,9 @@ def campaign() -> Path | None:
 
 
 def fingerprint() -> str:
-    """Of the library and of the experiments: a figure belongs to the code that it was found with."""
+    """Of the library and of the experiments: a figure belongs to the code that it was found
+    with.
+    """
     found = hashlib.blake2b(os.environ.get("EMBEDLOG_SEED", "").encode(), digest_size=8)
     for path in sorted(path for pattern in CODE for path in ROOT.glob(pattern)):
         found.update(path.read_bytes())
@@ -105,10 +126,20 @@ def fingerprint() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has only a part of the counts of its parent process
+    # each worker has only a part of the counts of its parent process
+    if "PYTEST_XDIST_WORKER" in os.environ:
         return
-    counts = Counter({outcome: len(reports) for outcome, reports in terminalreporter.stats.items() if outcome in OUTCOMES})
-    lines = [*summary(all_counts(terminalreporter)), ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)]
+    counts = Counter(
+        {
+            outcome: len(reports)
+            for outcome, reports in terminalreporter.stats.items()
+            if outcome in OUTCOMES
+        }
+    )
+    lines = [
+        *summary(all_counts(terminalreporter)),
+        ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES),
+    ]
     if before := len(passed_before()):
         lines.append(f"{before} pieces of this campaign have passed, in this run and before")
     if len(lines) > 1:
@@ -131,7 +162,9 @@ def summary(found_counts: Iterable[tuple[float, Counts]]) -> list[str]:
         for experiment, counts in figures:
             sums.setdefault(experiment, Counter()).update(counts)
     return [
-        f"{name:<24} {in_words(sums[name])}; {in_words({'tests': tests[name]})}, {seconds[name]:,.0f} s" for name in sorted(sums)
+        f"{name:<24} {in_words(sums[name])}; {in_words({'tests': tests[name]})}, "
+        f"{seconds[name]:,.0f} s"
+        for name in sorted(sums)
     ]
 
 
@@ -146,5 +179,11 @@ def all_counts(terminalreporter: Any) -> Iterator[tuple[float, Counts]]:
         yield line["seconds"], line[KEY]
     for outcome in ("passed", "failed"):
         for report in terminalreporter.stats.get(outcome, []):
-            if getattr(report, "when", None) == "call" and report.nodeid.partition("@")[0] not in before:
-                yield report.duration, [value for key, value in report.user_properties if key == KEY]
+            if (
+                getattr(report, "when", None) == "call"
+                and report.nodeid.partition("@")[0] not in before
+            ):
+                yield (
+                    report.duration,
+                    [value for key, value in report.user_properties if key == KEY],
+                )

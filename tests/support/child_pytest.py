@@ -14,6 +14,25 @@ def run_pytest(
     plugin: str, base: Path, *arguments: str, timeout_s: float, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """The ended process; its tests have their files below `base`."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", plugin, "-p", "no:cacheprovider", f"--basetemp={base}", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        plugin,
+        "-p",
+        "no:cacheprovider",
+        f"--basetemp={base}",
+        *arguments,
+    ]
     together = os.environ | environment
-    return subprocess.run(command, cwd=ROOT, env=together, capture_output=True, text=True, timeout=timeout_s, check=False)
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env=together,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )

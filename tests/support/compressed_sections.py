@@ -1,7 +1,8 @@
-"""Records sections in every form that the codecs allow, and in broken ones: input for Kafka's decoders and for ours.
+"""Records sections in every form that the codecs allow, and in broken ones: input for Kafka's
+decoders and for ours.
 
-`tests/data/compressed-sections.jsonl` has them with what Kafka's decoders read (`tests/kafka/Sections.java`). They are made
-by the libraries of the codecs, without the package.
+`tests/data/compressed-sections.jsonl` has them with what Kafka's decoders read
+(`tests/kafka/Sections.java`). They are made by the libraries of the codecs, without the package.
 """
 
 from __future__ import annotations
@@ -76,8 +77,14 @@ def _snappies() -> Iterator[tuple[str, bytes]]:
     yield "a stream and three bytes", stream + b"\1\2\3"
     yield "a stream and half a header", stream + XERIAL[:9]
     yield "a stream and another magic", stream + XERIAL[:4] + b"XXXX" + XERIAL[8:] + chunk(TWO)
-    yield "a stream of a newer version", XERIAL[:8] + (2).to_bytes(4, "big") + (1).to_bytes(4, "big") + chunk(ONE)
-    yield "a stream that needs a newer version", XERIAL[:8] + (2).to_bytes(4, "big") + (2).to_bytes(4, "big") + chunk(ONE)
+    yield (
+        "a stream of a newer version",
+        XERIAL[:8] + (2).to_bytes(4, "big") + (1).to_bytes(4, "big") + chunk(ONE),
+    )
+    yield (
+        "a stream that needs a newer version",
+        XERIAL[:8] + (2).to_bytes(4, "big") + (2).to_bytes(4, "big") + chunk(ONE),
+    )
     yield "a second stream of version 0", stream + XERIAL[:8] + bytes(8) + chunk(TWO)
     yield "a chunk that is cut off", stream[:-3]
     yield "a chunk of negative size", stream + b"\xff\xff\xff\xff"
@@ -91,7 +98,11 @@ def _lz4s() -> Iterator[tuple[str, bytes]]:
     import lz4.frame
 
     def frame(data: bytes, **options: Any) -> bytes:
-        settings = {"block_size": lz4.frame.BLOCKSIZE_MAX64KB, "block_linked": False, "store_size": False} | options
+        settings = {
+            "block_size": lz4.frame.BLOCKSIZE_MAX64KB,
+            "block_linked": False,
+            "store_size": False,
+        } | options
         return bytes(lz4.frame.compress(data, **settings))
 
     one = frame(ONE)
@@ -131,7 +142,10 @@ def _zstds() -> Iterator[tuple[str, bytes]]:
     yield "a skippable frame before", SKIPPABLE + one
     yield "a skippable frame after", one + SKIPPABLE
     yield "a skippable frame between", one + SKIPPABLE + two
-    yield "a skippable frame between frames without sizes", unsized + SKIPPABLE + SKIPPABLE + unsized
+    yield (
+        "a skippable frame between frames without sizes",
+        unsized + SKIPPABLE + SKIPPABLE + unsized,
+    )
     yield "a skippable frame alone", SKIPPABLE
     yield "a skippable frame that is cut off", one + SKIPPABLE[:-2]
     yield "a frame and other bytes", one + b"other bytes"
@@ -145,7 +159,9 @@ def _zstds() -> Iterator[tuple[str, bytes]]:
 def made() -> list[Section]:
     """All sections, without Kafka's results."""
     forms = {"gzip": _gzips(), "snappy": _snappies(), "lz4": _lz4s(), "zstd": _zstds()}
-    return [Section(name, codec, data) for codec, sections in forms.items() for name, data in sections]
+    return [
+        Section(name, codec, data) for codec, sections in forms.items() for name, data in sections
+    ]
 
 
 def stored() -> list[Section]:
@@ -161,8 +177,17 @@ def stored() -> list[Section]:
 def read_by_kafka(sections: list[Section]) -> list[Section]:
     """The sections with the results of a real Kafka. Needs a JDK."""
     lines = "".join(f"{each.codec}\t{each.data.hex()}\n" for each in sections)
-    command = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", oracle.class_path(), str(PROGRAM)]
-    answer = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=300, check=True)
+    command = [
+        "java",
+        "-XX:TieredStopAtLevel=1",
+        "-XX:+UseSerialGC",
+        "-cp",
+        oracle.class_path(),
+        str(PROGRAM),
+    ]
+    answer = subprocess.run(
+        command, input=lines, capture_output=True, text=True, timeout=300, check=True
+    )
     results = answer.stdout.splitlines()
     plains = [None if result == "-" else bytes.fromhex(result) for result in results]
     return [section._replace(plain=plain) for section, plain in zip(sections, plains, strict=True)]
@@ -173,7 +198,12 @@ def store(sections: list[Section]) -> None:
     lines = []
     for each in sections:
         plain = None if each.plain is None else each.plain.hex()
-        lines.append(json.dumps({"name": each.name, "codec": each.codec, "data": each.data.hex(), "plain": plain}) + "\n")
+        lines.append(
+            json.dumps(
+                {"name": each.name, "codec": each.codec, "data": each.data.hex(), "plain": plain}
+            )
+            + "\n"
+        )
     DATA.write_text("".join(lines))
 
 

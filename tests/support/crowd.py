@@ -7,13 +7,16 @@ import sys
 import threading
 from collections.abc import Callable
 
-DEADLINE_S = 600.0 if os.environ.get("EMBEDLOG_SANITIZE") == "thread" else 120.0  # ThreadSanitizer makes all code slower
+# ThreadSanitizer makes all code slower
+DEADLINE_S = 600.0 if os.environ.get("EMBEDLOG_SANITIZE") == "thread" else 120.0
 FREE_THREADED = not getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 def crowd(count: int, work: Callable[[int], object], *others: Callable[[], object]) -> None:
     """Calls work(0) … work(count - 1), and each of `others`, in a thread of its own."""
-    calls: list[Callable[[], object]] = [lambda number=number: work(number) for number in range(count)]  # type: ignore[misc]
+    calls: list[Callable[[], object]] = [
+        lambda number=number: work(number) for number in range(count)
+    ]  # type: ignore[misc]
     calls += others
     start = threading.Barrier(len(calls))
     errors: list[BaseException] = []

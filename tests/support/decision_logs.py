@@ -1,7 +1,9 @@
-"""Copies of a decision log in several directories, processes that decide in them, and a check of their bytes.
+"""Copies of a decision log in several directories, processes that decide in them, and a check of
+their bytes.
 
-A process is an object with partitions of its own, or a fork that is killed at a chosen call. The check shares no code with the
-library. It reads the log files, and finds the number of each decision in the bytes of the batches.
+A process is an object with partitions of its own, or a fork that is killed at a chosen call. The
+check shares no code with the library. It reads the log files, and finds the number of each decision
+in the bytes of the batches.
 """
 
 from __future__ import annotations
@@ -56,10 +58,18 @@ def incarnation(boot: int) -> bytes:
 
 
 class Process:
-    """A process with the copies of some directories. `boot`: pages of another boot do not count, as after a power loss."""
+    """A process with the copies of some directories. `boot`: pages of another boot do not count, as
+    after a power loss.
+    """
 
     def __init__(
-        self, root: Path, nodes: Iterable[int] = NODES, *, boot: int = 1, voters: Iterable[int] = NODES, cluster: str = CLUSTER
+        self,
+        root: Path,
+        nodes: Iterable[int] = NODES,
+        *,
+        boot: int = 1,
+        voters: Iterable[int] = NODES,
+        cluster: str = CLUSTER,
     ) -> None:
         self.partitions: dict[int, Partition] = {}
         self.log = DecisionLog(cluster, voters, lock_timeout_ms=LOCK_TIMEOUT_MS)
@@ -68,7 +78,13 @@ class Process:
 
     def attach(self, root: Path, node: int, boot: int = 1) -> None:
         path = copy_path(root, node)
-        context = Context(path.parent, incarnation(boot), None, lock_timeout_ms=LOCK_TIMEOUT_MS, node_slot=node - 1)
+        context = Context(
+            path.parent,
+            incarnation(boot),
+            None,
+            lock_timeout_ms=LOCK_TIMEOUT_MS,
+            node_slot=node - 1,
+        )
         topic_id = identity.id_bytes(identity.id_of_name(TOPIC))
         self.partitions[node] = Partition(context, TOPIC, 0, path, topic_id, COMPACTED)
         self.log.attach(Copy(node, self.partitions[node]))
@@ -111,7 +127,9 @@ class Process:
 
 
 def _added(node: int, voter: bool = True) -> Callable[[State, int], Event]:
-    directory = Identity(node, CLUSTER, uuid.UUID(int=10**6 + node), uuid.UUID(int=1000 * node), f"/disk{node}/log")
+    directory = Identity(
+        node, CLUSTER, uuid.UUID(int=10**6 + node), uuid.UUID(int=1000 * node), f"/disk{node}/log"
+    )
     return lambda state, offset: Add(directory, offset, voter)
 
 
@@ -128,15 +146,21 @@ def begun(root: Path, nodes: Sequence[int] = NODES) -> Path:
 CALLS = ("pwrite", "fsync", "fdatasync", "ftruncate", "rename", "unlink", "point")
 
 
-DONE, REFUSED, BROKEN = 0, 3, 4
+DONE = 0
+REFUSED = 3
+BROKEN = 4
 
 
-def killed(work: Callable[[], object], nth: int, kinds: Sequence[str] = CALLS, name: str = "") -> bool:
+def killed(
+    work: Callable[[], object], nth: int, kinds: Sequence[str] = CALLS, name: str = ""
+) -> bool:
     """Do the work in a fork that is killed before the nth of these calls; whether that happened."""
     return outcome(work, nth, kinds, name) is None
 
 
-def outcome(work: Callable[[], object], nth: int, kinds: Sequence[str] = CALLS, name: str = "") -> int | None:
+def outcome(
+    work: Callable[[], object], nth: int, kinds: Sequence[str] = CALLS, name: str = ""
+) -> int | None:
     """As `killed`: None, or whether the work is DONE, or was REFUSED by an error of the library."""
     pid = os.fork()
     if pid == 0:
@@ -159,9 +183,17 @@ def outcome(work: Callable[[], object], nth: int, kinds: Sequence[str] = CALLS, 
 
 
 def each_kill(
-    root: Path, workspace: Path, work: Callable[[Path], object], name: str = "", *, first: int = 1, step: int = 1
+    root: Path,
+    workspace: Path,
+    work: Callable[[Path], object],
+    name: str = "",
+    *,
+    first: int = 1,
+    step: int = 1,
 ) -> Iterator[Path]:
-    """For each call of the work: a copy of the directories in which a process was killed before that call."""
+    """For each call of the work: a copy of the directories in which a process was killed before
+    that call.
+    """
     for nth in range(first, CALLS_MAX, step):
         here = Path(shutil.copytree(root, workspace / str(nth)))
         if not killed(lambda here=here: work(here), nth, name=name):  # type: ignore[misc]
@@ -171,20 +203,36 @@ def each_kill(
     raise AssertionError("the work does not end")
 
 
-def killed_with(root: Path, nodes: Sequence[int], work: Callable[[Process], object], written: int, *, boot: int = 1) -> None:
-    """A process is killed when the first of its copies has the decision `written`, and no other one has it."""
+def killed_with(
+    root: Path,
+    nodes: Sequence[int],
+    work: Callable[[Process], object],
+    written: int,
+    *,
+    boot: int = 1,
+) -> None:
+    """A process is killed when the first of its copies has the decision `written`, and no other one
+    has it.
+    """
     before = root.with_name(f"{root.name}-before")
     shutil.copytree(root, before)
     for nth in range(1, CALLS_MAX):
-        assert killed(lambda: _work_in(root, nodes, work, boot), nth), "no call is between the copies"
-        if [written in numbers_of(root, node) for node in nodes] == [True, *[False] * (len(nodes) - 1)]:
+        assert killed(lambda: _work_in(root, nodes, work, boot), nth), (
+            "no call is between the copies"
+        )
+        if [written in numbers_of(root, node) for node in nodes] == [
+            True,
+            *[False] * (len(nodes) - 1),
+        ]:
             shutil.rmtree(before)
             return
         shutil.rmtree(root)
         shutil.copytree(before, root)
 
 
-def _work_in(root: Path, nodes: Sequence[int], work: Callable[[Process], object], boot: int) -> None:
+def _work_in(
+    root: Path, nodes: Sequence[int], work: Callable[[Process], object], boot: int
+) -> None:
     work(Process(root, nodes, boot=boot))
 
 
@@ -195,7 +243,8 @@ def batches_of(root: Path, node: int) -> list[tuple[int, int, bytes]]:
     """Base offset, term and bytes of each whole batch of a copy."""
     found = []
     for path in sorted(copy_path(root, node).glob("*.log")):
-        data, at = path.read_bytes(), 0
+        data = path.read_bytes()
+        at = 0
         while at + _HEAD.size <= len(data):
             base, size, term = _HEAD.unpack_from(data, at)
             if size <= 0 or at + 12 + size > len(data):
@@ -207,11 +256,15 @@ def batches_of(root: Path, node: int) -> list[tuple[int, int, bytes]]:
 
 def numbers_of(root: Path, node: int) -> list[int]:
     """The decisions that a copy has, in its order."""
-    return [int(number) for _, _, data in batches_of(root, node) for number in _NUMBER.findall(data)]
+    return [
+        int(number) for _, _, data in batches_of(root, node) for number in _NUMBER.findall(data)
+    ]
 
 
 class Acted:
-    """The decisions that processes have acted on. A settled log contains all of them, in their order (M1)."""
+    """The decisions that processes have acted on. A settled log contains all of them, in their
+    order (M1).
+    """
 
     def __init__(self, *numbers: int) -> None:
         self.numbers = list(numbers)
@@ -227,7 +280,9 @@ class Acted:
         return True
 
     def check(self, root: Path, nodes: Iterable[int]) -> None:
-        """Raise AssertionError if one of these copies lacks a decision; they were level with each other just before."""
+        """Raise AssertionError if one of these copies lacks a decision; they were level with each
+        other just before.
+        """
         logs = {node: numbers_of(root, node) for node in nodes}
         assert len({tuple(numbers) for numbers in logs.values()}) == 1, f"different logs {logs}"
         for node, numbers in logs.items():

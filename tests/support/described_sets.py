@@ -6,20 +6,31 @@ from pathlib import Path
 from typing import Any
 
 import embedlog
-from embedlog.replica_description import ReplicaDescription, ReplicasDescription, ReplicatedPartitionDescription
+from embedlog.replica_description import (
+    ReplicaDescription,
+    ReplicasDescription,
+    ReplicatedPartitionDescription,
+)
 
 QUIET = {"housekeeping": False}
 PATIENT_S = 20.0  # for results that come at once on an idle machine
 
 
 def opened(root: Path, count: int = 3, **options: Any) -> embedlog.Log:
-    return embedlog.open([root / f"d{node}" for node in range(1, count + 1)], config={**QUIET}, **options)
+    return embedlog.open(
+        [root / f"d{node}" for node in range(1, count + 1)], config={**QUIET}, **options
+    )
 
 
 def created(log: embedlog.Log, partitions: int = 2, name: str = "t") -> None:
     """Replicas on the nodes 1, 2 and 3; partition p has its leader on node p % 3 + 1."""
     nodes = [1, 2, 3]
-    log.create_topic(name, assignment={number: nodes[number % 3 :] + nodes[: number % 3] for number in range(partitions)})
+    log.create_topic(
+        name,
+        assignment={
+            number: nodes[number % 3 :] + nodes[: number % 3] for number in range(partitions)
+        },
+    )
 
 
 def sent(log: embedlog.Log, count: int, partition: int = 0) -> None:

@@ -1,4 +1,6 @@
-"""The common part of the tests of asyncio clients: a loop with a deadline, and a counter of its turns."""
+"""The common part of the tests of asyncio clients: a loop with a deadline, and a counter of its
+turns.
+"""
 
 from __future__ import annotations
 
@@ -85,13 +87,20 @@ class Ticker:
         """The files were slow, by `delay_s` a call, and the loop was never blocked."""
         assert time.monotonic() - self._began >= delay_s, "no call was slow: this shows nothing"
         if self.count < 10 or self.gap_s >= delay_s * 0.8:
-            raise Blocked(f"{self.count} turns, none for {self.gap_s:.3f} s, as long as a call to the file system took")
+            raise Blocked(
+                f"{self.count} turns, none for {self.gap_s:.3f} s, as long as a call to the file "
+                "system took"
+            )
 
 
-def while_files_are_slow(directory: Path, kinds: list[str], attempt: Callable[[Path, Slow], Coroutine[Any, Any, None]]) -> None:
-    """Shows that no call of `kinds` is made on the loop's thread: each takes long, and the loop is never blocked.
+def while_files_are_slow(
+    directory: Path, kinds: list[str], attempt: Callable[[Path, Slow], Coroutine[Any, Any, None]]
+) -> None:
+    """Shows that no call of `kinds` is made on the loop's thread: each takes long, and the loop is
+    never blocked.
 
-    A busy machine stops the loop as well, now and then, but not for as long as a call takes that takes ever longer.
+    A busy machine stops the loop as well, now and then, but not for as long as a call takes that
+    takes ever longer.
     """
     for number in range(ATTEMPTS):
         try:

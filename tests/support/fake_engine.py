@@ -1,4 +1,6 @@
-"""An engine in memory, for tests of the layers above it: real batch bytes, no files, no other process."""
+"""An engine in memory, for tests of the layers above it: real batch bytes, no files, no other
+process.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,8 @@ class FakePartition:
     """Batches in a list. Transactions: `append(…, producer=7)` and then `end(7, ABORT)`."""
 
     def __init__(self, engine: FakeEngine, topic: str, number: int) -> None:
-        self.topic, self.number = topic, number
+        self.topic = topic
+        self.number = number
         self.topic_id = TOPIC_ID
         self.log_start = 0
         self.log_end = 0
@@ -62,17 +65,25 @@ class FakePartition:
         self.epochs: list[tuple[int, int]] = [(0, 0)]  # which began where
         self.stored: list[Stored] = []
         self._open: dict[int, int] = {}
-        self._aborted: list[tuple[int, int, int]] = []  # producer, first offset, offset of the marker
+        # producer, first offset, offset of the marker
+        self._aborted: list[tuple[int, int, int]] = []
         self._engine = engine
 
     # ---- writing ----
 
-    def append(self, rows: Iterable[Row | bytes], producer: int | None = None, data: bytes | None = None) -> None:
+    def append(
+        self, rows: Iterable[Row | bytes], producer: int | None = None, data: bytes | None = None
+    ) -> None:
         """One batch; `data` replaces its bytes, with the damage of the test."""
         made = [row if isinstance(row, Row) else Row(row) for row in rows]
         if producer is not None:
             self._open.setdefault(producer, self.log_end)
-            facts = {"attributes": TRANSACTIONAL, "producer_id": producer, "producer_epoch": 0, "base_sequence": 0}
+            facts = {
+                "attributes": TRANSACTIONAL,
+                "producer_id": producer,
+                "producer_epoch": 0,
+                "base_sequence": 0,
+            }
         else:
             facts = dict[str, int]()
         self._store(len(made), batch(self.log_end, made, **facts) if data is None else data, made)
@@ -119,8 +130,12 @@ class FakePartition:
     def unread_bytes(self, offset: int) -> int:
         return sum(len(each.data) for each in self.stored if each.last >= offset)
 
-    def split_points(self, start: int, end: int, max_bytes: int, count: int | None = None) -> list[SplitPoint]:
-        """A point after each batch, as of a log with an index entry for each and with large batches."""
+    def split_points(
+        self, start: int, end: int, max_bytes: int, count: int | None = None
+    ) -> list[SplitPoint]:
+        """A point after each batch, as of a log with an index entry for each and with large
+        batches.
+        """
         inside = [each for each in self.stored if each.last >= start and each.base < end]
         return [SplitPoint(min(each.last + 1, end), len(each.data)) for each in inside[:count]]
 
@@ -140,11 +155,14 @@ class FakePartition:
         self._engine.check_open()
         self.fetches += 1
         if not self.log_start <= offset <= self.log_end:
-            raise OffsetOutOfRangeError("no such offset", expected=f"{self.log_start} to {self.log_end}", found=offset)
+            raise OffsetOutOfRangeError(
+                "no such offset", expected=f"{self.log_start} to {self.log_end}", found=offset
+            )
         limit = self.visible_end(isolation == "read_committed")
         limit = limit if upto is None else min(limit, upto)
         found = b""
-        following = max(offset, limit)  # unless there is something: all up to the limit was compacted away
+        # unless there is something: all up to the limit was compacted away
+        following = max(offset, limit)
         for each in self.stored:
             if each.last < offset or each.base >= limit:
                 continue
@@ -156,7 +174,11 @@ class FakePartition:
         assert scanned.problem is None
         aborted = []
         if isolation == "read_committed":
-            aborted = [(producer, first) for producer, first, end in self._aborted if end >= offset and first < following]
+            aborted = [
+                (producer, first)
+                for producer, first, end in self._aborted
+                if end >= offset and first < following
+            ]
         return Fetched(memoryview(found), scanned.batches, following, aborted)
 
     def end_by_time(self, first: int, last: int, end_ms: int) -> int:
@@ -202,10 +224,14 @@ class FakeEngine:
     def grow(self, topic: str, count: int) -> None:
         partitions = self._partitions.setdefault(topic, [])
         self.word += 2
-        partitions += [FakePartition(self, topic, number) for number in range(len(partitions), count)]
+        partitions += [
+            FakePartition(self, topic, number) for number in range(len(partitions), count)
+        ]
 
     def topic_names(self, include_internal: bool = True) -> list[str]:
-        return sorted(name for name in self._partitions if include_internal or not name.startswith("__"))
+        return sorted(
+            name for name in self._partitions if include_internal or not name.startswith("__")
+        )
 
     def refresh_topics(self) -> None:
         """Topics are never changed elsewhere."""
@@ -245,8 +271,12 @@ class FakeEngine:
         with self.changed:
             self.waits += 1
             self.sleeping.set()
-            while id(owner) not in self._woken and not any(each.visible_end(committed) > offset for each, offset in tails):
-                if topics not in (-1, self.word) or any(each.notice(0) != word for each, word in notices):
+            while id(owner) not in self._woken and not any(
+                each.visible_end(committed) > offset for each, offset in tails
+            ):
+                if topics not in (-1, self.word) or any(
+                    each.notice(0) != word for each, word in notices
+                ):
                     break
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
@@ -264,7 +294,9 @@ class FakeEngine:
 
 @pytest.fixture
 def consumer(engine: FakeEngine) -> Iterator[Callable[..., Consumer]]:
-    """`consumer("a", max_poll_records=5)`: by default it reads from the start; closed after the test."""
+    """`consumer("a", max_poll_records=5)`: by default it reads from the start; closed after the
+    test.
+    """
     made: list[Consumer] = []
 
     def make(*topics: str, **config: Any) -> Consumer:
@@ -284,7 +316,9 @@ def on(*partitions: TopicPartition, using: Callable[..., Consumer], **config: An
 
 
 def fill(partition: FakePartition, count: int, *, per_batch: int = 10, tag: str = "") -> None:
-    rows = [Row(b"%s%d" % (tag.encode(), n), b"k%d" % n, timestamp_ms=1000 * n) for n in range(count)]
+    rows = [
+        Row(b"%s%d" % (tag.encode(), n), b"k%d" % n, timestamp_ms=1000 * n) for n in range(count)
+    ]
     for begin in range(0, count, per_batch):
         partition.append(rows[begin : begin + per_batch])
 
@@ -306,4 +340,15 @@ def mixed(partition: FakePartition) -> None:
     partition.append([b"after"])
 
 
-__all__ = ["ABORT", "COMMIT", "FakeEngine", "FakePartition", "Row", "consumer", "fill", "mixed", "on", "places"]
+__all__ = [
+    "ABORT",
+    "COMMIT",
+    "FakeEngine",
+    "FakePartition",
+    "Row",
+    "consumer",
+    "fill",
+    "mixed",
+    "on",
+    "places",
+]

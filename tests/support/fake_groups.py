@@ -1,6 +1,8 @@
-"""Groups in memory, for tests of members: the real rules over a dictionary, no files, leases that tests can end.
+"""Groups in memory, for tests of members: the real rules over a dictionary, no files, leases that
+tests can end.
 
-Several consumers of one thread are members of one group here, polled by turns: the result is the same every time.
+Several consumers of one thread are members of one group here, polled by turns: the result is the
+same every time.
 """
 
 from __future__ import annotations
@@ -17,14 +19,21 @@ from embedlog import group as machine
 from embedlog.consumer.consumer import Consumer
 from embedlog.consumer.membership import Phase
 from embedlog.coordination.groups.commit_checks import admitted, checked_offsets, refused
-from embedlog.errors import DeadlineError, ListenerError, LockTimeoutError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    DeadlineError,
+    ListenerError,
+    LockTimeoutError,
+    UnknownTopicOrPartitionError,
+)
 from embedlog.format.process_slot import ProcessSlot
 from embedlog.group import Group, Limits, Refusal, may_commit_held
 from embedlog.storage.liveness import SlotState
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.support.fake_engine import FakeEngine
 
-A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+A0 = TopicPartition("a", 0)
+A1 = TopicPartition("a", 1)
+B0 = TopicPartition("b", 0)
 COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"]}
 
 
@@ -74,7 +83,8 @@ class FakeTopic:
 
     def __init__(self) -> None:
         self.word = 0
-        self.topic, self.number = "__consumer_offsets", 0
+        self.topic = "__consumer_offsets"
+        self.number = 0
 
     def partition_of(self, name: str) -> int:
         return 0
@@ -87,7 +97,9 @@ class FakeTopic:
 
 
 class FakeGroups:
-    """The part of `embedlog.groups.Groups`, without a log. With `locked` every wait for the lock fails."""
+    """The part of `embedlog.groups.Groups`, without a log. With `locked` every wait for the lock
+    fails.
+    """
 
     def __init__(self, engine: FakeEngine) -> None:
         self.limits = Limits(session_min_ms=10)
@@ -102,7 +114,9 @@ class FakeGroups:
     def current(self, group_id: str) -> Group | None:
         return self.groups.get(group_id)
 
-    def decide(self, group_id: str, event: Callable[[Group | None], Any], deadline_ns: int | None = None) -> Group | None:
+    def decide(
+        self, group_id: str, event: Callable[[Group | None], Any], deadline_ns: int | None = None
+    ) -> Group | None:
         self._lock()
         old = self.groups.get(group_id)
         new = event(old)
@@ -116,13 +130,21 @@ class FakeGroups:
         return self.groups.get(group_id)
 
     def evict(
-        self, group_id: str, watch: Any, me: str | None = None, whole: bool = False, deadline_ns: int | None = None
+        self,
+        group_id: str,
+        watch: Any,
+        me: str | None = None,
+        whole: bool = False,
+        deadline_ns: int | None = None,
     ) -> Group | None:
         found = self.groups.get(group_id)
         verdicts = watch.verdicts(found, me, whole) if found is not None and found.members else {}
         if not verdicts:
             return found
-        return self.decide(group_id, lambda old: machine.evict(old, watch.confirm(old, verdicts), 0) if old else old)
+        return self.decide(
+            group_id,
+            lambda old: machine.evict(old, watch.confirm(old, verdicts), 0) if old else old,
+        )
 
     def commit(
         self,
@@ -135,11 +157,17 @@ class FakeGroups:
         self._commit(group_id, offsets, lambda old: admitted(old, member))
 
     def commit_held(
-        self, group_id: str, offsets: Mapping[TopicPartition, Any], member_id: str, deadline_ns: int | None = None
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, Any],
+        member_id: str,
+        deadline_ns: int | None = None,
     ) -> None:
         self._commit(group_id, offsets, lambda old: may_commit_held(old, member_id))
 
-    def _commit(self, group_id: str, offsets: Mapping[TopicPartition, Any], admission: Callable[[Any], Any]) -> None:
+    def _commit(
+        self, group_id: str, offsets: Mapping[TopicPartition, Any], admission: Callable[[Any], Any]
+    ) -> None:
         wanted = checked_offsets(offsets)
         self._lock()
         old = self.groups.get(group_id)
@@ -200,10 +228,14 @@ class ListenerCalls:
         self.heard: list[tuple[str, list[TopicPartition]]] = []
 
     def listeners(self) -> dict[str, Any]:
-        return {f"on_{name}": lambda tps, name=name: self.heard.append((name, tps)) for name in ("assigned", "revoked", "lost")}
+        return {
+            f"on_{name}": lambda tps, name=name: self.heard.append((name, tps))
+            for name in ("assigned", "revoked", "lost")
+        }
 
     def take(self) -> list[tuple[str, list[TopicPartition]]]:
-        heard, self.heard = self.heard, []
+        heard = self.heard
+        self.heard = []
         return heard
 
 
@@ -226,7 +258,9 @@ def settle(*members: Consumer, rounds: int = 30) -> None:
         for member in members:
             run_duties(member)
         after = [(member.group_metadata(), member.assignment()) for member in members]
-        if before == after and all(member._group.membership.phase is Phase.IN for member in members):  # type: ignore[union-attr]
+        if before == after and all(
+            member._group.membership.phase is Phase.IN for member in members
+        ):  # type: ignore[union-attr]
             return
     raise AssertionError(f"still moving: {after}")
 
@@ -238,11 +272,17 @@ def engine() -> GroupEngine:
 
 @pytest.fixture
 def member(engine: GroupEngine) -> Iterator[Callable[..., Consumer]]:
-    """`member("a", max_poll_records=5)`: a member of group "g"; by default it reads from the start; closed after the test."""
+    """`member("a", max_poll_records=5)`: a member of group "g"; by default it reads from the start;
+    closed after the test.
+    """
     made: list[Consumer] = []
 
     def make(*topics: str, **config: Any) -> Consumer:
-        facts: dict[str, Any] = {"auto_offset_reset": "earliest", "group_id": "g", "session_timeout_ms": 1000}
+        facts: dict[str, Any] = {
+            "auto_offset_reset": "earliest",
+            "group_id": "g",
+            "session_timeout_ms": 1000,
+        }
         made.append(Consumer(engine, topics, **{**facts, "heartbeat_interval_ms": 100, **config}))
         return made[-1]
 
@@ -252,4 +292,13 @@ def member(engine: GroupEngine) -> Iterator[Callable[..., Consumer]]:
             each.close()
 
 
-__all__ = ["FakeGroups", "FakeLease", "GroupEngine", "ListenerCalls", "engine", "member", "run_duties", "settle"]
+__all__ = [
+    "FakeGroups",
+    "FakeLease",
+    "GroupEngine",
+    "ListenerCalls",
+    "engine",
+    "member",
+    "run_duties",
+    "settle",
+]

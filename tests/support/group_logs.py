@@ -17,7 +17,9 @@ from embedlog.types import OffsetAndMetadata, TopicPartition
 from tests.support.group_members import taken
 from tests.support.transactional_producers import QUIET
 
-ONE, TWO, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+ONE = TopicPartition("t", 0)
+TWO = TopicPartition("t", 1)
+OTHER = TopicPartition("u", 0)
 
 
 @pytest.fixture
@@ -41,10 +43,14 @@ def keep(groups: Groups, group: Group, name: str = "g") -> Group:
 
 def written(log: embedlog.Log) -> list[tuple[int, bool]]:
     """Kind of the key, and whether there is a value, of every record in `__consumer_offsets`."""
-    return [(key_kind(each.key), each.value is not None) for each in log.scan(OFFSETS_TOPIC).records()]
+    return [
+        (key_kind(each.key), each.value is not None) for each in log.scan(OFFSETS_TOPIC).records()
+    ]
 
 
-def commit_at(groups: Groups, name: str, place: TopicPartition, ms: int, expire_ms: int = -1) -> None:
+def commit_at(
+    groups: Groups, name: str, place: TopicPartition, ms: int, expire_ms: int = -1
+) -> None:
     """An offset committed at that time."""
     value = encode_offset(OffsetAndMetadata(5), ms, expire_ms)
     with groups.topic.deciding(groups.topic.partition_of(name), groups.deadline(None)) as decision:

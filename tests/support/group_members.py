@@ -17,9 +17,16 @@ OTHER = encode_subscription(Subscription(("t", "u")))
 BOTH = (("range", SAID), ("cooperative-sticky", SAID))
 
 
-def member(name: str, instance: str | None = None, protocols: tuple[tuple[str, bytes], ...] = BOTH, **fields: object) -> Member:
+def member(
+    name: str,
+    instance: str | None = None,
+    protocols: tuple[tuple[str, bytes], ...] = BOTH,
+    **fields: object,
+) -> Member:
     process_slot = ProcessSlot(1, int.from_bytes(name.encode(), "big"))
-    known = Member(name, instance, "client", "/host", 300_000, 45_000, protocols, process_slot=process_slot)
+    known = Member(
+        name, instance, "client", "/host", 300_000, 45_000, protocols, process_slot=process_slot
+    )
     return replace(known, **fields)  # type: ignore[arg-type]
 
 
@@ -29,7 +36,9 @@ def taken(outcome: Group | Refusal | None) -> Group:
 
 
 def completing(*members: Member) -> Group:
-    """A group whose first generations are over: all these have joined, and the leader's sync is awaited."""
+    """A group whose first generations are over: all these have joined, and the leader's sync is
+    awaited.
+    """
     group: Group | None = None
     for each in members:
         group = taken(rules.join(group, each, LIMITS, NOW))
@@ -44,7 +53,9 @@ def stable(*members: Member) -> Group:
     group = completing(*members)
     shares = {member_id: member_id.encode() for member_id in group.members}
     leader = group.members[group.leader or ""]
-    return taken(rules.sync(group, leader.member_id, group.generation, leader.instance_id, shares, NOW))
+    return taken(
+        rules.sync(group, leader.member_id, group.generation, leader.instance_id, shares, NOW)
+    )
 
 
 def preparing(*members: Member) -> Group:
@@ -57,4 +68,6 @@ def emptied() -> Group:
     return taken(rules.leave(stable(member("a")), "a", NOW))
 
 
-A, B, C = member("a"), member("b"), member("c")
+A = member("a")
+B = member("b")
+C = member("c")

@@ -1,7 +1,9 @@
-"""One group, one partition of data, and processes that come, freeze and die, under the library's own `group` rules.
+"""One group, one partition of data, and processes that come, freeze and die, under the library's
+own `group` rules.
 
-A process is a generator: the code between two `yield`s happens at once, as under the lock. The checker knows more than the rules:
-the member that got each record, and the owner of the partition in each generation.
+A process is a generator: the code between two `yield`s happens at once, as under the lock. The
+checker knows more than the rules: the member that got each record, and the owner of the partition
+in each generation.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ class World:
             ended = self.group is None or outcome.generation != self.group.generation
             self.counts["generations"] += ended
             self.group = outcome
-            self.note(f"{who} {what}: {outcome.state.label} {outcome.generation} {describe(outcome)}")
+            self.note(
+                f"{who} {what}: {outcome.state.label} {outcome.generation} {describe(outcome)}"
+            )
             self.check_owners()
         return outcome
 
@@ -83,7 +87,12 @@ class World:
 
     def start(self, name: str, instance: str | None = None) -> Process:
         self.lives_begun += 1
-        process = Process(name, ProcessSlot(self.lives_begun, self.lives_begun), instance, incarnation=self.lives_begun)
+        process = Process(
+            name,
+            ProcessSlot(self.lives_begun, self.lives_begun),
+            instance,
+            incarnation=self.lives_begun,
+        )
         process.steps = self.run(process)
         self.processes.append(process)
         return process
@@ -93,7 +102,11 @@ class World:
         rejoining = False
         while True:
             said = self.saying(me)
-            outcome = self.decide(me.name, "joins", rules.join(self.group, said, self.limits, self.now, rejoining=rejoining))
+            outcome = self.decide(
+                me.name,
+                "joins",
+                rules.join(self.group, said, self.limits, self.now, rejoining=rejoining),
+            )
             yield
             if outcome is Refusal.FENCED_INSTANCE_ID:
                 return
@@ -119,21 +132,40 @@ class World:
                     rejoining = False
 
     def saying(self, me: Process) -> Member:
-        protocols = ((self.rng.choice(("range", "range", "sticky")), SAID), ("cooperative-sticky", SAID))
-        return Member(me.member_id, me.instance, me.name, "/h", 1000, 10_000, protocols, process_slot=me.process_slot)
+        protocols = (
+            (self.rng.choice(("range", "range", "sticky")), SAID),
+            ("cooperative-sticky", SAID),
+        )
+        return Member(
+            me.member_id,
+            me.instance,
+            me.name,
+            "/h",
+            1000,
+            10_000,
+            protocols,
+            process_slot=me.process_slot,
+        )
 
     def wait(self, me: Process) -> Iterator[None]:
         """Until the group is stable with this process in it, the leader assigns; else why not."""
         while True:
             group = self.group
-            if group is None or (refusal := rules.member_refusal(group, me.member_id, me.instance)) is not None:
+            if (
+                group is None
+                or (refusal := rules.member_refusal(group, me.member_id, me.instance)) is not None
+            ):
                 return Refusal.UNKNOWN_MEMBER_ID if group is None else refusal  # type: ignore[return-value]
             if group.state is State.COMPLETING_REBALANCE and group.leader == me.member_id:
                 generation = group.generation
                 taker = self.rng.choice(list(group.members))
                 yield
                 shares = {taker: PARTITION, "stranger": PARTITION}
-                self.decide(me.name, "syncs", rules.sync(self.group, me.member_id, generation, me.instance, shares, self.now))
+                self.decide(
+                    me.name,
+                    "syncs",
+                    rules.sync(self.group, me.member_id, generation, me.instance, shares, self.now),
+                )
             elif group.state is State.STABLE:
                 me.generation = group.generation
                 me.owns = group.members[me.member_id].assignment == PARTITION
@@ -144,7 +176,9 @@ class World:
             yield
 
     def read(self, me: Process) -> Iterator[None]:
-        """Read and commit until the group wants another round, or it is evicted; the reason, if a call was refused."""
+        """Read and commit until the group wants another round, or it is evicted; the reason, if a
+        call was refused.
+        """
         for _ in range(self.rng.randint(1, 8)):
             yield
             if me.owns and me.position < RECORDS:
@@ -156,7 +190,11 @@ class World:
                 if refusal is not None:
                     return refusal  # type: ignore[return-value]
             group = self.group
-            if group is not None and (group.state, group.generation) != (State.STABLE, me.generation) and self.rng.random() < 0.7:
+            if (
+                group is not None
+                and (group.state, group.generation) != (State.STABLE, me.generation)
+                and self.rng.random() < 0.7
+            ):
                 break
         if self.rng.random() < 0.2 and me.instance is None:
             self.decide(me.name, "leaves", rules.leave(self.group, me.member_id, self.now))
@@ -166,12 +204,18 @@ class World:
     def commit(self, me: Process) -> Refusal | None:
         self.now += 1
         refusal = rules.may_commit(self.group, me.member_id, me.generation, me.instance)
-        self.note(f"{me.name} commits {me.position} in {me.generation}: {'taken' if refusal is None else refusal.name}")
+        self.note(
+            f"{me.name} commits {me.position} in {me.generation}: "
+            f"{'taken' if refusal is None else refusal.name}"
+        )
         if refusal is not None:
             self.counts["refusals"] += 1
             return refusal
         if me.position < self.committed:
-            raise Violation(f"the committed offset falls from {self.committed} to {me.position} by {me.member_id}")
+            raise Violation(
+                f"the committed offset falls from {self.committed} to {me.position} by "
+                f"{me.member_id}"
+            )
         if not set(range(me.position)) <= self.handed:
             raise Violation("a record is skipped")
         self.committed = me.position
@@ -181,12 +225,16 @@ class World:
     # ---- observers and faults --------------------------------------------------------------------
 
     def observe(self) -> None:
-        """A process detects dead members; any verdict on any member is possible, as a process may freeze and resume."""
+        """A process detects dead members; any verdict on any member is possible, as a process may
+        freeze and resume.
+        """
         if self.group is None:
             return
         found = {}
         for member_id, member in self.group.members.items():
-            process = next(each for each in self.processes if each.process_slot == member.process_slot)
+            process = next(
+                each for each in self.processes if each.process_slot == member.process_slot
+            )
             if not process.alive:
                 found[member_id] = Verdict.DEAD if self.rng.random() < 0.8 else Verdict.EXPIRED
             elif self.rng.random() < 0.15:
@@ -198,7 +246,9 @@ class World:
         for member_id, verdict in found.items():
             static = before.members[member_id].instance_id is not None
             if static and verdict is Verdict.DEAD and member_id not in after.members:
-                raise Violation(f"the static member {member_id} lost its place when its process died")
+                raise Violation(
+                    f"the static member {member_id} lost its place when its process died"
+                )
 
     def step(self) -> None:
         chance = self.rng.random()
@@ -225,20 +275,27 @@ class World:
     def check_owners(self) -> None:
         """At most one whose commits count."""
         count = sum(
-            each.owns and rules.may_commit(self.group, each.member_id, each.generation, each.instance) is None
+            each.owns
+            and rules.may_commit(self.group, each.member_id, each.generation, each.instance) is None
             for each in self.processes
         )
         if count > 1:
             raise Violation("the commits of two owners would count")
 
     def settle(self) -> None:
-        """Without further faults all living processes come to own their shares, and the partition is read to its end."""
+        """Without further faults all living processes come to own their shares, and the partition
+        is read to its end.
+        """
         for _ in range(2000):
             for process in self.processes:
                 if process.alive:
                     next(process.steps, None)
             if self.group is not None:
-                gone = {m.member_id: Verdict.EXPIRED for m in self.group.members.values() if not self.lives(m)}
+                gone = {
+                    m.member_id: Verdict.EXPIRED
+                    for m in self.group.members.values()
+                    if not self.lives(m)
+                }
                 self.decide("an observer", "buries", rules.evict(self.group, gone, self.now))
                 self.decide("an observer", "ends the delay", rules.end_delay(self.group, self.now))
             if self.committed == RECORDS:
@@ -247,7 +304,9 @@ class World:
 
     def lives(self, member: Member) -> bool:
         return any(
-            each.alive and each.process_slot == member.process_slot and each.member_id == member.member_id
+            each.alive
+            and each.process_slot == member.process_slot
+            and each.member_id == member.member_id
             for each in self.processes
         )
 
@@ -256,21 +315,27 @@ class World:
 
 
 def describe(group: Group) -> str:
-    return " ".join(f"{each}{'' if member.joined else '?'}" for each, member in group.members.items())
+    return " ".join(
+        f"{each}{'' if member.joined else '?'}" for each, member in group.members.items()
+    )
 
 
 def check_group(group: Group) -> None:
     """One record by itself."""
     if bool(group.members) != (group.state is not State.EMPTY):
         raise Violation(f"{group.state.label} with {len(group.members)} members")
-    if (group.leader is None) != (not group.members) or (group.leader is not None and group.leader not in group.members):
+    if (group.leader is None) != (not group.members) or (
+        group.leader is not None and group.leader not in group.members
+    ):
         raise Violation(f"the leader {group.leader} is none of {list(group.members)}")
     if (group.protocol is None) != (not group.members):
         raise Violation(f"the protocol is {group.protocol} with {len(group.members)} members")
     for member_id, member in group.members.items():
         if member.member_id != member_id or group.protocol not in dict(member.protocols):
             raise Violation(f"{member_id} does not support {group.protocol}")
-    instances = [member.instance_id for member in group.members.values() if member.instance_id is not None]
+    instances = [
+        member.instance_id for member in group.members.values() if member.instance_id is not None
+    ]
     if len(set(instances)) < len(instances):
         raise Violation("an instance id twice")
     if group.state is State.PREPARING_REBALANCE and not group.missing() and not group.delayed:
@@ -292,11 +357,18 @@ def check_step(old: Group | None, new: Group) -> None:
         raise Violation(f"generation {new.generation} after {before.generation}")
     phase_over = new.state in (State.EMPTY, State.COMPLETING_REBALANCE) and new.round > before.round
     if bool(ended) != phase_over:
-        raise Violation(f"{before.state.label} to {new.state.label} with generation {before.generation} to {new.generation}")
+        raise Violation(
+            f"{before.state.label} to {new.state.label} with generation {before.generation} to "
+            f"{new.generation}"
+        )
     if new.state is not before.state and new.round <= before.round:
         raise Violation("another state in the same round")
     if ended:
-        waited = [each for each, member in new.members.items() if not member.joined and member.instance_id is None]
+        waited = [
+            each
+            for each, member in new.members.items()
+            if not member.joined and member.instance_id is None
+        ]
         if waited:
             raise Violation(f"the phase ended without {waited}")
     if new.state is State.STABLE and before.state not in (State.STABLE, State.COMPLETING_REBALANCE):

@@ -1,4 +1,6 @@
-"""The common part of the tests of bad input: a closed log directory, its bytes, and a use of it that detects errors."""
+"""The common part of the tests of bad input: a closed log directory, its bytes, and a use of it
+that detects errors.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ import embedlog
 
 QUIET = {"housekeeping": False}
 COUNT = 40  # records there before anything goes wrong
-LIVE = {"embedlog.control", "embedlog.page", "embedlog.door", ".lock"}  # mapped, or with a note of the last reader
+# mapped, or with a note of the last reader
+LIVE = {"embedlog.control", "embedlog.page", "embedlog.door", ".lock"}
 
 
 def fill(log: embedlog.Log, topic: str = "t", count: int = COUNT) -> None:
@@ -26,7 +29,10 @@ def values(log: embedlog.Log, topic: str = "t") -> list[bytes]:
 def frozen(directory: Path) -> dict[str, bytes | None]:
     """Every name below a directory with its bytes."""
     found = sorted(path for path in directory.rglob("*") if path.name not in LIVE)
-    return {str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None for path in found}
+    return {
+        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
+        for path in found
+    }
 
 
 @pytest.fixture

@@ -12,17 +12,23 @@ from typing import Any
 
 import pytest
 
-LOOKS = {dis.opmap[name] for name in ("CALL", "RESUME", "JUMP_BACKWARD") if name in dis.opmap}  # after these it looks
-OF_THIS_INTERPRETER = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the points are those of its byte code")
+# after these it looks
+LOOKS = {dis.opmap[name] for name in ("CALL", "RESUME", "JUMP_BACKWARD") if name in dis.opmap}
+OF_THIS_INTERPRETER = pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11), reason="the points are those of its byte code"
+)
 
 
 class Interrupt:
-    """Does `action`, by default KeyboardInterrupt, at the nth such point of `call` in modules with these file names.
+    """Does `action`, by default KeyboardInterrupt, at the nth such point of `call` in modules with
+    these file names.
 
     `struck` is the place, None if it has fewer points.
     """
 
-    def __init__(self, nth: int, modules: Collection[str], action: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self, nth: int, modules: Collection[str], action: Callable[[], object] | None = None
+    ) -> None:
         self._left = nth
         self._modules = modules
         self._action = action
@@ -47,7 +53,8 @@ class Interrupt:
 
         def step(frame: FrameType, event: str, _: Any) -> Any:
             if event == "opcode":
-                looked, last[0] = last[0] in LOOKS, code.co_code[frame.f_lasti]
+                looked = last[0] in LOOKS
+                last[0] = code.co_code[frame.f_lasti]
                 if looked and self.struck is None:
                     self._left -= 1
                     if self._left == 0:
@@ -65,7 +72,9 @@ class Interrupt:
 
 
 def within(seconds: float, call: Callable[[], object]) -> None:
-    """The call must end in that time; it runs on another thread, which would otherwise stop the test. Raises its exception."""
+    """The call must end in that time; it runs on another thread, which would otherwise stop the
+    test. Raises its exception.
+    """
     problems: list[BaseException] = []
 
     def run() -> None:

@@ -1,6 +1,8 @@
-"""An independent reader of Kafka's log files, of all message formats: it shares no code with the package.
+"""An independent reader of Kafka's log files, of all message formats: it shares no code with the
+package.
 
-Checksums are compared, so that a test cannot build bytes that no broker would take. Codecs: none and gzip.
+Checksums are compared, so that a test cannot build bytes that no broker would take. Codecs: none
+and gzip.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def crc32c(data: bytes) -> int:
 
 
 def read_partition(directory: Path, tail_bytes: int = 0) -> list[ReadRecord]:
-    """The records of all segments of a partition but the last `tail_bytes` bytes, without control records."""
+    """The records of all segments of a partition but the last `tail_bytes` bytes, without control
+    records.
+    """
     paths = sorted(directory.glob("*.log"))
     records: list[ReadRecord] = []
     for path in paths:

@@ -10,8 +10,12 @@ import embedlog
 from embedlog._native import system
 
 
-def killed_during(work: Callable[[embedlog.Log], object], open_set: Callable[[], embedlog.Log], *fault: str) -> None:
-    """Another process is killed at a call while it works on the set. `fault`: kind of the call, action, part of its path."""
+def killed_during(
+    work: Callable[[embedlog.Log], object], open_set: Callable[[], embedlog.Log], *fault: str
+) -> None:
+    """Another process is killed at a call while it works on the set. `fault`: kind of the call,
+    action, part of its path.
+    """
     kind, action, name = fault
     child = os.fork()
     if child == 0:

@@ -1,13 +1,18 @@
-"""Compares what this process holds before and after a test: descriptors, file mappings, threads, temporary files.
+"""Compares what this process holds before and after a test: descriptors, file mappings, threads,
+temporary files.
 
-L1  a clean test costs two snapshots, together less than 1 ms; the garbage collector runs only if something seems left
-L2  a resource that is released within `GRACE_S` is not a leak: a thread that stops at a request, a descriptor that it closes
-L3  resources that a fixture of a wider scope opens during a test belong to that fixture: `granted` adds them to the baseline.
+L1  a clean test costs two snapshots, together less than 1 ms; the garbage collector runs only if
+something seems left L2  a resource that is released within `GRACE_S` is not a leak: a thread that
+stops at a request, a descriptor that it closes L3  resources that a fixture of a wider scope opens
+during a test belong to that fixture: `granted` adds them to the baseline.
     Files below the directory of a log that was open before the test belong to that log
-L4  the runner's own resources are excluded by rule: modules of `RUNNERS`, and sockets and pipes while a JVM is connected
-L5  resources with the lifetime of the process are excluded by rule: the library's pool for codecs, multiprocessing's directory,
-    event descriptors of native runtimes. The library has none; a leaked asyncio loop also leaks sockets
-L6  the file of a sanitizer's reports and its pipes are excluded by rule: its first report opens them
+L4  the runner's own resources are excluded by rule: modules of `RUNNERS`, and sockets and pipes
+while a JVM is connected L5  resources with the lifetime of the process are excluded by rule: the
+library's pool for codecs, multiprocessing's directory,
+    event descriptors of native runtimes. The library has none; a leaked asyncio loop also leaks
+    sockets
+L6  the file of a sanitizer's reports and its pipes are excluded by rule: its first report opens
+them
 """
 
 from __future__ import annotations
@@ -29,7 +34,8 @@ from pathlib import Path
 
 from embedlog import engine
 
-GRACE_S = float(os.environ.get("EMBEDLOG_LEAK_GRACE_S", "10.0"))  # for a thread that a busy machine runs late
+# for a thread that a busy machine runs late
+GRACE_S = float(os.environ.get("EMBEDLOG_LEAK_GRACE_S", "10.0"))
 RUNNERS = frozenset({"execnet", "xdist", "pytest_timeout", "py4j", "pyspark"})
 POOLS = ("embedlog-codec",)
 RUNTIMES = ("polars", "duckdb", "pyarrow")
@@ -64,7 +70,8 @@ def mappings() -> set[Mapping]:
 
 
 def _queried(descriptor: int) -> Iterator[Mapping]:
-    answer, address = array.array("b", bytes(_QUERY.size)), 0
+    answer = array.array("b", bytes(_QUERY.size))
+    address = 0
     while True:
         _QUERY.pack_into(answer, 0, _QUERY.size, _SHARED_FILES, address, *[0] * 12)
         try:
@@ -91,7 +98,9 @@ def _mapped_file(mapping: Mapping) -> str:
 
 
 def is_excluded(thread: threading.Thread) -> bool:
-    """Whether the thread is the test runner's or a JVM connection's, or lives as long as the process."""
+    """Whether the thread is the test runner's or a JVM connection's, or lives as long as the
+    process.
+    """
     if thread.name.startswith(POOLS):
         return True
     target = getattr(thread, "_target", None)
@@ -105,8 +114,13 @@ def excluded_targets() -> tuple[str, ...]:
     jvm = getattr(getattr(module, "SparkContext", None), "_gateway", None) is not None
     native = any(name in sys.modules for name in RUNTIMES)
     reports = re.findall(r"\blog_path=([^\s:]+)", os.environ.get("TSAN_OPTIONS", ""))
-    sanitizer = (*reports, "pipe:") if reports else ()  # the pipes lead to the program that names functions
-    return ("socket:", "pipe:") * jvm + ("anon_inode:[eventpoll]", "anon_inode:[eventfd]") * native + sanitizer
+    # the pipes lead to the program that names functions
+    sanitizer = (*reports, "pipe:") if reports else ()
+    return (
+        ("socket:", "pipe:") * jvm
+        + ("anon_inode:[eventpoll]", "anon_inode:[eventfd]") * native
+        + sanitizer
+    )
 
 
 def open_logs() -> tuple[str, ...]:
@@ -127,7 +141,9 @@ class Snapshot:
     def granted(self, before: Snapshot, after: Snapshot) -> None:
         """Add the resources between two snapshots to this baseline (L3)."""
         self.descriptors |= {
-            number: target for number, target in after.descriptors.items() if before.descriptors.get(number) != target
+            number: target
+            for number, target in after.descriptors.items()
+            if before.descriptors.get(number) != target
         }
         self.mappings |= after.mappings - before.mappings
         self.threads |= after.threads - before.threads
@@ -147,7 +163,11 @@ class Snapshot:
                 for path in map(_mapped_file, sorted(now.mappings - self.mappings))
                 if not path.startswith(self.logs)
             ),
-            *(f"thread: {thread.name}" for thread in now.threads - self.threads if thread.is_alive() and not is_excluded(thread)),
+            *(
+                f"thread: {thread.name}"
+                for thread in now.threads - self.threads
+                if thread.is_alive() and not is_excluded(thread)
+            ),
             *(
                 f"file: {os.path.join(tempfile.gettempdir(), name)}"
                 for name in sorted(now.files - self.files)
@@ -170,7 +190,8 @@ def left_since(before: Snapshot, grace_s: float = GRACE_S) -> list[str]:
     if before.equals(now) or not before.leaks(now):
         return []
     del now
-    end, pause_s = time.monotonic() + grace_s, 0.005
+    end = time.monotonic() + grace_s
+    pause_s = 0.005
     while True:
         gc.collect()  # again each time: a thread that ends may drop the last reference to a cycle
         found = before.leaks(Snapshot())

@@ -1,4 +1,6 @@
-"""Helpers for experiments with one setting: it is given in its place, and its visible effect is compared."""
+"""Helpers for experiments with one setting: it is given in its place, and its visible effect is
+compared.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,10 @@ class World:
     """A log directory in which one setting has one value. Everything is closed with it."""
 
     def __init__(self, path: Path, key: Key, value: Any) -> None:
-        self.path, self.value = path, value
-        self._kind, self.setting = key[0], {dotted(key[1]): value}
+        self.path = path
+        self.value = value
+        self._kind = key[0]
+        self.setting = {dotted(key[1]): value}
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -35,10 +39,14 @@ class World:
         self._open.close()
 
     def _of(self, kind: type[Options], more: Mapping[str, Any]) -> dict[str, Any]:
-        return {dotted(name): value for name, value in more.items()} | (self.setting if kind is self._kind else {})
+        return {dotted(name): value for name, value in more.items()} | (
+            self.setting if kind is self._kind else {}
+        )
 
     def open(self, **config: Any) -> embedlog.Log:
-        return self._open.enter_context(embedlog.open(self.path, config=QUIET | self._of(LogConfig, config)))
+        return self._open.enter_context(
+            embedlog.open(self.path, config=QUIET | self._of(LogConfig, config))
+        )
 
     @cached_property
     def log(self) -> embedlog.Log:
@@ -48,16 +56,29 @@ class World:
         self.log.create_topic(name, partitions, config=self._of(TopicConfig, config))
 
     def producer(self, **options: Any) -> embedlog.Producer:
-        given = {underscored(name): value for name, value in self._of(ProducerConfig, options).items()}
+        given = {
+            underscored(name): value for name, value in self._of(ProducerConfig, options).items()
+        }
         return self._open.enter_context(self.log.producer(**given))
 
     def consumer(self, *topics: str, **options: Any) -> embedlog.Consumer:
-        given = {underscored(name): value for name, value in self._of(ConsumerConfig, options).items()}
+        given = {
+            underscored(name): value for name, value in self._of(ConsumerConfig, options).items()
+        }
         return self._open.enter_context(self.log.consumer(*topics, **given))
 
-    def send(self, *values: bytes | None, key: bytes | None = b"k", time_ms: int | None = None, **options: Any) -> str | None:
-        """Each value as a record and a batch of its own, of `t`'s partition 0; the name of the first error."""
-        producer, found = self.producer(**{"linger_ms": 0, **options}), None
+    def send(
+        self,
+        *values: bytes | None,
+        key: bytes | None = b"k",
+        time_ms: int | None = None,
+        **options: Any,
+    ) -> str | None:
+        """Each value as a record and a batch of its own, of `t`'s partition 0; the name of the
+        first error.
+        """
+        producer = self.producer(**{"linger_ms": 0, **options})
+        found = None
         for value in values:
             error = producer.send("t", value, key, partition=0, timestamp_ms=time_ms).exception(60)
             found = found or error_name(error)

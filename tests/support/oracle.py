@@ -1,4 +1,5 @@
-"""Reference implementations of the C core: batches read by the format's words, one byte after the other, and murmur2.
+"""Reference implementations of the C core: batches read by the format's words, one byte after the
+other, and murmur2.
 
 No code of the package is used; `tests.batches` is the reference implementation of the encoder.
 """
@@ -33,7 +34,8 @@ class Read(NamedTuple):
 
 class _Cursor:
     def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 0
+        self.data = data
+        self.at = 0
 
     def take(self, size: int) -> bytes:
         if size < 0 or self.at + size > len(self.data):
@@ -58,16 +60,22 @@ class _Cursor:
         return None if size == -1 else self.take(size)
 
 
-def _record(cursor: _Cursor) -> tuple[int, int, bytes | None, bytes | None, tuple[tuple[bytes, bytes | None], ...]]:
+def _record(
+    cursor: _Cursor,
+) -> tuple[int, int, bytes | None, bytes | None, tuple[tuple[bytes, bytes | None], ...]]:
     inside = _Cursor(cursor.take(cursor.number(5)))
     inside.take(1)
-    timestamp_delta, offset_delta = inside.number(10), inside.number(5)
-    key, value, headers = inside.text(), inside.text(), []
+    timestamp_delta = inside.number(10)
+    offset_delta = inside.number(5)
+    key = inside.text()
+    value = inside.text()
+    headers = []
     count = inside.number(5)
     if count < 0 or count > len(inside.data):
         raise Broken("header count")
     for _ in range(count):
-        name, content = inside.text(), inside.text()
+        name = inside.text()
+        content = inside.text()
         if name is None:
             raise Broken("null header name")
         headers.append((name, content))
@@ -78,8 +86,12 @@ def _record(cursor: _Cursor) -> tuple[int, int, bytes | None, bytes | None, tupl
 
 def read_batch(raw: bytes) -> list[Read]:
     """The records of one uncompressed batch. Raises Broken."""
-    base, _, epoch, _, _, attributes, last_delta, base_ms, max_ms, _, _, _, count = HEADER.unpack_from(raw)
-    cursor, found, previous = _Cursor(raw[HEADER.size :]), [], -1
+    base, _, epoch, _, _, attributes, last_delta, base_ms, max_ms, _, _, _, count = (
+        HEADER.unpack_from(raw)
+    )
+    cursor = _Cursor(raw[HEADER.size :])
+    found = []
+    previous = -1
     append_time = attributes & 8
     if count < 0:
         raise Broken("count")
@@ -89,19 +101,31 @@ def read_batch(raw: bytes) -> list[Read]:
             raise Broken("offset delta")
         previous = offset_delta
         timestamp = max_ms if append_time else base_ms + timestamp_delta
-        found.append(Read(base + offset_delta, timestamp, 1 if append_time else 0, epoch, key, value, headers))
+        found.append(
+            Read(
+                base + offset_delta, timestamp, 1 if append_time else 0, epoch, key, value, headers
+            )
+        )
     if count and cursor.at != len(cursor.data):
         raise Broken("surplus in a batch")
     return found
 
 
 def whole_batches(data: bytes) -> list[bytes]:
-    """The batches that data begins with, up to the first that is cut off or has a wrong checksum."""
-    found, at = [], 0
+    """The batches that data begins with, up to the first that is cut off or has a wrong
+    checksum.
+    """
+    found = []
+    at = 0
     while len(data) - at >= HEADER.size:
         size = struct.unpack_from(">i", data, at + 8)[0] + 12
         raw = data[at : at + size]
-        if size < HEADER.size or len(raw) < size or raw[16] != 2 or crc32c(raw[21:]) != struct.unpack_from(">I", raw, 17)[0]:
+        if (
+            size < HEADER.size
+            or len(raw) < size
+            or raw[16] != 2
+            or crc32c(raw[21:]) != struct.unpack_from(">I", raw, 17)[0]
+        ):
             break
         found.append(raw)
         at += size
@@ -109,13 +133,20 @@ def whole_batches(data: bytes) -> list[bytes]:
 
 
 def cut(rows: Sequence[Row], batch_bytes: int) -> list[bytes]:
-    """The batches that the encoder makes of these rows: as many rows in each as fit, and never none."""
+    """The batches that the encoder makes of these rows: as many rows in each as fit, and never
+    none.
+    """
     batches: list[bytes] = []
-    first, done = 0, 0
+    first = 0
+    done = 0
     while first < len(rows):
-        last, whole = first + 1, batch(done, rows[first : first + 1])
-        while last < len(rows) and len(larger := batch(done, rows[first : last + 1])) <= batch_bytes:
-            last, whole = last + 1, larger
+        last = first + 1
+        whole = batch(done, rows[first : first + 1])
+        while (
+            last < len(rows) and len(larger := batch(done, rows[first : last + 1])) <= batch_bytes
+        ):
+            last = last + 1
+            whole = larger
         batches.append(whole)
         done += last - first
         first = last
@@ -124,7 +155,8 @@ def cut(rows: Sequence[Row], batch_bytes: int) -> list[bytes]:
 
 def murmur2(key: bytes) -> int:
     """As in format.md, section 10."""
-    m, mask = 0x5BD1E995, 0xFFFFFFFF
+    m = 0x5BD1E995
+    mask = 0xFFFFFFFF
     h = 0x9747B28C ^ len(key)
     whole = len(key) & ~3
     for at in range(0, whole, 4):
@@ -143,12 +175,20 @@ def random_rows(rng: random.Random, count: int, *, headers: bool = True) -> list
     def text(size_max: int, null: float) -> bytes | None:
         if rng.random() < null:
             return None
-        return rng.randbytes(rng.choice([0, 1, rng.randrange(64), rng.randrange(64, 200), rng.randrange(size_max)]))
+        return rng.randbytes(
+            rng.choice([0, 1, rng.randrange(64), rng.randrange(64, 200), rng.randrange(size_max)])
+        )
 
-    moment, rows = rng.choice([0, 1_700_000_000_000]), []
+    moment = rng.choice([0, 1_700_000_000_000])
+    rows = []
     for _ in range(count):
-        moment = max(0, moment + rng.choice([0, 0, 1, -5, rng.randrange(100_000_000), rng.randrange(2**45)]))
-        names = [rng.randbytes(rng.randrange(5)).hex() for _ in range(rng.choice([0, 0, 0, 1, 3]) if headers else 0)]
+        moment = max(
+            0, moment + rng.choice([0, 0, 1, -5, rng.randrange(100_000_000), rng.randrange(2**45)])
+        )
+        names = [
+            rng.randbytes(rng.randrange(5)).hex()
+            for _ in range(rng.choice([0, 0, 0, 1, 3]) if headers else 0)
+        ]
         some = [(name, text(90, 0.2)) for name in names]
         rows.append(Row(text(1200, 0.05), text(300, 0.3), some, moment))
     return rows

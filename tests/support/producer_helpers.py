@@ -1,4 +1,6 @@
-"""The common part of the tests of the producer: a log, a producer, and a way to stop its thread inside `append`."""
+"""The common part of the tests of the producer: a log, a producer, and a way to stop its thread
+inside `append`.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ class Stuck:
     """Stops the producer's thread inside `append` until it is released."""
 
     def __init__(self, log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.reached, self.go = threading.Event(), threading.Event()
+        self.reached = threading.Event()
+        self.go = threading.Event()
         partition = type(log._engine.partition("one", 0))
         real = partition.append
 
@@ -74,4 +77,10 @@ def stuck(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stuck]
 def run_program(text: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(text))
-    return subprocess.run([sys.executable, program, tmp_path / "log"], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [sys.executable, program, tmp_path / "log"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )

@@ -1,4 +1,6 @@
-"""Prose of the project: documents, docstrings and comments of Python, comments of C, with the lines where they begin."""
+"""Prose of the project: documents, docstrings and comments of Python, comments of C, with the lines
+where they begin.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,16 @@ class Prose(NamedTuple):
 def documents() -> list[Path]:
     """All Markdown files that the project consists of."""
     folders = ("docs", "examples", "tests", "benchmarks", "embedlog")
-    return [*sorted(ROOT.glob("*.md")), *sorted(path for folder in folders for path in (ROOT / folder).rglob("*.md"))]
+    return [
+        *sorted(ROOT.glob("*.md")),
+        *sorted(path for folder in folders for path in (ROOT / folder).rglob("*.md")),
+    ]
 
 
 def build_files() -> list[Path]:
-    """The Makefile and the program of continuous integration: comments and printed lines, read as a whole."""
+    """The Makefile and the program of continuous integration: comments and printed lines, read as a
+    whole.
+    """
     return [ROOT / "Makefile", ROOT / ".ci" / "run"]
 
 
@@ -47,7 +54,9 @@ def of_document(path: Path, *, code: bool = True) -> Prose:
 
 
 def of_python(path: Path, *, messages: bool = False) -> Iterator[Prose]:
-    """Docstrings and comments of a Python module; with `messages` also its other strings with words."""
+    """Docstrings and comments of a Python module; with `messages` also its other strings with
+    words.
+    """
     source = python_source.read(path)
     comments = [each for each in source.comments if not DIRECTIVE.match(each.text)]
     for each in (*source.docstrings, *comments, *(source.messages if messages else ())):
@@ -72,4 +81,8 @@ def of_code(path: Path, *, messages: bool = False) -> Iterator[Prose]:
 def code(*folders: str) -> list[Path]:
     """Files of Python and C in folders of the project."""
     found = (path for folder in folders for path in (ROOT / folder).rglob("*"))
-    return sorted(path for path in found if path.suffix in (".py", ".pyi", ".c", ".h") and "build" not in path.parts)
+    return sorted(
+        path
+        for path in found
+        if path.suffix in (".py", ".pyi", ".c", ".h") and "build" not in path.parts
+    )

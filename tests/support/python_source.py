@@ -1,4 +1,6 @@
-"""The facts about a Python module that the rules of the project need: one parse and one walk for all of them."""
+"""The facts about a Python module that the rules of the project need: one parse and one walk for
+all of them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-# A string or a comment. The module `tokenize` takes ten times as long. Python 3.11 has no quotes of a string within that string.
+# A string or a comment. The module `tokenize` takes ten times as long. Python 3.11 has no quotes of
+# a string within that string.
 STRING_OR_COMMENT = re.compile(
     r"""
     \"{3} (?: [^"\\] | \\. | "(?!"") )* \"{3}
@@ -46,12 +49,16 @@ def read(path: Path) -> PythonSource:
     """The facts about one module."""
     source = path.read_text()
     module = ast.parse(source)
-    docstrings, strings, sleeps = [], [], []
+    docstrings = []
+    strings = []
+    sleeps = []
     for node in _nodes(module):
         match node:
             case ast.Constant(value=str()) if " " in node.value:
                 strings.append(node)
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="time"), attr="sleep") | ast.Name(id="sleep")):
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="time"), attr="sleep") | ast.Name(id="sleep")
+            ):
                 sleeps.append(node.lineno)
             case ast.Module() | ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
                 docstrings += _docstring(node)
@@ -67,10 +74,12 @@ def read(path: Path) -> PythonSource:
 
 def comments_in(source: str) -> Iterator[Text]:
     """The comments of a module, in order."""
-    line, at = 1, 0
+    line = 1
+    at = 0
     for found in STRING_OR_COMMENT.finditer(source):
         if found[1] is not None:
-            line, at = line + source.count("\n", at, found.start()), found.start()
+            line = line + source.count("\n", at, found.start())
+            at = found.start()
             yield Text(line, line, found[1])
 
 
@@ -87,7 +96,9 @@ def _nodes(module: ast.Module) -> Iterator[ast.AST]:
                 left.append(value)
 
 
-def _docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.Constant]:
+def _docstring(
+    node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef,
+) -> list[ast.Constant]:
     match node.body[:1]:
         case [ast.Expr(value=ast.Constant(value=str()) as text)]:
             return [text]

@@ -1,4 +1,6 @@
-"""A log directory with all that makes reading hard: codecs, gaps of compaction, aborted transactions, epochs, headers, nulls."""
+"""A log directory with all that makes reading hard: codecs, gaps of compaction, aborted
+transactions, epochs, headers, nulls.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,19 @@ def write(path: Path, rng: random.Random, rows: int = 150) -> list[str]:
     """Makes the directory; gives the names of its topics."""
     with embedlog.open(path, config={"housekeeping": False}) as log:
         for codec in CODECS:
-            log.create_topic(codec, partitions=2, config={"segment.bytes": str(rng.choice([3000, 1 << 20]))})
-            with log.producer(compression_type=codec, batch_size=rng.choice([200, 4000])) as producer:
+            log.create_topic(
+                codec, partitions=2, config={"segment.bytes": str(rng.choice([3000, 1 << 20]))}
+            )
+            with log.producer(
+                compression_type=codec, batch_size=rng.choice([200, 4000])
+            ) as producer:
                 _send(producer, codec, rng, rows, partitions=2)
         log.create_topic("compacted", config=COMPACTED)
         with log.producer(batch_size=400) as producer:
             for number in range(rows):
-                producer.send("compacted", rng.choice([None, b"v%d" % number]), key=b"k%d" % rng.randrange(12))
+                producer.send(
+                    "compacted", rng.choice([None, b"v%d" % number]), key=b"k%d" % rng.randrange(12)
+                )
                 if not number % 10:
                     producer.flush()
         log.housekeep()
@@ -43,13 +51,18 @@ def write(path: Path, rng: random.Random, rows: int = 150) -> list[str]:
     for number in range(3):
         if number:
             _power_loss(path, rng)
-        with embedlog.open(path, config={"housekeeping": False}) as log, log.producer(batch_size=400) as producer:
+        with (
+            embedlog.open(path, config={"housekeeping": False}) as log,
+            log.producer(batch_size=400) as producer,
+        ):
             _send(producer, "epochs", rng, rows // 3, partitions=2)
     with embedlog.open(path, read_only=True) as log:
         return log.topics()
 
 
-def _send(producer: embedlog.Producer, topic: str, rng: random.Random, rows: int, partitions: int = 1) -> None:
+def _send(
+    producer: embedlog.Producer, topic: str, rng: random.Random, rows: int, partitions: int = 1
+) -> None:
     for number in range(rows):
         producer.send(
             topic,
@@ -57,14 +70,18 @@ def _send(producer: embedlog.Producer, topic: str, rng: random.Random, rows: int
             key=rng.choice([None, b"", b"k%d" % rng.randrange(5)]),
             partition=rng.randrange(partitions),
             timestamp_ms=NOW_MS + 1000 * number + rng.randrange(-3000, 3000),
-            headers=[(f"h{each}", rng.choice([None, b"x"])) for each in range(rng.choice([0, 0, 0, 2]))],
+            headers=[
+                (f"h{each}", rng.choice([None, b"x"])) for each in range(rng.choice([0, 0, 0, 2]))
+            ],
         )
         if rng.random() < 0.05:
             producer.flush()
 
 
 def _power_loss(path: Path, rng: random.Random) -> None:
-    """The directory after a recovery of torn batches at its ends: later appends have a new leader epoch."""
+    """The directory after a recovery of torn batches at its ends: later appends have a new leader
+    epoch.
+    """
     (path / ".kafka_cleanshutdown").unlink(missing_ok=True)
     for page in [*path.rglob("embedlog.page"), path / "embedlog.control"]:
         page.write_bytes(bytes(page.stat().st_size))
@@ -87,14 +104,27 @@ def _transactions(log: embedlog.Log, rng: random.Random, rows: int) -> None:
 def consumed(log: embedlog.Log, topic: str, isolation: str) -> list[tuple[Any, ...]]:
     """The records of a consumer, as rows in the order of partitions."""
     numbers = [each.partition for each in log.describe_topic(topic).partitions]
-    with log.consumer(isolation_level=isolation, auto_offset_reset="earliest", consumer_timeout_ms=0) as consumer:
+    with log.consumer(
+        isolation_level=isolation, auto_offset_reset="earliest", consumer_timeout_ms=0
+    ) as consumer:
         consumer.assign([embedlog.TopicPartition(topic, number) for number in numbers])
         rows = [row_of(record) for record in consumer]
     return sorted(rows, key=lambda row: row[:2])
 
 
 def row_of(record: embedlog.Record) -> tuple[Any, ...]:
-    """Partition, offset, milliseconds, type of timestamp, key, value, headers: the result of each engine for a record."""
+    """Partition, offset, milliseconds, type of timestamp, key, value, headers: the result of each
+    engine for a record.
+    """
     headers = tuple((name, value) for name, value in record.headers)
-    key, value = record.key, record.value
-    return record.partition, record.offset, record.timestamp_ms, record.timestamp_type, key, value, headers
+    key = record.key
+    value = record.value
+    return (
+        record.partition,
+        record.offset,
+        record.timestamp_ms,
+        record.timestamp_type,
+        key,
+        value,
+        headers,
+    )

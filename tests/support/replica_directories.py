@@ -23,7 +23,9 @@ class Struck:
 
 
 @contextlib.contextmanager
-def failing(kinds: Sequence[str] = CHANGES, *, nth: int = 1, name: str = "", error: int = errno.EIO) -> Iterator[Struck]:
+def failing(
+    kinds: Sequence[str] = CHANGES, *, nth: int = 1, name: str = "", error: int = errno.EIO
+) -> Iterator[Struck]:
     """The nth call of these kinds fails, on a file whose path contains the name."""
     found = Struck()
     system.fault_arm(tuple(kinds), nth, "fail", error, name=name)
@@ -35,9 +37,14 @@ def failing(kinds: Sequence[str] = CHANGES, *, nth: int = 1, name: str = "", err
 
 
 def take_for_originals(root: Path) -> None:
-    """Let the copies of directories below a root count as the directories themselves, as after a crash (REGISTRATION-8)."""
+    """Let the copies of directories below a root count as the directories themselves, as after a
+    crash (REGISTRATION-8).
+    """
     for path in root.glob(f"*/{file_names.REPLICAS}"):
-        found, door = membership.read(path.parent), path.with_name(file_names.OPEN_LOCK)
+        found = membership.read(path.parent)
+        door = path.with_name(file_names.OPEN_LOCK)
         if found is not None and found.created_ns is not None and door.exists():
             with files.opened(door, files.READ) as fd:
-                membership.write(path.parent, found._replace(created_ns=files.created_ns(fd, door), births=()))
+                membership.write(
+                    path.parent, found._replace(created_ns=files.created_ns(fd, door), births=())
+                )

@@ -21,7 +21,9 @@ FAR = 1 << 62
 
 
 @contextmanager
-def replica(path: Path, slot: int = 0, config: Mapping[str, object] | None = None) -> Iterator[Partition]:
+def replica(
+    path: Path, slot: int = 0, config: Mapping[str, object] | None = None
+) -> Iterator[Partition]:
     """Partition t-0 of a directory that has this slot in its set."""
     with embedlog.open(path, config={"housekeeping": False}) as log:
         log._engine.home.context.node_slot = slot
@@ -30,15 +32,20 @@ def replica(path: Path, slot: int = 0, config: Mapping[str, object] | None = Non
         yield log._engine.partition("t", 0)
 
 
-def lead(partition: Partition, epoch: int, isr: int = 1, min_in_sync: int = 1, partition_epoch: int = 0) -> None:
+def lead(
+    partition: Partition, epoch: int, isr: int = 1, min_in_sync: int = 1, partition_epoch: int = 0
+) -> None:
     """Let it lead in this epoch, and accept appends of this process."""
     assert partition.replica.lead(Decision(0, epoch, partition_epoch or epoch, isr, min_in_sync))
     partition.replica.require(epoch, all_in_sync=False)
 
 
 def fill(partition: Partition, rng: random.Random, epochs: int = 3, steps: int = 12) -> None:
-    """Plain batches and transactions of three producers, in several epochs; the last transactions may stay open."""
-    opened: dict[int, tuple[int, int]] = {}  # epoch and next sequence of producers with an open transaction
+    """Plain batches and transactions of three producers, in several epochs; the last transactions
+    may stay open.
+    """
+    # epoch and next sequence of producers with an open transaction
+    opened: dict[int, tuple[int, int]] = {}
     known = dict.fromkeys((7, 8, 9), (0, 0))
     first = partition.published().epoch + 1
     for epoch in range(first, first + epochs):
@@ -48,7 +55,9 @@ def fill(partition: Partition, rng: random.Random, epochs: int = 3, steps: int =
             produced, sequence = known[producer]
             step = rng.random()
             if step < 0.3:
-                partition.append(run_of(*[rng.randbytes(rng.randint(1, 80)) for _ in range(rng.randint(1, 4))]))
+                partition.append(
+                    run_of(*[rng.randbytes(rng.randint(1, 80)) for _ in range(rng.randint(1, 4))])
+                )
             elif step < 0.8 or producer not in opened:
                 values = [rng.randbytes(rng.randint(1, 80)) for _ in range(rng.randint(1, 3))]
                 stamp = Stamp(producer, produced, True, True)
@@ -73,24 +82,42 @@ class Content(NamedTuple):
 def content(partition: Partition) -> Content:
     """Everything in the log, read as another replica reads it."""
     now = partition.published()
-    offset, parts, aborted = now.log_start, [], set()
+    offset = now.log_start
+    parts = []
+    aborted = set()
     while offset < now.log_end:
         fetched = partition.replica.read(offset, 700)
         if not len(fetched.batches):
             break
-        first, last = fetched.batches[0], fetched.batches[-1]
-        parts.append(bytes(fetched.data[int(first["position"]) : int(last["position"]) + int(last["size"])]))
+        first = fetched.batches[0]
+        last = fetched.batches[-1]
+        parts.append(
+            bytes(fetched.data[int(first["position"]) : int(last["position"]) + int(last["size"])])
+        )
         offset = fetched.next_offset
     reader = partition._reader
-    aborted |= set(reader.aborted.between(now.log_start, now.log_end, now)) if now.log_end > now.log_start else set()
+    aborted |= (
+        set(reader.aborted.between(now.log_start, now.log_end, now))
+        if now.log_end > now.log_start
+        else set()
+    )
     with partition._state.mutex:
         state = partition._lock.present_producers()
     epochs = checkpoints.read_epochs(partition.path / file_names.EPOCHS).entries
-    bounds = (now.log_start, now.log_end, now.first_unstable, now.transaction_entries, now.index_entries, now.max_timestamp)
+    bounds = (
+        now.log_start,
+        now.log_end,
+        now.first_unstable,
+        now.transaction_entries,
+        now.index_entries,
+        now.max_timestamp,
+    )
     return Content(bounds, b"".join(parts), state.encode(), sorted(aborted), epochs)
 
 
-def copy(source: Partition, target: Partition, end: int, epoch: int, rng: random.Random | None = None) -> None:
+def copy(
+    source: Partition, target: Partition, end: int, epoch: int, rng: random.Random | None = None
+) -> None:
     """Copy whole batches that end at or below `end`, as a follower does."""
     with target.replica.exclusive() as held:
         held.publish(held.now._replace(epoch=epoch), Replica(role=2, leader=0))
@@ -109,7 +136,8 @@ def copy(source: Partition, target: Partition, end: int, epoch: int, rng: random
 
 def boundaries(partition: Partition) -> list[int]:
     """The base offset of each batch, and the log end."""
-    now, found = partition.published(), []
+    now = partition.published()
+    found = []
     offset = now.log_start
     while offset < now.log_end:
         rows = partition.replica.read(offset).batches

@@ -16,7 +16,10 @@ WAIT_S = 60
 
 
 def opened(root: Path, count: int = 3, **settings: Any) -> embedlog.Log:
-    return embedlog.open([root / f"d{node}" for node in range(1, count + 1)], config={"housekeeping": False, **settings})
+    return embedlog.open(
+        [root / f"d{node}" for node in range(1, count + 1)],
+        config={"housekeeping": False, **settings},
+    )
 
 
 def values(log: embedlog.Log, topic: str = "t") -> list[bytes]:

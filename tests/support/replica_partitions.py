@@ -1,4 +1,6 @@
-"""Partition t-0 of several directories with one register of decisions: a set without its decision log and its engine."""
+"""Partition t-0 of several directories with one register of decisions: a set without its decision
+log and its engine.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Decisions:
     def settled(self) -> State:
         return self.state
 
-    def propose(self, steps: Steps, deadline_ns: int | None = None, *, reason: str = "") -> Decided | Refusal:
+    def propose(
+        self, steps: Steps, deadline_ns: int | None = None, *, reason: str = ""
+    ) -> Decided | Refusal:
         with self._mutex:
             found = derived(steps, self.state, len(self.events))
             if isinstance(found.records, Refusal):
@@ -62,10 +66,15 @@ class Decisions:
 
 
 class Disk:
-    """One directory as a process sees it. `broken`: every use fails as that of a removed disk, after `fuse` more uses."""
+    """One directory as a process sees it. `broken`: every use fails as that of a removed disk,
+    after `fuse` more uses.
+    """
 
     def __init__(self, path: Path, log: embedlog.Log) -> None:
-        self.path, self.log, self.broken, self.fuse = path, log, False, 0
+        self.path = path
+        self.log = log
+        self.broken = False
+        self.fuse = 0
 
     def check(self) -> None:
         self.fuse -= 1
@@ -87,7 +96,8 @@ class Breakable:
     """A partition, or its replica, that fails with its disk."""
 
     def __init__(self, disk: Disk, used: Any) -> None:
-        self._disk, self._used = disk, used
+        self._disk = disk
+        self._used = used
 
     def __getattr__(self, name: str) -> Any:
         self._disk.check()
@@ -96,16 +106,25 @@ class Breakable:
         found = getattr(self._used, name)
         return Breakable(self._disk, found) if name == "replica" else found
 
-    def _with_followers(self, followers: Sequence[Breakable], epoch: int, needed: int = 1) -> Followers:
+    def _with_followers(
+        self, followers: Sequence[Breakable], epoch: int, needed: int = 1
+    ) -> Followers:
         locks = [each._used._lock for each in (self, *followers)]
-        return BreakableFollowers(locks[0], locks[1:], epoch, needed, [each._disk for each in followers])
+        return BreakableFollowers(
+            locks[0], locks[1:], epoch, needed, [each._disk for each in followers]
+        )
 
 
 class BreakableFollowers(Followers):
     """Followers whose files cannot be used while one of their disks is broken."""
 
     def __init__(
-        self, leader: AppendLock, followers: Sequence[AppendLock], epoch: int, needed: int, disks: Sequence[Disk]
+        self,
+        leader: AppendLock,
+        followers: Sequence[AppendLock],
+        epoch: int,
+        needed: int,
+        disks: Sequence[Disk],
     ) -> None:
         super().__init__(leader, followers, epoch, needed)
         self._disks = disks
@@ -122,11 +141,16 @@ class BreakableFollowers(Followers):
 class Process:
     """One process with its own view of all directories."""
 
-    def __init__(self, root: Path, decisions: Decisions, nodes: tuple[int, ...], stack: contextlib.ExitStack) -> None:
+    def __init__(
+        self, root: Path, decisions: Decisions, nodes: tuple[int, ...], stack: contextlib.ExitStack
+    ) -> None:
         self.disks: dict[int, Disk] = {}
-        state, found = decisions.state, []
+        state = decisions.state
+        found = []
         for node in nodes:
-            log = stack.enter_context(embedlog.open(root / f"d{node}", config={"housekeeping": False}))
+            log = stack.enter_context(
+                embedlog.open(root / f"d{node}", config={"housekeeping": False})
+            )
             slot = state.nodes[node].slot
             log._engine.home.context.node_slot = slot
             if "t" not in log.topics():

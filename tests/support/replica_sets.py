@@ -1,4 +1,6 @@
-"""Sets of directories for tests of decisions: states with nodes and one topic, observations, decisions that are applied."""
+"""Sets of directories for tests of decisions: states with nodes and one topic, observations,
+decisions that are applied.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,17 @@ from typing import Any
 from uuid import UUID
 
 from embedlog.replication.decide import decide
-from embedlog.replication.events import Add, CreateTopic, Event, Found, Identity, Observed, Place, Refusal, Seen
+from embedlog.replication.events import (
+    Add,
+    CreateTopic,
+    Event,
+    Found,
+    Identity,
+    Observed,
+    Place,
+    Refusal,
+    Seen,
+)
 from embedlog.replication.records import Partition, Record, Tombstone, decode, encode
 from embedlog.replication.state import State, apply, apply_all
 
@@ -23,7 +35,11 @@ def incarnation(node: int, number: int = 0) -> UUID:
 
 
 def identity(node: int, **facts: Any) -> Identity:
-    known: dict[str, Any] = {"directory": UUID(int=10**6 + node), "incarnation": incarnation(node), "path": f"/disk{node}/log"}
+    known: dict[str, Any] = {
+        "directory": UUID(int=10**6 + node),
+        "incarnation": incarnation(node),
+        "path": f"/disk{node}/log",
+    }
     return Identity(node, CLUSTER, **{**known, **facts})
 
 
@@ -70,12 +86,16 @@ def having(state: State, **facts: Any) -> State:
 
 
 def seen(text: str, ends: Mapping[int, tuple[int, int]] | None = None) -> Observed:
-    """Observations: `1 2 c3 s4` are two complete nodes, a crashed one and a foreign; `ends` has last epochs and log ends."""
+    """Observations: `1 2 c3 s4` are two complete nodes, a crashed one and a foreign; `ends` has
+    last epochs and log ends.
+    """
     kinds = {"c": Found.CRASHED, "s": Found.FOREIGN, "a": Found.AWAY}
     found = {}
     for word in text.split():
         node = int(word.lstrip("csa"))
-        found[node] = Seen(kinds.get(word[0], Found.COMPLETE), incarnation(node), *(ends or {}).get(node, (0, 10)))
+        found[node] = Seen(
+            kinds.get(word[0], Found.COMPLETE), incarnation(node), *(ends or {}).get(node, (0, 10))
+        )
     return found
 
 

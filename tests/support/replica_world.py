@@ -1,7 +1,9 @@
-"""Directories with one partition that copy, fail and return under the real decisions, in random order, and what must hold.
+"""Directories with one partition that copy, fail and return under the real decisions, in random
+order, and what must hold.
 
-The checks know the content of all logs, which no decision knows. Copying, installation and the high watermark are modelled; the
-decisions are those of the library. A decision that is derived from an observation may come later than other decisions.
+The checks know the content of all logs, which no decision knows. Copying, installation and the high
+watermark are modelled; the decisions are those of the library. A decision that is derived from an
+observation may come later than other decisions.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ class World:
     directories: dict[int, Directory] = field(default_factory=lambda: begun())
     committed: Log = ()
     record: int = 0
-    pending: list[tuple[int, Event]] = field(default_factory=list)  # events with the number of crashes before them
+    # events with the number of crashes before them
+    pending: list[tuple[int, Event]] = field(default_factory=list)
     crashes: int = 0
     led: dict[int, int] = field(default_factory=lambda: {0: 1})  # node by epoch
     counts: Counter[str] = field(default_factory=Counter)
@@ -82,7 +85,9 @@ class World:
         return [node for node, each in self.directories.items() if not each.away]
 
     def is_registered(self, node: int) -> bool:
-        return self.state.nodes[node].incarnation == incarnation(node, self.directories[node].incarnation)
+        return self.state.nodes[node].incarnation == incarnation(
+            node, self.directories[node].incarnation
+        )
 
     def is_complete(self, node: int) -> bool:
         return self.directories[node].epoch != LOST and self.is_registered(node)
@@ -91,25 +96,54 @@ class World:
         found = {}
         for node in self.present():
             each = self.directories[node]
-            kind = Found.COMPLETE if self.is_complete(node) else Found.FOREIGN if each.lost == "copy" else Found.CRASHED
+            kind = (
+                Found.COMPLETE
+                if self.is_complete(node)
+                else Found.FOREIGN
+                if each.lost == "copy"
+                else Found.CRASHED
+            )
             if self.is_registered(node) and each.lost != "new":
-                found[node] = Seen(kind, incarnation(node, each.incarnation), each.log[-1][0] if each.log else -1, len(each.log))
+                found[node] = Seen(
+                    kind,
+                    incarnation(node, each.incarnation),
+                    each.log[-1][0] if each.log else -1,
+                    len(each.log),
+                )
         return found
 
     def leader(self) -> Directory | None:
         """The decided leader, if its page leads in the decided epoch."""
         each = self.directories.get(self.partition.leader)
-        leads = each is not None and not each.away and each.leads and each.epoch == self.partition.leader_epoch
+        leads = (
+            each is not None
+            and not each.away
+            and each.leads
+            and each.epoch == self.partition.leader_epoch
+        )
         return each if leads else None
 
     # ---- steps -----------------------------------------------------------------------------------
 
     def step(self) -> None:
         steps: list[tuple[float, Callable[[], None]]] = [
-            (12, self.append), (25, self.follow), (15, self.measure), (6, self.shrink), (8, self.grow), (8, self.elect),
-            (8, self.register), (15, self.install), (2, self.reassign), (1, self.configure), (15, self.decide_pending),
-            (2, self.fail), (8, self.come_back), (1.0, self.crash), (0.4, self.put_back), (3, self.delete),
-        ]  # fmt: skip
+            (12, self.append),
+            (25, self.follow),
+            (15, self.measure),
+            (6, self.shrink),
+            (8, self.grow),
+            (8, self.elect),
+            (8, self.register),
+            (15, self.install),
+            (2, self.reassign),
+            (1, self.configure),
+            (15, self.decide_pending),
+            (2, self.fail),
+            (8, self.come_back),
+            (1.0, self.crash),
+            (0.4, self.put_back),
+            (3, self.delete),
+        ]
         weights, calls = zip(*steps, strict=True)
         self.rng.choices(calls, weights)[0]()
         self.check()
@@ -117,7 +151,11 @@ class World:
     def append(self) -> None:
         """To any page that leads, also to one that another leader has replaced."""
         required = self.state.required(self.partition)
-        leading = [each for each in self.directories.values() if each.leads and not each.away and len(each.settled) >= required]
+        leading = [
+            each
+            for each in self.directories.values()
+            if each.leads and not each.away and len(each.settled) >= required
+        ]
         if leading:
             each = self.rng.choice(leading)
             self.record += 1
@@ -126,16 +164,26 @@ class World:
 
     def follow(self) -> None:
         at, node = self.rng.sample(NODES, 2)
-        leader, each = self.directories[at], self.directories[node]
+        leader = self.directories[at]
+        each = self.directories[node]
         if leader.away or each.away or not leader.leads or node not in self.partition.replicas:
             return
         if each.epoch < leader.epoch:
             member = node in self.partition.isr or node in self.partition.elr
-            if each.epoch == LOST and ((member and each.lost != "new") or not self.is_registered(node)):
+            if each.epoch == LOST and (
+                (member and each.lost != "new") or not self.is_registered(node)
+            ):
                 return
-            end = agreed(each.log, leader.log) if each.lost != "copy" else common(each.log, leader.log)
-            high, changed = min(each.high, end), {"leads": False, "maximal": frozenset(), "settled": frozenset(), "change": -1}
-            self.directories[node] = replace(each, log=each.log[:end], epoch=leader.epoch, high=high, start=0, lost="", **changed)
+            end = (
+                agreed(each.log, leader.log)
+                if each.lost != "copy"
+                else common(each.log, leader.log)
+            )
+            high = min(each.high, end)
+            changed = {"leads": False, "maximal": frozenset(), "settled": frozenset(), "change": -1}
+            self.directories[node] = replace(
+                each, log=each.log[:end], epoch=leader.epoch, high=high, start=0, lost="", **changed
+            )
         elif each.epoch == leader.epoch and len(each.log) < len(leader.log):
             each.log = leader.log[: self.rng.randint(len(each.log) + 1, len(leader.log))]
             each.high = max(each.high, min(leader.high, len(each.log)))
@@ -154,28 +202,46 @@ class World:
             out = [node for node in old.isr if self.directories[node].away and node != old.leader]
             if out:
                 isr = tuple(node for node in old.isr if node not in out)
-                incarnations = {node: incarnation(node, self.directories[node].incarnation) for node in isr}
-                self.propose(AlterIsr(PLACE, old.leader_epoch, old.partition_epoch, isr, incarnations))
+                incarnations = {
+                    node: incarnation(node, self.directories[node].incarnation) for node in isr
+                }
+                self.propose(
+                    AlterIsr(PLACE, old.leader_epoch, old.partition_epoch, isr, incarnations)
+                )
 
     def grow(self) -> None:
-        leader, old = self.leader(), self.partition
+        leader = self.leader()
+        old = self.partition
         if leader is None or leader.change != old.partition_epoch:
             return
         for node in self.present():
             each = self.directories[node]
-            caught_up = each.epoch == leader.epoch and len(each.log) >= max(leader.high, leader.start)
+            caught_up = each.epoch == leader.epoch and len(each.log) >= max(
+                leader.high, leader.start
+            )
             if node in old.replicas and node not in old.isr and caught_up:
                 leader.maximal |= {node}
                 incarnations = {node: incarnation(node, each.incarnation)}
-                self.propose(AlterIsr(PLACE, old.leader_epoch, old.partition_epoch, (*old.isr, node), incarnations))
+                self.propose(
+                    AlterIsr(
+                        PLACE, old.leader_epoch, old.partition_epoch, (*old.isr, node), incarnations
+                    )
+                )
                 return
 
     def elect(self) -> None:
-        old, seen = self.partition, self.seen()
+        old = self.partition
+        seen = self.seen()
         kind = Election.PREFERRED if self.rng.random() < 0.2 else Election.OFFLINE
-        if self.is_destroyed() and all(self.is_registered(node) and not self.directories[node].away for node in NODES):
+        if self.is_destroyed() and all(
+            self.is_registered(node) and not self.directories[node].away for node in NODES
+        ):
             self.decide(Elect(PLACE, Election.UNCLEAN, old.partition_epoch, seen))
-            if self.partition is not old and self.partition.recovering and self.partition.leader != NO_LEADER:
+            if (
+                self.partition is not old
+                and self.partition.recovering
+                and self.partition.leader != NO_LEADER
+            ):
                 log = self.directories[self.partition.leader].log
                 self.committed = self.committed[: common(self.committed, log)]
         else:
@@ -187,7 +253,10 @@ class World:
             if not self.is_registered(node):
                 found = Found.FOREIGN if each.lost == "copy" else Found.CRASHED
                 event = Register(
-                    identity(node, incarnation=incarnation(node, each.incarnation)), found, 0, seen={PLACE: self.seen()}
+                    identity(node, incarnation=incarnation(node, each.incarnation)),
+                    found,
+                    0,
+                    seen={PLACE: self.seen()},
                 )
                 self.decide(event)
                 return
@@ -195,19 +264,30 @@ class World:
     def install(self) -> None:
         old = self.partition
         each = self.directories.get(old.leader)
-        if each is None or each.away or old.leader_incarnation != incarnation(old.leader, each.incarnation):
+        if (
+            each is None
+            or each.away
+            or old.leader_incarnation != incarnation(old.leader, each.incarnation)
+        ):
             return
         if (each.epoch, each.change) < (old.leader_epoch, old.partition_epoch):
             new = each.epoch != old.leader_epoch or not each.leads
-            each.leads, each.epoch, each.change, each.lost = True, old.leader_epoch, old.partition_epoch, ""
+            each.leads = True
+            each.epoch = old.leader_epoch
+            each.change = old.partition_epoch
+            each.lost = ""
             each.start = len(each.log) if new else each.start
             each.maximal = each.settled = frozenset(old.isr)
             if self.led.setdefault(each.epoch, old.leader) != old.leader:
                 raise Violation(f"two leaders in epoch {each.epoch}")
 
     def reassign(self) -> None:
-        old, target = self.partition, tuple(self.rng.sample(NODES, self.rng.choice([1, 2, 3, 3])))
-        events = [CancelReassignment(PLACE, old.partition_epoch, self.seen()), Reassign(PLACE, old.partition_epoch, target)]
+        old = self.partition
+        target = tuple(self.rng.sample(NODES, self.rng.choice([1, 2, 3, 3])))
+        events = [
+            CancelReassignment(PLACE, old.partition_epoch, self.seen()),
+            Reassign(PLACE, old.partition_epoch, target),
+        ]
         events += [FinishReassignment(PLACE, old.partition_epoch, self.seen())] * 6
         self.propose(self.rng.choice(events))
 
@@ -237,7 +317,8 @@ class World:
         if found:
             each = self.partition
             self.lines.append(
-                f"{type(event).__name__}: leader {each.leader} epoch {each.leader_epoch} isr {each.isr} elr {each.elr}"
+                f"{type(event).__name__}: leader {each.leader} epoch {each.leader_epoch} isr "
+                f"{each.isr} elr {each.elr}"
             )
 
     # ---- faults ----------------------------------------------------------------------------------
@@ -257,7 +338,9 @@ class World:
             each = self.directories[node]
             log = each.log[: self.rng.randint(max(0, len(each.log) - 3), len(each.log))]
             lost = each.lost if each.lost in {"copy", "new"} else "power"
-            self.directories[node] = Directory(log, incarnation=each.incarnation + 1, lost=lost, away=each.away)
+            self.directories[node] = Directory(
+                log, incarnation=each.incarnation + 1, lost=lost, away=each.away
+            )
             self.lines.append(f"!{node} crashes, {len(log)} records")
         self.forget_destroyed()
 
@@ -267,7 +350,9 @@ class World:
         each = self.directories[node]
         if each.lost != "new":
             log = each.log[: self.rng.randint(0, len(each.log))]
-            self.directories[node] = Directory(log, incarnation=each.incarnation + 1, lost="copy", away=True)
+            self.directories[node] = Directory(
+                log, incarnation=each.incarnation + 1, lost="copy", away=True
+            )
             self.lines.append(f"!{node} is an old copy, {len(log)} records")
             self.forget_destroyed()
 
@@ -279,13 +364,19 @@ class World:
 
     def is_destroyed(self) -> bool:
         """Whether no member of ISR and ELR has a page."""
-        return not any(self.is_complete(node) for node in (*self.partition.isr, *self.partition.elr))
+        return not any(
+            self.is_complete(node) for node in (*self.partition.isr, *self.partition.elr)
+        )
 
     def forget_destroyed(self) -> None:
         """If no complete member is left, only the best crashed log is expected to survive."""
         members = {*self.partition.isr, *self.partition.elr}
         if self.is_destroyed():
-            logs = [self.directories[node].log for node in members if self.directories[node].lost == "power"]
+            logs = [
+                self.directories[node].log
+                for node in members
+                if self.directories[node].lost == "power"
+            ]
             best = max(logs, key=lambda log: (log[-1][0] if log else -1, len(log)), default=())
             self.committed = self.committed[: common(self.committed, best)]
 
@@ -293,9 +384,17 @@ class World:
 
     def check(self) -> None:
         for each in self.directories.values():
-            if each.leads and not each.away and each.high >= each.start and each.epoch == self.partition.leader_epoch:
+            if (
+                each.leads
+                and not each.away
+                and each.high >= each.start
+                and each.epoch == self.partition.leader_epoch
+            ):
                 shown = each.log[: each.high]
-                if len(shown) > len(self.committed) and shown[: len(self.committed)] == self.committed:
+                if (
+                    len(shown) > len(self.committed)
+                    and shown[: len(self.committed)] == self.committed
+                ):
                     self.committed = shown
         for node in (*self.partition.isr, *self.partition.elr):
             log = self.directories[node].log
@@ -306,27 +405,38 @@ class World:
 
 
 def begun() -> dict[int, Directory]:
-    """The partition in three directories, led by the first one; a fourth directory does not have it."""
+    """The partition in three directories, led by the first one; a fourth directory does not have
+    it.
+    """
     isr = frozenset({1, 2, 3})
     first = Directory(epoch=0, leads=True, maximal=isr, settled=isr, change=0, lost="")
-    return {1: first, 2: Directory(epoch=0, lost=""), 3: Directory(epoch=0, lost=""), 4: Directory()}
+    return {
+        1: first,
+        2: Directory(epoch=0, lost=""),
+        3: Directory(epoch=0, lost=""),
+        4: Directory(),
+    }
 
 
 def common(one: Log, other: Log) -> int:
     """The length of the common beginning."""
     return next(
-        (n for n, (mine, theirs) in enumerate(zip(one, other, strict=False)) if mine != theirs), min(len(one), len(other))
+        (n for n, (mine, theirs) in enumerate(zip(one, other, strict=False)) if mine != theirs),
+        min(len(one), len(other)),
     )
 
 
 def agreed(mine: Log, leader: Log) -> int:
-    """The offset at which a follower truncates: it asks for ends of epochs until both logs have the same one."""
+    """The offset at which a follower truncates: it asks for ends of epochs until both logs have the
+    same one.
+    """
     while mine:
         epoch = mine[-1][0]
         known = max((each for each, _ in leader if each <= epoch), default=None)
         if known is None:
             return 0
-        end, own = sum(each <= epoch for each, _ in leader), sum(each <= known for each, _ in mine)
+        end = sum(each <= epoch for each, _ in leader)
+        own = sum(each <= known for each, _ in mine)
         mine = mine[: min(end, own)]
         if known == epoch:
             break

@@ -55,7 +55,9 @@ def backed_up(path: Path) -> Path:
 
 
 def killed(nursery_path: Path, *, flushed: bool) -> Path:
-    """A log whose writer was killed: its files as they are, in a process that ends without closing."""
+    """A log whose writer was killed: its files as they are, in a process that ends without
+    closing.
+    """
     pid = os.fork()
     if pid == 0:
         try:

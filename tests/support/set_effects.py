@@ -25,7 +25,10 @@ T0 = TopicPartition("t", 0)
 def a_set(world: World, **config: Any) -> embedlog.Log:
     """A set of three directories with this setting."""
     log: embedlog.Log = world._open.enter_context(
-        embedlog.open([world.path / f"d{node}" for node in (1, 2, 3)], config=QUIET | world._of(LogConfig, config))
+        embedlog.open(
+            [world.path / f"d{node}" for node in (1, 2, 3)],
+            config=QUIET | world._of(LogConfig, config),
+        )
     )
     return log
 
@@ -82,21 +85,30 @@ def returned_by_hand(world: World) -> bool:
 
 
 def returned_when_due(world: World) -> bool:
-    log, until_ns = led_elsewhere(world), system.boot_ns() + (60 if world.value == 1 else 2) * 1_000_000_000
+    log = led_elsewhere(world)
+    until_ns = system.boot_ns() + (60 if world.value == 1 else 2) * 1_000_000_000
     while leader_of(log) != 1 and system.boot_ns() < until_ns:
         log.housekeep(due_only=True)
     return leader_of(log) == 1
 
 
 def in_sync_after_slow_copies(world: World) -> int:
-    """The size of the ISR after copies to the second directory, each of which takes 20 s of another clock."""
-    paths, passed = [world.path / f"d{node}" for node in (1, 2)], itertools.count(0, 20_000_000_000)
-    log = world._open.enter_context(embedlog.open(paths, config=QUIET | world._of(LogConfig, {"replica_fetch_wait_max_ms": 1})))
+    """The size of the ISR after copies to the second directory, each of which takes 20 s of another
+    clock.
+    """
+    paths = [world.path / f"d{node}" for node in (1, 2)]
+    passed = itertools.count(0, 20_000_000_000)
+    log = world._open.enter_context(
+        embedlog.open(paths, config=QUIET | world._of(LogConfig, {"replica_fetch_wait_max_ms": 1}))
+    )
     log.create_topic("t", assignment={0: [1, 2]})
     with log.producer(acks=1, linger_ms=0, batch_size=0) as producer:
         for _ in range(5):
             producer.send("t", b"x" * 5000).result()
-    with mock.patch.object(follower_lags, "clock_ns", side_effect=passed), mock.patch.object(copying, "CHUNK_BYTES", 1):
+    with (
+        mock.patch.object(follower_lags, "clock_ns", side_effect=passed),
+        mock.patch.object(copying, "CHUNK_BYTES", 1),
+    ):
         log.housekeep()
     return len(log.replicas("t").partitions[0].isr)
 
@@ -120,7 +132,9 @@ def copied_by_due_rounds(world: World) -> int:
 
 def added(side: str) -> Callable[[World], int]:
     def observe(world: World) -> int:
-        return joined_in_a_round(world.path, world.setting, {f"{side}.replication.throttled.replicas": "*"})
+        return joined_in_a_round(
+            world.path, world.setting, {f"{side}.replication.throttled.replicas": "*"}
+        )
 
     return observe
 
@@ -128,10 +142,14 @@ def added(side: str) -> Callable[[World], int]:
 def read_node(world: World) -> int:
     """The node whose files a consumer in the rack of the second one reads."""
     paths = [world.path / f"d{node}" for node in (1, 2)]
-    log = world._open.enter_context(embedlog.open(paths, racks=["a", "b"], config=QUIET | world._of(LogConfig, {})))
+    log = world._open.enter_context(
+        embedlog.open(paths, racks=["a", "b"], config=QUIET | world._of(LogConfig, {}))
+    )
     log.create_topic("t", assignment={0: [1, 2]})
     with log.producer() as producer:
         producer.send("t", b"x").result()
-    with log.consumer("t", client_rack="b", auto_offset_reset="earliest", consumer_timeout_ms=0) as consumer:
+    with log.consumer(
+        "t", client_rack="b", auto_offset_reset="earliest", consumer_timeout_ms=0
+    ) as consumer:
         assert [record.value for record in consumer] == [b"x"]
         return int(getattr(consumer._reading.rotation.get(T0).partition, "read_node", 1))

@@ -11,7 +11,9 @@ COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0}
 
 
 def compact(log: embedlog.Log, **last: Any) -> None:
-    """Compact partition t-0 up to a large last record, which begins a segment. `last` are arguments of its `send`."""
+    """Compact partition t-0 up to a large last record, which begins a segment. `last` are arguments
+    of its `send`.
+    """
     with log.producer() as producer:
         producer.send("t", b"x" * 19_000, key=b"last", **last)
     log._engine.partition("t", 0).compact(-1, 1 << 20, 0)

@@ -11,7 +11,9 @@ from embedlog.partition.partition import Partition
 
 
 def run_of(*values: bytes, batch_bytes: int = 1 << 20) -> EncodedRun:
-    columns = Columns(len(values), BytesColumn.of(list(values)), timestamps=time.time_ns() // 1_000_000)
+    columns = Columns(
+        len(values), BytesColumn.of(list(values)), timestamps=time.time_ns() // 1_000_000
+    )
     (run,) = record_batch.encode(columns, batch_bytes=batch_bytes, run_bytes=1 << 20)
     return run
 

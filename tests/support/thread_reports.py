@@ -1,9 +1,12 @@
-"""Reads the reports of ThreadSanitizer after `make test-threads`. Reports of the extensions fail the target.
+"""Reads the reports of ThreadSanitizer after `make test-threads`. Reports of the extensions fail
+the target.
 
-- a report belongs to the extensions if one of the two accesses has a frame there; where its threads were created does not count
+- a report belongs to the extensions if one of the two accesses has a frame there; where its threads
+  were created does not count
 - a report of CPython or of another package alone is counted, and no failure
 - a signal that ended a process is a failure, whatever its stack: the target sets the exit code 0
-- suppressions name functions: without a symbolizer none applies, which is a failure with a reason of its own
+- suppressions name functions: without a symbolizer none applies, which is a failure with a reason
+  of its own
 """
 
 from __future__ import annotations
@@ -14,10 +17,15 @@ from pathlib import Path
 
 REPORT = re.compile(r"^WARNING: ThreadSanitizer: .*?(?=^SUMMARY: |\Z)", re.MULTILINE | re.DOTALL)
 CREATED = re.compile(r"^  Thread T\d+ .*?(?=^\s*$|\Z)", re.MULTILINE | re.DOTALL)
-OF_EXTENSIONS = re.compile(r"^ +#\d+ .*(?:\b_(?:core|rows)\.cpython-|embedlog/_native/)", re.MULTILINE)
+OF_EXTENSIONS = re.compile(
+    r"^ +#\d+ .*(?:\b_(?:core|rows)\.cpython-|embedlog/_native/)", re.MULTILINE
+)
 DEADLY = "ERROR: ThreadSanitizer: "
 NO_SYMBOLIZER = "external symbolizer"
-UNSUPPRESSED = "no llvm-symbolizer was found, so no suppression applied: set external_symbolizer_path in TSAN_OPTIONS"
+UNSUPPRESSED = (
+    "no llvm-symbolizer was found, so no suppression applied: set external_symbolizer_path in "
+    "TSAN_OPTIONS"
+)
 
 
 def accesses(text: str) -> list[str]:
@@ -31,9 +39,15 @@ def main(folder: Path) -> int:
     own = [report for report in found if OF_EXTENSIONS.search(report)]
     ended = [text for text in texts if DEADLY in text]
     if ended:
-        print(f"embedlog: a signal ended {len(ended)} processes in {folder}; the first one:\n{ended[0]}")
+        print(
+            f"embedlog: a signal ended {len(ended)} processes in {folder}; the first "
+            f"one:\n{ended[0]}"
+        )
     if found:
-        print(f"embedlog: {len(found)} reports of ThreadSanitizer in {folder}, {len(own)} of them in the extensions")
+        print(
+            f"embedlog: {len(found)} reports of ThreadSanitizer in {folder}, {len(own)} of them "
+            "in the extensions"
+        )
     if own and any(NO_SYMBOLIZER in text for text in texts):
         print(f"embedlog: {UNSUPPRESSED}")
     elif own:

@@ -1,7 +1,9 @@
-"""Two partitions and one transactional id in memory, under the library's own rules of transactions and their recovery.
+"""Two partitions and one transactional id in memory, under the library's own rules of transactions
+and their recovery.
 
-The steps and invariants are those of `tests/model/transactions.py`; there every interleaving of a small world is visited, here
-random ones of the real rules. A process is a generator: the code between two `yield`s happens under a lock.
+The steps and invariants are those of `tests/model/transactions.py`; there every interleaving of a
+small world is visited, here random ones of the real rules. A process is a generator: the code
+between two `yield`s happens under a lock.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class Known(NamedTuple):
 
 @dataclass
 class FakePartition:
-    """A data partition with the checks of the engine: it fences, opens, and skips a marker where the stored epoch is as high."""
+    """A data partition with the checks of the engine: it fences, opens, and skips a marker where
+    the stored epoch is as high.
+    """
 
     topic: str
     number: int
@@ -50,7 +54,10 @@ class FakePartition:
     txn_of_marker: int = 0
 
     def stored_epoch(self, producer_id: int) -> int:
-        return max((e.epoch for e in self.entries[self.known_from :] if e.producer_id == producer_id), default=-1)
+        return max(
+            (e.epoch for e in self.entries[self.known_from :] if e.producer_id == producer_id),
+            default=-1,
+        )
 
     def open_data(self, producer_id: int) -> list[Entry]:
         own = [e for e in self.entries if e.producer_id == producer_id]
@@ -72,7 +79,9 @@ class FakePartition:
             raise FencedError("not open")
         self.entries.append(Entry("data", producer_id, epoch, txn))
 
-    def append_marker(self, producer_id: int, epoch: int, *, commit: bool, deadline_ns: int = 0) -> int | None:
+    def append_marker(
+        self, producer_id: int, epoch: int, *, commit: bool, deadline_ns: int = 0
+    ) -> int | None:
         if self.stored_epoch(producer_id) >= epoch:
             return None
         data = self.open_data(producer_id)
@@ -97,7 +106,8 @@ class World:
         self.synced = 0
         self.partitions = [FakePartition(*each) for each in PARTITIONS]
         self.alive: set[ProcessSlot] = set()
-        self.clock_ns, self.boot = 1, 1
+        self.clock_ns = 1
+        self.boot = 1
         self.decided: set[tuple[int, str]] = set()
         self.wrote: set[tuple[int, int]] = set()
         self.last: tuple[int, str] | tuple[()] = ()
@@ -166,7 +176,9 @@ class World:
         self._note(f"{name} begins with {new.producer_id}/{new.epoch}")
         return new.producer_id, new.epoch
 
-    def _transaction(self, name: str, process_slot: ProcessSlot, mine: tuple[int, int], txn: int) -> Iterator[None]:
+    def _transaction(
+        self, name: str, process_slot: ProcessSlot, mine: tuple[int, int], txn: int
+    ) -> Iterator[None]:
         for where in self.rng.sample(range(2), self.rng.randint(1, 2)):
             while True:
                 before = self.known
@@ -189,7 +201,13 @@ class World:
         return (yield from self._end(name, process_slot, mine, commit))  # type: ignore[return-value]
 
     def _write(
-        self, name: str, where: int, mine: tuple[int, int], txn: int, new: Transaction | None = None, before: Known | None = None
+        self,
+        name: str,
+        where: int,
+        mine: tuple[int, int],
+        txn: int,
+        new: Transaction | None = None,
+        before: Known | None = None,
     ) -> bool:
         if new is not None and before is not None:
             joined = before.state.status is Status.ONGOING
@@ -202,7 +220,9 @@ class World:
         self._note(f"{name} writes {txn} to {where} as {mine}")
         return True
 
-    def _end(self, name: str, process_slot: ProcessSlot, mine: tuple[int, int], commit: bool) -> Iterator[None]:
+    def _end(
+        self, name: str, process_slot: ProcessSlot, mine: tuple[int, int], commit: bool
+    ) -> Iterator[None]:
         while True:
             before = self.known
             new = rules.end(before.state, *mine, process_slot, commit, self._new_id(), self.now)
@@ -243,9 +263,14 @@ class World:
         for where in sorted(seen.state.partitions):
             partition = self.partitions[where[1]]
             partition.txn_of_marker = seen.txn
-            done = partition.append_marker(seen.state.producer_id, seen.state.epoch, commit=seen.state.decision == "commit")
+            done = partition.append_marker(
+                seen.state.producer_id, seen.state.epoch, commit=seen.state.decision == "commit"
+            )
             partition.txn_of_marker = 0
-            self._note(f"{name} marks {where[1]} with {seen.outcome}: {'written' if done is not None else 'skipped'}")
+            self._note(
+                f"{name} marks {where[1]} with {seen.outcome}: "
+                f"{'written' if done is not None else 'skipped'}"
+            )
             yield
         for _, number in seen.state.partitions:
             self.partitions[number].synced = len(self.partitions[number].entries)
@@ -260,7 +285,9 @@ class World:
             state = self.known.state
             if state is not None and state.status in PREPARED:
                 yield from self._finish(name, self.known)
-            elif state is not None and rules.is_abandoned(state, state.owner in self.alive, self.now):
+            elif state is not None and rules.is_abandoned(
+                state, state.owner in self.alive, self.now
+            ):
                 yield from self._finish(name, self._give_up(name, state))
             else:
                 yield
@@ -268,26 +295,39 @@ class World:
     # ---- faults ----------------------------------------------------------------------------------
 
     def power_loss(self) -> None:
-        """Every log keeps its synced entries, and by chance later ones. All processes die; transaction recovery is due."""
-        keep = lambda entries, low: entries[: self.rng.randint(min(low, len(entries)), len(entries))]  # noqa: E731
+        """Every log keeps its synced entries, and by chance later ones. All processes die;
+        transaction recovery is due.
+        """
+        keep = lambda entries, low: entries[  # noqa: E731
+            : self.rng.randint(min(low, len(entries)), len(entries))
+        ]
         self.log = keep(self.log, self.synced)
         self.synced = len(self.log)
         for partition in self.partitions:
             partition.entries = keep(partition.entries, partition.synced)
-            partition.synced, partition.known_from = len(partition.entries), 0
+            partition.synced = len(partition.entries)
+            partition.known_from = 0
         self.alive.clear()
         self.boot += 1
         marks = [e for p in self.partitions for e in p.entries if e.kind != "data"]
         self.decided = {k.outcome for k in self.log if k.outcome} | {(e.txn, e.kind) for e in marks}
         self.last = self.known.outcome
-        self._note(f"power loss, left: {len(self.log)}, {[len(p.entries) for p in self.partitions]}")
+        self._note(
+            f"power loss, left: {len(self.log)}, {[len(p.entries) for p in self.partitions]}"
+        )
         state = self.known.state
-        newest = lambda producer_id: state if state is not None and state.producer_id == producer_id else None  # noqa: E731
-        raised_to = recovery.recover({} if state is None else {"id": state}, newest, self.partitions, 0)  # type: ignore[arg-type]
+        newest = lambda producer_id: (  # noqa: E731
+            state if state is not None and state.producer_id == producer_id else None
+        )
+        raised_to = recovery.recover(
+            {} if state is None else {"id": state}, newest, self.partitions, 0
+        )  # type: ignore[arg-type]
         for to in raised_to.values():
             if not is_mutated("lift_settled_only"):
                 self._settle("recovery")
-            self._record(self.known._replace(state=rules.raise_epoch(self.known.state, *to, self.now)))
+            self._record(
+                self.known._replace(state=rules.raise_epoch(self.known.state, *to, self.now))
+            )
 
     def _settle(self, name: str) -> None:
         state = self.known.state
@@ -300,23 +340,34 @@ class World:
         """T1 to T3 and T5 of the model."""
         for partition in self.partitions:
             for at, entry in enumerate(partition.entries):
-                later = (e for e in partition.entries[at:] if e.kind != "data" and e.producer_id == entry.producer_id)
+                later = (
+                    e
+                    for e in partition.entries[at:]
+                    if e.kind != "data" and e.producer_id == entry.producer_id
+                )
                 closing = next(later, None)
                 if closing is not None and closing.txn != entry.txn:
-                    raise Violation(f"T1 a record of {entry.txn} is closed by the marker of {closing.txn}")
+                    raise Violation(
+                        f"T1 a record of {entry.txn} is closed by the marker of {closing.txn}"
+                    )
         for txn in range(1, self.txns + 1):
             marks = {e.kind for p in self.partitions for e in p.entries if e.txn == txn} - {"data"}
             if len(marks | {kind for known, kind in self.decided if known == txn}) > 1:
                 raise Violation(f"T2 transaction {txn} is both committed and aborted")
             for known, where in self.wrote:
-                present = any(e.kind == "data" and e.txn == txn for e in self.partitions[where].entries)
+                present = any(
+                    e.kind == "data" and e.txn == txn for e in self.partitions[where].entries
+                )
                 if known == txn and "commit" in marks and not present:
                     raise Violation(f"T3 half of transaction {txn} is visible")
         state = self.known.state
         if state is not None and state.status in SETTLED:
             stored = max(partition.stored_epoch(state.producer_id) for partition in self.partitions)
             if stored > state.epoch:
-                raise Violation(f"T5 an id would continue with epoch {state.epoch}, a partition has stored {stored}")
+                raise Violation(
+                    f"T5 an id would continue with epoch {state.epoch}, a partition has stored "
+                    f"{stored}"
+                )
 
     def check_end(self) -> None:
         """Once all processes except a helper have gone, nothing stays open."""
@@ -327,7 +378,9 @@ class World:
             next(last)
         self.check()
         state = self.known.state
-        if any(p.open_transactions() for p in self.partitions) or (state is not None and state.status not in SETTLED):
+        if any(p.open_transactions() for p in self.partitions) or (
+            state is not None and state.status not in SETTLED
+        ):
             raise Violation("something never ends")
 
 

@@ -1,4 +1,6 @@
-"""Helpers for tests of transactions below the producer: an owner with its sequences, and the records of readers."""
+"""Helpers for tests of transactions below the producer: an owner with its sequences, and the
+records of readers.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,17 @@ from embedlog.transaction import Outcome, Transaction
 
 TOPIC = "t"
 QUIET: dict[str, Any] = {
-    "housekeeping": False, "offsets.topic.num.partitions": 2, "transaction.state.log.num.partitions": 4,
-}  # fmt: skip
+    "housekeeping": False,
+    "offsets.topic.num.partitions": 2,
+    "transaction.state.log.num.partitions": 4,
+}
 
 
 def run_of(stamp: Stamp, sequence: int, values: Sequence[bytes]) -> EncodedRun:
     """One stamped batch."""
-    (run,) = record_batch.encode(Columns(len(values), BytesColumn.of(list(values)), timestamps=1_700_000_000_000))
+    (run,) = record_batch.encode(
+        Columns(len(values), BytesColumn.of(list(values)), timestamps=1_700_000_000_000)
+    )
     record_batch.stamp(run, stamp, sequence)
     return run
 
@@ -38,7 +44,13 @@ class Writer:
     def init(self) -> Outcome | None:
         return self.owner.init()
 
-    def write(self, *values: bytes, partition: int = 0, topic: str = TOPIC, again: EncodedRun | None = None) -> Appended:
+    def write(
+        self,
+        *values: bytes,
+        partition: int = 0,
+        topic: str = TOPIC,
+        again: EncodedRun | None = None,
+    ) -> Appended:
         run = again or self.prepare(*values, partition=partition, topic=topic)
         return self.owner.append(self.log._engine.partition(topic, partition), run)
 
@@ -49,11 +61,20 @@ class Writer:
         self._sequences[key] = sequence + len(values)
         return run_of(stamp, sequence, values)
 
-    def begin_in(self, *partitions: int, topic: str = TOPIC) -> dict[int, tuple[EncodedRun, AppendProgress]]:
-        """The first step of a producer's thread with due batches of several partitions; the progress of each."""
-        runs = {number: self.prepare(b"x%d" % number, partition=number, topic=topic) for number in partitions}
+    def begin_in(
+        self, *partitions: int, topic: str = TOPIC
+    ) -> dict[int, tuple[EncodedRun, AppendProgress]]:
+        """The first step of a producer's thread with due batches of several partitions; the
+        progress of each.
+        """
+        runs = {
+            number: self.prepare(b"x%d" % number, partition=number, topic=topic)
+            for number in partitions
+        }
         begun = {number: (run, AppendProgress(run)) for number, run in runs.items()}
-        self.owner.begin_in([(self.log._engine.partition(topic, number), *each) for number, each in begun.items()])
+        self.owner.begin_in(
+            [(self.log._engine.partition(topic, number), *each) for number, each in begun.items()]
+        )
         return begun
 
     def commit(self) -> None:

@@ -48,9 +48,19 @@ def message(log: embedlog.Log, *args: Any, **options: Any) -> str:
 def test_equal_records_pass_in_every_form(log: embedlog.Log) -> None:
     send(log, (b"k", b'{"n": [1, 2]}'), (None, "zwölf".encode()), (b"k", None))
     assert_records(log, "t", [("k", {"n": (1, 2)}), "zwölf", (b"k", None)])
-    assert_records(log, "t", [{"n": [1, 2]}, (None, "zwölf"), record(None, key="k", partition=0, offset=2)])
+    assert_records(
+        log, "t", [{"n": [1, 2]}, (None, "zwölf"), record(None, key="k", partition=0, offset=2)]
+    )
     assert_records(log, "t", records(log, "t"))
-    assert_records(log, "t", [ProducerRecord("t", b'{"n": [1, 2]}', b"k"), record(), ProducerRecord("t", None, "k", partition=0)])
+    assert_records(
+        log,
+        "t",
+        [
+            ProducerRecord("t", b'{"n": [1, 2]}', b"k"),
+            record(),
+            ProducerRecord("t", None, "k", partition=0),
+        ],
+    )
 
 
 def test_headers_are_compared_as_mapping_or_list(log: embedlog.Log) -> None:
@@ -101,7 +111,11 @@ def test_the_kind_of_a_difference_is_named(log: embedlog.Log, wanted: list[str],
         (b"[1]", [1, 2], "value[1]: expected 2, absent"),
         (b"\xff", b"\xfe", r"value: expected b'\xfe', found b'\xff'"),
         (b"text", {"a": 1}, """value: expected {"a": 1}, found 'text'"""),
-        (b'{"a":1}', b'{"a": 1}', """value: equal as JSON, other bytes: expected b'{"a": 1}', found b'{"a":1}'"""),
+        (
+            b'{"a":1}',
+            b'{"a": 1}',
+            """value: equal as JSON, other bytes: expected b'{"a": 1}', found b'{"a":1}'""",
+        ),
         (None, b"x", "value: expected 'x', found None"),
         (b"1", 1, "value: expected 1, found '1'"),
         (b"y" * 200, "x", f"value: expected 'x', found '{'y' * 119}… (202 characters)"),
@@ -132,7 +146,10 @@ def test_several_partitions_keep_the_order_of_each_key(log: embedlog.Log) -> Non
 def test_several_partitions_show_what_is_missing_and_not_expected(log: embedlog.Log) -> None:
     send(log, (b"a", b'{"n": 1}'), (b"b", b"2"), topic="many")
     found = message(log, "many", [("a", {"n": 9}), ("c", "3")])
-    assert """missing: value={"n": 9} key='a'\n    of the same key, at offset 0: value.n: expected 9, found 1""" in found
+    assert (
+        """missing: value={"n": 9} key='a'\n    of the same key, at offset 0: value.n: expected 9, found 1"""
+        in found
+    )
     assert "missing: value='3' key='c'\n" in found
     assert "not expected: partition" in found
 
@@ -145,7 +162,9 @@ def test_an_expectation_with_more_fields_chooses_first(log: embedlog.Log) -> Non
 def test_a_choice_is_changed_where_another_expectation_needs_the_record(log: embedlog.Log) -> None:
     send(log, (b"a", b"1"), (b"a", b"2"), (b"b", b"2"), topic="many")
     assert_records(log, "many", [record(key="a"), record("1"), record("2")], in_order=False)
-    assert "missing: value='1'" in message(log, "many", [record(key="b"), record("1"), record("1")], in_order=False)
+    assert "missing: value='1'" in message(
+        log, "many", [record(key="b"), record("1"), record("1")], in_order=False
+    )
 
 
 @pytest.mark.slow
@@ -157,15 +176,22 @@ def test_a_large_number_of_equal_records_is_matched(log: embedlog.Log) -> None:
 
 def test_the_only_other_record_is_compared(log: embedlog.Log) -> None:
     send(log, (b"a", b'{"n": 1}'), topic="many")
-    assert "of the only other record, at offset 0: value.n: expected 2, found 1" in message(log, "many", [{"n": 2}])
+    assert "of the only other record, at offset 0: value.n: expected 2, found 1" in message(
+        log, "many", [{"n": 2}]
+    )
 
 
 def test_objects_that_compare_in_their_own_way(log: embedlog.Log) -> None:
     send(log, (b"k", b'{"id": "7f", "at": "2026-01-01 00:00:00", "prices": [1.0000001, true]}'))
     wanted = {"id": ANY, "at": datetime(2026, 1, 1), "prices": [pytest.approx(1), ANY]}
     assert_records(log, "t", [(ANY, wanted)])
-    found = message(log, "t", [{**wanted, "at": datetime(2026, 1, 2), "prices": [pytest.approx(2), True]}])
-    assert "value.at: expected datetime.datetime(2026, 1, 2, 0, 0), found '2026-01-01 00:00:00'" in found
+    found = message(
+        log, "t", [{**wanted, "at": datetime(2026, 1, 2), "prices": [pytest.approx(2), True]}]
+    )
+    assert (
+        "value.at: expected datetime.datetime(2026, 1, 2, 0, 0), found '2026-01-01 00:00:00'"
+        in found
+    )
     assert "value.prices[0]: expected 2 ± 2.0e-06, found 1.0000001" in found
 
 
@@ -191,7 +217,9 @@ def test_one_partition_is_compared_in_order(log: embedlog.Log) -> None:
     for number in range(3):
         send(log, (None, b"%d" % number), topic="many", partition=number % 2)
     assert_records(log, "many", ["0", "2"], partition=0)
-    assert "topic 'many', partition 1: expected 1 record, found 1" in message(log, "many", ["0"], partition=1)
+    assert "topic 'many', partition 1: expected 1 record, found 1" in message(
+        log, "many", ["0"], partition=1
+    )
 
 
 def test_aborted_records_are_omitted(log: embedlog.Log) -> None:
@@ -218,7 +246,10 @@ def test_a_tuple_of_three_is_an_error(log: embedlog.Log) -> None:
 def test_the_order_of_a_key(log: embedlog.Log) -> None:
     send(log, (b"a", b"1"), (b"b", b"2"), (b"a", b"3"), topic="many")
     assert_key_order(log, "many", {"a": ["1", "3"], b"b": [b"2"], "absent": []})
-    with pytest.raises(AssertionError, match=r"topic 'many', key 'a': expected 2 records, found 2\nfirst difference at record 0"):
+    with pytest.raises(
+        AssertionError,
+        match=r"topic 'many', key 'a': expected 2 records, found 2\nfirst difference at record 0",
+    ):
         assert_key_order(log, "many", {"a": ["3", "1"]})
 
 
@@ -231,7 +262,9 @@ def test_a_key_in_two_partitions_has_no_order(log: embedlog.Log) -> None:
 
 def test_committed_offsets_and_lag(log: embedlog.Log) -> None:
     send(log, *((None, b"v") for _ in range(5)))
-    with log.consumer("t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+    with log.consumer(
+        "t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False
+    ) as consumer:
         assert len(consumer.poll(60, max_records=5)) == 5
         consumer.commit({TopicPartition("t", 0): 3})
     assert_committed(log, "g", {("t", 0): 3, ("many", 1): None})
@@ -239,9 +272,13 @@ def test_committed_offsets_and_lag(log: embedlog.Log) -> None:
     assert_lag(log, "g", 2, topic="t")
     with pytest.raises(AssertionError, match="expected a lag of 0, found none that is known"):
         assert_lag(log, "g", 0, topic="many")
-    with pytest.raises(AssertionError, match=r"group 'g': committed offsets differ\n  t-0: expected 5, found 3"):
+    with pytest.raises(
+        AssertionError, match=r"group 'g': committed offsets differ\n  t-0: expected 5, found 3"
+    ):
         assert_committed(log, "g", {("t", 0): 5})
-    with pytest.raises(AssertionError, match=r"expected a lag of 0, found 2\n  t-0: committed 3, end 5, lag 2"):
+    with pytest.raises(
+        AssertionError, match=r"expected a lag of 0, found 2\n  t-0: committed 3, end 5, lag 2"
+    ):
         assert_lag(log, "g", 0)
 
 
@@ -259,7 +296,10 @@ def test_a_wait_ends_with_the_record(log: embedlog.Log) -> None:
 
 def test_a_wait_that_is_too_long_shows_what_arrived(log: embedlog.Log) -> None:
     send(log, (b"k", b"first"))
-    with pytest.raises(AssertionError, match=r"'t': 1 of 2 records after 0.05 s\n  partition 0 offset 0 key='k' value='first'"):
+    with pytest.raises(
+        AssertionError,
+        match=r"'t': 1 of 2 records after 0.05 s\n  partition 0 offset 0 key='k' value='first'",
+    ):
         wait_for_records(log, "t", 2, timeout=0.05)
     assert wait_for_records(log, "t", 0, timeout=0) == []
 
@@ -272,7 +312,9 @@ def test_a_wait_for_a_transaction_ends_with_its_commit(log: embedlog.Log) -> Non
         producer.flush()
         with pytest.raises(AssertionError, match="0 of 1 records"):
             wait_for_records(log, "t", 1, timeout=0)
-        assert len(wait_for_records(log, "t", 1, timeout=60, isolation_level="read_uncommitted")) == 1
+        assert (
+            len(wait_for_records(log, "t", 1, timeout=60, isolation_level="read_uncommitted")) == 1
+        )
         committing = threading.Timer(0.05, producer.commit_transaction)
         committing.start()
         assert len(wait_for_records(log, "t", 1, timeout=60)) == 1
@@ -280,13 +322,19 @@ def test_a_wait_for_a_transaction_ends_with_its_commit(log: embedlog.Log) -> Non
 
 
 def test_assert_records_fails_for_an_unknown_topic(log: embedlog.Log) -> None:
-    for call in (lambda: assert_records(log, "absent", []), lambda: wait_for_records(log, "absent", 1)):
+    for call in (
+        lambda: assert_records(log, "absent", []),
+        lambda: wait_for_records(log, "absent", 1),
+    ):
         with pytest.raises(embedlog.UnknownTopicOrPartitionError):
             call()
 
 
 def test_wrong_arguments_name_the_right_ones() -> None:
-    with pytest.raises(embedlog.UnknownOptionError, match=r"record\(\) has no argument timestamp; did you mean timestamp_ms\?"):
+    with pytest.raises(
+        embedlog.UnknownOptionError,
+        match=r"record\(\) has no argument timestamp; did you mean timestamp_ms\?",
+    ):
         record(timestamp=1)  # type: ignore[call-arg]
     wanted = r"a key of expected is a TopicPartition or a pair \(topic, partition\), not 't'"
     with open_log({"t": 1}) as log, pytest.raises(TypeError, match=wanted):

@@ -26,7 +26,9 @@ def stopped() -> Iterator[Clock]:
 
 def send(log: embedlog.Log, topic: str, *values: bytes, **options: Any) -> list[int]:
     with log.producer() as producer:
-        return [producer.send(topic, value, **options).result(WAIT_S).timestamp_ms for value in values]
+        return [
+            producer.send(topic, value, **options).result(WAIT_S).timestamp_ms for value in values
+        ]
 
 
 def test_records_have_the_time_of_the_clock(stopped: Clock) -> None:
@@ -38,7 +40,12 @@ def test_records_have_the_time_of_the_clock(stopped: Clock) -> None:
             producer.send("t", b"c")
             producer.send_batch("t", values=[b"d"])
         assert send(log, "appended", b"e") == [stopped.now_ms]
-        assert [each.timestamp_ms - START_MS for each in records(log, "t")] == [0, 0, 8 * 3_600_000, 8 * 3_600_000]
+        assert [each.timestamp_ms - START_MS for each in records(log, "t")] == [
+            0,
+            0,
+            8 * 3_600_000,
+            8 * 3_600_000,
+        ]
         assert records(log, "appended")[0].timestamp_ms == stopped.now_ms
         found = list(log.scan("t", start_time=START + timedelta(hours=1)).records())
         assert [each.value for each in found] == [b"c", b"d"]
@@ -52,12 +59,20 @@ def test_time_is_set_and_advanced_in_parts(stopped: Clock) -> None:
     assert stopped.now == START + timedelta(days=1, hours=1, minutes=2, seconds=1, milliseconds=1)
     stopped.set(START)
     assert stopped.now_ms == START_MS
-    for wrong in (lambda: stopped.advance(seconds=-1), lambda: stopped.set(-1), lambda: stopped.set(datetime(2026, 1, 1))):
+    for wrong in (
+        lambda: stopped.advance(seconds=-1),
+        lambda: stopped.set(-1),
+        lambda: stopped.set(datetime(2026, 1, 1)),
+    ):
         with pytest.raises(ValueError, match=r"backwards|before 1970|needs a time zone"):
             wrong()
-    with pytest.raises(TypeError, match=r"interval is a timedelta, not 5; a number has a unit, such as minutes=5"):
+    with pytest.raises(
+        TypeError, match=r"interval is a timedelta, not 5; a number has a unit, such as minutes=5"
+    ):
         stopped.advance(5)  # type: ignore[arg-type]
-    with pytest.raises(embedlog.UnknownOptionError, match=r"no argument minute; did you mean minutes\?"):
+    with pytest.raises(
+        embedlog.UnknownOptionError, match=r"no argument minute; did you mean minutes\?"
+    ):
         stopped.advance(minute=5)  # type: ignore[call-arg]
     assert stopped.now_ms == START_MS
 
@@ -120,7 +135,10 @@ def test_tombstones_are_compacted_after_their_time(stopped: Clock) -> None:
 
 
 def test_open_transactions_time_out(stopped: Clock) -> None:
-    with open_log("t") as log, log.producer(transactional_id="id", transaction_timeout_ms=60_000) as producer:
+    with (
+        open_log("t") as log,
+        log.producer(transactional_id="id", transaction_timeout_ms=60_000) as producer,
+    ):
         producer.init_transactions()
         producer.begin_transaction()
         producer.send("t", b"v").result(WAIT_S)
@@ -146,7 +164,10 @@ def test_committed_offsets_expire(stopped: Clock) -> None:
 
 
 def test_a_consumer_that_does_not_poll_leaves_its_group(stopped: Clock) -> None:
-    with open_log("t") as log, log.consumer("t", group_id="g", enable_auto_commit=False) as consumer:
+    with (
+        open_log("t") as log,
+        log.consumer("t", group_id="g", enable_auto_commit=False) as consumer,
+    ):
         deadline_s = time.monotonic() + WAIT_S
         while not consumer.assignment() and time.monotonic() < deadline_s:
             consumer.poll(0.1)
@@ -159,17 +180,24 @@ def test_a_consumer_that_does_not_poll_leaves_its_group(stopped: Clock) -> None:
 
 
 def test_a_member_that_polls_in_time_takes_over(stopped: Clock) -> None:
-    with open_log({"t": 2}) as log, log.consumer(group_id="g", max_poll_interval_ms=600_000) as patient:
+    with (
+        open_log({"t": 2}) as log,
+        log.consumer(group_id="g", max_poll_interval_ms=600_000) as patient,
+    ):
         lost: list[list[TopicPartition]] = []
         with log.consumer(group_id="g", enable_auto_commit=False) as late:
             late.subscribe(["t"], on_lost=lost.append)
             patient.subscribe(["t"])
             deadline_s = time.monotonic() + WAIT_S
-            while {len(each.assignment()) for each in (late, patient)} != {1} and time.monotonic() < deadline_s:
+            while {len(each.assignment()) for each in (late, patient)} != {
+                1
+            } and time.monotonic() < deadline_s:
                 late.poll(0.01)
                 patient.poll(0.01)
             stopped.advance(minutes=6)  # between the two intervals
-            assert [each.member_id for each in log.describe_group("g").members] == [patient.group_metadata().member_id]
+            assert [each.member_id for each in log.describe_group("g").members] == [
+                patient.group_metadata().member_id
+            ]
             while len(patient.assignment()) != 2 and time.monotonic() < deadline_s:
                 patient.poll(0.01)
             assert len(patient.assignment()) == 2

@@ -1,4 +1,6 @@
-"""The arguments of faults: wrong ones are refused before anything happens, and the error names the right ones."""
+"""The arguments of faults: wrong ones are refused before anything happens, and the error names the
+right ones.
+"""
 
 from __future__ import annotations
 
@@ -28,23 +30,56 @@ def test_a_fault_of_a_missing_topic_names_the_topics() -> None:
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
     [
-        (lambda found: found.append_fails("t", 28), TypeError, r"error is an exception, such as OSError.*, not 28"),
-        (lambda found: found.commit_fails("g", OSError), TypeError, r"error is an exception, .* not <class 'OSError'>"),
-        (lambda found: found.killed(print, "commit"), embedlog.ConfigError, r"at: expected 'before append' or .*found 'commit'"),
-        (lambda found: found.disk_full(times=1), embedlog.UnknownOptionError, r"no argument times; the fault lasts until heal"),
-        (lambda found: found.append_fails(topics="t"), embedlog.UnknownOptionError, r"no argument topics; did you mean topic\?"),
+        (
+            lambda found: found.append_fails("t", 28),
+            TypeError,
+            r"error is an exception, such as OSError.*, not 28",
+        ),
+        (
+            lambda found: found.commit_fails("g", OSError),
+            TypeError,
+            r"error is an exception, .* not <class 'OSError'>",
+        ),
+        (
+            lambda found: found.killed(print, "commit"),
+            embedlog.ConfigError,
+            r"at: expected 'before append' or .*found 'commit'",
+        ),
+        (
+            lambda found: found.disk_full(times=1),
+            embedlog.UnknownOptionError,
+            r"no argument times; the fault lasts until heal",
+        ),
+        (
+            lambda found: found.append_fails(topics="t"),
+            embedlog.UnknownOptionError,
+            r"no argument topics; did you mean topic\?",
+        ),
     ],
 )
-def test_wrong_arguments_are_refused_at_once(log: embedlog.Log, wrong: Any, error: type[Exception], message: str) -> None:
+def test_wrong_arguments_are_refused_at_once(
+    log: embedlog.Log, wrong: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         wrong(faults(log))
 
 
 def test_only_the_calls_of_tests_are_public() -> None:
-    public = {cls: {name for name in dir(cls) if not name.startswith("_")} for cls in (Faults, Fault, Held)}
+    public = {
+        cls: {name for name in dir(cls) if not name.startswith("_")}
+        for cls in (Faults, Fault, Held)
+    }
     assert public[Faults] == {
-        "append_fails", "append_held", "append_slow", "commit_fails", "disk_full", "expire", "fence", "killed", "other_member",
+        "append_fails",
+        "append_held",
+        "append_slow",
+        "commit_fails",
+        "disk_full",
+        "expire",
+        "fence",
+        "killed",
+        "other_member",
         "rebalance",
-    }  # fmt: skip
+    }
     assert public[Fault] == {"count", "heal", "reached"}
     assert public[Held] == {"count", "heal", "reached", "release"}

@@ -1,4 +1,6 @@
-"""Faults on request: each one through the public API, with the error handling of production, and with the clients it concerns."""
+"""Faults on request: each one through the public API, with the error handling of production, and
+with the clients it concerns.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,15 @@ import embedlog
 from embedlog import TopicPartition
 from embedlog.testing import Faults, assert_committed, assert_records, faults, open_log, records
 
-EIO, ENOSPC = OSError(errno.EIO, os.strerror(errno.EIO)), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+EIO = OSError(errno.EIO, os.strerror(errno.EIO))
+ENOSPC = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 WAIT_S = 60
-FEW_TRIES = {"delivery_timeout_ms": 300, "linger_ms": 0, "request_timeout_ms": 100, "retry_backoff_ms": 20}
+FEW_TRIES = {
+    "delivery_timeout_ms": 300,
+    "linger_ms": 0,
+    "request_timeout_ms": 100,
+    "retry_backoff_ms": 20,
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +63,9 @@ def until(condition: Callable[[], bool], step: Callable[[], object]) -> None:
 # ---- appends: the producer -------------------------------------------------------------------------------------------
 
 
-def test_a_passing_failure_is_retried_as_in_production(shared: embedlog.Log, topic: str, injected: Faults) -> None:
+def test_a_passing_failure_is_retried_as_in_production(
+    shared: embedlog.Log, topic: str, injected: Faults
+) -> None:
     with shared.producer(retry_backoff_ms=1) as producer:
         producer.send(topic, b"before", partition=0).result(WAIT_S)
         with injected.append_fails(topic, times=3) as fault:
@@ -69,7 +79,9 @@ def test_a_passing_failure_is_retried_as_in_production(shared: embedlog.Log, top
 def test_a_lasting_failure_fails_the_future_with_its_cause(
     shared: embedlog.Log, topic: str, injected: Faults, idempotent: bool
 ) -> None:
-    with shared.producer(enable_idempotence=idempotent, on_delivery_error="log", **FEW_TRIES) as producer:
+    with shared.producer(
+        enable_idempotence=idempotent, on_delivery_error="log", **FEW_TRIES
+    ) as producer:
         with injected.append_fails(topic, ENOSPC, times=None):
             error = producer.send(topic, b"lost").exception(WAIT_S)
         assert isinstance(error, embedlog.DeadlineError)
@@ -79,10 +91,15 @@ def test_a_lasting_failure_fails_the_future_with_its_cause(
     assert values(shared, topic) == [b"kept"]
 
 
-def test_any_error_reaches_callback_and_flush(shared: embedlog.Log, topic: str, injected: Faults) -> None:
-    given, called = embedlog.NotEnoughReplicasError("too few"), list[Any]()
+def test_any_error_reaches_callback_and_flush(
+    shared: embedlog.Log, topic: str, injected: Faults
+) -> None:
+    given = embedlog.NotEnoughReplicasError("too few")
+    called = list[Any]()
     with shared.producer(retries=0) as producer, injected.append_fails(topic, given, times=None):
-        producer.send(topic, b"v").add_done_callback(lambda future: called.append(future.exception()))
+        producer.send(topic, b"v").add_done_callback(
+            lambda future: called.append(future.exception())
+        )
         producer.send(topic, b"v")
         with pytest.raises(embedlog.DeliveryError) as raised:
             producer.flush()
@@ -101,7 +118,9 @@ def test_only_the_named_partition_fails(shared: embedlog.Log, topic: str, inject
         assert isinstance(bad.exception(WAIT_S), embedlog.StorageError)
 
 
-def test_a_direct_append_of_the_caller_is_not_passed_by(shared: embedlog.Log, topic: str, injected: Faults) -> None:
+def test_a_direct_append_of_the_caller_is_not_passed_by(
+    shared: embedlog.Log, topic: str, injected: Faults
+) -> None:
     with shared.producer(retries=0, on_delivery_error="log") as producer:
         for number in range(5):  # from the second on, the waiting caller appends in its own thread
             producer.send(topic, b"%d" % number, partition=0).result(WAIT_S)
@@ -113,7 +132,9 @@ def test_a_direct_append_of_the_caller_is_not_passed_by(shared: embedlog.Log, to
     assert values(shared, topic) == [b"%d" % number for number in range(6)]
 
 
-def test_a_held_append_continues_when_it_is_released(shared: embedlog.Log, topic: str, injected: Faults) -> None:
+def test_a_held_append_continues_when_it_is_released(
+    shared: embedlog.Log, topic: str, injected: Faults
+) -> None:
     with shared.producer(linger_ms=0) as producer, injected.append_held(topic) as held:
         future = producer.send(topic, b"v")
         held.reached()
@@ -127,7 +148,10 @@ def test_a_held_append_continues_when_it_is_released(shared: embedlog.Log, topic
 
 def test_an_append_that_is_held_for_too_long_fails() -> None:
     with open_log("t", config={"lock_timeout_ms": 500}) as log:
-        with log.producer(on_delivery_error="log", **FEW_TRIES) as producer, faults(log).append_held("t"):
+        with (
+            log.producer(on_delivery_error="log", **FEW_TRIES) as producer,
+            faults(log).append_held("t"),
+        ):
             error = producer.send("t", b"v").exception(WAIT_S)
         assert isinstance(error, embedlog.DeadlineError)
         assert values(log, "t") == []
@@ -141,8 +165,13 @@ def test_a_slow_append_takes_longer(shared: embedlog.Log, topic: str, injected: 
     assert fault.count == 1
 
 
-def test_a_full_disk_stops_data_and_commits_until_it_is_healed(shared: embedlog.Log, topic: str, injected: Faults) -> None:
-    with shared.producer(retry_backoff_ms=1) as producer, shared.consumer(group_id=topic) as consumer:
+def test_a_full_disk_stops_data_and_commits_until_it_is_healed(
+    shared: embedlog.Log, topic: str, injected: Faults
+) -> None:
+    with (
+        shared.producer(retry_backoff_ms=1) as producer,
+        shared.consumer(group_id=topic) as consumer,
+    ):
         consumer.assign([TopicPartition(topic, 0)])
         with injected.disk_full() as disk:
             future = producer.send(topic, b"v", partition=0)
@@ -156,7 +185,9 @@ def test_a_full_disk_stops_data_and_commits_until_it_is_healed(shared: embedlog.
     assert_committed(shared, topic, {(topic, 0): 1})
 
 
-def test_a_failed_record_aborts_its_transaction(shared: embedlog.Log, topic: str, injected: Faults) -> None:
+def test_a_failed_record_aborts_its_transaction(
+    shared: embedlog.Log, topic: str, injected: Faults
+) -> None:
     with shared.producer(transactional_id=topic) as producer:
         producer.init_transactions()
         refused = injected.append_fails(topic, embedlog.RecordTooLargeError("refused"), times=None)
@@ -168,7 +199,10 @@ def test_a_failed_record_aborts_its_transaction(shared: embedlog.Log, topic: str
 
 
 def test_a_set_of_directories_has_the_same_faults(tmp_path: Path) -> None:
-    with embedlog.open([tmp_path / "1", tmp_path / "2"], housekeeping=False) as log, log.producer() as producer:
+    with (
+        embedlog.open([tmp_path / "1", tmp_path / "2"], housekeeping=False) as log,
+        log.producer() as producer,
+    ):
         log.create_topic("t", replication_factor=2)
         injected = faults(log)
         for number in range(3):
@@ -187,9 +221,15 @@ def test_a_set_of_directories_has_the_same_faults(tmp_path: Path) -> None:
 # ---- appends: asyncio ------------------------------------------------------------------------------------------------
 
 
-def test_asyncio_clients_meet_the_same_faults(shared: embedlog.Log, topic: str, injected: Faults) -> None:
+def test_asyncio_clients_meet_the_same_faults(
+    shared: embedlog.Log, topic: str, injected: Faults
+) -> None:
     async def run() -> None:
-        options: Any = {"group_id": topic, "auto_offset_reset": "earliest", "enable_auto_commit": False}
+        options: Any = {
+            "group_id": topic,
+            "auto_offset_reset": "earliest",
+            "enable_auto_commit": False,
+        }
         async with shared.async_producer(retries=0, on_delivery_error="log") as producer:
             with injected.append_fails(topic), pytest.raises(embedlog.StorageError):
                 await (await producer.send(topic, b"lost"))
@@ -212,15 +252,22 @@ def test_asyncio_clients_meet_the_same_faults(shared: embedlog.Log, topic: str, 
 # ---- commits ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_failed_commit_of_offsets_writes_nothing(shared: embedlog.Log, topic: str, injected: Faults) -> None:
+def test_a_failed_commit_of_offsets_writes_nothing(
+    shared: embedlog.Log, topic: str, injected: Faults
+) -> None:
     with shared.consumer(group_id=topic, enable_auto_commit=False) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         given = embedlog.CommitFailedError("the group has moved on")
-        with injected.commit_fails(topic, given), pytest.raises(embedlog.CommitFailedError, match="moved on"):
+        with (
+            injected.commit_fails(topic, given),
+            pytest.raises(embedlog.CommitFailedError, match="moved on"),
+        ):
             consumer.commit({TopicPartition(topic, 0): 7})
         called: list[Any] = []
         with injected.commit_fails(topic, times=None):
-            consumer.commit_async({TopicPartition(topic, 0): 8}, lambda offsets, problem: called.append(problem))
+            consumer.commit_async(
+                {TopicPartition(topic, 0): 8}, lambda offsets, problem: called.append(problem)
+            )
             until(lambda: bool(called), lambda: consumer.poll(0.01))
         assert isinstance(called[0], embedlog.StorageError)
         assert consumer.committed(TopicPartition(topic, 0)) == {TopicPartition(topic, 0): None}
@@ -228,7 +275,9 @@ def test_a_failed_commit_of_offsets_writes_nothing(shared: embedlog.Log, topic: 
     assert_committed(shared, topic, {(topic, 0): 9})
 
 
-def test_a_failed_commit_of_a_transaction_may_be_repeated(shared: embedlog.Log, topic: str, injected: Faults) -> None:
+def test_a_failed_commit_of_a_transaction_may_be_repeated(
+    shared: embedlog.Log, topic: str, injected: Faults
+) -> None:
     with shared.producer(transactional_id=topic) as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -240,19 +289,25 @@ def test_a_failed_commit_of_a_transaction_may_be_repeated(shared: embedlog.Log, 
     assert_records(shared, topic, ["v"])
 
 
-def test_offsets_of_a_transaction_fail_as_commits_of_their_group(shared: embedlog.Log, topic: str, injected: Faults) -> None:
+def test_offsets_of_a_transaction_fail_as_commits_of_their_group(
+    shared: embedlog.Log, topic: str, injected: Faults
+) -> None:
     with shared.producer(transactional_id=topic) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         with injected.commit_fails(f"{topic}-group"), pytest.raises(embedlog.StorageError):
-            producer.send_offsets_to_transaction({TopicPartition(topic, 0): 1}, embedlog.GroupMetadata(f"{topic}-group"))
+            producer.send_offsets_to_transaction(
+                {TopicPartition(topic, 0): 1}, embedlog.GroupMetadata(f"{topic}-group")
+            )
         producer.abort_transaction()
 
 
 # ---- members and producers -------------------------------------------------------------------------------------------
 
 
-def test_a_fenced_producer_cannot_commit(shared: embedlog.Log, topic: str, injected: Faults) -> None:
+def test_a_fenced_producer_cannot_commit(
+    shared: embedlog.Log, topic: str, injected: Faults
+) -> None:
     with shared.producer(transactional_id=topic) as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -267,7 +322,10 @@ def test_a_fenced_producer_cannot_commit(shared: embedlog.Log, topic: str, injec
 def member(shared: embedlog.Log, topic: str) -> Iterator[tuple[Any, list[str]]]:
     """A consumer with both partitions, and the list of the later calls of its listeners."""
     calls: list[str] = []
-    named = {name: lambda _, name=name: calls.append(name) for name in ("on_assigned", "on_revoked", "on_lost")}
+    named = {
+        name: lambda _, name=name: calls.append(name)
+        for name in ("on_assigned", "on_revoked", "on_lost")
+    }
     with shared.consumer(group_id=topic, enable_auto_commit=False) as consumer:
         consumer.subscribe([topic], **named)
         until(lambda: len(consumer.assignment()) == 2, lambda: consumer.poll(0.1))
@@ -275,7 +333,9 @@ def member(shared: embedlog.Log, topic: str) -> Iterator[tuple[Any, list[str]]]:
         yield consumer, calls
 
 
-def test_a_rebalance_calls_the_listeners(topic: str, injected: Faults, member: tuple[Any, list[str]]) -> None:
+def test_a_rebalance_calls_the_listeners(
+    topic: str, injected: Faults, member: tuple[Any, list[str]]
+) -> None:
     consumer, calls = member
     generation = consumer.group_metadata().generation
     injected.rebalance(topic)
@@ -285,14 +345,18 @@ def test_a_rebalance_calls_the_listeners(topic: str, injected: Faults, member: t
     assert len(consumer.assignment()) == 2
 
 
-def test_another_member_takes_its_share_and_leaves(topic: str, injected: Faults, member: tuple[Any, list[str]]) -> None:
+def test_another_member_takes_its_share_and_leaves(
+    topic: str, injected: Faults, member: tuple[Any, list[str]]
+) -> None:
     consumer, _ = member
     with injected.other_member(topic, topic):
         until(lambda: len(consumer.assignment()) == 1, lambda: consumer.poll(0.1))
     until(lambda: len(consumer.assignment()) == 2, lambda: consumer.poll(0.1))
 
 
-def test_an_expired_member_loses_its_partitions(topic: str, injected: Faults, member: tuple[Any, list[str]]) -> None:
+def test_an_expired_member_loses_its_partitions(
+    topic: str, injected: Faults, member: tuple[Any, list[str]]
+) -> None:
     consumer, calls = member
     injected.expire(consumer)
     with pytest.raises(embedlog.CommitFailedError):
@@ -302,7 +366,9 @@ def test_an_expired_member_loses_its_partitions(topic: str, injected: Faults, me
     consumer.commit({TopicPartition(topic, 0): 0})
 
 
-def test_requests_for_no_member_are_errors(shared: embedlog.Log, topic: str, injected: Faults) -> None:
+def test_requests_for_no_member_are_errors(
+    shared: embedlog.Log, topic: str, injected: Faults
+) -> None:
     with shared.consumer(group_id=topic) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         with pytest.raises(embedlog.StateError, match="no member"):
@@ -316,19 +382,24 @@ def test_requests_for_no_member_are_errors(shared: embedlog.Log, topic: str, inj
 
 
 @pytest.mark.parametrize(("at", "expected"), [("before append", []), ("after append", [b"1"])])
-def test_a_process_is_killed_at_an_append(shared: embedlog.Log, topic: str, injected: Faults, at: Any, expected: Any) -> None:
+def test_a_process_is_killed_at_an_append(
+    shared: embedlog.Log, topic: str, injected: Faults, at: Any, expected: Any
+) -> None:
     def work(log: embedlog.Log) -> None:
         with log.producer() as producer:
             producer.send(topic, b"1", partition=0).result(WAIT_S)
 
     injected.killed(work, at, topic)
     assert values(shared, topic) == expected
-    with shared.producer() as producer:  # the append lock, and a torn append of the child, are no obstacle
+    # the append lock, and a torn append of the child, are no obstacle
+    with shared.producer() as producer:
         producer.send(topic, b"2", partition=0).result(WAIT_S)
     assert values(shared, topic) == [*expected, b"2"]
 
 
-def test_the_second_append_can_be_the_last(shared: embedlog.Log, topic: str, injected: Faults) -> None:
+def test_the_second_append_can_be_the_last(
+    shared: embedlog.Log, topic: str, injected: Faults
+) -> None:
     def work(log: embedlog.Log) -> None:
         with log.producer() as producer:
             for number in range(3):
@@ -368,7 +439,9 @@ def test_a_process_is_killed_at_a_commit_of_a_transaction(
     assert values(shared, topic) == expected
 
 
-@pytest.mark.parametrize(("at", "undecided"), [("before commit", set()), ("after commit", {("__consumer_offsets", 0)})])
+@pytest.mark.parametrize(
+    ("at", "undecided"), [("before commit", set()), ("after commit", {("__consumer_offsets", 0)})]
+)
 def test_a_process_is_killed_at_offsets_of_a_transaction(
     shared: embedlog.Log, topic: str, injected: Faults, at: Any, undecided: set[Any]
 ) -> None:
@@ -376,10 +449,16 @@ def test_a_process_is_killed_at_offsets_of_a_transaction(
         with log.producer(transactional_id=topic) as producer:
             producer.init_transactions()
             with producer.transaction():
-                producer.send_offsets_to_transaction({TopicPartition(topic, 0): 5}, embedlog.GroupMetadata(f"{topic}-group"))
+                producer.send_offsets_to_transaction(
+                    {TopicPartition(topic, 0): 5}, embedlog.GroupMetadata(f"{topic}-group")
+                )
 
     injected.killed(work, at, f"{topic}-group")
-    found = {(each.topic, each.partition) for each in shared.open_transactions() if each.transactional_id == topic}
+    found = {
+        (each.topic, each.partition)
+        for each in shared.open_transactions()
+        if each.transactional_id == topic
+    }
     assert found == undecided  # in the log, and not committed
     injected.fence(topic)
     with shared.consumer(group_id=f"{topic}-group") as consumer:
@@ -401,15 +480,27 @@ def test_a_function_that_is_not_killed_fails_the_test(injected: Faults) -> None:
 # ---- the blocks ------------------------------------------------------------------------------------------------------
 
 
-def test_a_fault_that_nothing_reached_fails_the_test(shared: embedlog.Log, topic: str, injected: Faults) -> None:
-    with pytest.raises(AssertionError, match="no append was made inside the block"), injected.append_fails(topic):
+def test_a_fault_that_nothing_reached_fails_the_test(
+    shared: embedlog.Log, topic: str, injected: Faults
+) -> None:
+    with (
+        pytest.raises(AssertionError, match="no append was made inside the block"),
+        injected.append_fails(topic),
+    ):
         pass
-    with injected.append_fails(topic, required=False) as fault, pytest.raises(AssertionError, match=r"no append reached it"):
+    with (
+        injected.append_fails(topic, required=False) as fault,
+        pytest.raises(AssertionError, match=r"no append reached it"),
+    ):
         fault.reached(0.01)
     with pytest.raises(KeyError), injected.disk_full():
         raise KeyError  # the first error counts
     other = faults(shared).append_fails()
-    with injected.append_slow(1, required=False), pytest.raises(embedlog.StateError, match="already"), other:
+    with (
+        injected.append_slow(1, required=False),
+        pytest.raises(embedlog.StateError, match="already"),
+        other,
+    ):
         pass
     with shared.producer() as producer:
         producer.send(topic, b"v").result(WAIT_S)

@@ -31,7 +31,9 @@ def test_without_enough_memory_it_is_a_temporary_directory(
     assert not path.exists()
 
 
-def test_no_memory_is_used_where_it_is_absent_or_not_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_memory_is_used_where_it_is_absent_or_not_writable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert memory.memory_parent(memory=str(tmp_path / "absent")) is None
     assert memory.memory_parent(1, str(tmp_path)) == str(tmp_path)
     monkeypatch.setattr(os, "access", lambda *_: False)
@@ -54,14 +56,19 @@ def test_topics_are_names_or_numbers_of_partitions(topics: dict[str, int]) -> No
 
 
 def test_settings_come_before_those_for_tests() -> None:
-    with open_log("t", config={"offsets.topic.num.partitions": 3, "log.segment.bytes": 1 << 20}) as log:
+    with open_log(
+        "t", config={"offsets.topic.num.partitions": 3, "log.segment.bytes": 1 << 20}
+    ) as log:
         assert log.config.offsets_topic_num_partitions == 3
         assert log.config.log_segment_bytes == 1 << 20
         assert log.config.group_initial_rebalance_delay_ms == 0
 
 
 def test_another_process_opens_the_same_log() -> None:
-    program = "import embedlog, sys; embedlog.open(sys.argv[1]).producer().send('t', b'theirs').result(60)"
+    program = (
+        "import embedlog, sys; embedlog.open(sys.argv[1]).producer().send('t', "
+        "b'theirs').result(60)"
+    )
     with open_log("t") as log:
         subprocess.run([sys.executable, "-c", program, str(log.path)], check=True, timeout=60)
         assert [each.value for each in log.scan("t").records()] == [b"theirs"]

@@ -1,4 +1,6 @@
-"""The pytest plugin: its fixtures, its message, its name in the package, and what it costs where it is not used."""
+"""The pytest plugin: its fixtures, its message, its name in the package, and what it costs where it
+is not used.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ PLUGIN = ("-p", "no:embedlog", "-p", "embedlog.testing.plugin", "-p", "no:cachep
 
 
 def test_the_entry_point_leads_to_the_plugin() -> None:
-    entry = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
+    entry = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"][
+        "pytest11"
+    ]
     assert entry == {"embedlog": "embedlog.testing.plugin"}
     assert import_module(entry["embedlog"]).embedlog_log is not None
 
@@ -74,16 +78,18 @@ def test_the_fixtures_and_messages(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SUITE)
     result = pytester.runpytest_inprocess(*PLUGIN)
     result.assert_outcomes(passed=2, failed=3)
-    result.stdout.fnmatch_lines([
-        "E       AssertionError: assert lists of records differ: 2 == 3 records",
-        "E         first difference at record 1",
-        "E           left  partition 0 offset 1 key=None value='b'",
-        "E           right partition 0 offset 1 key=None value='c'",
-        "E           value: expected 'c', found 'b'",
-        "E       assert [[]1[]] == [[]2[]]",
-        '>           assert_records(log, "t", [[]"a"[]])',
-        "E           AssertionError: topic 't': expected 1*",
-    ])  # fmt: skip
+    result.stdout.fnmatch_lines(
+        [
+            "E       AssertionError: assert lists of records differ: 2 == 3 records",
+            "E         first difference at record 1",
+            "E           left  partition 0 offset 1 key=None value='b'",
+            "E           right partition 0 offset 1 key=None value='c'",
+            "E           value: expected 'c', found 'b'",
+            "E       assert [[]1[]] == [[]2[]]",
+            '>           assert_records(log, "t", [[]"a"[]])',
+            "E           AssertionError: topic 't': expected 1*",
+        ]
+    )
     result.stdout.no_fnmatch_line("*_ordered_difference*")
 
 
@@ -99,7 +105,16 @@ def test_a_run_without_its_fixtures_imports_no_engine(pytester: pytest.Pytester)
             }, found
             assert "embedlog.testing.plugin" in found
     """)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:benchmark", *PLUGIN, str(pytester.path)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:benchmark",
+        *PLUGIN,
+        str(pytester.path),
+    ]
     answer = subprocess.run(command, cwd=pytester.path, capture_output=True, text=True, timeout=100)
     assert answer.returncode == 0, answer.stdout + answer.stderr
 

@@ -1,4 +1,6 @@
-"""Several threads on one log at the same time: topics, producers, consumers, groups, scans, administration and close."""
+"""Several threads on one log at the same time: topics, producers, consumers, groups, scans,
+administration and close.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,9 @@ def test_consumers_tail_what_producers_append(log: embedlog.Log) -> None:
     found: list[list[bytes]] = [[] for _ in range(3)]
 
     def read(number: int) -> None:
-        with log.consumer("t", auto_offset_reset="earliest", consumer_timeout_ms=60_000) as consumer:
+        with log.consumer(
+            "t", auto_offset_reset="earliest", consumer_timeout_ms=60_000
+        ) as consumer:
             found[number].extend(record.value for record in itertools.islice(consumer, 2 * count))
 
     def write() -> None:
@@ -84,7 +88,9 @@ def test_consumers_tail_what_producers_append(log: embedlog.Log) -> None:
                 producer.send("t", b"%d" % at, partition=at % 2)
 
     crowd(3, read, write, write)
-    assert all(collections.Counter(each) == {b"%d" % at: 2 for at in range(count)} for each in found)
+    assert all(
+        collections.Counter(each) == {b"%d" % at: 2 for at in range(count)} for each in found
+    )
 
 
 def test_members_of_a_group_in_threads_share_the_partitions(log: embedlog.Log) -> None:
@@ -96,7 +102,9 @@ def test_members_of_a_group_in_threads_share_the_partitions(log: embedlog.Log) -
     lock = threading.Lock()
 
     def work(_: int) -> None:
-        with log.consumer("t", group_id="g", auto_offset_reset="earliest", heartbeat_interval_ms=200) as consumer:
+        with log.consumer(
+            "t", group_id="g", auto_offset_reset="earliest", heartbeat_interval_ms=200
+        ) as consumer:
             while not done.is_set():
                 for record in consumer.poll(0.2):
                     with lock:
@@ -112,10 +120,14 @@ def test_members_of_a_group_in_threads_share_the_partitions(log: embedlog.Log) -
 def test_records_of_one_poll_are_dropped_in_other_threads(log: embedlog.Log) -> None:
     log.create_topic("t")
     with log.producer() as producer:
-        producer.send_batch("t", [b"%d" % number * 10 for number in range(5000)], keys=[b"k"] * 5000).result()
+        producer.send_batch(
+            "t", [b"%d" % number * 10 for number in range(5000)], keys=[b"k"] * 5000
+        ).result()
     with log.consumer("t", auto_offset_reset="earliest", consumer_timeout_ms=0) as consumer:
         records = list(consumer)
-    nested = [embedlog.Record("t", 0, at, 0, 0, None, [record]) for at, record in enumerate(records)]
+    nested = [
+        embedlog.Record("t", 0, at, 0, 0, None, [record]) for at, record in enumerate(records)
+    ]
     for depth in range(200):  # a chain of records, deeper than one deallocation
         nested[0] = embedlog.Record("t", 0, depth, 0, 0, None, nested[0])
     shares = [nested[number::THREADS] for number in range(THREADS)]
@@ -137,7 +149,9 @@ def test_scans_in_threads_are_equal(log: embedlog.Log) -> None:
     with log.producer() as producer:
         producer.send_batch("t", [b"%d" % number for number in range(30_000)]).result()
     found: list[list[bytes]] = [[] for _ in range(4)]
-    crowd(4, lambda number: found[number].extend(record.value for record in log.scan("t").records()))
+    crowd(
+        4, lambda number: found[number].extend(record.value for record in log.scan("t").records())
+    )
     assert all(sorted(each) == sorted(found[0]) and len(each) == 30_000 for each in found)
 
 
@@ -219,6 +233,8 @@ def test_transactions_in_threads(log: embedlog.Log) -> None:
                     1 // (at % 2)
 
     crowd(4, work)
-    with log.consumer("t", auto_offset_reset="earliest", isolation_level="read_committed", consumer_timeout_ms=0) as consumer:
+    with log.consumer(
+        "t", auto_offset_reset="earliest", isolation_level="read_committed", consumer_timeout_ms=0
+    ) as consumer:
         found = {record.value for record in consumer}
     assert found == {b"%d:%d" % (number, at) for number in range(4) for at in range(1, 10, 2)}

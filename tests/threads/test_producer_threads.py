@@ -1,6 +1,8 @@
-"""Several threads on one producer at the same time: records, futures, callbacks, flush, close and failures are all counted.
+"""Several threads on one producer at the same time: records, futures, callbacks, flush, close and
+failures are all counted.
 
-Without the GIL these tests fail if a function of `_rows` does not enter its section (THREADS-1): `test_sections` shows it.
+Without the GIL these tests fail if a function of `_rows` does not enter its section (THREADS-1):
+`test_sections` shows it.
 """
 
 from __future__ import annotations
@@ -35,15 +37,25 @@ def log(tmp_path: Path):
         yield log
 
 
-OPTIONS: tuple[dict[str, Any], ...] = ({}, {"linger_ms": 5}, {"acks": "0"}, {"buffer_memory": 64_000, "batch_size": 2000})
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"linger_ms": 5},
+    {"acks": "0"},
+    {"buffer_memory": 64_000, "batch_size": 2000},
+)
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_each_record_of_each_thread_is_in_the_log_once_and_in_order(log: embedlog.Log, options: dict[str, Any]) -> None:
+def test_each_record_of_each_thread_is_in_the_log_once_and_in_order(
+    log: embedlog.Log, options: dict[str, Any]
+) -> None:
     with log.producer(**options) as producer:
         crowd(
             THREADS,
-            lambda number: [producer.send("t", b"%d:%d" % (number, at), partition=number % 3) for at in range(EACH)],
+            lambda number: [
+                producer.send("t", b"%d:%d" % (number, at), partition=number % 3)
+                for at in range(EACH)
+            ],
         )
     found = values_of(log)
     by_thread = collections.defaultdict(list)
@@ -53,12 +65,23 @@ def test_each_record_of_each_thread_is_in_the_log_once_and_in_order(log: embedlo
     assert by_thread == {number: list(range(EACH)) for number in range(THREADS)}
 
 
-def test_a_record_without_a_key_goes_to_one_partition_whatever_the_others_choose(log: embedlog.Log) -> None:
+def test_a_record_without_a_key_goes_to_one_partition_whatever_the_others_choose(
+    log: embedlog.Log,
+) -> None:
     with log.producer(batch_size=300) as producer:
         futures: list[list[embedlog.Future]] = [[] for _ in range(THREADS)]
-        crowd(THREADS, lambda number: futures[number].extend(producer.send("t", b"%d:%d" % (number, at)) for at in range(EACH)))
+        crowd(
+            THREADS,
+            lambda number: futures[number].extend(
+                producer.send("t", b"%d:%d" % (number, at)) for at in range(EACH)
+            ),
+        )
         places = [future.result() for future in itertools.chain(*futures)]
-    assert len({(place.partition, place.offset) for place in places}) == THREADS * EACH == len(values_of(log))
+    assert (
+        len({(place.partition, place.offset) for place in places})
+        == THREADS * EACH
+        == len(values_of(log))
+    )
 
 
 def test_each_thread_that_waits_for_a_record_gets_its_own_offset(log: embedlog.Log) -> None:
@@ -66,7 +89,9 @@ def test_each_thread_that_waits_for_a_record_gets_its_own_offset(log: embedlog.L
     with log.producer() as producer:
         crowd(
             THREADS,
-            lambda number: offsets[number].extend(producer.send("t", b"v", partition=0).result(60).offset for _ in range(200)),
+            lambda number: offsets[number].extend(
+                producer.send("t", b"v", partition=0).result(60).offset for _ in range(200)
+            ),
         )
     assert sorted(itertools.chain(*offsets)) == list(range(THREADS * 200))
     assert all(each == sorted(each) for each in offsets)
@@ -77,7 +102,9 @@ def test_one_future_is_waited_for_by_all_threads(log: embedlog.Log) -> None:
     found: list[list[int]] = [[] for _ in range(THREADS)]
     futures: list[embedlog.Future] = []
     with log.producer(linger_ms=2) as producer:
-        turn = threading.Barrier(THREADS, lambda: futures.append(producer.send("t", b"v", partition=0)))
+        turn = threading.Barrier(
+            THREADS, lambda: futures.append(producer.send("t", b"v", partition=0))
+        )
 
         def work(number: int) -> None:
             for _ in range(rounds):
@@ -115,7 +142,8 @@ def test_all_threads_add_callbacks_to_one_future(log: embedlog.Log) -> None:
         def work(number: int) -> None:
             for round_ in range(rounds):
                 turn.wait(60)
-                futures[-1].add_done_callback(lambda _, key=(round_, number): called.update([key]))  # on one thread
+                # on one thread
+                futures[-1].add_done_callback(lambda _, key=(round_, number): called.update([key]))
 
         crowd(4, work)
         producer.flush(60)
@@ -123,7 +151,9 @@ def test_all_threads_add_callbacks_to_one_future(log: embedlog.Log) -> None:
 
 
 @pytest.mark.parametrize("timeout", [None, 0])
-def test_a_close_during_sends_settles_every_record_once(log: embedlog.Log, timeout: float | None) -> None:
+def test_a_close_during_sends_settles_every_record_once(
+    log: embedlog.Log, timeout: float | None
+) -> None:
     producer = log.producer(linger_ms=1)
     sent: list[list[embedlog.Future]] = [[] for _ in range(4)]
     closing = threading.Event()
@@ -150,19 +180,30 @@ def test_a_close_during_sends_settles_every_record_once(log: embedlog.Log, timeo
 
 def test_memory_is_counted_exactly(log: embedlog.Log) -> None:
     with log.producer(buffer_memory=200_000, batch_size=4000) as producer:
-        crowd(THREADS, lambda number: [producer.send("t", bytes(300), partition=number % 3) for _ in range(EACH)])
+        crowd(
+            THREADS,
+            lambda number: [
+                producer.send("t", bytes(300), partition=number % 3) for _ in range(EACH)
+            ],
+        )
         producer.flush()
         assert producer._rows.memory_used == 0
         assert producer._rows.record_count == THREADS * EACH
         assert producer._rows.waiting == 0
-        assert sum(queue.queued_bytes + queue.batch_count for queue in producer._routes["t"].queues) == 0
+        assert (
+            sum(queue.queued_bytes + queue.batch_count for queue in producer._routes["t"].queues)
+            == 0
+        )
 
 
 def test_failures_of_all_threads_are_counted_exactly(log: embedlog.Log) -> None:
     producer = log.producer()
     crowd(THREADS, lambda number: [producer.send("no-such-topic", b"v") for _ in range(100)])
     kept = [producer.send("no-such-topic", b"v") for _ in range(400)]
-    crowd(4, lambda number: [future.exception(60) for future in kept[number * 100 : number * 100 + 100]])
+    crowd(
+        4,
+        lambda number: [future.exception(60) for future in kept[number * 100 : number * 100 + 100]],
+    )
     with pytest.raises(embedlog.errors.DeliveryError, match=f"{THREADS * 100:,}|{THREADS * 100}"):
         producer.close()
 
@@ -185,7 +226,9 @@ def test_send_batch_beside_send(log: embedlog.Log) -> None:
 
         def work(number: int) -> None:
             if number % 2:
-                assert sum(each[3] for each in producer.send_batch("t", columns).result(60)) == len(columns)
+                assert sum(each[3] for each in producer.send_batch("t", columns).result(60)) == len(
+                    columns
+                )
             else:
                 for value in columns:
                     producer.send("t", value)
@@ -230,5 +273,10 @@ def test_producers_that_are_dropped_in_other_threads(log: embedlog.Log) -> None:
 
 def test_buffer_memory_in_all_threads(log: embedlog.Log) -> None:
     with log.producer(buffer_memory=5000, max_block_ms=60_000, linger_ms=1) as producer:
-        crowd(THREADS, lambda number: [producer.send("t", bytes(700), partition=number % 3).result(60) for _ in range(30)])
+        crowd(
+            THREADS,
+            lambda number: [
+                producer.send("t", bytes(700), partition=number % 3).result(60) for _ in range(30)
+            ],
+        )
     assert len(values_of(log)) == THREADS * 30

@@ -1,4 +1,6 @@
-"""The sections of `_rows` (objects/section.h): the import keeps the GIL off, and programs fail without sections."""
+"""The sections of `_rows` (objects/section.h): the import keeps the GIL off, and programs fail
+without sections.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from tests.conftest import ROOT
 from tests.support.crowd import FREE_THREADED
 
 ATTEMPTS = 5
-PYTHON = (sys.executable, "-P")  # PYTHONPATH names the tested build first; without -P the sources of the current folder would be
+# PYTHONPATH names the tested build first; without -P the sources of the current folder would be
+PYTHON = (sys.executable, "-P")
 OBJECTS = sorted((ROOT / "embedlog" / "_native" / "objects").glob("*.c"))
 PRELUDE = """
 import sys, threading
@@ -62,13 +65,21 @@ needs_sections = pytest.mark.skipif(not FREE_THREADED, reason="with the GIL no s
 
 
 def run(program: str, folder: Path, off: bool) -> bool:
-    """Whether the program ends well. Under ThreadSanitizer its first race ends a program without sections."""
+    """Whether the program ends well. Under ThreadSanitizer its first race ends a program without
+    sections.
+    """
     text = PRELUDE.format(off=off) + textwrap.dedent(program)
     options = f"{os.environ.get('TSAN_OPTIONS', '')} log_path=stderr halt_on_error=1 exitcode=66"
     sanitizer = {"TSAN_OPTIONS": options} if off else {}
     environment = os.environ | sanitizer
     try:
-        done = subprocess.run([*PYTHON, "-c", text, str(folder)], env=environment, capture_output=True, text=True, timeout=200)
+        done = subprocess.run(
+            [*PYTHON, "-c", text, str(folder)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
     except subprocess.TimeoutExpired:
         return False
     assert off or done.returncode == 0, done.stderr[-2000:]
@@ -77,9 +88,15 @@ def run(program: str, folder: Path, off: bool) -> bool:
 
 def test_each_method_of_a_section_is_defined() -> None:
     """With the GIL the macros are empty: only a build without it would miss the definition."""
-    used = {(path.name, name) for path in OBJECTS for name in re.findall(r"EL_ALONE\((\w+)\)", path.read_text())}
+    used = {
+        (path.name, name)
+        for path in OBJECTS
+        for name in re.findall(r"EL_ALONE\((\w+)\)", path.read_text())
+    }
     made = {
-        (path.name, name) for path in OBJECTS for name in re.findall(r"^EL_[A-Z]+\(\w+, (\w+)\b", path.read_text(), re.MULTILINE)
+        (path.name, name)
+        for path in OBJECTS
+        for name in re.findall(r"^EL_[A-Z]+\(\w+, (\w+)\b", path.read_text(), re.MULTILINE)
     }
     assert used
     assert used == made
@@ -87,7 +104,9 @@ def test_each_method_of_a_section_is_defined() -> None:
 
 @needs_sections
 def test_the_import_keeps_the_gil_off() -> None:
-    program = "import sys, embedlog; from embedlog._native import _rows; sys.exit(sys._is_gil_enabled())"
+    program = (
+        "import sys, embedlog; from embedlog._native import _rows; sys.exit(sys._is_gil_enabled())"
+    )
     assert subprocess.run([*PYTHON, "-W", "error", "-c", program], timeout=60).returncode == 0
 
 
@@ -95,7 +114,9 @@ def test_the_import_keeps_the_gil_off() -> None:
 @pytest.mark.parametrize("program", [SEND, COPY], ids=["send", "list_take"])
 def test_without_sections_the_state_is_damaged(program: str, tmp_path: Path) -> None:
     assert run(program, tmp_path / "with", off=False)
-    assert not all(run(program, tmp_path / f"without{attempt}", off=True) for attempt in range(ATTEMPTS))
+    assert not all(
+        run(program, tmp_path / f"without{attempt}", off=True) for attempt in range(ATTEMPTS)
+    )
 
 
 @pytest.mark.skipif(FREE_THREADED, reason="this build has sections")

@@ -1,4 +1,6 @@
-"""Threads that decode or compress batches of one buffer (BUFFERPOOL-5). Without the GIL a lost count released the buffer."""
+"""Threads that decode or compress batches of one buffer (BUFFERPOOL-5). Without the GIL a lost
+count released the buffer.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def several_processors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
-def test_batches_of_one_buffer_are_compressed_and_decoded_by_several_threads(tmp_path: Path, codec: str) -> None:
+def test_batches_of_one_buffer_are_compressed_and_decoded_by_several_threads(
+    tmp_path: Path, codec: str
+) -> None:
     values = [b"%0150d" % number for number in range(RECORDS)]
     with embedlog.open(tmp_path / "log") as log:
         log.create_topic("t", config={"compression.type": codec})

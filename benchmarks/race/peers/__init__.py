@@ -18,9 +18,18 @@ from .sqlite_peer import SqlitePeer
 PEERS: dict[str, type[Peer]] = {
     peer.NAME: peer
     for peer in (
-        EmbedlogPeer, ChroniclePeer, ConfluentPeer, AiokafkaPeer, KafkaPythonPeer, SqlitePeer, LmdbPeer, RocksdbPeer,
-        PersistQueuePeer, DiskcachePeer, HonkerPeer,
+        EmbedlogPeer,
+        ChroniclePeer,
+        ConfluentPeer,
+        AiokafkaPeer,
+        KafkaPythonPeer,
+        SqlitePeer,
+        LmdbPeer,
+        RocksdbPeer,
+        PersistQueuePeer,
+        DiskcachePeer,
+        HonkerPeer,
     )
-}  # fmt: skip
+}
 
 __all__ = ["PEERS", "Peer"]

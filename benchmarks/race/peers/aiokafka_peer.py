@@ -44,10 +44,13 @@ class AiokafkaPeer(Peer):
         from aiokafka import AIOKafkaProducer
 
         self._producer: Any = AIOKafkaProducer(
-            bootstrap_servers=self.job.where, acks="all" if self.job.durable else 1, max_batch_size=1 << 20,
-            linger_ms=0 if self.job.samples or self.job.durable else 5, max_request_size=4 << 20,
+            bootstrap_servers=self.job.where,
+            acks="all" if self.job.durable else 1,
+            max_batch_size=1 << 20,
+            linger_ms=0 if self.job.samples or self.job.durable else 5,
+            max_request_size=4 << 20,
             compression_type=None if self.job.codec == "none" else self.job.codec,
-        )  # fmt: skip
+        )
         await self._producer.start()
         await self._producer.partitions_for(self.job.topic)
 
@@ -79,7 +82,8 @@ class AiokafkaPeer(Peer):
 
     async def keep_sending(self, value: bytes, seconds: float) -> int:
         """One of the writers of durable appends."""
-        count, end = 0, time.monotonic() + seconds
+        count = 0
+        end = time.monotonic() + seconds
         while time.monotonic() < end:
             await self._producer.send_and_wait(self.job.topic, value, partition=0)
             count += 1
@@ -89,7 +93,9 @@ class AiokafkaPeer(Peer):
         """Records that so many tasks send, one in flight for each."""
 
         async def all_of_them() -> int:
-            return sum(await asyncio.gather(*(self.keep_sending(value, seconds) for _ in range(tasks))))
+            return sum(
+                await asyncio.gather(*(self.keep_sending(value, seconds) for _ in range(tasks)))
+            )
 
         return self.run(all_of_them())
 
@@ -101,9 +107,14 @@ class AiokafkaPeer(Peer):
 
         self._partition = TopicPartition(self.job.topic, 0)
         found = AIOKafkaConsumer(
-            bootstrap_servers=self.job.where, enable_auto_commit=False, max_partition_fetch_bytes=fetch_bytes(self.job),
-            check_crcs=True, fetch_max_wait_ms=10, auto_offset_reset="earliest", group_id=None,
-        )  # fmt: skip
+            bootstrap_servers=self.job.where,
+            enable_auto_commit=False,
+            max_partition_fetch_bytes=fetch_bytes(self.job),
+            check_crcs=True,
+            fetch_max_wait_ms=10,
+            auto_offset_reset="earliest",
+            group_id=None,
+        )
         await found.start()
         found.assign([self._partition])
         return found

@@ -19,7 +19,9 @@ Values = list[bytes]
 
 
 class Peer:
-    """One store, opened by one process. `begin` and `finish` enclose appends; the other methods read."""
+    """One store, opened by one process. `begin` and `finish` enclose appends; the other methods
+    read.
+    """
 
     NAME: ClassVar[str]
     TITLE: ClassVar[str]
@@ -79,7 +81,9 @@ class Peer:
         raise NotImplementedError
 
     def acknowledged(self, value: bytes) -> None:
-        """Append one value and return when it is kept: in the page cache, or on stable storage if the job is durable."""
+        """Append one value and return when it is kept: in the page cache, or on stable storage if
+        the job is durable.
+        """
         raise NotImplementedError
 
     def for_thread(self) -> Any:
@@ -132,7 +136,9 @@ class Peer:
         raise NotImplementedError
 
     def follow(self) -> Iterator[Values]:
-        """Open the store and return the values that are appended from now on; the first list is empty: the reader is ready."""
+        """Open the store and return the values that are appended from now on; the first list is
+        empty: the reader is ready.
+        """
         raise NotImplementedError
 
     def close(self) -> None:

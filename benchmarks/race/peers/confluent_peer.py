@@ -20,8 +20,8 @@ class ConfluentPeer(Peer):
     BROKER = True
     CHECKSUM = "CRC-32C of each batch, verified by broker and reader (`check.crcs`)"
     SETTINGS = (
-        "`produce()`, batches of 1 MB, linger 5 ms (0 for latencies); `consume(10000)`, fetches of 8 MB (64 kB for latencies); "
-        + BROKER_SETTINGS
+        "`produce()`, batches of 1 MB, linger 5 ms (0 for latencies); `consume(10000)`, fetches "
+        "of 8 MB (64 kB for latencies); " + BROKER_SETTINGS
     )
     DURABLE = DURABLE
     LACKS = LACKS
@@ -30,11 +30,19 @@ class ConfluentPeer(Peer):
         from confluent_kafka import Producer
 
         self._linger_ms = 0 if self.job.samples or self.job.durable else 5
-        self._producer: Any = Producer({
-            "bootstrap.servers": self.job.where, "acks": "all" if self.job.durable else 1, "linger.ms": self._linger_ms,
-            "batch.size": 1 << 20, "batch.num.messages": 100_000, "queue.buffering.max.messages": 1_000_000,
-            "queue.buffering.max.kbytes": 1 << 20, "compression.type": self.job.codec, "message.max.bytes": 2 << 20,
-        })  # fmt: skip
+        self._producer: Any = Producer(
+            {
+                "bootstrap.servers": self.job.where,
+                "acks": "all" if self.job.durable else 1,
+                "linger.ms": self._linger_ms,
+                "batch.size": 1 << 20,
+                "batch.num.messages": 100_000,
+                "queue.buffering.max.messages": 1_000_000,
+                "queue.buffering.max.kbytes": 1 << 20,
+                "compression.type": self.job.codec,
+                "message.max.bytes": 2 << 20,
+            }
+        )
         self._producer.list_topics(self.job.topic, 30)
         self._failed: list[object] = []
 
@@ -47,7 +55,8 @@ class ConfluentPeer(Peer):
                 self._producer.poll(0.05)
 
     def append_each(self, values: Values) -> None:
-        produce, topic = self._producer.produce, self.job.topic
+        produce = self._producer.produce
+        topic = self.job.topic
         for value in values:
             try:
                 produce(topic, value, partition=0)
@@ -88,12 +97,21 @@ class ConfluentPeer(Peer):
     def _reader(self) -> Any:
         from confluent_kafka import Consumer
 
-        return Consumer({
-            "bootstrap.servers": self.job.where, "group.id": "race", "enable.auto.commit": False, "check.crcs": True,
-            "fetch.message.max.bytes": fetch_bytes(self.job), "queued.min.messages": 1 if self.job.samples else 1_000_000,
-            "queued.max.messages.kbytes": 1 << 20, "fetch.queue.backoff.ms": 1,
-            "fetch.wait.max.ms": 10, "enable.auto.offset.store": False, "auto.offset.reset": "earliest",
-        })  # fmt: skip
+        return Consumer(
+            {
+                "bootstrap.servers": self.job.where,
+                "group.id": "race",
+                "enable.auto.commit": False,
+                "check.crcs": True,
+                "fetch.message.max.bytes": fetch_bytes(self.job),
+                "queued.min.messages": 1 if self.job.samples else 1_000_000,
+                "queued.max.messages.kbytes": 1 << 20,
+                "fetch.queue.backoff.ms": 1,
+                "fetch.wait.max.ms": 10,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "earliest",
+            }
+        )
 
     def open_reader(self) -> None:
         self._consumer = self._reader()
@@ -114,14 +132,18 @@ class ConfluentPeer(Peer):
         return found
 
     def value_since(self, time_ms: int) -> bytes:
-        return self.value_at(self._consumer.offsets_for_times([self._partition(time_ms)], 30)[0].offset)
+        return self.value_at(
+            self._consumer.offsets_for_times([self._partition(time_ms)], 30)[0].offset
+        )
 
     def warm_reader(self) -> None:
         """`open_reader` has read a record."""
 
     def follow(self) -> Iterator[Values]:
         self._consumer = self._reader()
-        self._consumer.assign([self._partition(self._consumer.get_watermark_offsets(self._partition(0), 30)[1])])
+        self._consumer.assign(
+            [self._partition(self._consumer.get_watermark_offsets(self._partition(0), 30)[1])]
+        )
         self._consumer.poll(0.5)
         yield []
         while True:

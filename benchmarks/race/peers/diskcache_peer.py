@@ -18,7 +18,10 @@ class DiskcachePeer(Peer):
     MODULES = ("diskcache",)
     DISTRIBUTION = "diskcache"
     CHECKSUM = "of WAL frames, none of the database"
-    SETTINGS = "`sqlite_synchronous=0`, no eviction, one `transact()` for each batch; its reader looks each 0.5 ms"
+    SETTINGS = (
+        "`sqlite_synchronous=0`, no eviction, one `transact()` for each batch; its reader looks "
+        "each 0.5 ms"
+    )
     DURABLE = "`sqlite_synchronous=2`; large values in files that are not synced"
     LACKS: ClassVar = {
         "codec": "no compression",
@@ -30,9 +33,13 @@ class DiskcachePeer(Peer):
         from diskcache import Cache, Deque
 
         cache = Cache(
-            self.job.where, eviction_policy="none", size_limit=1 << 40, cull_limit=0, timeout=60,
+            self.job.where,
+            eviction_policy="none",
+            size_limit=1 << 40,
+            cull_limit=0,
+            timeout=60,
             sqlite_synchronous=2 if self.job.durable else 0,
-        )  # fmt: skip
+        )
         self._deque = Deque.fromcache(cache)
 
     def append_each(self, values: Values) -> None:

@@ -25,7 +25,10 @@ class EmbedlogPeer(Peer):
     DISTRIBUTION = "embedlog"
     SLICE = 20
     CHECKSUM = "CRC-32C of each batch, verified by each read"
-    SETTINGS = "defaults; no background sync in the page-cache workloads; columns in slices of 20,000 records of 100 B"
+    SETTINGS = (
+        "defaults; no background sync in the page-cache workloads; columns in slices of 20,000 "
+        "records of 100 B"
+    )
     DURABLE = "`flush.messages=1`"
 
     def _open(self) -> None:
@@ -37,10 +40,13 @@ class EmbedlogPeer(Peer):
         self._open()
         keeping = {"flush.messages": 1} if self.job.durable else {"flush.ms": NEVER_MS}
         self._log.create_topic(self.job.topic, 1, config=keeping, exist_ok=True)
-        self._producer = self._stack.enter_context(self._log.producer({"compression.type": self.job.codec}))
+        self._producer = self._stack.enter_context(
+            self._log.producer({"compression.type": self.job.codec})
+        )
 
     def append_each(self, values: Values) -> None:
-        send, topic = self._producer.send, self.job.topic
+        send = self._producer.send
+        topic = self.job.topic
         for value in values:
             send(topic, value)
 
@@ -65,7 +71,11 @@ class EmbedlogPeer(Peer):
 
     def open_reader(self) -> None:
         self._open()
-        reading = {"max.poll.records": 10_000, "auto.offset.reset": "earliest", "poll.spin.us": SPIN_US if self.job.spin else 0}
+        reading = {
+            "max.poll.records": 10_000,
+            "auto.offset.reset": "earliest",
+            "poll.spin.us": SPIN_US if self.job.spin else 0,
+        }
         self._consumer = self._stack.enter_context(self._log.consumer(config=reading))
         self._consumer.assign([self._partition])
 

@@ -21,7 +21,8 @@ class HonkerPeer(Peer):
     DISTRIBUTION = "honker"
     CHECKSUM = "of WAL frames, none of the database"
     SETTINGS = (
-        "its defaults (WAL, `synchronous=NORMAL`), one transaction for each batch; values in base64, since payloads are JSON"
+        "its defaults (WAL, `synchronous=NORMAL`), one transaction for each batch; values in "
+        "base64, since payloads are JSON"
     )
     DURABLE = "–"
     LACKS: ClassVar = {
@@ -52,7 +53,9 @@ class HonkerPeer(Peer):
         self._stream.publish(base64.b64encode(value).decode())
 
     def stored(self) -> int:
-        return int(self._db.query("SELECT coalesce(max(offset), 0) AS last FROM _honker_stream")[0]["last"])
+        return int(
+            self._db.query("SELECT coalesce(max(offset), 0) AS last FROM _honker_stream")[0]["last"]
+        )
 
     def open_reader(self) -> None:
         self.begin()

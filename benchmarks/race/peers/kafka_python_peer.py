@@ -17,8 +17,8 @@ class KafkaPythonPeer(Peer):
     BROKER = True
     CHECKSUM = "CRC-32C of each batch, verified by broker and reader"
     SETTINGS = (
-        "`send()`, batches of 128 kB, linger 5 ms (0 for latencies); `poll`, fetches of 8 MB (64 kB for latencies); "
-        + BROKER_SETTINGS
+        "`send()`, batches of 128 kB, linger 5 ms (0 for latencies); `poll`, fetches of 8 MB (64 "
+        "kB for latencies); " + BROKER_SETTINGS
     )
     DURABLE = DURABLE
     LACKS = LACKS
@@ -27,10 +27,14 @@ class KafkaPythonPeer(Peer):
         from kafka import KafkaProducer
 
         self._producer: Any = KafkaProducer(
-            bootstrap_servers=self.job.where, acks="all" if self.job.durable else 1, enable_idempotence=False,
-            linger_ms=0 if self.job.samples or self.job.durable else 5, batch_size=1 << 17, max_request_size=2 << 20,
+            bootstrap_servers=self.job.where,
+            acks="all" if self.job.durable else 1,
+            enable_idempotence=False,
+            linger_ms=0 if self.job.samples or self.job.durable else 5,
+            batch_size=1 << 17,
+            max_request_size=2 << 20,
             compression_type=None if self.job.codec == "none" else self.job.codec,
-        )  # fmt: skip
+        )
         self._producer.partitions_for(self.job.topic)
 
     def append_each(self, values: Values) -> None:
@@ -54,9 +58,15 @@ class KafkaPythonPeer(Peer):
 
         self._partition = TopicPartition(self.job.topic, 0)
         found = KafkaConsumer(
-            bootstrap_servers=self.job.where, enable_auto_commit=False, max_poll_records=10_000, check_crcs=True,
-            max_partition_fetch_bytes=fetch_bytes(self.job), fetch_max_wait_ms=10, auto_offset_reset="earliest", group_id=None,
-        )  # fmt: skip
+            bootstrap_servers=self.job.where,
+            enable_auto_commit=False,
+            max_poll_records=10_000,
+            check_crcs=True,
+            max_partition_fetch_bytes=fetch_bytes(self.job),
+            fetch_max_wait_ms=10,
+            auto_offset_reset="earliest",
+            group_id=None,
+        )
         found.assign([self._partition])
         return found
 
@@ -85,7 +95,9 @@ class KafkaPythonPeer(Peer):
         return value
 
     def value_since(self, time_ms: int) -> bytes:
-        return self.value_at(self._consumer.offsets_for_times({self._partition: time_ms})[self._partition].offset)
+        return self.value_at(
+            self._consumer.offsets_for_times({self._partition: time_ms})[self._partition].offset
+        )
 
     def warm_reader(self) -> None:
         """`open_reader` has read a record."""

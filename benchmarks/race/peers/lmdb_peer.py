@@ -20,7 +20,8 @@ class LmdbPeer(Peer):
     DISTRIBUTION = "lmdb"
     CHECKSUM = "none"
     SETTINGS = (
-        "`sync=False`, `putmulti(append=True)`; one transaction for each batch, or for 10,000 singles; no read-ahead; "
+        "`sync=False`, `putmulti(append=True)`; one transaction for each batch, or for 10,000 "
+        "singles; no read-ahead; "
         "its reader looks each 0.5 ms"
     )
     DURABLE = "`sync=True`, a transaction for each record"
@@ -31,7 +32,9 @@ class LmdbPeer(Peer):
 
         Path(self.job.where).mkdir(exist_ok=True)
         keeping = {"sync": self.job.durable, "metasync": self.job.durable}
-        self._env = lmdb.open(self.job.where, map_size=MAP_BYTES, max_readers=64, readahead=False, **keeping)
+        self._env = lmdb.open(
+            self.job.where, map_size=MAP_BYTES, max_readers=64, readahead=False, **keeping
+        )
 
     def begin(self) -> None:
         self._open()
@@ -43,7 +46,9 @@ class LmdbPeer(Peer):
 
     def append_each(self, values: Values) -> None:
         with self._env.begin(write=True) as transaction:
-            number, put, pack = self._next(transaction), transaction.put, NUMBER.pack
+            number = self._next(transaction)
+            put = transaction.put
+            pack = NUMBER.pack
             for value in values:
                 put(pack(number), TIME.pack(now_ms()) + value, append=True)
                 number += 1
@@ -58,11 +63,16 @@ class LmdbPeer(Peer):
         with self._env.begin(write=True) as transaction:
             first = self._next(transaction)
             with transaction.cursor() as cursor:
-                cursor.putmulti([(NUMBER.pack(number), value) for number, value in enumerate(values, first)], append=True)
+                cursor.putmulti(
+                    [(NUMBER.pack(number), value) for number, value in enumerate(values, first)],
+                    append=True,
+                )
 
     def acknowledged(self, value: bytes) -> None:
         with self._env.begin(write=True) as transaction:
-            transaction.put(NUMBER.pack(self._next(transaction)), TIME.pack(now_ms()) + value, append=True)
+            transaction.put(
+                NUMBER.pack(self._next(transaction)), TIME.pack(now_ms()) + value, append=True
+            )
 
     def stored(self) -> int:
         return int(self._env.stat()["entries"])
@@ -95,7 +105,9 @@ class LmdbPeer(Peer):
     def value_since(self, time_ms: int) -> bytes:
         with self._env.begin() as transaction:
             count = int(transaction.stat()["entries"])
-            found = first_since(lambda at: int(TIME.unpack_from(self._kept(transaction, at))[0]), count, time_ms)
+            found = first_since(
+                lambda at: int(TIME.unpack_from(self._kept(transaction, at))[0]), count, time_ms
+            )
             return self._kept(transaction, found)[8:]
 
     def follow(self) -> Iterator[Values]:

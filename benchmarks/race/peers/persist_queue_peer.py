@@ -17,7 +17,9 @@ class PersistQueuePeer(Peer):
     MODULES = ("persistqueue",)
     DISTRIBUTION = "persist-queue"
     CHECKSUM = "none"
-    SETTINGS = "`Queue`, its queue in files of 10,000 records, pickled; it renames a file for each record"
+    SETTINGS = (
+        "`Queue`, its queue in files of 10,000 records, pickled; it renames a file for each record"
+    )
     DURABLE = "`SQLiteQueue(auto_commit=True)`: SQLite syncs each commit"
     LACKS: ClassVar = {
         "codec": "no compression",

@@ -41,13 +41,17 @@ class RocksdbPeer(Peer):
     def begin(self) -> None:
         import rocksdict
 
-        self._batch, self._keeping = rocksdict.WriteBatch, rocksdict.WriteOptions()
+        self._batch = rocksdict.WriteBatch
+        self._keeping = rocksdict.WriteOptions()
         self._keeping.sync = self.job.durable
         self._db = rocksdict.Rdict(self.job.where, self._options())
         self._numbers = itertools.count(self.stored())
 
     def append_each(self, values: Values) -> None:
-        put, keeping, pack, numbers = self._db.put, self._keeping, NUMBER.pack, self._numbers
+        put = self._db.put
+        keeping = self._keeping
+        pack = NUMBER.pack
+        numbers = self._numbers
         for value in values:
             put(pack(next(numbers)), TIME.pack(now_ms()) + value, keeping)
 
@@ -67,12 +71,16 @@ class RocksdbPeer(Peer):
         self._db.put(NUMBER.pack(next(self._numbers)), TIME.pack(now_ms()) + value, self._keeping)
 
     def finish(self) -> None:
-        """A memtable is compressed when it is flushed, so that compression belongs to the appends."""
+        """A memtable is compressed when it is flushed, so that compression belongs to the
+        appends.
+        """
         if self.job.codec != "none":
             self._db.flush()
 
     def settle(self) -> None:
-        """Without a flush a reader would find the records in the log, not in blocks with checksums."""
+        """Without a flush a reader would find the records in the log, not in blocks with
+        checksums.
+        """
         self._db.flush()
 
     def stored(self) -> int:
@@ -83,8 +91,11 @@ class RocksdbPeer(Peer):
     def open_reader(self) -> None:
         import rocksdict
 
-        own = Path(self.job.where + f"-reader-{threading.get_native_id()}")  # a second process needs its own directory
-        self._db = rocksdict.Rdict(self.job.where, self._options(), access_type=rocksdict.AccessType.secondary(str(own)))
+        # a second process needs its own directory
+        own = Path(self.job.where + f"-reader-{threading.get_native_id()}")
+        self._db = rocksdict.Rdict(
+            self.job.where, self._options(), access_type=rocksdict.AccessType.secondary(str(own))
+        )
         self._db.try_catch_up_with_primary()
         self._reading = rocksdict.ReadOptions()
         self._reading.set_readahead_size(4 << 20)
@@ -98,7 +109,9 @@ class RocksdbPeer(Peer):
         return bytes(self._db[NUMBER.pack(offset)][8:])
 
     def value_since(self, time_ms: int) -> bytes:
-        found = first_since(lambda at: int(TIME.unpack_from(self._db[NUMBER.pack(at)])[0]), self.stored(), time_ms)
+        found = first_since(
+            lambda at: int(TIME.unpack_from(self._db[NUMBER.pack(at)])[0]), self.stored(), time_ms
+        )
         return self.value_at(found)
 
     def follow(self) -> Iterator[Values]:

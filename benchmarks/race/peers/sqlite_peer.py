@@ -20,7 +20,8 @@ class SqlitePeer(Peer):
     TITLE = "SQLite (WAL)"
     CHECKSUM = "of WAL frames, none of the database"
     SETTINGS = (
-        "WAL, `synchronous=OFF`, pages of 8 kB, cache and map of 256 MB; one transaction for each batch, or for 10,000 singles; "
+        "WAL, `synchronous=OFF`, pages of 8 kB, cache and map of 256 MB; one transaction for each "
+        "batch, or for 10,000 singles; "
         "its reader looks each 0.5 ms"
     )
     DURABLE = "`synchronous=FULL`, a connection for each thread"
@@ -42,7 +43,9 @@ class SqlitePeer(Peer):
 
     def begin(self) -> None:
         self._db = self._connect()
-        self._db.execute("CREATE TABLE IF NOT EXISTS log (number INTEGER PRIMARY KEY, time INTEGER, value BLOB)")
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS log (number INTEGER PRIMARY KEY, time INTEGER, value BLOB)"
+        )
 
     def append_each(self, values: Values) -> None:
         run = self._db.execute
@@ -82,21 +85,27 @@ class SqlitePeer(Peer):
             yield [value for (value,) in found]
 
     def _row(self, column: str, offset: int) -> sqlite3.Row | tuple[int | bytes]:
-        found: tuple[int | bytes] = self._db.execute(f"SELECT {column} FROM log WHERE number = ?", (offset + 1,)).fetchone()
+        found: tuple[int | bytes] = self._db.execute(
+            f"SELECT {column} FROM log WHERE number = ?", (offset + 1,)
+        ).fetchone()
         return found
 
     def value_at(self, offset: int) -> bytes:
         return bytes(self._row("value", offset)[0])
 
     def value_since(self, time_ms: int) -> bytes:
-        return self.value_at(first_since(lambda offset: int(self._row("time", offset)[0]), self.stored(), time_ms))
+        return self.value_at(
+            first_since(lambda offset: int(self._row("time", offset)[0]), self.stored(), time_ms)
+        )
 
     def follow(self) -> Iterator[Values]:
         self.open_reader()
         last = self.stored()
         yield []
         while True:
-            found = self._db.execute("SELECT value FROM log WHERE number > ? ORDER BY number", (last,)).fetchall()
+            found = self._db.execute(
+                "SELECT value FROM log WHERE number > ? ORDER BY number", (last,)
+            ).fetchall()
             last += len(found)
             if not found:
                 pause(self.job)

@@ -1,4 +1,6 @@
-"""Peers that keep one value for a number: a record is its time and its bytes, and a time is found by halving the numbers."""
+"""Peers that keep one value for a number: a record is its time and its bytes, and a time is found
+by halving the numbers.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ def stamped(values: Iterable[bytes], time_ms: int, step_ms: int) -> Iterator[byt
 
 def first_since(time_of: Callable[[int], int], count: int, time_ms: int) -> int:
     """The first of `count` numbers whose time is not older; times never fall."""
-    low, high = 0, count
+    low = 0
+    high = count
     while low < high:
         middle = (low + high) // 2
         if time_of(middle) < time_ms:

@@ -1,4 +1,5 @@
 """Topics as files and files as topics: parquet, Arrow IPC, JSON lines, CSV.
 
-Each step survives a kill: a file is complete or absent, and an import stores its position in the transaction of its records.
+Each step survives a kill: a file is complete or absent, and an import stores its position in the
+transaction of its records.
 """

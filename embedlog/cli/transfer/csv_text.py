@@ -1,8 +1,8 @@
 """Converts records to columns of text for CSV files, and back.
 
 CSVTEXT-1  null is an empty cell without quotes; empty text has quotes
-CSVTEXT-2  a value that is not UTF-8 is the text {"base64":"…"}. A value that begins so is written as base64 itself, so that each
-    text has one meaning
+CSVTEXT-2  a value that is not UTF-8 is the text {"base64":"…"}. A value that begins so is written
+    as base64 itself, so that each text has one meaning
 CSVTEXT-3  headers are one list in JSON, as in the JSON lines: name, value, name, value
 """
 
@@ -33,7 +33,9 @@ def text_columns(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
             texts = [_header_text(each) for each in column.to_pylist()]
             columns.append(pyarrow.array(texts, pyarrow.string()))
         else:
-            columns.append(column.cast(pyarrow.string()) if pyarrow.types.is_dictionary(field.type) else column)
+            columns.append(
+                column.cast(pyarrow.string()) if pyarrow.types.is_dictionary(field.type) else column
+            )
     return pyarrow.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
@@ -84,7 +86,9 @@ def _bytes(text: bytes | None) -> bytes | None:
         assert value is not None, "the text begins with a mark"
         return value
     except (ValueError, RecursionError) as problem:
-        raise InvalidRecordError("a cell", expected='{"base64":"…"}', found=repr(text[:100])) from problem
+        raise InvalidRecordError(
+            "a cell", expected='{"base64":"…"}', found=repr(text[:100])
+        ) from problem
 
 
 def bytes_of(value: object) -> bytes | None:
@@ -100,6 +104,10 @@ def headers_of(value: object) -> list[tuple[str, bytes | None]]:
     """The pairs of a flat list of names and values. Raises ValueError."""
     if not value and (value is None or isinstance(value, list)):
         return []
-    if not isinstance(value, list) or len(value) % 2 or not all(isinstance(name, str) for name in value[::2]):
+    if (
+        not isinstance(value, list)
+        or len(value) % 2
+        or not all(isinstance(name, str) for name in value[::2])
+    ):
         raise ValueError("headers: expected a list of names and values in turn")
     return [(name, bytes_of(each)) for name, each in zip(value[::2], value[1::2], strict=True)]

@@ -1,8 +1,11 @@
-"""Contains `ExportDirectory`: exported files whose names are the ranges of offsets that they contain.
+"""Contains `ExportDirectory`: exported files whose names are the ranges of offsets that they
+contain.
 
 EXPORTDIR-1  a file is complete or absent: temporary name, fsync, rename, fsync of its directory
-EXPORTDIR-2  the names show what is exported. The manifest has the settings, which all files share, and the ids of the topics
-EXPORTDIR-3  the range of a file includes offsets without records, so that the ranges of a partition have no holes
+EXPORTDIR-2  the names show what is exported. The manifest has the settings, which all files share,
+    and the ids of the topics
+EXPORTDIR-3  the range of a file includes offsets without records, so that the ranges of a partition
+    have no holes
 EXPORTDIR-4  one process exports to a directory at a time
 """
 
@@ -35,7 +38,9 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class ExportedFile(NamedTuple):
-    """One complete file: records of a partition with offsets from `start` up to `end` (exclusive)."""
+    """One complete file: records of a partition with offsets from `start` up to `end`
+    (exclusive).
+    """
 
     partition: int
     start: int
@@ -64,7 +69,8 @@ class ExportDirectory:
     """The directory of an export, locked by this process until `close`."""
 
     def __init__(self, path: Path, settings: Settings) -> None:
-        self.path, self._settings = path, settings
+        self.path = path
+        self._settings = settings
         made = not path.exists()
         path.mkdir(parents=True, exist_ok=True)
         if made:
@@ -74,7 +80,9 @@ class ExportDirectory:
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise embedlog.DirectoryInUseError("another process exports to this directory", path=path) from None
+                raise embedlog.DirectoryInUseError(
+                    "another process exports to this directory", path=path
+                ) from None
             self._manifest = self._agreed()
             self._remove_parts()
         except BaseException:
@@ -82,20 +90,33 @@ class ExportDirectory:
             raise
 
     def _agreed(self) -> dict[str, Any]:
-        """The manifest, made by the first export. Raises ConfigError for other settings than those of the first export."""
-        own = {"format": self._settings.layout, "isolation_level": self._settings.isolation_level,
-               "start_ms": self._settings.start_ms, "end_ms": self._settings.end_ms}  # fmt: skip
+        """The manifest, made by the first export. Raises ConfigError for other settings than those
+        of the first export.
+        """
+        own = {
+            "format": self._settings.layout,
+            "isolation_level": self._settings.isolation_level,
+            "start_ms": self._settings.start_ms,
+            "end_ms": self._settings.end_ms,
+        }
         if not (self.path / MANIFEST).exists():
             others = [name for name in os.listdir(self.path) if not name.startswith(".")]
             if others:
                 raise embedlog.ForeignDirectoryError(
-                    "not an export", path=self.path, expected=f"an empty directory, or {MANIFEST}", found=min(others)
+                    "not an export",
+                    path=self.path,
+                    expected=f"an empty directory, or {MANIFEST}",
+                    found=min(others),
                 )
             return {"version": VERSION, "export_id": uuid4().hex, **own, "topics": {}}
         found = read_manifest(self.path)
         for name, value in own.items():
             if found[name] != value:
-                raise embedlog.ConfigError(f"{name} of this export", expected=json.dumps(found[name]), found=json.dumps(value))
+                raise embedlog.ConfigError(
+                    f"{name} of this export",
+                    expected=json.dumps(found[name]),
+                    found=json.dumps(value),
+                )
         return found
 
     def _remove_parts(self) -> None:
@@ -104,14 +125,22 @@ class ExportDirectory:
             path.unlink()
 
     def add_topic(self, topic: TopicDescription) -> None:
-        """Note a topic before its first file. Raises ForeignDirectoryError if another topic of this name was exported."""
+        """Note a topic before its first file. Raises ForeignDirectoryError if another topic of this
+        name was exported.
+        """
         topics = self._manifest["topics"]
-        facts = {"id": topic.topic_id, "partitions": topic.partition_count, "config": dict(topic.config)}
+        facts = {
+            "id": topic.topic_id,
+            "partitions": topic.partition_count,
+            "config": dict(topic.config),
+        }
         if topic.name in topics and topics[topic.name]["id"] != facts["id"]:
             raise embedlog.ForeignDirectoryError(
-                f"the topic {topic.name} was created again after its export", path=self.path, expected=topics[topic.name]["id"],
+                f"the topic {topic.name} was created again after its export",
+                path=self.path,
+                expected=topics[topic.name]["id"],
                 found=facts["id"],
-            )  # fmt: skip
+            )
         if topics.get(topic.name) != facts:
             topics[topic.name] = facts
             data = json.dumps(self._manifest, indent=2).encode()
@@ -121,7 +150,9 @@ class ExportDirectory:
             place.mkdir()
             _sync_directory(self.path)
 
-    def missing(self, topic: str, partition: int, first: int, last: int) -> Iterator[tuple[int, int]]:
+    def missing(
+        self, topic: str, partition: int, first: int, last: int
+    ) -> Iterator[tuple[int, int]]:
         """The ranges between two offsets that no file contains."""
         for each in files_of(self.path, topic):
             if each.partition == partition:
@@ -133,10 +164,17 @@ class ExportDirectory:
 
     def end(self, topic: str, partition: int) -> int | None:
         """The offset after the last exported one; None without a file."""
-        return max((each.end for each in files_of(self.path, topic) if each.partition == partition), default=None)
+        return max(
+            (each.end for each in files_of(self.path, topic) if each.partition == partition),
+            default=None,
+        )
 
-    def store(self, topic: str, partition: int, start: int, end: int, write: Callable[[BinaryIO], int]) -> Stored | None:
-        """Write one file (EXPORTDIR-1); `write` returns the number of records. None, and no file, if it has no records."""
+    def store(
+        self, topic: str, partition: int, start: int, end: int, write: Callable[[BinaryIO], int]
+    ) -> Stored | None:
+        """Write one file (EXPORTDIR-1); `write` returns the number of records. None, and no file,
+        if it has no records.
+        """
         suffix = SUFFIXES.get(self._settings.layout, self._settings.layout)
         path = self.path / topic / f"{partition}-{start:020}-{end:020}.{suffix}"
         count = store(path, write)
@@ -148,7 +186,12 @@ class ExportDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -157,7 +200,11 @@ def files_of(directory: Path, topic: str) -> list[ExportedFile]:
     place = directory / topic
     check_folder(place)
     matches = (_FILE.fullmatch(name) for name in os.listdir(place))
-    return sorted(ExportedFile(int(each[1]), int(each[2]), int(each[3]), place / each[0]) for each in matches if each)
+    return sorted(
+        ExportedFile(int(each[1]), int(each[2]), int(each[3]), place / each[0])
+        for each in matches
+        if each
+    )
 
 
 def is_export(path: Path) -> bool:
@@ -175,11 +222,17 @@ def read_manifest(directory: Path) -> dict[str, Any]:
             raise ValueError(f"more than {MANIFEST_BYTES_MAX} bytes")
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise embedlog.ForeignDirectoryError(problem, path=path, expected="JSON", found=str(error)) from error
+        raise embedlog.ForeignDirectoryError(
+            problem, path=path, expected="JSON", found=str(error)
+        ) from error
     if isinstance(found, dict) and type(found.get("version")) is int and found["version"] > VERSION:
-        raise embedlog.UnsupportedFormatError("made by a newer version", path=path, expected=VERSION, found=found["version"])
+        raise embedlog.UnsupportedFormatError(
+            "made by a newer version", path=path, expected=VERSION, found=found["version"]
+        )
     if not isinstance(found, dict) or not _is_manifest(found):
-        raise embedlog.ForeignDirectoryError(problem, path=path, expected="the keys of a manifest", found="others")
+        raise embedlog.ForeignDirectoryError(
+            problem, path=path, expected="the keys of a manifest", found="others"
+        )
     return found
 
 
@@ -190,18 +243,24 @@ def _is_manifest(found: dict[str, Any]) -> bool:
         and isinstance(found["export_id"], str)
         and isinstance(found["topics"], dict)
         and all(
-            _TOPIC.fullmatch(name) and name not in (".", "..") and isinstance(topic, dict) and isinstance(topic.get("id"), str)
-            and type(topic.get("partitions")) is int and isinstance(topic.get("config"), dict)
+            _TOPIC.fullmatch(name)
+            and name not in (".", "..")
+            and isinstance(topic, dict)
+            and isinstance(topic.get("id"), str)
+            and type(topic.get("partitions")) is int
+            and isinstance(topic.get("config"), dict)
             for name, topic in found["topics"].items()
         )
-    )  # fmt: skip
+    )
 
 
 # ---- files ---------------------------------------------------------------------------------------
 
 
 def store(path: Path, write: Callable[[BinaryIO], int]) -> int:
-    """Write a file that is complete or absent (EXPORTDIR-1); what `write` returns. The file is kept if that is not 0."""
+    """Write a file that is complete or absent (EXPORTDIR-1); what `write` returns. The file is kept
+    if that is not 0.
+    """
     part = path.with_name(f".{path.name}{PART}")
     try:
         with part.open("wb") as file:

@@ -1,9 +1,10 @@
 """Reads rows of files in one of the formats, for an import.
 
-FILEREADER-1  columns are value, key, headers, timestamp and partition; the other columns of a scan are ignored, unknown ones
-    are errors
+FILEREADER-1  columns are value, key, headers, timestamp and partition; the other columns of a scan
+    are ignored, unknown ones are errors
 FILEREADER-2  contents are checked: a damaged or foreign file is an InvalidRecordError with its path
-FILEREADER-3  memory is bounded by a group of rows; the number of the first row is given, and earlier ones are not converted
+FILEREADER-3  memory is bounded by a group of rows; the number of the first row is given, and
+    earlier ones are not converted
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Rows(Protocol):
     def count(self) -> int: ...
     @property
     def size_bytes(self) -> int: ...
-    def send(self, producer: Producer[bytes, bytes], topic: str, partition: int | None, keep: bool) -> None:
+    def send(
+        self, producer: Producer[bytes, bytes], topic: str, partition: int | None, keep: bool
+    ) -> None:
         """Send the rows; to their own partitions with `keep`, or to `partition`."""
 
 
@@ -56,7 +59,9 @@ class ArrowRows:
     def size_bytes(self) -> int:
         return int(self.batch.nbytes)
 
-    def send(self, producer: Producer[bytes, bytes], topic: str, partition: int | None, keep: bool) -> None:
+    def send(
+        self, producer: Producer[bytes, bytes], topic: str, partition: int | None, keep: bool
+    ) -> None:
         batch = self.batch
         if not keep and "partition" in batch.schema.names:
             batch = batch.drop_columns(["partition"])
@@ -103,12 +108,24 @@ def _csv(file: BinaryIO, path: str, first: int) -> Iterator[Rows]:
     import pyarrow
     from pyarrow import csv
 
-    kinds = {"key": pyarrow.binary(), "value": pyarrow.binary(), "headers": pyarrow.string(), "partition": pyarrow.int32()}
+    kinds = {
+        "key": pyarrow.binary(),
+        "value": pyarrow.binary(),
+        "headers": pyarrow.string(),
+        "partition": pyarrow.int32(),
+    }
     opened = csv.open_csv(
-        file, csv.ReadOptions(block_size=BLOCK_BYTES), csv.ParseOptions(newlines_in_values=True),
-        csv.ConvertOptions(column_types=kinds, check_utf8=False, strings_can_be_null=True, quoted_strings_can_be_null=False,
-                           null_values=[""]),
-    )  # fmt: skip
+        file,
+        csv.ReadOptions(block_size=BLOCK_BYTES),
+        csv.ParseOptions(newlines_in_values=True),
+        csv.ConvertOptions(
+            column_types=kinds,
+            check_utf8=False,
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            null_values=[""],
+        ),
+    )
     names = _known(opened.schema.names, path)
     yield from _after((_of_texts(batch.select(names)) for batch in opened), first)
 
@@ -124,9 +141,16 @@ def _of_texts(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
         if name in columns:
             columns[name] = bytes_column(columns[name])
     if "headers" in columns:
-        kind = pyarrow.list_(pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())]))
-        pairs = [headers_of(None if text is None else json.loads(text)) for text in columns["headers"].to_pylist()]
-        columns["headers"] = pyarrow.array([[{"key": name, "value": value} for name, value in row] for row in pairs], kind)
+        kind = pyarrow.list_(
+            pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])
+        )
+        pairs = [
+            headers_of(None if text is None else json.loads(text))
+            for text in columns["headers"].to_pylist()
+        ]
+        columns["headers"] = pyarrow.array(
+            [[{"key": name, "value": value} for name, value in row] for row in pairs], kind
+        )
     return pyarrow.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
@@ -151,7 +175,9 @@ def _after(batches: Iterator[pyarrow.RecordBatch], first: int) -> Iterator[Rows]
 
 
 def _plain(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
-    """The batch without the types that a producer does not take: dictionaries, bytes of a fixed size, unsigned integers."""
+    """The batch without the types that a producer does not take: dictionaries, bytes of a fixed
+    size, unsigned integers.
+    """
     import pyarrow
 
     columns = []
@@ -166,7 +192,9 @@ def _plain(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
 
 
 def _with_times(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
-    """The batch with the present time in the place of missing timestamps, which are null or -1. Raises InvalidRecordError."""
+    """The batch with the present time in the place of missing timestamps, which are null or -1.
+    Raises InvalidRecordError.
+    """
     import pyarrow
     from pyarrow import compute
 
@@ -177,14 +205,20 @@ def _with_times(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
     if pyarrow.types.is_null(column.type):
         return batch.drop_columns(["timestamp"])
     if not pyarrow.types.is_timestamp(column.type) and not pyarrow.types.is_integer(column.type):
-        raise InvalidRecordError("the column timestamp", expected="timestamps, or integers of milliseconds", found=column.type)
+        raise InvalidRecordError(
+            "the column timestamp",
+            expected="timestamps, or integers of milliseconds",
+            found=column.type,
+        )
     if pyarrow.types.is_timestamp(column.type):
         column = column.cast(pyarrow.timestamp("ms"), safe=False)
     numbers = column.cast(pyarrow.int64())
     least = compute.min(numbers).as_py()
     if least is not None and least < NO_TIMESTAMP:
         raise InvalidRecordError(
-            "the column timestamp", expected="0 and more milliseconds since 1970, or -1 for none", found=least
+            "the column timestamp",
+            expected="0 and more milliseconds since 1970, or -1 for none",
+            found=least,
         )
     missing = compute.fill_null(compute.less(numbers, 0), True)
     numbers = compute.if_else(missing, int(time.time() * 1000), numbers)
@@ -198,8 +232,21 @@ def _lines(file: BinaryIO, path: str, first: int) -> Iterator[ListRows]:
     yield from list_rows(file, first, GROUP_BYTES)
 
 
-READERS: dict[str, Read] = {"parquet": _parquet, "delta": _parquet, "arrow": _arrow, "jsonl": _lines, "csv": _csv}
-SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
+READERS: dict[str, Read] = {
+    "parquet": _parquet,
+    "delta": _parquet,
+    "arrow": _arrow,
+    "jsonl": _lines,
+    "csv": _csv,
+}
+SUFFIXES = {
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+}
 
 
 def rows_of(layout: str, file: BinaryIO, path: str, first: int) -> Iterator[Rows]:
@@ -211,9 +258,19 @@ def rows_of(layout: str, file: BinaryIO, path: str, first: int) -> Iterator[Rows
         except InvalidRecordError as error:
             error.path = path
             raise
-        except (ValueError, OSError, KeyError, TypeError, NotImplementedError, RecursionError, MemoryError) as problem:
+        except (
+            ValueError,
+            OSError,
+            KeyError,
+            TypeError,
+            NotImplementedError,
+            RecursionError,
+            MemoryError,
+        ) as problem:
             text = " ".join(str(problem).split())[:200]
-            raise InvalidRecordError(f"not a readable {layout} file", path=path, found=text or repr(problem)) from problem
+            raise InvalidRecordError(
+                f"not a readable {layout} file", path=path, found=text or repr(problem)
+            ) from problem
         if found is None:
             return
         yield found

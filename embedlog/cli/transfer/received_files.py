@@ -1,4 +1,5 @@
-"""Opens files that somebody else has made, as the library opens those of a log: regular files of their own name.
+"""Opens files that somebody else has made, as the library opens those of a log: regular files of
+their own name.
 
 A link could lead to a file of the reader, and the opening of a pipe waits for a writer, for ever.
 """
@@ -15,7 +16,9 @@ from embedlog.storage import files
 
 
 def open_received(path: str | os.PathLike[str]) -> BinaryIO:
-    """A regular file, opened for reading. Raises StorageError for a link, a pipe, a socket, a device, a directory."""
+    """A regular file, opened for reading. Raises StorageError for a link, a pipe, a socket, a
+    device, a directory.
+    """
     return os.fdopen(files.open_file(path, files.READ), "rb")
 
 
@@ -27,4 +30,6 @@ def check_folder(path: Path) -> None:
         raise StorageError("cannot open", errno=problem.errno, path=path) from problem
     if not stat.S_ISDIR(mode):
         found = "a symbolic link" if stat.S_ISLNK(mode) else "another kind of file"
-        raise StorageError("cannot open", path=path, expected="a directory, not a link to one", found=found)
+        raise StorageError(
+            "cannot open", path=path, expected="a directory, not a link to one", found=found
+        )

@@ -1,7 +1,8 @@
 """Writes the records of a scan to an open file in one of the formats.
 
 FILEWRITER-1  memory is bounded by a group of rows, with any size of the file
-FILEWRITER-2  parquet, Arrow IPC and CSV have the columns of a scan; JSON lines have the fields of `cat --json`
+FILEWRITER-2  parquet, Arrow IPC and CSV have the columns of a scan; JSON lines have the fields of
+    `cat --json`
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from embedlog.cli.record_format import envelope
 if TYPE_CHECKING:
     import pyarrow
 
-Write = Callable[[Scan, BinaryIO, str], int]  # scan, file and compression; returns the number of records
+# scan, file and compression; returns the number of records
+Write = Callable[[Scan, BinaryIO, str], int]
 
 GROUP_BYTES = 64 << 20  # of a row group of a parquet file
 
@@ -28,7 +30,9 @@ def _parquet_file(scan: Scan, file: BinaryIO, compression: str, timestamps: str 
     from pyarrow import Table, parquet
 
     rows = 0
-    with parquet.ParquetWriter(file, scan.schema, compression=compression, coerce_timestamps=timestamps) as writer:
+    with parquet.ParquetWriter(
+        file, scan.schema, compression=compression, coerce_timestamps=timestamps
+    ) as writer:
         for group in _groups(scan):
             writer.write_table(Table.from_batches(group))
             rows += sum(batch.num_rows for batch in group)
@@ -41,13 +45,15 @@ def _delta(scan: Scan, file: BinaryIO, compression: str) -> int:
 
 
 def _groups(scan: Scan) -> Iterator[list[pyarrow.RecordBatch]]:
-    group, size = [], 0
+    group = []
+    size = 0
     for batch in scan:
         group.append(batch)
         size += batch.nbytes
         if size >= GROUP_BYTES:
             yield group
-            group, size = [], 0
+            group = []
+            size = 0
     if group:
         yield group
 
@@ -84,7 +90,13 @@ def _lines(scan: Scan, file: BinaryIO, compression: str) -> int:
     return rows
 
 
-WRITERS: dict[str, Write] = {"parquet": _parquet, "delta": _delta, "arrow": _arrow, "jsonl": _lines, "csv": _csv}
+WRITERS: dict[str, Write] = {
+    "parquet": _parquet,
+    "delta": _delta,
+    "arrow": _arrow,
+    "jsonl": _lines,
+    "csv": _csv,
+}
 _OF_PARQUET = ("zstd", "none", "snappy", "gzip", "lz4", "brotli")
 COMPRESSIONS = {"parquet": _OF_PARQUET, "delta": _OF_PARQUET, "arrow": ("zstd", "none", "lz4")}
 
@@ -96,4 +108,6 @@ def check_installed(layout: str) -> None:
     try:
         import pyarrow  # noqa: F401
     except ImportError as missing:
-        raise MissingExtraError(f"{layout} files need pyarrow; jsonl does not", extra="arrow") from missing
+        raise MissingExtraError(
+            f"{layout} files need pyarrow; jsonl does not", extra="arrow"
+        ) from missing

@@ -17,17 +17,26 @@ from embedlog.cli.terminal import tell
     "--election-type",
     type=click.Choice(["preferred", "unclean"], case_sensitive=False),
     default="preferred",
-    help="The first node of the assignment (the default), or a replica outside the ISR, which can lose records.",
+    help="The first node of the assignment (the default), or a replica outside the ISR, which can "
+    "lose records.",
 )
 @topic_option(help="The topic of the partition.")
 @click.option("--partition", type=int, help="The partition.")
 @click.option("--all-topic-partitions", is_flag=True, help="All partitions of all topics.")
-@click.option("--path-to-json-file", type=click.Path(exists=True, dir_okay=False), help="Kafka's list of partitions.")
+@click.option(
+    "--path-to-json-file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Kafka's list of partitions.",
+)
 @click.option("--node", type=int, help="The node of the new leader, for unclean.")
 def elect(
-    election_type: str, topic: str | None, partition: int | None, all_topic_partitions: bool, path_to_json_file: str | None,
+    election_type: str,
+    topic: str | None,
+    partition: int | None,
+    all_topic_partitions: bool,
+    path_to_json_file: str | None,
     node: int | None,
-) -> int:  # fmt: skip
+) -> int:
     """Elect leaders of partitions.
 
     JSON: a list of {"topic", "partition", "leader"} of the partitions with a new leader.
@@ -42,12 +51,24 @@ def elect(
         for name, number in places:
             try:
                 found |= log.elect(
-                    name, number, preferred=election_type == "preferred", unclean=election_type == "unclean", node=node
+                    name,
+                    number,
+                    preferred=election_type == "preferred",
+                    unclean=election_type == "unclean",
+                    node=node,
                 )
             except ElectionNotNeededError as reason:
                 tell(f"embedlog: {reason}")
     if current().json:
-        document([{"topic": tp.topic, "partition": tp.partition, "leader": leader} for tp, leader in found.items()])
+        document(
+            [
+                {"topic": tp.topic, "partition": tp.partition, "leader": leader}
+                for tp, leader in found.items()
+            ]
+        )
     elif found:
-        table(("topic", "partition", "leader"), [(tp.topic, tp.partition, leader) for tp, leader in found.items()])
+        table(
+            ("topic", "partition", "leader"),
+            [(tp.topic, tp.partition, leader) for tp, leader in found.items()],
+        )
     return 0

@@ -1,6 +1,7 @@
 """Contains the verb `export`: topics as parquet, Delta tables, Arrow IPC, JSON lines or CSV files.
 
-EXPORT-1  a second run continues after the first, also after a kill: no record is lost or exported twice
+EXPORT-1  a second run continues after the first, also after a kill: no record is lost or exported
+    twice
 """
 
 from __future__ import annotations
@@ -31,21 +32,39 @@ FILE_MIB = 256
 @click.argument("destination", type=click.Path(file_okay=False, path_type=Path))
 @click.argument("topics", nargs=-1, shell_complete=topic_names)
 @range_options("read_committed")
-@click.option("--format", "layout", type=click.Choice([*WRITERS]), default="parquet", help="parquet if not given.")
-@click.option("--compression", help="zstd (if not given), none, lz4, and for parquet snappy, gzip, brotli.")
-@click.option("--file-size", "file_mib", type=click.IntRange(min=1), default=FILE_MIB, help="MiB of the log for each file; 256.")
+@click.option(
+    "--format",
+    "layout",
+    type=click.Choice([*WRITERS]),
+    default="parquet",
+    help="parquet if not given.",
+)
+@click.option(
+    "--compression", help="zstd (if not given), none, lz4, and for parquet snappy, gzip, brotli."
+)
+@click.option(
+    "--file-size",
+    "file_mib",
+    type=click.IntRange(min=1),
+    default=FILE_MIB,
+    help="MiB of the log for each file; 256.",
+)
 def export(destination: Path, **options: Any) -> int:
-    """Write the records of TOPICS (all if none is given) to files in DESTINATION, and continue an earlier export to it.
+    """Write the records of TOPICS (all if none is given) to files in DESTINATION, and continue an
+    earlier export to it.
 
-    A file is DESTINATION/TOPIC/PARTITION-START-END.FORMAT, with the offsets from START up to END. With --format delta
-    DESTINATION/TOPIC is a table of Delta Lake, to which each export adds.
-    JSON: a list of {"file", "topic", "partition", "start_offset", "end_offset", "records", "bytes"}, one for each new file.
+    A file is DESTINATION/TOPIC/PARTITION-START-END.FORMAT, with the offsets from START up to END.
+    With --format delta DESTINATION/TOPIC is a table of Delta Lake, to which each export adds. JSON:
+    a list of {"file", "topic", "partition", "start_offset", "end_offset", "records", "bytes"}, one
+    for each new file.
     """
     layout: str = options["layout"]
     allowed = COMPRESSIONS.get(layout, ("none",))
     compression = options["compression"] or allowed[0]
     if compression not in allowed:
-        raise click.UsageError(f"--compression: expected {' or '.join(allowed)} for {layout}, found {compression!r}")
+        raise click.UsageError(
+            f"--compression: expected {' or '.join(allowed)} for {layout}, found {compression!r}"
+        )
     check_installed(layout)
     span = range_of(options)
     settings = Settings(layout, span.isolation_level, span.start_ms, span.end_ms)
@@ -53,13 +72,18 @@ def export(destination: Path, **options: Any) -> int:
         topics = topics_of(log, options)
         with ExportDirectory(destination, settings) as directory:
             parts = _parts(log, directory, topics, span, options["file_mib"] << 20)
-            rows = _export(directory, parts, lambda scan, file: WRITERS[layout](scan, file, compression))
+            rows = _export(
+                directory, parts, lambda scan, file: WRITERS[layout](scan, file, compression)
+            )
             for topic in topics if layout == "delta" else ():
                 delta_log.commit(destination, topic)
     if current().json:
         document(rows)
     elif rows:
-        table(["file", "records", "size"], [[row["file"], row["records"], size_of(row["bytes"])] for row in rows])
+        table(
+            ["file", "records", "size"],
+            [[row["file"], row["records"], size_of(row["bytes"])] for row in rows],
+        )
     return 0
 
 
@@ -71,7 +95,9 @@ class Part(NamedTuple):
     pieces: list[Split]
 
 
-def _parts(log: Log, directory: ExportDirectory, topics: list[str], span: Range, file_bytes: int) -> list[Part]:
+def _parts(
+    log: Log, directory: ExportDirectory, topics: list[str], span: Range, file_bytes: int
+) -> list[Part]:
     """What is to be exported; the bounds are fixed now."""
     found = []
     for topic in topics:
@@ -89,20 +115,32 @@ def _parts(log: Log, directory: ExportDirectory, topics: list[str], span: Range,
     return found
 
 
-def _export(directory: ExportDirectory, parts: list[Part], write: Callable[[Scan, BinaryIO], int]) -> list[dict[str, Any]]:
+def _export(
+    directory: ExportDirectory, parts: list[Part], write: Callable[[Scan, BinaryIO], int]
+) -> list[dict[str, Any]]:
     """Write the files; returns their descriptions."""
     made: list[dict[str, Any]] = []
-    done, total = 0, sum(piece.size_bytes for part in parts for piece in part.pieces)
+    done = 0
+    total = sum(piece.size_bytes for part in parts for piece in part.pieces)
     with progress() as advance:
         for scan, start, pieces in parts:
             for piece in pieces:
                 here = scan.narrowed(start_offset=piece.start_offset, end_offset=piece.end_offset)
-                stored = directory.store(scan.topic, piece.partition, start, piece.end_offset, partial(write, here))
+                stored = directory.store(
+                    scan.topic, piece.partition, start, piece.end_offset, partial(write, here)
+                )
                 if stored is not None:  # otherwise the next file contains this range
-                    made.append({
-                        "file": str(stored.path), "topic": scan.topic, "partition": piece.partition, "start_offset": start,
-                        "end_offset": piece.end_offset, "records": stored.records, "bytes": stored.path.stat().st_size,
-                    })  # fmt: skip
+                    made.append(
+                        {
+                            "file": str(stored.path),
+                            "topic": scan.topic,
+                            "partition": piece.partition,
+                            "start_offset": start,
+                            "end_offset": piece.end_offset,
+                            "records": stored.records,
+                            "bytes": stored.path.stat().st_size,
+                        }
+                    )
                     start = piece.end_offset
                 done += piece.size_bytes
                 advance(done, total)

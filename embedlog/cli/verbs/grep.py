@@ -1,8 +1,10 @@
 """Contains the verb `grep`: records whose key, value or headers match a pattern.
 
 GREP-1  exit statuses are those of grep: 0 found, 1 none, 2 an error
-GREP-2  an ASCII expression is applied to bytes; one with other characters is applied to decoded text
-GREP-3  the order of the output is that of the topics, partitions and offsets, with any number of workers
+GREP-2  an ASCII expression is applied to bytes; one with other characters is applied to decoded
+    text
+GREP-3  the order of the output is that of the topics, partitions and offsets, with any number of
+    workers
 """
 
 from __future__ import annotations
@@ -48,20 +50,47 @@ ERROR = 2
 @click.option("-F", "--fixed-strings", "fixed", is_flag=True, help="PATTERN is literal text.")
 @click.option("-i", "--ignore-case", is_flag=True, help="Match letters in any case.")
 @click.option("-k", "--keys", is_flag=True, help="Search keys.")
-@click.option("-V", "--values", is_flag=True, help="Search values; keys and values are searched without -k, -V and -H.")
+@click.option(
+    "-V",
+    "--values",
+    is_flag=True,
+    help="Search values; keys and values are searched without -k, -V and -H.",
+)
 @click.option("-H", "--headers", is_flag=True, help="Search names and values of headers.")
-@click.option("-v", "--invert-match", "invert", is_flag=True, help="Print the records that do not match.")
-@click.option("-c", "--count", "counts_only", is_flag=True, help="Print the number of matches of each partition.")
-@click.option("-m", "--max-count", "limit", type=click.IntRange(min=1), help="Stop after this many matches.")
+@click.option(
+    "-v", "--invert-match", "invert", is_flag=True, help="Print the records that do not match."
+)
+@click.option(
+    "-c",
+    "--count",
+    "counts_only",
+    is_flag=True,
+    help="Print the number of matches of each partition.",
+)
+@click.option(
+    "-m", "--max-count", "limit", type=click.IntRange(min=1), help="Stop after this many matches."
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing; stop at the first match.")
-@click.option("-f", "--format", "layout", metavar="FORMAT", help="As in cat; %t, %p, %o, %T, %k, %s with tabs if not given.")
-@click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes; as many as processors if not given.")
+@click.option(
+    "-f",
+    "--format",
+    "layout",
+    metavar="FORMAT",
+    help="As in cat; %t, %p, %o, %T, %k, %s with tabs if not given.",
+)
+@click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(min=1),
+    help="Processes; as many as processors if not given.",
+)
 def grep(**options: Any) -> int:
-    """Print the records of TOPICS (all if none is given) that match PATTERN, a regular expression of Python.
+    """Print the records of TOPICS (all if none is given) that match PATTERN, a regular expression
+    of Python.
 
-    Output: topic, partition, offset, timestamp, key, value. Exit status: 0 found, 1 none, 2 an error.
-    JSON lines: {"topic", "partition", "offset", "tstype", "ts", "headers", "key", "payload"}; with -c a list of {"topic",
-    "partition", "count"}.
+    Output: topic, partition, offset, timestamp, key, value. Exit status: 0 found, 1 none, 2 an
+    error. JSON lines: {"topic", "partition", "offset", "tstype", "ts", "headers", "key",
+    "payload"}; with -c a list of {"topic", "partition", "count"}.
     """
     try:
         return 0 if _grep(options) else 1
@@ -77,11 +106,17 @@ def grep(**options: Any) -> int:
 def _pattern(options: dict[str, Any]) -> bytes | re.Pattern[bytes] | re.Pattern[str]:
     given: str = options["pattern"]
     if options["fixed"] and not (options["ignore_case"] and not given.isascii()):
-        return re.compile(re.escape(as_bytes(given)), re.IGNORECASE) if options["ignore_case"] else as_bytes(given)
+        return (
+            re.compile(re.escape(as_bytes(given)), re.IGNORECASE)
+            if options["ignore_case"]
+            else as_bytes(given)
+        )
     text = re.escape(given) if options["fixed"] else given
     flags = re.IGNORECASE if options["ignore_case"] else re.NOFLAG
     try:
-        return re.compile(text.encode("ascii"), flags) if text.isascii() else re.compile(text, flags)
+        return (
+            re.compile(text.encode("ascii"), flags) if text.isascii() else re.compile(text, flags)
+        )
     except (re.error, OverflowError, RecursionError) as problem:
         raise click.UsageError(f"PATTERN: not a regular expression: {problem}") from None
 
@@ -109,24 +144,37 @@ def _grep(options: dict[str, Any]) -> int:
 def _query(span: Range, options: dict[str, Any]) -> Query:
     chosen = {"key": options["keys"], "value": options["values"], "headers": options["headers"]}
     return Query(
-        tuple(directories()), _pattern(options), tuple(name for name, given in chosen.items() if given) or ("key", "value"),
-        options["invert"], span.start_ms, span.end_ms, span.isolation_level, options["counts_only"] or options["quiet"],
-        None if current().json else options["layout"] or LAYOUT, b"null" if options["layout"] is None else b"",
-    )  # fmt: skip
+        tuple(directories()),
+        _pattern(options),
+        tuple(name for name, given in chosen.items() if given) or ("key", "value"),
+        options["invert"],
+        span.start_ms,
+        span.end_ms,
+        span.isolation_level,
+        options["counts_only"] or options["quiet"],
+        None if current().json else options["layout"] or LAYOUT,
+        b"null" if options["layout"] is None else b"",
+    )
 
 
 def _print_lines(
-    results: Generator[Result, None, None], pieces: Sequence[Piece], limit: int | None, counts: dict[tuple[str, int], int]
+    results: Generator[Result, None, None],
+    pieces: Sequence[Piece],
+    limit: int | None,
+    counts: dict[tuple[str, int], int],
 ) -> None:
     """Print lines up to the limit, and add their numbers to `counts`."""
-    total, done, size = 0, 0, sum(piece.size_bytes for piece in pieces)
+    total = 0
+    done = 0
+    size = sum(piece.size_bytes for piece in pieces)
     with progress(lines=True) as advance, closing(results):
         for piece, count, lines in results:
             taken = count if limit is None else min(count, limit - total)
             sys.stdout.buffer.write(b"".join(lines[:taken]))
             sys.stdout.buffer.flush()
             counts[piece.topic, piece.partition] += taken
-            total, done = total + taken, done + piece.size_bytes
+            total = total + taken
+            done = done + piece.size_bytes
             advance(done, size)
             if total == limit:
                 return
@@ -134,7 +182,12 @@ def _print_lines(
 
 def _print_counts(counts: dict[tuple[str, int], int]) -> None:
     if current().json:
-        document([{"topic": topic, "partition": number, "count": count} for (topic, number), count in counts.items()])
+        document(
+            [
+                {"topic": topic, "partition": number, "count": count}
+                for (topic, number), count in counts.items()
+            ]
+        )
         return
     for (topic, number), count in counts.items():
         click.echo(f"{topic}\t{number}\t{count}")

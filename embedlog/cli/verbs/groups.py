@@ -23,7 +23,14 @@ from embedlog.cli.reset_plans import exported, imported
 from embedlog.cli.terminal import tell
 
 _ACTIONS = ("list", "describe", "delete", "delete-offsets", "reset-offsets")
-STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Assigning", "Reconciling")
+STATES = (
+    "Empty",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Stable",
+    "Assigning",
+    "Reconciling",
+)
 TYPES = ("classic", "consumer", "share", "streams")
 _TARGETS = (
     "--to-earliest",
@@ -36,9 +43,12 @@ _TARGETS = (
     "--from-file",
 )
 _EXCLUSIVE = (
-    _TARGETS, ("--dry-run", "--execute"), ("--group", "--all-groups"), ("--topic", "--all-topics"),
+    _TARGETS,
+    ("--dry-run", "--execute"),
+    ("--group", "--all-groups"),
+    ("--topic", "--all-topics"),
     ("--members", "--offsets", "--state"),
-)  # fmt: skip
+)
 
 
 def _options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,10 +67,18 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="Describe or list states.",
         ),
         click.option(
-            "--type", "kind", is_flag=False, flag_value="", metavar="[TYPE,…]", shell_complete=words(*TYPES), help="List types."
+            "--type",
+            "kind",
+            is_flag=False,
+            flag_value="",
+            metavar="[TYPE,…]",
+            shell_complete=words(*TYPES),
+            help="List types.",
         ),
         click.option("--verbose", is_flag=True, help="Describe the partitions of members."),
-        click.option("--topic", "topics", multiple=True, shell_complete=topic_names, metavar="TOPIC[:N,…]"),
+        click.option(
+            "--topic", "topics", multiple=True, shell_complete=topic_names, metavar="TOPIC[:N,…]"
+        ),
         click.option("--all-topics", is_flag=True, help="All partitions with a committed offset."),
         click.option("--to-earliest", "to", flag_value="earliest", help="The first record."),
         click.option("--to-latest", "to", flag_value="latest", help="The end."),
@@ -69,7 +87,11 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--shift-by", type=int, help="Records forward, or back."),
         click.option("--to-datetime", help="ISO 8601, UTC without a zone."),
         click.option("--by-duration", metavar="PnDTnHnMnS", help="The time before now."),
-        click.option("--from-file", type=click.File("r", encoding="utf-8", errors="replace"), help="A plan of --export."),
+        click.option(
+            "--from-file",
+            type=click.File("r", encoding="utf-8", errors="replace"),
+            help="A plan of --export.",
+        ),
         click.option("--dry-run", is_flag=True, help="Print the new offsets only (the default)."),
         click.option("--execute", is_flag=True, help="Commit the new offsets."),
         click.option("--export", is_flag=True, help="Print the new offsets as CSV."),
@@ -84,20 +106,26 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
 def groups(action: str | None, ids: tuple[str, ...], all_groups: bool, **options: Any) -> int:
     """List (the default), describe, delete and reset consumer groups.
 
-    JSON of --list: {"group", "type", "state"} for each group.
-    JSON of --describe: {"group", "type", "state", "assignor", "generation", "lag", "members", "partitions"} for each group.
-    JSON of --reset-offsets and --delete-offsets: {"group", "topic", "partition", "offset"} for each partition.
+    JSON of --list: {"group", "type", "state"} for each group. JSON of --describe: {"group", "type",
+    "state", "assignor", "generation", "lag", "members", "partitions"} for each group. JSON of
+    --reset-offsets and --delete-offsets: {"group", "topic", "partition", "offset"} for each
+    partition.
     """
     action = action or "list"
     if action != "list" and not ids and not all_groups:
         raise click.UsageError(f"--{action} needs --group or --all-groups")
     if options["export"] and current().json:
         raise click.UsageError("--export and --json exclude each other")
-    writes = action in ("delete", "delete-offsets") or (action == "reset-offsets" and options["execute"])
+    writes = action in ("delete", "delete-offsets") or (
+        action == "reset-offsets" and options["execute"]
+    )
     with open_log(read_only=not writes) as log:
         names = log.groups() if all_groups or action == "list" else list(ids)
         if not names:
-            tell(f"embedlog: there is no group in {log.path}: one exists from the first poll or commit of a member on")
+            tell(
+                f"embedlog: there is no group in {log.path}: one exists from the first poll or "
+                "commit of a member on"
+            )
         if action == "list":
             return _list(log, names, options)
         if action == "describe":
@@ -114,7 +142,9 @@ def groups(action: str | None, ids: tuple[str, ...], all_groups: bool, **options
 
 
 def scope(log: Log, given: tuple[str, ...]) -> list[TopicPartition]:
-    """The partitions of TOPIC or TOPIC:0,1. Raises UnknownTopicOrPartitionError for an absent topic."""
+    """The partitions of TOPIC or TOPIC:0,1. Raises UnknownTopicOrPartitionError for an absent
+    topic.
+    """
     found = []
     for each in given:
         topic, sign, text = each.partition(":")
@@ -132,34 +162,58 @@ def _list(log: Log, names: list[str], options: dict[str, Any]) -> int:
     described = list(readable.each(names, log.describe_group))
     for chosen, attribute in ((options["state"], "state"), (options["kind"], "type")):
         wanted = {text.strip().lower() for text in (chosen or "").split(",")} - {""}
-        described = [each for each in described if not wanted or getattr(each, attribute).lower() in wanted]
+        described = [
+            each for each in described if not wanted or getattr(each, attribute).lower() in wanted
+        ]
     if names and not described and readable.whole:
         tell(f"embedlog: none of {len(names)} groups has such a state or type")
     if current().json:
-        document([{"group": each.group_id, "type": each.type, "state": each.state} for each in described])
+        document(
+            [{"group": each.group_id, "type": each.type, "state": each.state} for each in described]
+        )
     elif options["state"] is None and options["kind"] is None:
         click.echo("".join(f"{each.group_id}\n" for each in described), nl=False)
     else:
-        table(["group", "type", "state"], [[each.group_id, each.type, each.state] for each in described])
+        table(
+            ["group", "type", "state"],
+            [[each.group_id, each.type, each.state] for each in described],
+        )
     return readable.status(bool(described))
 
 
 def as_json(group: GroupDescription) -> dict[str, Any]:
     """A description with stable keys."""
     return {
-        "group": group.group_id, "type": group.type, "state": group.state, "assignor": group.assignor,
-        "generation": group.generation, "lag": group.lag,
+        "group": group.group_id,
+        "type": group.type,
+        "state": group.state,
+        "assignor": group.assignor,
+        "generation": group.generation,
+        "lag": group.lag,
         "members": [
-            {"member": each.member_id, "instance": each.instance_id, "client": each.client_id, "host": each.client_host,
-             "topics": list(each.topics), "assignment": [list(tp) for tp in each.assignment]}
+            {
+                "member": each.member_id,
+                "instance": each.instance_id,
+                "client": each.client_id,
+                "host": each.client_host,
+                "topics": list(each.topics),
+                "assignment": [list(tp) for tp in each.assignment],
+            }
             for each in group.members
         ],
         "partitions": [
-            {"topic": each.topic, "partition": each.partition, "offset": each.position, "log_end_offset": each.log_end_offset,
-             "lag": each.lag, "member": each.member_id, "metadata": each.committed.metadata if each.committed else None}
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "offset": each.position,
+                "log_end_offset": each.log_end_offset,
+                "lag": each.lag,
+                "member": each.member_id,
+                "metadata": each.committed.metadata if each.committed else None,
+            }
             for each in group.partitions
         ],
-    }  # fmt: skip
+    }
 
 
 def _describe(found: list[GroupDescription], options: dict[str, Any]) -> int:
@@ -174,20 +228,51 @@ def _describe(found: list[GroupDescription], options: dict[str, Any]) -> int:
         table(
             [*columns, "assignment"] if verbose else columns,
             [
-                [each.group_id, member.member_id, member.instance_id, member.client_host, member.client_id,
-                 len(member.assignment), *([_assigned(member) or None] if verbose else [])]
-                for each in found for member in each.members
+                [
+                    each.group_id,
+                    member.member_id,
+                    member.instance_id,
+                    member.client_host,
+                    member.client_id,
+                    len(member.assignment),
+                    *([_assigned(member) or None] if verbose else []),
+                ]
+                for each in found
+                for member in each.members
             ],
-        )  # fmt: skip
+        )
     else:
-        columns = ["group", "topic", "partition", "current-offset", "log-end-offset", "lag", "consumer-id", "host", "client-id"]
-        members = {(each.group_id, member.member_id): member for each in found for member in each.members}
+        columns = [
+            "group",
+            "topic",
+            "partition",
+            "current-offset",
+            "log-end-offset",
+            "lag",
+            "consumer-id",
+            "host",
+            "client-id",
+        ]
+        members = {
+            (each.group_id, member.member_id): member for each in found for member in each.members
+        }
         rows: list[list[Any]] = []
         for each in found:
             for place in each.partitions:
                 reader = members.get((each.group_id, place.member_id or ""))
-                rows.append([each.group_id, place.topic, place.partition, place.position, place.log_end_offset, place.lag,
-                             place.member_id, reader and reader.client_host, reader and reader.client_id])  # fmt: skip
+                rows.append(
+                    [
+                        each.group_id,
+                        place.topic,
+                        place.partition,
+                        place.position,
+                        place.log_end_offset,
+                        place.lag,
+                        place.member_id,
+                        reader and reader.client_host,
+                        reader and reader.client_id,
+                    ]
+                )
         table(columns, rows)
     return 0 if found else 1
 
@@ -196,7 +281,10 @@ def _tell_share_groups(found: list[GroupDescription]) -> None:
     """Say where the positions of share groups are: they have no committed offsets."""
     for each in found:
         if each.type == "share" and not current().json:
-            text = "its positions are in __share_group_state, which embedlog dump --share-group-state-decoder prints"
+            text = (
+                "its positions are in __share_group_state, which embedlog dump "
+                "--share-group-state-decoder prints"
+            )
             tell(f"embedlog: {each.group_id} is a share group: {text}")
 
 
@@ -205,7 +293,9 @@ def _assigned(member: embedlog.MemberDescription) -> str:
     topics: dict[str, list[int]] = {}
     for tp in member.assignment:
         topics.setdefault(tp.topic, []).append(tp.partition)
-    return ", ".join(f"{topic}({','.join(map(str, sorted(found)))})" for topic, found in sorted(topics.items()))
+    return ", ".join(
+        f"{topic}({','.join(map(str, sorted(found)))})" for topic, found in sorted(topics.items())
+    )
 
 
 # ---- changes -------------------------------------------------------------------------------------
@@ -240,7 +330,9 @@ def _delete_offsets(log: Log, names: list[str], options: dict[str, Any]) -> int:
     tps = scope(log, options["topics"])
     before = {name: log.group_offsets(name) for name in names}
     done = _each(names, lambda name: log.delete_group_offsets(name, tps))
-    rows = [(name, tp, before[name][tp].offset) for name in done for tp in tps if tp in before[name]]
+    rows = [
+        (name, tp, before[name][tp].offset) for name in done for tp in tps if tp in before[name]
+    ]
     _print_offsets(rows, "deleted-offset")
     return 0 if rows and len(done) == len(names) else 1
 
@@ -261,7 +353,10 @@ def _reset(log: Log, names: list[str], options: dict[str, Any]) -> int:
             except embedlog.ConfigError:
                 if options["by_duration"] is None:
                     raise
-                text = f"--by-duration: expected PnDTnHnMnS such as P1DT12H, found {options['by_duration']!r}"
+                text = (
+                    "--by-duration: expected PnDTnHnMnS such as P1DT12H, found "
+                    f"{options['by_duration']!r}"
+                )
                 raise click.UsageError(text) from None
             rows.extend((name, tp, place.offset) for tp, place in sorted(found.items()))
 
@@ -276,7 +371,9 @@ def _reset(log: Log, names: list[str], options: dict[str, Any]) -> int:
 
 
 def _target(options: dict[str, Any], has_plan: bool) -> Any:
-    """The argument `to` of a reset. Raises UsageError if none is given; the command line has at most one."""
+    """The argument `to` of a reset. Raises UsageError if none is given; the command line has at
+    most one.
+    """
     if has_plan:
         return {}
     if options["to"] is not None:
@@ -289,11 +386,21 @@ def _target(options: dict[str, Any], has_plan: bool) -> Any:
         return {"time": time_ms(options["to_datetime"], "--to-datetime")}
     if options["by_duration"] is not None:
         return {"duration": options["by_duration"]}
-    raise click.UsageError("--reset-offsets needs one of --to-…, --shift-by, --by-duration and --from-file")
+    raise click.UsageError(
+        "--reset-offsets needs one of --to-…, --shift-by, --by-duration and --from-file"
+    )
 
 
 def _print_offsets(rows: list[tuple[str, TopicPartition, int]], column: str) -> None:
     if current().json:
-        document([{"group": group, "topic": tp.topic, "partition": tp.partition, "offset": offset} for group, tp, offset in rows])
+        document(
+            [
+                {"group": group, "topic": tp.topic, "partition": tp.partition, "offset": offset}
+                for group, tp, offset in rows
+            ]
+        )
     else:
-        table(["group", "topic", "partition", column], [[group, *tp, offset] for group, tp, offset in rows])
+        table(
+            ["group", "topic", "partition", column],
+            [[group, *tp, offset] for group, tp, offset in rows],
+        )

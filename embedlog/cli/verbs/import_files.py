@@ -1,6 +1,7 @@
 """Contains the verb `import`: files of `export`, or of other programs, into topics.
 
-IMPORTVERB-1  a second run continues after the first, also after a kill: readers of committed records see each row once
+IMPORTVERB-1  a second run continues after the first, also after a kill: readers of committed
+    records see each row once
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ STREAMS = ("jsonl", "csv")
 
 
 class Task(NamedTuple):
-    """One file and its topic, with the partition count and settings of a topic that is to be created."""
+    """One file and its topic, with the partition count and settings of a topic that is to be
+    created.
+    """
 
     source: Source
     topic: str
@@ -39,20 +42,44 @@ class Task(NamedTuple):
 @verb(name="import")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE…")
 @click.option(
-    "-t", "--topic", shell_complete=topic_names, metavar="TOPIC", help="The topic of the rows; required for plain files."
+    "-t",
+    "--topic",
+    shell_complete=topic_names,
+    metavar="TOPIC",
+    help="The topic of the rows; required for plain files.",
 )
 @click.option("--from-topic", metavar="TOPIC", help="Only this topic of an export.")
-@click.option("--format", "layout", type=click.Choice([*READERS]), help="By the suffix, or that of the export, if not given.")
-@click.option("--id", "identity", metavar="NAME", help="The name of one SOURCE for a second run; its path if not given.")
+@click.option(
+    "--format",
+    "layout",
+    type=click.Choice([*READERS]),
+    help="By the suffix, or that of the export, if not given.",
+)
+@click.option(
+    "--id",
+    "identity",
+    metavar="NAME",
+    help="The name of one SOURCE for a second run; its path if not given.",
+)
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="The partition of all rows.")
-@click.option("--repartition", is_flag=True, help="Choose partitions by the keys, not by the column partition.")
-@click.option("--create", is_flag=True, help="Create the directory, and topics with partitions and settings of the export.")
+@click.option(
+    "--repartition",
+    is_flag=True,
+    help="Choose partitions by the keys, not by the column partition.",
+)
+@click.option(
+    "--create",
+    is_flag=True,
+    help="Create the directory, and topics with partitions and settings of the export.",
+)
 def import_files(sources: tuple[str, ...], **options: Any) -> int:
-    """Append the rows of SOURCES to topics: files, directories of `export`, or - for standard input.
+    """Append the rows of SOURCES to topics: files, directories of `export`, or - for standard
+    input.
 
-    Columns are value, key, headers, timestamp and partition. A second run continues after the rows that are imported.
-    JSON lines are objects with a value. Lines that are values themselves are sent by: embedlog produce -t TOPIC -l FILE.
-    JSON: a list of {"file", "topic", "records"}, with the number of new records.
+    Columns are value, key, headers, timestamp and partition. A second run continues after the rows
+    that are imported. JSON lines are objects with a value. Lines that are values themselves are
+    sent by: embedlog produce -t TOPIC -l FILE. JSON: a list of {"file", "topic", "records"}, with
+    the number of new records.
     """
     tasks = [task for source in sources for task in _tasks(source, options)]
     if options["identity"] is not None and len(tasks) != 1:
@@ -73,8 +100,12 @@ def import_files(sources: tuple[str, ...], **options: Any) -> int:
 
 
 def _check_first_rows(tasks: list[Task]) -> None:
-    """Read the first rows for each topic, before a topic or a directory is made. Raises as `import_file`."""
-    for task in {task.topic: task for task in reversed(tasks) if task.source.path != STDIN}.values():
+    """Read the first rows for each topic, before a topic or a directory is made. Raises as
+    `import_file`.
+    """
+    for task in {
+        task.topic: task for task in reversed(tasks) if task.source.path != STDIN
+    }.values():
         with _opened(task.source) as file:
             next(rows_of(task.source.layout, file, task.source.path, 0), None)
 
@@ -85,17 +116,25 @@ def _import(log: Log, tasks: list[Task], options: dict[str, Any]) -> list[dict[s
             log.create_topic(topic, task.partition_count, config=task.config, exist_ok=True)
         log.describe_topic(topic)  # an unknown topic is refused before a file is read
     made = []
-    sizes = [0 if task.source.path == STDIN else Path(task.source.path).lstat().st_size for task in tasks]
+    sizes = [
+        0 if task.source.path == STDIN else Path(task.source.path).lstat().st_size for task in tasks
+    ]
     with progress() as advance:
         for number, task in enumerate(tasks):
-            before, size, done = sum(sizes[:number]), sizes[number], 0
+            before = sum(sizes[:number])
+            size = sizes[number]
+            done = 0
 
             def note(count: int, before: int = before, size: int = size) -> None:
                 nonlocal done
                 done = min(done + count, size)
                 advance(before + done, sum(sizes))
 
-            target = Target(task.topic, options["partition"], options["partition"] is None and not options["repartition"])
+            target = Target(
+                task.topic,
+                options["partition"],
+                options["partition"] is None and not options["repartition"],
+            )
             with _opened(task.source) as file:
                 count = import_file(log, task.source, target, file, note)
             made.append({"file": task.source.path, "topic": task.topic, "records": count})
@@ -103,7 +142,9 @@ def _import(log: Log, tasks: list[Task], options: dict[str, Any]) -> list[dict[s
 
 
 def _opened(source: Source) -> BinaryIO:
-    """The file of a source. A link that the caller names is followed, one inside of an export is refused."""
+    """The file of a source. A link that the caller names is followed, one inside of an export is
+    refused.
+    """
     if source.path == STDIN:
         return os.fdopen(os.dup(sys.stdin.fileno()), "rb")
     is_of_export = source.unchanging
@@ -126,7 +167,9 @@ def _tasks(given: str, options: dict[str, Any]) -> list[Task]:
     if layout is None:
         raise click.UsageError(f"--format: expected {' or '.join(READERS)} for {given}")
     if given == STDIN and layout not in STREAMS:
-        raise click.UsageError(f"--format: expected {' or '.join(STREAMS)} for standard input, found {layout}")
+        raise click.UsageError(
+            f"--format: expected {' or '.join(STREAMS)} for standard input, found {layout}"
+        )
     default = None if given == STDIN else os.path.realpath(given)
     return [Task(Source(given, layout, options["identity"] or default), options["topic"], 1, {})]
 
@@ -136,7 +179,9 @@ def _of_export(path: Path, options: dict[str, Any]) -> list[Task]:
         raise click.UsageError(f"SOURCE: not a directory of an export: {path}")
     manifest = read_manifest(path)
     if options["layout"] not in (None, manifest["format"]):
-        raise click.UsageError(f"--format: {path} has {manifest['format']} files, found {options['layout']!r}")
+        raise click.UsageError(
+            f"--format: {path} has {manifest['format']} files, found {options['layout']!r}"
+        )
     wanted = options["from_topic"]
     names = [name for name in sorted(manifest["topics"]) if wanted in (None, name)]
     if wanted is not None and not names:
@@ -148,6 +193,10 @@ def _of_export(path: Path, options: dict[str, Any]) -> list[Task]:
         facts = manifest["topics"][name]
         for each in files_of(path, name):
             identity = f"{manifest['export_id']}/{name}/{each.path.name}"
-            source = Source(str(each.path), manifest["format"], options["identity"] or identity, unchanging=True)
-            found.append(Task(source, options["topic"] or name, facts["partitions"], facts["config"]))
+            source = Source(
+                str(each.path), manifest["format"], options["identity"] or identity, unchanging=True
+            )
+            found.append(
+                Task(source, options["topic"] or name, facts["partitions"], facts["config"])
+            )
     return found

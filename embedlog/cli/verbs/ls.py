@@ -20,28 +20,40 @@ from embedlog.cli.readable import Readable
 def ls(topics: tuple[str, ...], include_internal: bool) -> int:
     """List topics; with TOPICS, their partitions.
 
-    JSON: a list of {"topic", "partitions", "records", "bytes", "internal"}. With TOPICS a list of {"topic", "partition",
-    "path", "log_start_offset", "log_end_offset", "high_watermark", "last_stable_offset", "leader_epoch", "size_bytes"}.
+    JSON: a list of {"topic", "partitions", "records", "bytes", "internal"}. With TOPICS a list of
+    {"topic", "partition", "path", "log_start_offset", "log_end_offset", "high_watermark",
+    "last_stable_offset", "leader_epoch", "size_bytes"}.
     """
     readable = Readable()
     with open_log() as log:
         hidden = frozenset() if topics else hidden_topics(log, include_internal)
         found = list(readable.topics(log, topics or shown_topics(log, include_internal)))
     if topics:
-        rows = [{"topic": topic.name, **asdict(each)} for topic in found for each in topic.partitions]
+        rows = [
+            {"topic": topic.name, **asdict(each)} for topic in found for each in topic.partitions
+        ]
         if current().json:
             document(rows)
         else:
-            shown = {"topic": "topic", "partition": "partition", "start": "log_start_offset", "end": "log_end_offset",
-                     "readable": "high_watermark", "stable": "last_stable_offset", "epoch": "leader_epoch",
-                     "bytes": "size_bytes"}  # fmt: skip
+            shown = {
+                "topic": "topic",
+                "partition": "partition",
+                "start": "log_start_offset",
+                "end": "log_end_offset",
+                "readable": "high_watermark",
+                "stable": "last_stable_offset",
+                "epoch": "leader_epoch",
+                "bytes": "size_bytes",
+            }
             table(list(shown), [[row[key] for key in shown.values()] for row in rows])
         return readable.status(bool(rows))
     sums: list[dict[str, Any]] = [
         {
             "topic": topic.name,
             "partitions": topic.partition_count,
-            "records": sum(each.high_watermark - each.log_start_offset for each in topic.partitions),
+            "records": sum(
+                each.high_watermark - each.log_start_offset for each in topic.partitions
+            ),
             "bytes": sum(each.size_bytes for each in topic.partitions),
             "internal": topic.internal,
         }
@@ -51,6 +63,12 @@ def ls(topics: tuple[str, ...], include_internal: bool) -> int:
         document(sums)
     else:
         columns = ["topic", "partitions", "records", "size"]
-        table(columns, [[row["topic"], row["partitions"], row["records"], size_of(row["bytes"])] for row in sums])
+        table(
+            columns,
+            [
+                [row["topic"], row["partitions"], row["records"], size_of(row["bytes"])]
+                for row in sums
+            ],
+        )
         tell_hidden(hidden, "internal topic")
     return readable.status(True)

@@ -19,7 +19,8 @@ def metrics(exposed: bool, include_internal: bool) -> int:
 
     Sums over internal topics have names that begin with internal_.
 
-    Totals of appends and reads are those of a process, here 0. JSON: a list of {"name", "labels", "value"}.
+    Totals of appends and reads are those of a process, here 0. JSON: a list of {"name", "labels",
+    "value"}.
     """
     if exposed and current().json:
         raise click.UsageError("--prometheus and --json exclude each other")
@@ -29,10 +30,20 @@ def metrics(exposed: bool, include_internal: bool) -> int:
     if exposed:
         click.echo(prometheus.text(found), nl=False)
     elif current().json:
-        document([{"name": each.name, "labels": dict(each.labels), "value": each.value} for each in samples(found)])
+        document(
+            [
+                {"name": each.name, "labels": dict(each.labels), "value": each.value}
+                for each in samples(found)
+            ]
+        )
     else:
         rows = [
-            [each.name, " ".join(f"{name}={value}" for name, value in each.labels.items()), each.value] for each in samples(found)
+            [
+                each.name,
+                " ".join(f"{name}={value}" for name, value in each.labels.items()),
+                each.value,
+            ]
+            for each in samples(found)
         ]
         table(["name", "labels", "value"], rows)
         tell_hidden(hidden, "internal topic")

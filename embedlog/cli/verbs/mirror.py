@@ -1,7 +1,8 @@
-"""Contains the verb `mirror`: topics and group offsets from one log to another, or from and to a Kafka cluster (MirrorMaker).
+"""Contains the verb `mirror`: topics and group offsets from one log to another, or from and to a
+Kafka cluster (MirrorMaker).
 
-MIRRORVERB-1  an interrupt or a termination ends the mirror after its present transaction, and the summary is printed; a second
-    one ends it at once
+MIRRORVERB-1  an interrupt or a termination ends the mirror after its present transaction, and the
+    summary is printed; a second one ends it at once
 MIRRORVERB-2  the status after an interrupt is 130, after a termination 0
 """
 
@@ -32,47 +33,105 @@ KAFKA = "kafka://"
 
 @verb(exclusive=[("--group", "--groups")])
 @click.option("--from", "source", metavar="PLACE", help="The source; that of -d if not given.")
-@click.option("--to", "target", metavar="PLACE", help="The target; that of -d if not given. An absent directory is created.")
-@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="A topic of the source; may be repeated.")
-@click.option("--pattern", metavar="REGEX", help="Topics whose whole name matches; new ones are noticed.")
-@click.option("--group", "groups", multiple=True, metavar="GROUP", help="A group whose offsets are copied; may be repeated.")
+@click.option(
+    "--to",
+    "target",
+    metavar="PLACE",
+    help="The target; that of -d if not given. An absent directory is created.",
+)
+@click.option(
+    "-t",
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC",
+    help="A topic of the source; may be repeated.",
+)
+@click.option(
+    "--pattern", metavar="REGEX", help="Topics whose whole name matches; new ones are noticed."
+)
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    metavar="GROUP",
+    help="A group whose offsets are copied; may be repeated.",
+)
 @click.option("--groups", "all_groups", is_flag=True, help="Copy the offsets of all groups.")
-@click.option("--follow", is_flag=True, help="Continue until a signal; otherwise the mirror ends at the present ends.")
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="Continue until a signal; otherwise the mirror ends at the present ends.",
+)
 @click.option("--prefix", default="", metavar="TEXT", help="The names of the copies begin so.")
-@click.option("--name", default="", help="Distinguishes mirrors of one source that run at the same time.")
+@click.option(
+    "--name", default="", help="Distinguishes mirrors of one source that run at the same time."
+)
 @click.option("--append", is_flag=True, help="Copy into topics that have other records.")
-@click.option("--skip-deleted", is_flag=True, help="Continue after records that were deleted before they were copied.")
-@click.option("--replication-factor", type=click.IntRange(min=1), help="Of topics that are created.")
-@click.option("--from-property", "source_settings", multiple=True, metavar="KEY=VALUE", help="A setting of the source's clients.")
-@click.option("--to-property", "target_settings", multiple=True, metavar="KEY=VALUE", help="A setting of the target's clients.")
+@click.option(
+    "--skip-deleted",
+    is_flag=True,
+    help="Continue after records that were deleted before they were copied.",
+)
+@click.option(
+    "--replication-factor", type=click.IntRange(min=1), help="Of topics that are created."
+)
+@click.option(
+    "--from-property",
+    "source_settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of the source's clients.",
+)
+@click.option(
+    "--to-property",
+    "target_settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of the target's clients.",
+)
 def mirror(source: str | None, target: str | None, follow: bool, **options: Any) -> int:
     """Copy topics to another log exactly once: all, or those that --topic and --pattern select.
 
-    A PLACE is a directory, the directories of a set with ":" between them, or kafka://HOST:PORT[,HOST:PORT].
-    A second run continues after the first, also after a kill. JSON: {"from", "to", "records", "bytes", "seconds",
-    "topics": [{"topic", "target", "records"}], "offsets": [{"group", "topic", "partition", "offset"}]}.
+    A PLACE is a directory, the directories of a set with ":" between them, or
+    kafka://HOST:PORT[,HOST:PORT]. A second run continues after the first, also after a kill. JSON:
+    {"from", "to", "records", "bytes", "seconds", "topics": [{"topic", "target", "records"}],
+    "offsets": [{"group", "topic", "partition", "offset"}]}.
     """
     if source is None and target is None:
-        raise click.UsageError("--from and --to: expected at least one; the other one is that of -d")
+        raise click.UsageError(
+            "--from and --to: expected at least one; the other one is that of -d"
+        )
     own = directories() if source is None or target is None else []
     given = [os.pathsep.join(own) if place is None else place for place in (source, target)]
     places = [_place(each) for each in given]
     began = time.monotonic()
-    with Mirror(
-        places[0], places[1],
-        topics=options["topics"], pattern=options["pattern"], groups=None if options["all_groups"] else options["groups"],
-        name=options["name"], prefix=options["prefix"], append=options["append"], skip_deleted=options["skip_deleted"],
-        replication_factor=options["replication_factor"],
-        source_config=settings(options["source_settings"], "--from-property"),
-        target_config=settings(options["target_settings"], "--to-property"),
-        notice=_notice,
-    ) as opened, _ended_by_signals(opened) as ended, progress(unit="offsets") as advance:  # fmt: skip
+    with (
+        Mirror(
+            places[0],
+            places[1],
+            topics=options["topics"],
+            pattern=options["pattern"],
+            groups=None if options["all_groups"] else options["groups"],
+            name=options["name"],
+            prefix=options["prefix"],
+            append=options["append"],
+            skip_deleted=options["skip_deleted"],
+            replication_factor=options["replication_factor"],
+            source_config=settings(options["source_settings"], "--from-property"),
+            target_config=settings(options["target_settings"], "--to-property"),
+            notice=_notice,
+        ) as opened,
+        _ended_by_signals(opened) as ended,
+        progress(unit="offsets") as advance,
+    ):
         report = opened.run(follow=follow, progress=advance)
     _print(given[0], given[1], report, time.monotonic() - began)
     return 130 if ended.by == signal.SIGINT else 0
 
 
-_ADDRESS = re.compile(r"[^/:,]+:[0-9]{1,5}(,[^/:,]+:[0-9]{1,5})*")  # HOST:PORT,…: as directories a set of HOST and PORT
+# HOST:PORT,…: as directories a set of HOST and PORT
+_ADDRESS = re.compile(r"[^/:,]+:[0-9]{1,5}(,[^/:,]+:[0-9]{1,5})*")
 
 
 def _place(text: str) -> str | list[str]:
@@ -84,7 +143,9 @@ def _place(text: str) -> str | list[str]:
         raise ConfigError("place of a mirror", expected=expected, found=repr(text))
     found = [each for each in text.split(os.pathsep) if each]
     if not found:
-        raise ConfigError("place of a mirror", expected="a directory, or kafka://HOST:PORT", found=repr(text))
+        raise ConfigError(
+            "place of a mirror", expected="a directory, or kafka://HOST:PORT", found=repr(text)
+        )
     return found[0] if len(found) == 1 else found
 
 
@@ -101,7 +162,9 @@ class _Ended:
 
 @contextmanager
 def _ended_by_signals(opened: Mirror) -> Iterator[_Ended]:
-    """End the mirror in order by the first signal; the second one has its usual effect (MIRRORVERB-1)."""
+    """End the mirror in order by the first signal; the second one has its usual effect
+    (MIRRORVERB-1).
+    """
     ended = _Ended()
     before: dict[int, Any] = {}
 
@@ -121,10 +184,17 @@ def _ended_by_signals(opened: Mirror) -> Iterator[_Ended]:
 
 def _print(source: str, target: str, report: MirrorReport, seconds: float) -> None:
     if current().json:
-        document({
-            "from": source, "to": target, "records": report.records, "bytes": report.size_bytes, "seconds": round(seconds, 3),
-            "topics": [each._asdict() for each in report.topics], "offsets": [each._asdict() for each in report.offsets],
-        })  # fmt: skip
+        document(
+            {
+                "from": source,
+                "to": target,
+                "records": report.records,
+                "bytes": report.size_bytes,
+                "seconds": round(seconds, 3),
+                "topics": [each._asdict() for each in report.topics],
+                "offsets": [each._asdict() for each in report.offsets],
+            }
+        )
         return
     table(["topic", "target", "records"], report.topics)
     if report.offsets:

@@ -43,33 +43,63 @@ def perf() -> None:
 @verb()
 @topic_option(required=True, help="The topic; it must exist.")
 @click.option("--num-records", type=click.IntRange(min=1), required=True, help="Records to send.")
-@click.option("--record-size", type=click.IntRange(min=1), help="Bytes of each value: random letters.")
+@click.option(
+    "--record-size", type=click.IntRange(min=1), help="Bytes of each value: random letters."
+)
 @click.option(
     "--payload-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Values are taken at random from this file.",
 )
-@click.option("--payload-delimiter", default="\\n", metavar="DELIM", help="Between the values of the file; \\n if not given.")
-@click.option("--payload-monotonic", is_flag=True, help="Values are 0, 1, 2, …")
-@click.option("--throughput", type=float, default=-1, help="Records per second; -1 (the default) is no limit.")
-@click.option("--transactional-id", help="Send in transactions with this id.")
-@click.option("--transaction-duration-ms", type=click.IntRange(min=1), help="Time of each transaction; 3000 if not given.")
 @click.option(
-    "--warmup-records", type=click.IntRange(min=0), default=0, help="The first records, without a part in the second line."
+    "--payload-delimiter",
+    default="\\n",
+    metavar="DELIM",
+    help="Between the values of the file; \\n if not given.",
+)
+@click.option("--payload-monotonic", is_flag=True, help="Values are 0, 1, 2, …")
+@click.option(
+    "--throughput", type=float, default=-1, help="Records per second; -1 (the default) is no limit."
+)
+@click.option("--transactional-id", help="Send in transactions with this id.")
+@click.option(
+    "--transaction-duration-ms",
+    type=click.IntRange(min=1),
+    help="Time of each transaction; 3000 if not given.",
+)
+@click.option(
+    "--warmup-records",
+    type=click.IntRange(min=0),
+    default=0,
+    help="The first records, without a part in the second line.",
 )
 @click.option("--print-metrics", is_flag=True, help="Print the metrics of the producer.")
-@click.option("--producer-property", "--producer-props", "--command-property", "-X", "producer_settings", multiple=True,
-              metavar="KEY=VALUE", help="A setting of the producer.")  # fmt: skip
+@click.option(
+    "--producer-property",
+    "--producer-props",
+    "--command-property",
+    "-X",
+    "producer_settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of the producer.",
+)
 def producer(topic: str, num_records: int, **options: Any) -> int:
     """Send records, and print their rate and latency.
 
-    JSON: {"records", "failed", "records_per_sec", "mb_per_sec", "latency_ms", "steady_state", "metrics"} at the end.
+    JSON: {"records", "failed", "records_per_sec", "mb_per_sec", "latency_ms", "steady_state",
+    "metrics"} at the end.
     """
     warmup = options["warmup_records"]
     if warmup >= num_records:
-        raise click.UsageError(f"--warmup-records: expected fewer than --num-records {num_records}, found {warmup}")
+        raise click.UsageError(
+            f"--warmup-records: expected fewer than --num-records {num_records}, found {warmup}"
+        )
     values = _values(options)
-    given = {"client.id": "perf-producer-client", **settings(options["producer_settings"], "--producer-property")}
+    given = {
+        "client.id": "perf-producer-client",
+        **settings(options["producer_settings"], "--producer-property"),
+    }
     duration_s = _transaction_s(given, options)
     pace = Pace(options["throughput"])
     steady = None
@@ -81,13 +111,17 @@ def producer(topic: str, num_records: int, **options: Any) -> int:
             sending = _Sending(client, topic, pace, duration_s)
             every = Latencies(num_records)
             if warmup:
-                _say(f"Warmup first {warmup} records. Steady state results will print after the complete test summary.")
+                _say(
+                    f"Warmup first {warmup} records. Steady state results will print after the "
+                    "complete test summary."
+                )
                 sending.send(islice(values, warmup), every)
                 steady = Latencies(num_records - warmup, " steady state")
             sending.send(islice(values, num_records - warmup), every, steady)
             sending.end()
             found = client.metrics() if options["print_metrics"] else None
-        _print_totals(every, steady, found, given["client.id"])  # the time of the log's closing is no part of the rate
+        # the time of the log's closing is no part of the rate
+        _print_totals(every, steady, found, given["client.id"])
     if every.failed:
         tell(f"embedlog: {every.failed} records failed: {every.first_failure}")
     return 1 if every.failed else 0
@@ -98,7 +132,9 @@ def _say(line: str) -> None:
         click.echo(line)
 
 
-def _print_totals(every: Latencies, steady: Latencies | None, found: Mapping[str, float] | None, client_id: str) -> None:
+def _print_totals(
+    every: Latencies, steady: Latencies | None, found: Mapping[str, float] | None, client_id: str
+) -> None:
     _say(every.total_line())
     if steady is not None:
         _say(steady.total_line())
@@ -135,7 +171,8 @@ def _transaction_s(given: dict[str, str], options: Mapping[str, Any]) -> float |
 
 def _values(options: Mapping[str, Any]) -> Iterator[bytes]:
     """The values to send, without end; the random ones are equal in each run, as Kafka's."""
-    size, file = options["record_size"], options["payload_file"]
+    size = options["record_size"]
+    file = options["payload_file"]
     if (size is not None) + (file is not None) + options["payload_monotonic"] != 1:
         raise click.UsageError("give one of --record-size, --payload-file and --payload-monotonic")
     if size is not None:
@@ -155,7 +192,8 @@ def _values(options: Mapping[str, Any]) -> Iterator[bytes]:
 def _letters(size: int) -> Iterator[bytes]:
     import numpy as np  # late: most verbs need no numpy
 
-    random, rows = np.random.default_rng(0), max(1, BLOCK_BYTES // size)
+    random = np.random.default_rng(0)
+    rows = max(1, BLOCK_BYTES // size)
     while True:
         block = random.integers(65, 91, rows * size, dtype=np.uint8).tobytes()
         yield from (block[start : start + size] for start in range(0, len(block), size))
@@ -172,13 +210,22 @@ def _chosen(given: list[bytes]) -> Iterator[bytes]:
 class _Sending:
     """Sends values one by one, in transactions of `duration_s` seconds if that is given."""
 
-    def __init__(self, client: Producer[Any, Any], topic: str, pace: Pace, duration_s: float | None) -> None:
-        self._client, self._topic, self._pace, self._duration_s = client, topic, pace, duration_s
+    def __init__(
+        self, client: Producer[Any, Any], topic: str, pace: Pace, duration_s: float | None
+    ) -> None:
+        self._client = client
+        self._topic = topic
+        self._pace = pace
+        self._duration_s = duration_s
         self._began: float | None = None  # the present transaction
         self._number = 0
 
-    def send(self, values: Iterator[bytes], every: Latencies, steady: Latencies | None = None) -> None:
-        """Send these values; their results are counted in `every` and `steady`, of which the last prints its windows."""
+    def send(
+        self, values: Iterator[bytes], every: Latencies, steady: Latencies | None = None
+    ) -> None:
+        """Send these values; their results are counted in `every` and `steady`, of which the last
+        prints its windows.
+        """
         windows = every if steady is None else steady
         for value in values:
             wait_s = self._pace.wait_s(self._number)
@@ -193,7 +240,11 @@ class _Sending:
             future.add_done_callback(partial(every.completed, sent, len(value)))
             if steady is not None:
                 future.add_done_callback(partial(steady.completed, sent, len(value)))
-            if self._began is not None and self._duration_s is not None and sent - self._began >= self._duration_s:
+            if (
+                self._began is not None
+                and self._duration_s is not None
+                and sent - self._began >= self._duration_s
+            ):
                 self._commit()
             line = windows.window_line()
             if line is not None:
@@ -216,14 +267,35 @@ class _Sending:
 @verb()
 @topic_option(help="The topic.")
 @click.option("--include", metavar="REGEX", help="All topics that match.")
-@click.option("--num-records", "--messages", "expected", type=click.IntRange(min=1), required=True, help="Records to read.")
-@click.option("-G", "--group", shell_complete=group_ids, help="Read as a member of a group, and commit.")
+@click.option(
+    "--num-records",
+    "--messages",
+    "expected",
+    type=click.IntRange(min=1),
+    required=True,
+    help="Records to read.",
+)
+@click.option(
+    "-G", "--group", shell_complete=group_ids, help="Read as a member of a group, and commit."
+)
 @click.option("--from-latest", is_flag=True, help="Begin at the end, without a committed offset.")
 @click.option(
-    "--timeout", "timeout_ms", type=click.IntRange(min=0), default=10_000, help="Exit if no record arrives for this time in ms."
+    "--timeout",
+    "timeout_ms",
+    type=click.IntRange(min=0),
+    default=10_000,
+    help="Exit if no record arrives for this time in ms.",
 )
-@click.option("--show-detailed-stats", "detailed", is_flag=True, help="Print a row for each interval.")
-@click.option("--reporting-interval", "interval_ms", type=click.IntRange(min=1), default=5000, help="The interval in ms.")
+@click.option(
+    "--show-detailed-stats", "detailed", is_flag=True, help="Print a row for each interval."
+)
+@click.option(
+    "--reporting-interval",
+    "interval_ms",
+    type=click.IntRange(min=1),
+    default=5000,
+    help="The interval in ms.",
+)
 @click.option("--hide-header", is_flag=True, help="Print no names of columns.")
 @click.option("--batches", "columnar", is_flag=True, help="Read columns of records, not objects.")
 @click.option("--fetch-size", help="The setting max.partition.fetch.bytes.")
@@ -251,7 +323,8 @@ def consumer(topic: str | None, include: str | None, **options: Any) -> int:
     }
     if options["fetch_size"] is not None:
         given["max.partition.fetch.bytes"] = options["fetch_size"]
-    group, expected = options["group"], options["expected"]
+    group = options["group"]
+    expected = options["expected"]
     reading = Consumption(interval_s=options["interval_ms"] / 1000 if options["detailed"] else None)
     with open_log(read_only=group is None) as log:
         topics = matching_topics(log, include, "--include") if topic is None else [topic]
@@ -262,7 +335,12 @@ def consumer(topic: str | None, include: str | None, **options: Any) -> int:
                 client.subscribe(topics)
                 reading.assigned(client.assignment())
             else:
-                client.subscribe(topics, on_assigned=reading.assigned, on_revoked=reading.revoked, on_lost=reading.revoked)
+                client.subscribe(
+                    topics,
+                    on_assigned=reading.assigned,
+                    on_revoked=reading.revoked,
+                    on_lost=reading.revoked,
+                )
             poll = batches(client) if options["columnar"] else records(client)
             rows = []
             for row in reading.rows(poll, expected, options["timeout_ms"] / 1000):
@@ -274,7 +352,10 @@ def consumer(topic: str | None, include: str | None, **options: Any) -> int:
     elif found is not None:
         _print_metrics("consumer-metrics", given["client.id"], found)
     if reading.count < expected:
-        missed = f"{reading.count} of {expected} records arrived, then none for {options['timeout_ms']} ms (--timeout)"
+        missed = (
+            f"{reading.count} of {expected} records arrived, then none for "
+            f"{options['timeout_ms']} ms (--timeout)"
+        )
         tell(f"embedlog: {missed}")
     return 0 if reading.count >= expected else 1
 

@@ -2,7 +2,8 @@
 
 PRODUCE-1  lines are sent as they arrive, many in one batch
 PRODUCE-2  the verb ends after all records are acknowledged; a record that fails makes its status 1
-PRODUCE-3  the lines before a bad line are written, as by Kafka's producer. The error has their number: a restart continues there
+PRODUCE-3  the lines before a bad line are written, as by Kafka's producer. The error has their
+    number: a restart continues there
 """
 
 from __future__ import annotations
@@ -24,9 +25,15 @@ from embedlog.cli.record_format import as_bytes, unescaped
 CHUNK_BYTES = 1 << 20
 
 PROPERTIES = {
-    "parse.key": "false", "key.separator": "\t", "ignore.error": "false", "null.marker": None, "parse.headers": "false",
-    "headers.delimiter": "\t", "headers.separator": ",", "headers.key.separator": ":",
-}  # fmt: skip
+    "parse.key": "false",
+    "key.separator": "\t",
+    "ignore.error": "false",
+    "null.marker": None,
+    "parse.headers": "false",
+    "headers.delimiter": "\t",
+    "headers.separator": ",",
+    "headers.key.separator": ":",
+}
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -43,26 +50,47 @@ class Lines:
 
     bad: str | None = None
 
-    def __init__(self, properties: dict[str, str], empty_is_null: bool, fixed_key: bytes | None, headers: Headers) -> None:
+    def __init__(
+        self,
+        properties: dict[str, str],
+        empty_is_null: bool,
+        fixed_key: bytes | None,
+        headers: Headers,
+    ) -> None:
         unknown = properties.keys() - PROPERTIES.keys()
         if unknown:
-            raise click.UsageError(f"--property: unknown {min(unknown)!r}: expected one of {', '.join(PROPERTIES)}")
+            raise click.UsageError(
+                f"--property: unknown {min(unknown)!r}: expected one of {', '.join(PROPERTIES)}"
+            )
         given = {**PROPERTIES, **properties}
-        self._separator = as_bytes(str(given["key.separator"])) if given["parse.key"] == "true" else None
+        self._separator = (
+            as_bytes(str(given["key.separator"])) if given["parse.key"] == "true" else None
+        )
         self._header_marks = None
         if given["parse.headers"] == "true":
             marks = ("headers.delimiter", "headers.separator", "headers.key.separator")
             self._header_marks = [as_bytes(str(given[name])) for name in marks]
         self._marker = None if given["null.marker"] is None else as_bytes(given["null.marker"])
-        self._lenient, self._empty_is_null = given["ignore.error"] == "true", empty_is_null
-        self._key, self._headers = fixed_key, headers
+        self._lenient = given["ignore.error"] == "true"
+        self._empty_is_null = empty_is_null
+        self._key = fixed_key
+        self._headers = headers
         self._number = 0
 
-    def columns(self, lines: list[bytes]) -> tuple[list[bytes | None], list[bytes | None] | None, list[Headers] | None]:
+    def columns(
+        self, lines: list[bytes]
+    ) -> tuple[list[bytes | None], list[bytes | None] | None, list[Headers] | None]:
         """Values, keys and headers of lines, up to the first one that is bad."""
-        if self._separator is None and self._header_marks is None and self._marker is None and not self._headers:
+        if (
+            self._separator is None
+            and self._header_marks is None
+            and self._marker is None
+            and not self._headers
+        ):
             self._number += len(lines)
-            values: list[bytes | None] = [line or None for line in lines] if self._empty_is_null else [*lines]
+            values: list[bytes | None] = (
+                [line or None for line in lines] if self._empty_is_null else [*lines]
+            )
             return values, None if self._key is None else [self._key] * len(lines), None
         rows = [*self._rows(lines)]
         keyed = self._separator is not None or self._key is not None
@@ -90,12 +118,15 @@ class Lines:
             for each in text.split(separator) if has_headers else ():
                 name, value = self._cut(each, sign, "headers.key.separator")
                 if name == self._marker:
-                    raise _BadLineError(f"the key of a header is the null.marker {name!r}: a header needs a key")
+                    raise _BadLineError(
+                        f"the key of a header is the null.marker {name!r}: a header needs a key"
+                    )
                 headers.append((name.decode("utf-8", "replace"), self._nullable(value)))
         if self._separator is not None:
             before, mark, after = line.partition(self._separator)
             if mark:
-                key, line = self._nullable(before), after
+                key = self._nullable(before)
+                line = after
             elif not self._lenient:
                 raise _BadLineError(f"no key separator {self._separator!r}")
         return key, self._nullable(line), headers
@@ -113,9 +144,11 @@ class Lines:
 
 
 def chunks(file: BinaryIO, delimiter: bytes | None) -> Iterator[list[bytes]]:
-    """Lines of a file in groups, each as soon as the file has it; the last line may lack its delimiter.
+    """Lines of a file in groups, each as soon as the file has it; the last line may lack its
+    delimiter.
 
-    Without a delimiter a line ends with a line feed, or with a carriage return and a line feed, as for Kafka's producer.
+    Without a delimiter a line ends with a line feed, or with a carriage return and a line feed, as
+    for Kafka's producer.
     """
     rest = b""
     while data := os.read(file.fileno(), CHUNK_BYTES):
@@ -130,7 +163,9 @@ def _without_returns(lines: list[bytes]) -> list[bytes]:
     return [line.removesuffix(b"\r") for line in lines]
 
 
-def _existing(context: click.Context, parameter: click.Parameter, value: tuple[Path, ...]) -> tuple[Path, ...]:
+def _existing(
+    context: click.Context, parameter: click.Parameter, value: tuple[Path, ...]
+) -> tuple[Path, ...]:
     for path in value:
         if not path.exists():
             raise click.UsageError(f"FILES: no such file: {path}; the topic is given by -t TOPIC")
@@ -142,22 +177,64 @@ def _existing(context: click.Context, parameter: click.Parameter, value: tuple[P
 @verb()
 @topic_option(required=True, help="The topic; it must exist.")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), callback=_existing)
-@click.option("-l", "by_line", is_flag=True, help="Send the lines of FILES; without it each file is one record.")
+@click.option(
+    "-l",
+    "by_line",
+    is_flag=True,
+    help="Send the lines of FILES; without it each file is one record.",
+)
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="The partition of all records.")
 @click.option("-k", "--key", help="The key of all records.")
 @click.option("-K", "key_delimiter", metavar="DELIM", help="Each line is key, DELIM, value.")
-@click.option("-D", "delimiter", metavar="DELIM", help="Between records; the ends of lines, \\n or \\r\\n, if not given.")
-@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of all records.")
-@click.option("-Z", "empty_is_null", is_flag=True, help="Send empty keys and values as null.")
-@click.option("-c", "--max-messages", "count", type=click.IntRange(min=1), help="Send at most this many records.")
-@click.option("-z", "--compression-codec", type=click.Choice(CODECS), help="The codec; none is the default.")
-@click.option("--request-required-acks", "--acks", "acks", shell_complete=words("0", "1", "-1", "all"), help="0, 1 or -1.")
-@click.option("--sync", is_flag=True, help="Wait for each group of lines.")
-@click.option("--property", "--reader-property", "properties", multiple=True, metavar="KEY=VALUE",
-              shell_complete=words(*(f"{name}=" for name in PROPERTIES)),
-              help="Kafka's parse.key=true, key.separator, null.marker, …")  # fmt: skip
 @click.option(
-    "--producer-property", "-X", "producer_settings", multiple=True, metavar="KEY=VALUE", help="A setting of the producer."
+    "-D",
+    "delimiter",
+    metavar="DELIM",
+    help="Between records; the ends of lines, \\n or \\r\\n, if not given.",
+)
+@click.option(
+    "-H",
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A header of all records.",
+)
+@click.option("-Z", "empty_is_null", is_flag=True, help="Send empty keys and values as null.")
+@click.option(
+    "-c",
+    "--max-messages",
+    "count",
+    type=click.IntRange(min=1),
+    help="Send at most this many records.",
+)
+@click.option(
+    "-z", "--compression-codec", type=click.Choice(CODECS), help="The codec; none is the default."
+)
+@click.option(
+    "--request-required-acks",
+    "--acks",
+    "acks",
+    shell_complete=words("0", "1", "-1", "all"),
+    help="0, 1 or -1.",
+)
+@click.option("--sync", is_flag=True, help="Wait for each group of lines.")
+@click.option(
+    "--property",
+    "--reader-property",
+    "properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    shell_complete=words(*(f"{name}=" for name in PROPERTIES)),
+    help="Kafka's parse.key=true, key.separator, null.marker, …",
+)
+@click.option(
+    "--producer-property",
+    "-X",
+    "producer_settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of the producer.",
 )
 def produce(topic: str, files: tuple[Path, ...], **options: Any) -> int:
     """Send lines of standard input, or FILES, as records.
@@ -167,8 +244,15 @@ def produce(topic: str, files: tuple[Path, ...], **options: Any) -> int:
     properties = settings(options["properties"], "--property")
     if options["key_delimiter"] is not None:
         separator = unescaped(options["key_delimiter"], "-K").decode("utf-8", "surrogateescape")
-        properties = {"parse.key": "true", "key.separator": separator, "ignore.error": "true", **properties}
-    headers: Headers = [(name, as_bytes(value)) for name, value in settings(options["headers"], "-H").items()]
+        properties = {
+            "parse.key": "true",
+            "key.separator": separator,
+            "ignore.error": "true",
+            **properties,
+        }
+    headers: Headers = [
+        (name, as_bytes(value)) for name, value in settings(options["headers"], "-H").items()
+    ]
     key = None if options["key"] is None else as_bytes(options["key"])
     lines = Lines(properties, options["empty_is_null"], key, headers)
     given = settings(options["producer_settings"], "--producer-property")
@@ -195,7 +279,9 @@ def _delimiter(given: str | None) -> bytes | None:
     return delimiter
 
 
-def _inputs(files: tuple[Path, ...], by_line: bool, delimiter: bytes | None) -> Iterator[list[bytes]]:
+def _inputs(
+    files: tuple[Path, ...], by_line: bool, delimiter: bytes | None
+) -> Iterator[list[bytes]]:
     if not files:
         yield from chunks(sys.stdin.buffer, delimiter)
     for path in files:
@@ -206,13 +292,21 @@ def _inputs(files: tuple[Path, ...], by_line: bool, delimiter: bytes | None) -> 
             yield [path.read_bytes()]
 
 
-def _send(producer: Producer[Any, Any], topic: str, groups: Iterator[list[bytes]], lines: Lines, options: dict[str, Any]) -> int:
+def _send(
+    producer: Producer[Any, Any],
+    topic: str,
+    groups: Iterator[list[bytes]],
+    lines: Lines,
+    options: dict[str, Any],
+) -> int:
     sent = 0
     for each in groups:
         group = each if options["count"] is None else each[: options["count"] - sent]
         values, keys, headers = lines.columns(group)
         if values:
-            future = producer.send_batch(topic, values, keys, partition=options["partition"], headers=headers)
+            future = producer.send_batch(
+                topic, values, keys, partition=options["partition"], headers=headers
+            )
             if options["sync"]:
                 future.result()
         sent += len(values)

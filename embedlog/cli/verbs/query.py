@@ -14,9 +14,15 @@ from embedlog.cli.output import document
 
 @verb()
 @click.option(
-    "-t", "--topic", "places", multiple=True, required=True, shell_complete=topic_names, metavar="TOPIC:PARTITION:TIME",
+    "-t",
+    "--topic",
+    "places",
+    multiple=True,
+    required=True,
+    shell_complete=topic_names,
+    metavar="TOPIC:PARTITION:TIME",
     help="A place; TIME is in ms or an ISO 8601 date.",
-)  # fmt: skip
+)
 def query(places: tuple[str, ...]) -> int:
     """Print the offset of the first record at or after a time; -1 is none.
 
@@ -30,8 +36,14 @@ def query(places: tuple[str, ...]) -> int:
                 raise click.UsageError(f"-t: expected TOPIC:PARTITION:TIME, found {place!r}")
             tp = TopicPartition(topic, int(number))
             answer = consumer.offsets_for_times({tp: time_ms(time, "-t")})[tp]
-            found.append({"topic": topic, "partition": tp.partition, "offset": -1 if answer is None else answer.offset,
-                          "timestamp": None if answer is None else answer.timestamp_ms})  # fmt: skip
+            found.append(
+                {
+                    "topic": topic,
+                    "partition": tp.partition,
+                    "offset": -1 if answer is None else answer.offset,
+                    "timestamp": None if answer is None else answer.timestamp_ms,
+                }
+            )
     if current().json:
         document(found)
     else:

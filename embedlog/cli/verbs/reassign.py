@@ -1,8 +1,9 @@
 """Contains the verb `reassign`, with the options and files of kafka-reassign-partitions.
 
-REASSIGNVERB-1  `--execute` decides first; then it copies, unless `--no-wait` leaves that to the processes that have the log open.
-    An interrupted copy continues with any of them
-REASSIGNVERB-2  `--verify` has the exit status 1 while a reassignment is in progress, or if a partition has other nodes
+REASSIGNVERB-1  `--execute` decides first; then it copies, unless `--no-wait` leaves that to the
+    processes that have the log open. An interrupted copy continues with any of them
+REASSIGNVERB-2  `--verify` has the exit status 1 while a reassignment is in progress, or if a
+    partition has other nodes
 """
 
 from __future__ import annotations
@@ -31,21 +32,37 @@ _ACTIONS = {
 
 @verb()
 @actions(_ACTIONS)
-@click.option("--topics-to-move-json-file", type=click.Path(exists=True, dir_okay=False), help="Kafka's list of topics.")
 @click.option(
-    "--reassignment-json-file", type=click.Path(exists=True, dir_okay=False), help="Kafka's list of partitions and nodes."
+    "--topics-to-move-json-file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Kafka's list of topics.",
+)
+@click.option(
+    "--reassignment-json-file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Kafka's list of partitions and nodes.",
 )
 @click.option("--nodes", help="Nodes for --generate, such as 1,2,3; all if not given.")
-@click.option("--throttle", type=click.IntRange(min=1), help="Bytes per second that are copied out of each directory.")
-@click.option("--no-wait", is_flag=True, help="Leave the copies to the processes that have the log open.")
+@click.option(
+    "--throttle",
+    type=click.IntRange(min=1),
+    help="Bytes per second that are copied out of each directory.",
+)
+@click.option(
+    "--no-wait", is_flag=True, help="Leave the copies to the processes that have the log open."
+)
 def reassign(
-    action: str | None, topics_to_move_json_file: str | None, reassignment_json_file: str | None, nodes: str | None,
-    throttle: int | None, no_wait: bool,
-) -> int:  # fmt: skip
+    action: str | None,
+    topics_to_move_json_file: str | None,
+    reassignment_json_file: str | None,
+    nodes: str | None,
+    throttle: int | None,
+    no_wait: bool,
+) -> int:
     """Move partitions to other directories of a set.
 
-    JSON of --generate: {"current", "proposed"} in Kafka's form. JSON of the others: a list of {"topic", "partition",
-    "replicas", "in_progress"}, and "wanted", "complete" except for --list.
+    JSON of --generate: {"current", "proposed"} in Kafka's form. JSON of the others: a list of
+    {"topic", "partition", "replicas", "in_progress"}, and "wanted", "complete" except for --list.
     """
     if action is None:
         raise click.UsageError("give one of --generate, --execute, --verify, --cancel, --list")
@@ -86,13 +103,18 @@ def _generate(topics: Sequence[str], nodes: str | None) -> int:
 
 
 def _present(log: embedlog.Log, topic: str | None) -> dict[TopicPartition, Sequence[int]]:
-    return {TopicPartition(each.topic, each.partition): each.replicas for each in log.replicas(topic).partitions}
+    return {
+        TopicPartition(each.topic, each.partition): each.replicas
+        for each in log.replicas(topic).partitions
+    }
 
 
 def _report(log: embedlog.Log, action: str, wanted: Mapping[TopicPartition, Sequence[int]]) -> int:
-    moving, present = log.reassignments(), _present(log, None)
+    moving = log.reassignments()
+    present = _present(log, None)
     found = [
-        _Reached(tp, list(present.get(tp, ())), tp in moving, wanted.get(tp)) for tp in (moving if action == "list" else wanted)
+        _Reached(tp, list(present.get(tp, ())), tp in moving, wanted.get(tp))
+        for tp in (moving if action == "list" else wanted)
     ]
     if current().json:
         document([each.document() for each in found])
@@ -103,7 +125,9 @@ def _report(log: embedlog.Log, action: str, wanted: Mapping[TopicPartition, Sequ
 
 
 class _Reached(NamedTuple):
-    """A partition with its present nodes, and with the wanted ones, which a list of reassignments does not have."""
+    """A partition with its present nodes, and with the wanted ones, which a list of reassignments
+    does not have.
+    """
 
     tp: TopicPartition
     replicas: list[int]
@@ -123,9 +147,15 @@ class _Reached(NamedTuple):
             return "complete"
         if not self.replicas:
             return "unknown partition"
-        present, wanted = (",".join(map(str, nodes)) for nodes in (self.replicas, self.wanted or ()))
+        present, wanted = (
+            ",".join(map(str, nodes)) for nodes in (self.replicas, self.wanted or ())
+        )
         return f"replica set is {present} rather than {wanted}"
 
     def document(self) -> dict[str, Any]:
         found = {**self.tp._asdict(), "replicas": self.replicas, "in_progress": self.in_progress}
-        return found if self.wanted is None else {**found, "wanted": self.wanted, "complete": self.complete}
+        return (
+            found
+            if self.wanted is None
+            else {**found, "wanted": self.wanted, "complete": self.complete}
+        )

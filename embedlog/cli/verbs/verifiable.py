@@ -1,6 +1,8 @@
-"""Contains the verb `verifiable`: a producer and a consumer that print a line of JSON for each event.
+"""Contains the verb `verifiable`: a producer and a consumer that print a line of JSON for each
+event.
 
-VERIFIABLE-1  the lines have the names and keys of kafka-verifiable-producer and kafka-verifiable-consumer
+VERIFIABLE-1  the lines have the names and keys of kafka-verifiable-producer and
+    kafka-verifiable-consumer
 VERIFIABLE-2  a record has a line `producer_send_success` only after it was acknowledged
 VERIFIABLE-3  the consumer prints the records before it commits them
 """
@@ -17,7 +19,16 @@ from typing import Any, TypeAlias
 
 import click
 
-from embedlog import Consumer, EmbedlogError, Future, OffsetAndMetadata, Producer, Record, TopicPartition, WakeupError
+from embedlog import (
+    Consumer,
+    EmbedlogError,
+    Future,
+    OffsetAndMetadata,
+    Producer,
+    Record,
+    TopicPartition,
+    WakeupError,
+)
 from embedlog.cli.arguments import group_ids, settings, topic_option
 from embedlog.cli.invocation import VerbGroup, open_log, shared, verb
 from embedlog.cli.output import text_of
@@ -25,9 +36,11 @@ from embedlog.cli.pace import Pace, ended_by_signals
 
 POLL_MAX = 500  # records of one line `records_consumed`
 KAFKA_ASSIGNORS = {
-    "RangeAssignor": "range", "RoundRobinAssignor": "roundrobin", "StickyAssignor": "sticky",
+    "RangeAssignor": "range",
+    "RoundRobinAssignor": "roundrobin",
+    "StickyAssignor": "sticky",
     "CooperativeStickyAssignor": "cooperative-sticky",
-}  # fmt: skip
+}
 
 Event: TypeAlias = dict[str, Any]
 
@@ -35,7 +48,9 @@ Event: TypeAlias = dict[str, Any]
 @click.group(cls=VerbGroup)
 @shared
 def verifiable() -> None:
-    """Send or read records, with a line of JSON for each event (kafka-verifiable-producer, kafka-verifiable-consumer)."""
+    """Send or read records, with a line of JSON for each event (kafka-verifiable-producer,
+    kafka-verifiable-consumer).
+    """
 
 
 def _event(name: str, **facts: Any) -> Event:
@@ -51,11 +66,26 @@ def _print(event: Event) -> None:
 
 @verb()
 @topic_option(required=True, help="The topic; it must exist.")
-@click.option("--max-messages", type=click.IntRange(min=-1), default=-1, help="Records to send; -1 (the default) is no limit.")
-@click.option("--throughput", type=int, default=-1, help="Records per second; -1 (the default) is no limit.")
-@click.option("--acks", type=click.Choice(["0", "1", "-1"]), default="-1", help="-1 is the default.")
-@click.option("--value-prefix", type=int, help="Values are this number, a dot and the number of the record.")
-@click.option("--repeating-keys", type=click.IntRange(min=1), help="Keys are 0 up to this number, again and again.")
+@click.option(
+    "--max-messages",
+    type=click.IntRange(min=-1),
+    default=-1,
+    help="Records to send; -1 (the default) is no limit.",
+)
+@click.option(
+    "--throughput", type=int, default=-1, help="Records per second; -1 (the default) is no limit."
+)
+@click.option(
+    "--acks", type=click.Choice(["0", "1", "-1"]), default="-1", help="-1 is the default."
+)
+@click.option(
+    "--value-prefix", type=int, help="Values are this number, a dot and the number of the record."
+)
+@click.option(
+    "--repeating-keys",
+    type=click.IntRange(min=1),
+    help="Keys are 0 up to this number, again and again.",
+)
 @click.option(
     "--message-create-time",
     "created_ms",
@@ -63,15 +93,23 @@ def _print(event: Event) -> None:
     default=-1,
     help="The timestamp in ms of the first record; the others follow in real time.",
 )
-@click.option("--producer-property", "-X", "producer_settings", multiple=True, metavar="KEY=VALUE",
-              help="A setting of the producer.")  # fmt: skip
+@click.option(
+    "--producer-property",
+    "-X",
+    "producer_settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of the producer.",
+)
 def producer(topic: str, max_messages: int, throughput: int, acks: str, **options: Any) -> int:
     """Send the numbers 0, 1, 2, … as text, until --max-messages or a signal.
 
-    JSON lines: startup_complete, producer_send_success, producer_send_error, shutdown_complete, tool_data.
+    JSON lines: startup_complete, producer_send_success, producer_send_error, shutdown_complete,
+    tool_data.
     """
     given = {**settings(options["producer_settings"], "--producer-property"), "acks": acks}
-    pace, began = Pace(throughput), time.monotonic()
+    pace = Pace(throughput)
+    began = time.monotonic()
     with open_log(read_only=False) as log:
         log.describe_topic(topic)  # an unknown topic is refused before anything is sent
         with log.producer(config=given) as client:
@@ -85,25 +123,40 @@ def producer(topic: str, max_messages: int, throughput: int, acks: str, **option
                 client.flush()
                 sending.wait(0)
     _print(_event("shutdown_complete"))
-    sent, acked = sending.sent, sending.acknowledged
+    sent = sending.sent
+    acked = sending.acknowledged
     rate = acked / max(time.monotonic() - began, 0.001)
-    _print(_event("tool_data", sent=sent, acked=acked, target_throughput=throughput, avg_throughput=rate))
+    _print(
+        _event(
+            "tool_data", sent=sent, acked=acked, target_throughput=throughput, avg_throughput=rate
+        )
+    )
     return 0 if sent == acked else 1
 
 
 def _record(
-    number: int, *, value_prefix: int | None, repeating_keys: int | None, created_ms: int, **others: Any
+    number: int,
+    *,
+    value_prefix: int | None,
+    repeating_keys: int | None,
+    created_ms: int,
+    **others: Any,
 ) -> tuple[str | None, str, int | None]:
     """Key, value and timestamp of a record."""
     key = None if repeating_keys is None else str(number % repeating_keys)
-    return key, f"{number}" if value_prefix is None else f"{value_prefix}.{number}", None if created_ms < 0 else created_ms
+    return (
+        key,
+        f"{number}" if value_prefix is None else f"{value_prefix}.{number}",
+        None if created_ms < 0 else created_ms,
+    )
 
 
 class _Sending:
     """Sends records and prints their results in the thread of the program."""
 
     def __init__(self, client: Producer[Any, Any], topic: str) -> None:
-        self._client, self._topic = client, topic
+        self._client = client
+        self._topic = topic
         self._events: SimpleQueue[Event | None] = SimpleQueue()  # None is the end
         self._began = time.monotonic()
         self._ended = False
@@ -115,7 +168,9 @@ class _Sending:
         self._events.put(None)
 
     def wait(self, seconds: float) -> bool:
-        """Print results for this time, at least those that exist; returns whether the sending continues."""
+        """Print results for this time, at least those that exist; returns whether the sending
+        continues.
+        """
         until = time.monotonic() + seconds
         while not (self._ended and seconds):
             try:
@@ -131,7 +186,11 @@ class _Sending:
     def send(self, key: str | None, value: str, created_ms: int | None) -> None:
         """Send one record; `created_ms` is the timestamp of a record at the start."""
         facts = {"key": key, "value": value, "topic": self._topic}
-        time_ms = None if created_ms is None else created_ms + int((time.monotonic() - self._began) * 1000)
+        time_ms = (
+            None
+            if created_ms is None
+            else created_ms + int((time.monotonic() - self._began) * 1000)
+        )
         self.sent += 1
         encoded = None if key is None else key.encode()
         future = self._client.send(self._topic, value.encode(), encoded, timestamp_ms=time_ms)
@@ -141,9 +200,13 @@ class _Sending:
         error = future.exception()
         if error is None:
             place = future.result()
-            event = _event("producer_send_success", **facts, partition=place.partition, offset=place.offset)
+            event = _event(
+                "producer_send_success", **facts, partition=place.partition, offset=place.offset
+            )
         else:
-            event = _event("producer_send_error", **facts, exception=type(error).__name__, message=str(error))
+            event = _event(
+                "producer_send_error", **facts, exception=type(error).__name__, message=str(error)
+            )
         self._events.put(event)
 
 
@@ -152,29 +215,56 @@ class _Sending:
 
 @verb()
 @topic_option(required=True, help="The topic.")
-@click.option("-G", "--group-id", "group", required=True, shell_complete=group_ids, help="The group.")
-@click.option("--max-messages", type=click.IntRange(min=-1), default=-1, help="Records to read; -1 (the default) is no limit.")
+@click.option(
+    "-G", "--group-id", "group", required=True, shell_complete=group_ids, help="The group."
+)
+@click.option(
+    "--max-messages",
+    type=click.IntRange(min=-1),
+    default=-1,
+    help="Records to read; -1 (the default) is no limit.",
+)
 @click.option(
     "--reset-policy",
     type=click.Choice(["earliest", "latest", "none"]),
     default="earliest",
     help="Without a committed offset; earliest is the default.",
 )
-@click.option("--assignment-strategy", metavar="NAME", help="An assignor, or Kafka's class; range is the default.")
 @click.option(
-    "--group-protocol", type=click.Choice(["classic", "consumer"], case_sensitive=False), help="classic is the default."
+    "--assignment-strategy",
+    metavar="NAME",
+    help="An assignor, or Kafka's class; range is the default.",
+)
+@click.option(
+    "--group-protocol",
+    type=click.Choice(["classic", "consumer"], case_sensitive=False),
+    help="classic is the default.",
 )
 @click.option("--group-instance-id", help="The name of a static member.")
-@click.option("--session-timeout", type=click.IntRange(min=1), default=30_000, help="The session timeout in ms.")
-@click.option("--enable-autocommit", "automatic", is_flag=True, help="Commit in intervals, without lines.")
+@click.option(
+    "--session-timeout",
+    type=click.IntRange(min=1),
+    default=30_000,
+    help="The session timeout in ms.",
+)
+@click.option(
+    "--enable-autocommit", "automatic", is_flag=True, help="Commit in intervals, without lines."
+)
 @click.option("--verbose", is_flag=True, help="Print a line for each record.")
-@click.option("--consumer-property", "-X", "consumer_settings", multiple=True, metavar="KEY=VALUE",
-              help="A setting of the consumer.")  # fmt: skip
+@click.option(
+    "--consumer-property",
+    "-X",
+    "consumer_settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of the consumer.",
+)
 def consumer(topic: str, group: str, max_messages: int, **options: Any) -> int:
     """Read records as a member of a group, until --max-messages or a signal.
 
-    JSON lines: startup_complete, partitions_assigned, partitions_revoked, record_data (with --verbose), records_consumed,
-    offsets_committed, shutdown_requested (by a signal), shutdown_complete.
+    JSON lines: startup_complete, partitions_assigned, partitions_revoked, record_data (with
+    --verbose), records_consumed, offsets_committed, shutdown_requested (by a signal),
+    shutdown_complete.
     """
     given = {**settings(options["consumer_settings"], "--consumer-property"), **_member(options)}
     revoked = partial(_print_partitions, "partitions_revoked")
@@ -184,7 +274,9 @@ def consumer(topic: str, group: str, max_messages: int, **options: Any) -> int:
             _print(_event("startup_complete"))
             try:
                 client.subscribe([topic], on_assigned=assigned, on_revoked=revoked, on_lost=revoked)
-                _read(client, max_messages, verbose=options["verbose"], automatic=options["automatic"])
+                _read(
+                    client, max_messages, verbose=options["verbose"], automatic=options["automatic"]
+                )
             except WakeupError:
                 _print(_event("shutdown_requested"))
         client.close()
@@ -199,7 +291,9 @@ def _member(options: dict[str, Any]) -> dict[str, str]:
     }
     protocol = (options["group_protocol"] or "classic").lower()
     if protocol == "classic":
-        found["partition.assignment.strategy"] = _assignors(options["assignment_strategy"] or "range")
+        found["partition.assignment.strategy"] = _assignors(
+            options["assignment_strategy"] or "range"
+        )
         found["session.timeout.ms"] = str(options["session_timeout"])
     elif options["assignment_strategy"] is not None:
         raise click.UsageError("--assignment-strategy is for --group-protocol classic")
@@ -212,7 +306,10 @@ def _member(options: dict[str, Any]) -> dict[str, str]:
 
 def _assignors(given: str) -> str:
     """Names of assignors, separated by commas; Kafka's classes have their names here."""
-    return ",".join(KAFKA_ASSIGNORS.get(name.strip().rpartition(".")[2], name.strip()) for name in given.split(","))
+    return ",".join(
+        KAFKA_ASSIGNORS.get(name.strip().rpartition(".")[2], name.strip())
+        for name in given.split(",")
+    )
 
 
 def _place(tp: TopicPartition) -> Event:
@@ -226,30 +323,45 @@ def _print_partitions(name: str, partitions: Iterable[TopicPartition]) -> None:
 def _read(client: Consumer[Any, Any], limit: int, *, verbose: bool, automatic: bool) -> None:
     read = 0
     while limit < 0 or read < limit:
-        found = client.poll(None, max_records=POLL_MAX if limit < 0 else min(POLL_MAX, limit - read))
+        found = client.poll(
+            None, max_records=POLL_MAX if limit < 0 else min(POLL_MAX, limit - read)
+        )
         read += len(found)
         offsets = _print_records(found, verbose=verbose)
         if not automatic:
             _commit(client, offsets)
 
 
-def _print_records(found: list[Record[Any, Any]], *, verbose: bool) -> dict[TopicPartition, OffsetAndMetadata | int]:
+def _print_records(
+    found: list[Record[Any, Any]], *, verbose: bool
+) -> dict[TopicPartition, OffsetAndMetadata | int]:
     """Print records; returns the positions after them."""
     parts: dict[TopicPartition, list[Record[Any, Any]]] = {}
     for record in found:
         parts.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
         if verbose:
-            facts = {"key": text_of(record.key), "value": text_of(record.value), "topic": record.topic}
+            facts = {
+                "key": text_of(record.key),
+                "value": text_of(record.value),
+                "topic": record.topic,
+            }
             _print(_event("record_data", **facts, partition=record.partition, offset=record.offset))
     summaries = [
-        {**_place(tp), "count": len(part), "minOffset": part[0].offset, "maxOffset": part[-1].offset}
+        {
+            **_place(tp),
+            "count": len(part),
+            "minOffset": part[0].offset,
+            "maxOffset": part[-1].offset,
+        }
         for tp, part in parts.items()
     ]
     _print(_event("records_consumed", count=len(found), partitions=summaries))
     return {tp: part[-1].offset + 1 for tp, part in parts.items()}
 
 
-def _commit(client: Consumer[Any, Any], offsets: dict[TopicPartition, OffsetAndMetadata | int]) -> None:
+def _commit(
+    client: Consumer[Any, Any], offsets: dict[TopicPartition, OffsetAndMetadata | int]
+) -> None:
     """Commit offsets and print the result; a signal in the meantime has its effect after that."""
     woken: WakeupError | None = None
     result: Event = {"success": True}
@@ -261,7 +373,13 @@ def _commit(client: Consumer[Any, Any], offsets: dict[TopicPartition, OffsetAndM
             client.commit(offsets)
     except EmbedlogError as error:
         result = {"error": str(error), "success": False}
-    _print(_event("offsets_committed", offsets=[{**_place(tp), "offset": offset} for tp, offset in offsets.items()], **result))
+    _print(
+        _event(
+            "offsets_committed",
+            offsets=[{**_place(tp), "offset": offset} for tp, offset in offsets.items()],
+            **result,
+        )
+    )
     if woken is not None:
         raise woken
 

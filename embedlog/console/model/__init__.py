@@ -1,1 +1,3 @@
-"""What the console shows, as plain values: observations, pages of records, filters, views, changes and the check."""
+"""What the console shows, as plain values: observations, pages of records, filters, views, changes
+and the check.
+"""

@@ -61,25 +61,37 @@ def reset_group(group: str, topic: str, to: Any) -> Change:
 
     def change(log: Log) -> str:
         found = log.reset_group_offsets(group, topic or None, to=to)
-        places = ", ".join(f"{tp.topic}-{tp.partition} to {place.offset}" for tp, place in sorted(found.items()))
+        places = ", ".join(
+            f"{tp.topic}-{tp.partition} to {place.offset}" for tp, place in sorted(found.items())
+        )
         return f"reset {group}: {places}"
 
     return change
 
 
-def send(topic: str, partition: int | None, key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes]]) -> Change:
+def send(
+    topic: str,
+    partition: int | None,
+    key: bytes | None,
+    value: bytes | None,
+    headers: list[tuple[str, bytes]],
+) -> Change:
     """A change that sends a record."""
 
     def change(log: Log) -> str:
         with log.producer() as producer:
-            sent = producer.send(topic, value, key, partition=partition, headers=headers).result(timeout=DEADLINE_S)
+            sent = producer.send(topic, value, key, partition=partition, headers=headers).result(
+                timeout=DEADLINE_S
+            )
         return f"sent {sent.topic}-{sent.partition} offset {sent.offset}"
 
     return change
 
 
 def abort_transaction(transactional_id: str) -> Change:
-    """A change that takes a transactional id over, which aborts its transaction and fences its producer."""
+    """A change that takes a transactional id over, which aborts its transaction and fences its
+    producer.
+    """
 
     def change(log: Log) -> str:
         with log.producer(transactional_id=transactional_id) as producer:
@@ -105,7 +117,10 @@ def settings_of(text: str) -> dict[str, str]:
 
 def headers_of(text: str) -> list[tuple[str, bytes]]:
     """Headers as they are typed: name=value, separated by spaces. Raises FilterError."""
-    return [(name, value.encode("utf-8", "surrogateescape")) for name, value in settings_of(text).items()]
+    return [
+        (name, value.encode("utf-8", "surrogateescape"))
+        for name, value in settings_of(text).items()
+    ]
 
 
 def number_of(name: str, text: str, least: int = 0) -> int:
@@ -128,4 +143,6 @@ def target_of(text: str, now_ms: int) -> Any:
         return {"shift": int(given)}
     elif given.isdecimal() and len(given) <= 18:
         return int(given)
-    raise FilterError(f"to: expected earliest, latest, an offset, +n, -n or @time, found {text!r:.60}")
+    raise FilterError(
+        f"to: expected earliest, latest, an offset, +n, -n or @time, found {text!r:.60}"
+    )

@@ -39,16 +39,24 @@ def check(task: Task, places: Sequence[str]) -> list[Grid]:
     findings = [found for report in reports for found in report.findings]
     kinds = Counter(found.severity for found in findings)
     damage = kinds.pop("damage", 0)
-    parts = [f"{damage} × damage" if damage else "no damage", *(f"{number} × {kind}" for kind, number in sorted(kinds.items()))]
+    parts = [
+        f"{damage} × damage" if damage else "no damage",
+        *(f"{number} × {kind}" for kind, number in sorted(kinds.items())),
+    ]
     partitions = text.counted(sum(report.partitions for report in reports), "partition")
     segments = text.counted(sum(report.segments for report in reports), "segment")
     size = text.size(sum(report.size_bytes for report in reports))
     return [
-        _grid(f"{', '.join(parts)} in {partitions}, {segments}, {size}", [_row(*each, places) for each in enumerate(findings)])
+        _grid(
+            f"{', '.join(parts)} in {partitions}, {segments}, {size}",
+            [_row(*each, places) for each in enumerate(findings)],
+        )
     ]
 
 
-def _reports(task: Task, places: Sequence[str], progress: Callable[[int, int], None]) -> list[CheckReport]:
+def _reports(
+    task: Task, places: Sequence[str], progress: Callable[[int, int], None]
+) -> list[CheckReport]:
     try:
         return [task.log.check(progress=progress)]
     except EmbedlogError:
@@ -67,8 +75,22 @@ def _grid(title: str, rows: list[Row]) -> Grid:
 
 def _row(number: int, found: Finding, places: Sequence[str]) -> Row:
     facts = "" if found.expected is None else f" (expected {found.expected}, found {found.found})"
-    offsets = f"{found.first_offset}-{found.end_offset - 1}" if 0 <= found.first_offset < found.end_offset else None
-    return row(number, [
-        found.severity, found.topic, found.partition, offsets, _relative(found.path, places), found.position,
-        f"{found.message}{facts}", found.meaning, found.remedy,
-    ])  # fmt: skip
+    offsets = (
+        f"{found.first_offset}-{found.end_offset - 1}"
+        if 0 <= found.first_offset < found.end_offset
+        else None
+    )
+    return row(
+        number,
+        [
+            found.severity,
+            found.topic,
+            found.partition,
+            offsets,
+            _relative(found.path, places),
+            found.position,
+            f"{found.message}{facts}",
+            found.meaning,
+            found.remedy,
+        ],
+    )

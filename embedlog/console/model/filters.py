@@ -1,6 +1,7 @@
 """Selects records by key, value, header and time.
 
-FILTERS-1  a text is a substring; `/text/` is a regular expression, and `/text/i` one for letters in any case
+FILTERS-1  a text is a substring; `/text/` is a regular expression, and `/text/i` one for letters in
+    any case
 FILTERS-2  a header is selected by its name, or by `name=text`, where the text is one of FILTERS-1
 FILTERS-3  all given conditions hold for a selected record; a null key or value contains no text
 """
@@ -39,15 +40,21 @@ class Filters:
         return any(getattr(self, each.name) for each in fields(self))
 
     def __str__(self) -> str:
-        return " ".join(f"{each.name}={text}" for each in fields(self) if (text := getattr(self, each.name)))
+        return " ".join(
+            f"{each.name}={text}" for each in fields(self) if (text := getattr(self, each.name))
+        )
 
     def compiled(self, now_ms: int) -> Matcher:
         """The filter in a form that selects. Raises FilterError."""
         name, sign, wanted = self.header.partition("=")
         return Matcher(
-            pattern("key", self.key), pattern("value", self.value), name.encode() if name else None,
-            pattern("header", wanted) if sign else None, moment("since", self.since, now_ms), moment("until", self.until, now_ms),
-        )  # fmt: skip
+            pattern("key", self.key),
+            pattern("value", self.value),
+            name.encode() if name else None,
+            pattern("header", wanted) if sign else None,
+            moment("since", self.since, now_ms),
+            moment("until", self.until, now_ms),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +69,9 @@ class Matcher:
     until_ms: int | None = None
 
     def searched(self) -> tuple[Pattern, str] | None:
-        """The pattern and the column that a search of the log can use; None if only times are given."""
+        """The pattern and the column that a search of the log can use; None if only times are
+        given.
+        """
         if self.value is not None:
             return self.value, "value"
         if self.key is not None:
@@ -76,12 +85,17 @@ class Matcher:
         return (
             (self.key is None or contains(self.key, record.key))
             and (self.value is None or contains(self.value, record.value))
-            and ((self.header_name is None and self.header_value is None) or self._has_header(record))
+            and (
+                (self.header_name is None and self.header_value is None) or self._has_header(record)
+            )
         )
 
     def _has_header(self, record: Record[bytes, bytes]) -> bool:
         return any(
-            (self.header_name is None or name.encode("utf-8", "surrogateescape") == self.header_name)
+            (
+                self.header_name is None
+                or name.encode("utf-8", "surrogateescape") == self.header_name
+            )
             and (self.header_value is None or contains(self.header_value, value))
             for name, value in record.headers
         )
@@ -105,7 +119,11 @@ def pattern(name: str, text: str) -> Pattern | None:
         return text.encode("utf-8", "surrogateescape") or None
     flags = re.IGNORECASE if found[2] else re.NOFLAG
     try:
-        return re.compile(found[1].encode("ascii"), flags) if found[1].isascii() else re.compile(found[1], flags)
+        return (
+            re.compile(found[1].encode("ascii"), flags)
+            if found[1].isascii()
+            else re.compile(found[1], flags)
+        )
     except (re.error, OverflowError, RecursionError) as problem:
         raise FilterError(f"{name}: not a regular expression: {problem}") from None
 

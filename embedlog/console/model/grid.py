@@ -1,6 +1,7 @@
 """Defines `Grid`, the rows that a table of the console shows.
 
-GRID-1  the key of a row is unique in its grid, and is the same in later observations of the same thing
+GRID-1  the key of a row is unique in its grid, and is the same in later observations of the same
+    thing
 """
 
 from __future__ import annotations
@@ -31,16 +32,28 @@ class Grid:
     right: frozenset[str] = frozenset()
 
     def matching(self, text: str) -> Grid:
-        """The rows that contain a text in any case, up to `ROWS_MAX`; the title has the number of the others."""
+        """The rows that contain a text in any case, up to `ROWS_MAX`; the title has the number of
+        the others.
+        """
         wanted = text.casefold()
-        rows = tuple(row for row in self.rows if not wanted or any(wanted in cell.casefold() for cell in row.cells))
-        more = f", the first {ROWS_MAX:,} of {len(rows):,} rows: / limits them" if len(rows) > ROWS_MAX else ""
+        rows = tuple(
+            row
+            for row in self.rows
+            if not wanted or any(wanted in cell.casefold() for cell in row.cells)
+        )
+        more = (
+            f", the first {ROWS_MAX:,} of {len(rows):,} rows: / limits them"
+            if len(rows) > ROWS_MAX
+            else ""
+        )
         return Grid(self.title + more, self.columns, rows[:ROWS_MAX], self.right)
 
 
 def grid(title: str, columns: str, rows: Iterable[Row], right: str = "") -> Grid:
     """A grid; names of columns are separated by `|`."""
-    return Grid(title, tuple(columns.split("|")), tuple(rows), frozenset(filter(None, right.split("|"))))
+    return Grid(
+        title, tuple(columns.split("|")), tuple(rows), frozenset(filter(None, right.split("|")))
+    )
 
 
 def row(key: object, cells: Sequence[object], value: Any = None) -> Row:

@@ -1,9 +1,14 @@
-"""Reads pages of the records of a topic, from the newest to older ones, or from a position to newer ones.
+"""Reads pages of the records of a topic, from the newest to older ones, or from a position to newer
+ones.
 
-PAGES-1  a page reads about its own records, however long the log is; keys and values are kept up to `PREVIEW_BYTES`
-PAGES-2  pages follow each other without a gap and without a repetition in each partition, because a cursor has an offset for each
-PAGES-3  records of several partitions are merged by time, and stay in the order of their offsets within a partition
-PAGES-4  a search reads pieces of `PIECE_BYTES`, and can be cancelled between two pieces; it reports what it has read
+PAGES-1  a page reads about its own records, however long the log is; keys and values are kept up to
+    `PREVIEW_BYTES`
+PAGES-2  pages follow each other without a gap and without a repetition in each partition, because a
+    cursor has an offset for each
+PAGES-3  records of several partitions are merged by time, and stay in the order of their offsets
+    within a partition
+PAGES-4  a search reads pieces of `PIECE_BYTES`, and can be cancelled between two pieces; it reports
+    what it has read
 """
 
 from __future__ import annotations
@@ -37,7 +42,9 @@ class Line(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """Where a page begins: the end of the older records, or the start of the newer ones, by partition."""
+    """Where a page begins: the end of the older records, or the start of the newer ones, by
+    partition.
+    """
 
     newest_first: bool
     offsets: Mapping[int, int]
@@ -56,7 +63,10 @@ class Page:
 def from_end(log: Log, topic: str, partitions: Sequence[int]) -> Cursor:
     """The newest records."""
     ends = {part.partition: part.high_watermark for part in log.describe_topic(topic).partitions}
-    return Cursor(True, {number: end for number, end in ends.items() if not partitions or number in partitions})
+    return Cursor(
+        True,
+        {number: end for number, end in ends.items() if not partitions or number in partitions},
+    )
 
 
 def from_offset(log: Log, topic: str, partitions: Sequence[int], offset: int) -> Cursor:
@@ -69,11 +79,19 @@ def from_time(log: Log, topic: str, partitions: Sequence[int], time_ms: int) -> 
     ends = from_end(log, topic, partitions).offsets
     consumer = log.consumer()
     try:
-        found = consumer.offsets_for_times({TopicPartition(topic, number): time_ms for number in ends})
+        found = consumer.offsets_for_times(
+            {TopicPartition(topic, number): time_ms for number in ends}
+        )
     finally:
         consumer.close()
     places = {number: found[TopicPartition(topic, number)] for number in ends}
-    return Cursor(False, {number: ends[number] if place is None else place.offset for number, place in places.items()})
+    return Cursor(
+        False,
+        {
+            number: ends[number] if place is None else place.offset
+            for number, place in places.items()
+        },
+    )
 
 
 def read(log: Log, topic: str, cursor: Cursor, count: int) -> Page:
@@ -93,17 +111,23 @@ def read(log: Log, topic: str, cursor: Cursor, count: int) -> Page:
 
 
 def search(log: Log, topic: str, cursor: Cursor, count: int, matcher: Matcher, task: Task) -> Page:
-    """The next records that match, at least `count` if there are so many. They are merged by time."""
+    """The next records that match, at least `count` if there are so many. They are merged by
+    time.
+    """
     pieces = list(_pieces(log, topic, cursor))
     total = sum(piece.size_bytes for piece in pieces)
-    offsets, done, newest_first = dict(cursor.offsets), 0, cursor.newest_first
+    offsets = dict(cursor.offsets)
+    done = 0
+    newest_first = cursor.newest_first
     lines: list[Line] = []
     more = False
     for piece in pieces:
         if task.cancelled.is_set() or len(lines) >= count:
             more = True
             break
-        found, whole = _nearest(_matches(log, topic, piece, matcher), count - len(lines), newest_first)
+        found, whole = _nearest(
+            _matches(log, topic, piece, matcher), count - len(lines), newest_first
+        )
         lines += found
         done += piece.size_bytes
         task.progress = (done, total, len(lines))
@@ -113,15 +137,22 @@ def search(log: Log, topic: str, cursor: Cursor, count: int, matcher: Matcher, t
             more = True
             break
         offsets[piece.partition] = piece.start_offset if newest_first else piece.end_offset
-    parts = [iter([line for line in lines if line.partition == number]) for number in sorted(offsets)]
+    parts = [
+        iter([line for line in lines if line.partition == number]) for number in sorted(offsets)
+    ]
     return Page(
-        tuple(_merged(parts, newest_first)), cursor, Cursor(newest_first, offsets) if more else None, not task.cancelled.is_set()
+        tuple(_merged(parts, newest_first)),
+        cursor,
+        Cursor(newest_first, offsets) if more else None,
+        not task.cancelled.is_set(),
     )
 
 
 def record_at(log: Log, topic: str, partition: int, offset: int) -> Record[bytes, bytes] | None:
     """One whole record; None if it was deleted."""
-    found = log.scan(topic, partitions=partition, start_offset=offset, end_offset=offset + 1).head(1)
+    found = log.scan(topic, partitions=partition, start_offset=offset, end_offset=offset + 1).head(
+        1
+    )
     return found[0] if found else None
 
 
@@ -129,12 +160,18 @@ def record_at(log: Log, topic: str, partition: int, offset: int) -> Record[bytes
 
 
 def _line(record: Record[bytes, bytes]) -> Line:
-    key, value = record.key, record.value
+    key = record.key
+    value = record.value
     size = (0 if key is None else len(key)) + (0 if value is None else len(value))
     return Line(
-        record.partition, record.offset, record.timestamp_ms, None if key is None else key[:PREVIEW_BYTES],
-        None if value is None else value[:PREVIEW_BYTES], size, len(record.headers),
-    )  # fmt: skip
+        record.partition,
+        record.offset,
+        record.timestamp_ms,
+        None if key is None else key[:PREVIEW_BYTES],
+        None if value is None else value[:PREVIEW_BYTES],
+        size,
+        len(record.headers),
+    )
 
 
 def _bounds(log: Log, topic: str, cursor: Cursor) -> dict[int, tuple[int, int]]:
@@ -143,8 +180,11 @@ def _bounds(log: Log, topic: str, cursor: Cursor) -> dict[int, tuple[int, int]]:
     for part in log.describe_topic(topic).partitions:
         if part.partition in cursor.offsets:
             offset = cursor.offsets[part.partition]
-            start, end = part.log_start_offset, part.high_watermark
-            found[part.partition] = (start, min(offset, end)) if cursor.newest_first else (max(offset, start), end)
+            start = part.log_start_offset
+            end = part.high_watermark
+            found[part.partition] = (
+                (start, min(offset, end)) if cursor.newest_first else (max(offset, start), end)
+            )
     return {number: (start, end) for number, (start, end) in found.items() if start < end}
 
 
@@ -153,7 +193,8 @@ def _older(log: Log, topic: str, number: int, start: int, end: int, block: int) 
         low = max(start, end - block)
         lines = _block(log, topic, number, low, end)
         yield from reversed(lines)
-        end, block = low, _grown(block, lines)
+        end = low
+        block = _grown(block, lines)
 
 
 def _newer(log: Log, topic: str, number: int, start: int, end: int, block: int) -> Iterator[Line]:
@@ -161,7 +202,8 @@ def _newer(log: Log, topic: str, number: int, start: int, end: int, block: int) 
         high = min(end, start + block)
         lines = _block(log, topic, number, start, high)
         yield from lines
-        start, block = high, _grown(block, lines)
+        start = high
+        block = _grown(block, lines)
 
 
 def _block(log: Log, topic: str, number: int, low: int, high: int) -> list[Line]:
@@ -170,14 +212,20 @@ def _block(log: Log, topic: str, number: int, low: int, high: int) -> list[Line]
 
 
 def _grown(block: int, lines: Sequence[Line]) -> int:
-    """The offsets of the next read: more after deleted records, so that a compacted log is not read in tiny steps."""
+    """The offsets of the next read: more after deleted records, so that a compacted log is not read
+    in tiny steps.
+    """
     return min(4 * block, BLOCK_MAX) if 2 * len(lines) < block else block
 
 
 def _merged(streams: Iterable[Iterator[Line]], newest_first: bool) -> Iterator[Line]:
     """The first lines of all streams by time; a stream keeps its own order (PAGES-3)."""
     order = _Order(newest_first)
-    heads = [(order(line), number, line, stream) for number, stream in enumerate(streams) if (line := next(stream, None))]
+    heads = [
+        (order(line), number, line, stream)
+        for number, stream in enumerate(streams)
+        if (line := next(stream, None))
+    ]
     heapq.heapify(heads)
     while heads:
         _, number, line, stream = heads[0]
@@ -212,17 +260,29 @@ def _pieces(log: Log, topic: str, cursor: Cursor) -> Iterator[Split]:
     return (piece for piece in chain.from_iterable(zip_longest(*lists)) if piece is not None)
 
 
-def _matches(log: Log, topic: str, piece: Split, matcher: Matcher) -> Iterator[Record[bytes, bytes]]:
+def _matches(
+    log: Log, topic: str, piece: Split, matcher: Matcher
+) -> Iterator[Record[bytes, bytes]]:
     scan = log.scan(
-        topic, partitions=piece.partition, start_offset=piece.start_offset, end_offset=piece.end_offset,
-        start_time=matcher.since_ms, end_time=matcher.until_ms,
-    )  # fmt: skip
+        topic,
+        partitions=piece.partition,
+        start_offset=piece.start_offset,
+        end_offset=piece.end_offset,
+        start_time=matcher.since_ms,
+        end_time=matcher.until_ms,
+    )
     searched = matcher.searched()
-    records = scan.records() if searched is None else iter(scan.search(searched[0], columns=[searched[1]]))
+    records = (
+        scan.records()
+        if searched is None
+        else iter(scan.search(searched[0], columns=[searched[1]]))
+    )
     return (record for record in records if matcher.accepts(record))
 
 
-def _nearest(records: Iterator[Record[bytes, bytes]], count: int, newest_first: bool) -> tuple[list[Line], bool]:
+def _nearest(
+    records: Iterator[Record[bytes, bytes]], count: int, newest_first: bool
+) -> tuple[list[Line], bool]:
     """The nearest lines in the direction, and whether these are all of them."""
     if newest_first:
         kept = deque(map(_line, records), maxlen=count + 1)

@@ -1,7 +1,9 @@
 """Computes rates of records and bytes from two observations of partitions.
 
-RATES-1  a rate needs two observations of the same partition; a partition of a new topic with the same name has none
-RATES-2  deleted segments are no negative rate: the bytes of a partition have no rate if its start has moved
+RATES-1  a rate needs two observations of the same partition; a partition of a new topic with the
+    same name has none
+RATES-2  deleted segments are no negative rate: the bytes of a partition have no rate if its start
+    has moved
 """
 
 from __future__ import annotations
@@ -44,8 +46,12 @@ class Rates:
         passed_s = time_s - self._time_s
         if self._levels and passed_s <= 0:
             return
-        self._rates = {place: _rate(self._levels.get(place), level, passed_s) for place, level in levels.items()}
-        self._time_s, self._levels = time_s, dict(levels)
+        self._rates = {
+            place: _rate(self._levels.get(place), level, passed_s)
+            for place, level in levels.items()
+        }
+        self._time_s = time_s
+        self._levels = dict(levels)
 
     def of(self, places: Iterable[tuple[str, int]]) -> Rate:
         """The sum of partitions; a part that is not known does not count."""

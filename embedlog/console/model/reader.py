@@ -1,8 +1,12 @@
-"""Runs the reads of the console on a thread of its own, so that a slow disk never stops the keyboard.
+"""Runs the reads of the console on a thread of its own, so that a slow disk never stops the
+keyboard.
 
-CONSOLEREADER-1  one thread does one task at a time; a new task replaces a waiting one of the same name
-CONSOLEREADER-2  after an error, and when the directory was replaced, the next task opens the log again
-CONSOLEREADER-3  the end of the application waits for a thread at most `CLOSE_S`; a daemon thread does not keep the process
+CONSOLEREADER-1  one thread does one task at a time; a new task replaces a waiting one of the same
+    name
+CONSOLEREADER-2  after an error, and when the directory was replaced, the next task opens the log
+    again
+CONSOLEREADER-3  the end of the application waits for a thread at most `CLOSE_S`; a daemon thread
+    does not keep the process
 """
 
 from __future__ import annotations
@@ -50,8 +54,11 @@ class Outcome:
 class Reader:
     """A thread with a log that it opens read-only at its first use."""
 
-    def __init__(self, name: str, places: Sequence[str], deliver: Callable[[Outcome], object]) -> None:
-        self._places, self._deliver = list(places), deliver
+    def __init__(
+        self, name: str, places: Sequence[str], deliver: Callable[[Outcome], object]
+    ) -> None:
+        self._places = list(places)
+        self._deliver = deliver
         self._changed = threading.Condition()
         self._waiting: dict[str, Task] = {}
         self._running: Task | None = None
@@ -59,7 +66,9 @@ class Reader:
         self._closed = False
         self._log: Log | None = None
         self._identity: object = None
-        self._thread = threading.Thread(target=self._run, name=f"embedlog-console-{name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"embedlog-console-{name}", daemon=True
+        )
         self._thread.start()
 
     def submit(self, name: str, work: Callable[[Task], Any]) -> Task:
@@ -98,7 +107,9 @@ class Reader:
         if self._log is None:
             if len(self._places) == 1 and identity == [None]:
                 raise StorageError("the log directory does not exist", path=self._places[0])
-            self._log = embedlog.open(self._places[0] if len(self._places) == 1 else self._places, read_only=True)
+            self._log = embedlog.open(
+                self._places[0] if len(self._places) == 1 else self._places, read_only=True
+            )
             self._identity = identity
         return self._log
 
@@ -133,7 +144,8 @@ class Reader:
             return Outcome(task, error=f"internal error: {type(error).__name__}: {line(error)}")
 
     def _forget(self) -> None:
-        log, self._log = self._log, None
+        log = self._log
+        self._log = None
         if log is not None:
             log.close()
 

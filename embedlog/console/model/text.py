@@ -1,6 +1,7 @@
 """Formats bytes, texts, sizes, times and rates for the screen.
 
-CONSOLETEXT-1  each character is printable: control and format characters are replaced by signs or numbers
+CONSOLETEXT-1  each character is printable: control and format characters are replaced by signs or
+    numbers
 CONSOLETEXT-2  null is ∅, and bytes that are not UTF-8 are written as \\xNN
 """
 
@@ -24,16 +25,22 @@ def brief(data: bytes | None, characters: int = 200) -> str:
     if data is None:
         return NULL
     text = visible(decoded(data[: 4 * characters]))
-    return text if len(text) <= characters and len(data) <= 4 * characters else text[: characters - 1] + "…"
+    return (
+        text
+        if len(text) <= characters and len(data) <= 4 * characters
+        else text[: characters - 1] + "…"
+    )
 
 
 def size(count: float | None) -> str:
     """A number of bytes with three digits and a binary unit."""
     if count is None:
         return NONE
-    value, unit = float(count), 0
+    value = float(count)
+    unit = 0
     while value >= 1024 and unit < 5:
-        value, unit = value / 1024, unit + 1
+        value = value / 1024
+        unit = unit + 1
     return f"{value:.0f} B" if unit == 0 else f"{value:.3g} {'KMGTP'[unit - 1]}iB"
 
 

@@ -1,7 +1,9 @@
 """Shows bytes as text, as JSON, and in hexadecimal.
 
-VIEWS-1  at most `SHOWN_BYTES` are shown, and the rest is counted; JSON is checked up to `JSON_BYTES`
-VIEWS-2  JSON is indented without a change of its tokens: numbers, escapes and repeated names stay as they were written
+VIEWS-1  at most `SHOWN_BYTES` are shown, and the rest is counted; JSON is checked up to
+    `JSON_BYTES`
+VIEWS-2  JSON is indented without a change of its tokens: numbers, escapes and repeated names stay
+    as they were written
 VIEWS-3  every line is printable text
 """
 
@@ -26,7 +28,8 @@ def record_lines(record: Record[bytes, bytes], view: str) -> list[str]:
     """A record with all its fields."""
     kind = "LogAppendTime" if record.timestamp_type == 1 else "CreateTime"
     lines = [
-        f"partition {record.partition}   offset {record.offset}   leader epoch {record.leader_epoch}",
+        f"partition {record.partition}   offset {record.offset}   leader epoch "
+        f"{record.leader_epoch}",
         f"{kind} {text.time(record.timestamp_ms)} ({record.timestamp_ms})",
         *_part("key", record.key, view),
         *_part("value", record.value, view),
@@ -96,7 +99,8 @@ def _refuse(name: str) -> object:
 
 def _indented(given: str) -> str:
     made: list[str] = []
-    depth, before = 0, ""
+    depth = 0
+    before = ""
     for token in _TOKEN.findall(given):
         if token in "]}":
             depth -= 1

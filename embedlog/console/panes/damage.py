@@ -21,7 +21,10 @@ class DamagePane(GridsPane):
     NAME = "damage"
     LABEL = "Damage"
     live = False
-    BINDINGS: ClassVar[list[Binding]] = [Binding("c", "check", "check"), Binding("escape", "back", "cancel", show=False)]
+    BINDINGS: ClassVar[list[Binding]] = [
+        Binding("c", "check", "check"),
+        Binding("escape", "back", "cancel", show=False),
+    ]
 
     def __init__(self) -> None:
         super().__init__()

@@ -36,7 +36,11 @@ class GroupsPane(GridsPane):
         self.put(grids)
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
-        if event.data_table is self.sections[0].table and (row := self.selected) is not None and row.value != self._group:
+        if (
+            event.data_table is self.sections[0].table
+            and (row := self.selected) is not None
+            and row.value != self._group
+        ):
             self._group = row.value
             self.console.observe()
 
@@ -55,6 +59,10 @@ class GroupsPane(GridsPane):
         def then(found: tuple[str, Any]) -> None:
             topic, to = found
             where = f"of topic {topic}" if topic else "of all partitions"
-            self.confirm(f"Reset the offsets {where} of group {group} to {to}?", group, changes.reset_group(group, topic, to))
+            self.confirm(
+                f"Reset the offsets {where} of group {group} to {to}?",
+                group,
+                changes.reset_group(group, topic, to),
+            )
 
         self.changing(f"Reset offsets of {group}", fields, check, then)

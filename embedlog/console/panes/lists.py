@@ -30,7 +30,9 @@ class TransactionsPane(GridsPane):
     def action_abort(self) -> None:
         if (row := self.selected) is not None:
             name = row.value
-            question = f"Abort the transaction of {name}?\nIts producer is fenced: it cannot continue."
+            question = (
+                f"Abort the transaction of {name}?\nIts producer is fenced: it cannot continue."
+            )
             self.confirm(question, name, changes.abort_transaction(name))
 
 

@@ -1,8 +1,8 @@
 """Contains `Pane`, the base of the tabs, and `GridsPane`, a tab of tables.
 
 PANE-1  a tab gives the reader a function and shows its result; it reads nothing itself
-PANE-2  a key that changes the log says that the console is read-only, unless it was started with `--write`;
-        the footer and the help of a read-only console do not offer it
+PANE-2  a key that changes the log says that the console is read-only, unless it was started with
+        `--write`; the footer and the help of a read-only console do not offer it
 """
 
 from __future__ import annotations
@@ -51,27 +51,43 @@ class Pane(Vertical):
         raise NotImplementedError
 
     def enter(self) -> None:
-        """The tab is shown. The keyboard belongs to it at once: the next key may be one of its own."""
+        """The tab is shown. The keyboard belongs to it at once: the next key may be one of its
+        own.
+        """
         self.screen.set_focus(self.query(GridTable).first())
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
         return self.console.write or action not in self.CHANGES
 
     def on_key(self, event: Key) -> None:
-        if any(binding.key == event.key and binding.action in self.CHANGES for binding in self.BINDINGS):
-            self.console.writes()  # says why the key does nothing: with --write its binding had taken it
+        if any(
+            binding.key == event.key and binding.action in self.CHANGES for binding in self.BINDINGS
+        ):
+            # says why the key does nothing: with --write its binding had taken it
+            self.console.writes()
 
-    def changing(self, title: str, fields: Sequence[Field], check: Callable[[Any], Any], then: Callable[[Any], None]) -> None:
+    def changing(
+        self,
+        title: str,
+        fields: Sequence[Field],
+        check: Callable[[Any], Any],
+        then: Callable[[Any], None],
+    ) -> None:
         """Ask with a form before a change; refused in a read-only console."""
         if not self.console.writes():
             return
-        self.app.push_screen(Form(title, fields, check), lambda found: None if found is None else then(found))
+        self.app.push_screen(
+            Form(title, fields, check), lambda found: None if found is None else then(found)
+        )
 
     def confirm(self, question: str, name: str, change: Change) -> None:
         """Change the log after the name was typed; refused in a read-only console."""
         if not self.console.writes():
             return
-        self.app.push_screen(Confirmation(question, name), lambda agreed: self.console.change(change) if agreed else None)
+        self.app.push_screen(
+            Confirmation(question, name),
+            lambda agreed: self.console.change(change) if agreed else None,
+        )
 
 
 class GridsPane(Pane):

@@ -1,6 +1,7 @@
 """Contains the tab of records: pages, filters, and the selected record in three views.
 
-RECORDSPANE-1  a page is read by the thread for searches, so that a search does not delay the other tabs
+RECORDSPANE-1  a page is read by the thread for searches, so that a search does not delay the other
+    tabs
 RECORDSPANE-2  the result of a replaced search is dropped
 """
 
@@ -63,7 +64,8 @@ class RecordsPane(Pane):
         self._shown: tuple[int, int] | None = None  # partition and offset of the record in the view
         self.section = Section(classes="section records")
         self.detail = Static("", markup=False)
-        self.frame = VerticalScroll(classes="detail")  # a result can arrive before its mount, and after its removal
+        # a result can arrive before its mount, and after its removal
+        self.frame = VerticalScroll(classes="detail")
 
     def compose(self) -> ComposeResult:
         yield self.section
@@ -81,16 +83,22 @@ class RecordsPane(Pane):
 
     def open(self, topic: str, partitions: tuple[int, ...]) -> None:
         """Show the newest records of some partitions; of all, if none is given."""
-        self.topic, self.partitions, self.filters = topic, partitions, Filters()
+        self.topic = topic
+        self.partitions = partitions
+        self.filters = Filters()
         self.action_newest()
 
     # ---- reads -----------------------------------------------------------------------------------
 
     def read(self, begin: Callable[[Any, str], Cursor], before: list[Cursor] | None = None) -> None:
-        """Read a page from a cursor, which is made by the reader; `before` are the pages before it."""
+        """Read a page from a cursor, which is made by the reader; `before` are the pages before
+        it.
+        """
         if self._reading is not None:
             self._reading.cancelled.set()
-        topic, filters, now_ms = self.topic, self.filters, self.console.now_ms()
+        topic = self.topic
+        filters = self.filters
+        now_ms = self.console.now_ms()
         matcher = filters.compiled(now_ms) if filters else None
         earlier = before or []
 
@@ -120,7 +128,12 @@ class RecordsPane(Pane):
 
     def tick(self) -> None:
         """The interval has passed: follow the end of the topic."""
-        if self.follows and self._reading is None and not self._before and (self.page is None or self.page.cursor.newest_first):
+        if (
+            self.follows
+            and self._reading is None
+            and not self._before
+            and (self.page is None or self.page.cursor.newest_first)
+        ):
             self.read(lambda log, topic: pages.from_end(log, topic, self.partitions))
 
     # ---- the screen ------------------------------------------------------------------------------
@@ -137,25 +150,47 @@ class RecordsPane(Pane):
 
     def _grid(self) -> Grid:
         lines = self.page.lines if self.page is not None else ()
-        return grid(self._title(), COLUMNS, [
-            row(f"{line.partition}-{line.offset}", [
-                line.partition, line.offset, text.time(line.timestamp_ms), text.size(line.size_bytes), line.header_count or "",
-                text.brief(line.key, 40), text.brief(line.value),
-            ], (line.partition, line.offset))
-            for line in lines
-        ], "partition|offset|size|headers")  # fmt: skip
+        return grid(
+            self._title(),
+            COLUMNS,
+            [
+                row(
+                    f"{line.partition}-{line.offset}",
+                    [
+                        line.partition,
+                        line.offset,
+                        text.time(line.timestamp_ms),
+                        text.size(line.size_bytes),
+                        line.header_count or "",
+                        text.brief(line.key, 40),
+                        text.brief(line.value),
+                    ],
+                    (line.partition, line.offset),
+                )
+                for line in lines
+            ],
+            "partition|offset|size|headers",
+        )
 
     def _title(self) -> str:
         if self.topic is None:
             return "no topic: press 1 and Enter"
-        where = "all partitions" if not self.partitions else f"partition {','.join(map(str, self.partitions))}"
+        where = (
+            "all partitions"
+            if not self.partitions
+            else f"partition {','.join(map(str, self.partitions))}"
+        )
         parts = [f"topic {self.topic}", where]
         if self.page is not None:
             parts.append("newest first" if self.page.cursor.newest_first else "oldest first")
-            parts.append(f"page {len(self._before) + 1}" + ("" if self.page.following else ", the last"))
+            parts.append(
+                f"page {len(self._before) + 1}" + ("" if self.page.following else ", the last")
+            )
         if self.filters:
             parts.append(f"filter {self.filters}")
-            parts.append("" if self.page is None or self.page.complete else "cancelled: n continues")
+            parts.append(
+                "" if self.page is None or self.page.complete else "cancelled: n continues"
+            )
         if self.follows:
             parts.append("following")
         return " · ".join(filter(None, parts))
@@ -164,7 +199,10 @@ class RecordsPane(Pane):
         if self._reading is not None and self._reading.progress is not None:
             done, total, found = self._reading.progress
             part = 100 * done // max(total, 1)
-            state = f"{self._title()} · searching: {part} % of {text.size(total)}, {found} found; Escape cancels"
+            state = (
+                f"{self._title()} · searching: {part} % of {text.size(total)}, {found} found; "
+                "Escape cancels"
+            )
             self.section.state(state)
 
     # ---- the selected record ---------------------------------------------------------------------
@@ -178,7 +216,9 @@ class RecordsPane(Pane):
         selected = self.section.table.selected
         if selected is None or self.topic is None:
             return
-        place, topic, view = selected.value, self.topic, self.view
+        place = selected.value
+        topic = self.topic
+        view = self.view
 
         def work(task: Task) -> tuple[tuple[int, int], list[str] | None]:
             record = pages.record_at(task.log, topic, *place)
@@ -190,7 +230,9 @@ class RecordsPane(Pane):
 
     def _show_record(self, place: tuple[int, int], lines: list[str] | None) -> None:
         if place == self._shown:
-            shown = Text("\n").join(map(Text, lines if lines is not None else ["this record was deleted"]))
+            shown = Text("\n").join(
+                map(Text, lines if lines is not None else ["this record was deleted"])
+            )
             self.detail.update(shown)
             self.frame.border_title = f"view: {self.view}"
 
@@ -256,7 +298,9 @@ class RecordsPane(Pane):
     def action_go(self) -> None:
         fields = [
             Field("where", "Position", "", "an offset, @time, beginning or end"),
-            Field("partitions", "Partitions", ",".join(map(str, self.partitions)), "0,1,…; empty: all"),
+            Field(
+                "partitions", "Partitions", ",".join(map(str, self.partitions)), "0,1,…; empty: all"
+            ),
         ]
 
         def then(found: tuple[Callable[[Any, str], Cursor], tuple[int, ...]] | None) -> None:
@@ -266,9 +310,15 @@ class RecordsPane(Pane):
 
         self.app.push_screen(Form("Go to", fields, self._position), then)
 
-    def _position(self, given: Mapping[str, str]) -> tuple[Callable[[Any, str], Cursor], tuple[int, ...]]:
+    def _position(
+        self, given: Mapping[str, str]
+    ) -> tuple[Callable[[Any, str], Cursor], tuple[int, ...]]:
         where = given["where"].strip()
-        chosen = tuple(changes.number_of("partitions", each) for each in given["partitions"].split(",") if each.strip())
+        chosen = tuple(
+            changes.number_of("partitions", each)
+            for each in given["partitions"].split(",")
+            if each.strip()
+        )
         if where.startswith("@"):
             time_ms = moment("position", where[1:], self.console.now_ms())
             if time_ms is None:
@@ -286,6 +336,7 @@ class RecordsPane(Pane):
     def action_truncate(self) -> None:
         selected = self.section.table.selected
         if selected is not None and self.topic is not None:
-            topic, (number, offset) = self.topic, selected.value
+            topic = self.topic
+            (number, offset) = selected.value
             question = f"Delete the records of {topic}-{number} below offset {offset}?"
             self.confirm(question, topic, changes.delete_records(topic, number, offset))

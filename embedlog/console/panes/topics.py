@@ -36,13 +36,18 @@ class TopicsPane(GridsPane):
         super().__init__()
         self.topic: str | None = None
         self._internal = False
-        self._rates, self._partition_rates = Rates(), Rates()
+        self._rates = Rates()
+        self._partition_rates = Rates()
 
     def work(self) -> Callable[[Task], Any]:
-        topic, internal = self.topic, self._internal
+        topic = self.topic
+        internal = self._internal
         if topic is None:
             rates = self._rates
-            return lambda task: (None, observe.topics(task.log, rates, time.monotonic(), internal=internal))
+            return lambda task: (
+                None,
+                observe.topics(task.log, rates, time.monotonic(), internal=internal),
+            )
         rates = self._partition_rates
         return lambda task: (topic, observe.partitions(task.log, topic, rates, time.monotonic()))
 
@@ -83,8 +88,16 @@ class TopicsPane(GridsPane):
             Field("partitions", "Partitions", "1"),
             Field("settings", "Settings", "", "name=value …"),
         ]
-        self.changing("Create a topic", fields, self._creation, lambda found: self.confirm(
-            f"Create topic {found[0]} with {found[1]} partitions?", found[0], changes.create_topic(*found)))  # fmt: skip
+        self.changing(
+            "Create a topic",
+            fields,
+            self._creation,
+            lambda found: self.confirm(
+                f"Create topic {found[0]} with {found[1]} partitions?",
+                found[0],
+                changes.create_topic(*found),
+            ),
+        )
 
     def _creation(self, given: Mapping[str, str]) -> tuple[str, int, dict[str, str]]:
         return (
@@ -99,21 +112,35 @@ class TopicsPane(GridsPane):
 
     def action_delete(self) -> None:
         if (topic := self._present()) is not None:
-            self.confirm(f"Delete topic {topic} and all its records?", topic, changes.delete_topic(topic))
+            self.confirm(
+                f"Delete topic {topic} and all its records?", topic, changes.delete_topic(topic)
+            )
 
     def action_truncate(self) -> None:
         if self.topic is None or self.selected is None:
             self.console.say("open a topic with Enter, and select a partition")
             return
-        topic, number = self.topic, self.selected.value
+        topic = self.topic
+        number = self.selected.value
         fields = [Field("offset", "Delete the records below this offset")]
-        self.changing(f"Delete records of {topic}-{number}", fields, lambda given: changes.number_of("offset", given["offset"]),
-                      lambda offset: self.confirm(f"Delete the records of {topic}-{number} below offset {offset}?", topic,
-                                                  changes.delete_records(topic, number, offset)))  # fmt: skip
+        self.changing(
+            f"Delete records of {topic}-{number}",
+            fields,
+            lambda given: changes.number_of("offset", given["offset"]),
+            lambda offset: self.confirm(
+                f"Delete the records of {topic}-{number} below offset {offset}?",
+                topic,
+                changes.delete_records(topic, number, offset),
+            ),
+        )
 
     def action_send(self) -> None:
         if (topic := self._present()) is not None:
-            number = self.selected.value if self.topic is not None and self.selected is not None else None
+            number = (
+                self.selected.value
+                if self.topic is not None and self.selected is not None
+                else None
+            )
             send(self, topic, number)
 
 
@@ -121,13 +148,23 @@ def send(pane: Any, topic: str, number: int | None) -> None:
     """Ask for a record, and send it."""
     fields = [
         Field("partition", "Partition", "" if number is None else str(number), "empty: by the key"),
-        Field("key", "Key", "", "empty: null"), Field("text", "Value"), Field("headers", "Headers", "", "name=value …"),
-    ]  # fmt: skip
+        Field("key", "Key", "", "empty: null"),
+        Field("text", "Value"),
+        Field("headers", "Headers", "", "name=value …"),
+    ]
 
     def check(given: Mapping[str, str]) -> changes.Change:
-        chosen = changes.number_of("partition", given["partition"]) if given["partition"].strip() else None
+        chosen = (
+            changes.number_of("partition", given["partition"])
+            if given["partition"].strip()
+            else None
+        )
         key, value = (given[name].encode("utf-8", "surrogateescape") for name in ("key", "text"))
         return changes.send(topic, chosen, key or None, value, changes.headers_of(given["headers"]))
 
-    pane.changing(f"Send a record to {topic}", fields, check,
-                  lambda change: pane.confirm(f"Send this record to {topic}?", topic, change))  # fmt: skip
+    pane.changing(
+        f"Send a record to {topic}",
+        fields,
+        check,
+        lambda change: pane.confirm(f"Send this record to {topic}?", topic, change),
+    )

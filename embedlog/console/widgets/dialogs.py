@@ -1,6 +1,7 @@
 """Contains the dialogs: a form, a confirmation, and the help.
 
-DIALOGS-1  a form is left with Escape without an effect; a text without a meaning keeps it open, with the reason
+DIALOGS-1  a form is left with Escape without an effect; a text without a meaning keeps it open,
+    with the reason
 DIALOGS-2  a confirmation needs the whole name of the changed thing; another text changes nothing
 """
 
@@ -44,9 +45,13 @@ class Dialog(ModalScreen[Any]):
 class Form(Dialog):
     """Some lines of text; the result is what `check` makes of them."""
 
-    def __init__(self, title: str, fields: Sequence[Field], check: Callable[[Mapping[str, str]], Any]) -> None:
+    def __init__(
+        self, title: str, fields: Sequence[Field], check: Callable[[Mapping[str, str]], Any]
+    ) -> None:
         super().__init__()
-        self._title, self._fields, self._check = title, fields, check
+        self._title = title
+        self._fields = fields
+        self._check = check
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
@@ -58,7 +63,9 @@ class Form(Dialog):
             yield Static(plain("Enter: accept   Tab: next line   Escape: leave"), classes="keys")
 
     def on_input_submitted(self) -> None:
-        values = {field.name: self.query_one(f"#{field.name}", Input).value for field in self._fields}
+        values = {
+            field.name: self.query_one(f"#{field.name}", Input).value for field in self._fields
+        }
         try:
             found = self._check(values)
         except (FilterError, EmbedlogError) as problem:
@@ -72,13 +79,16 @@ class Confirmation(Dialog):
 
     def __init__(self, question: str, name: str) -> None:
         super().__init__()
-        self._question, self._name = question, name
+        self._question = question
+        self._name = name
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             for part in self._question.splitlines():
                 yield Static(plain(part))
-            yield Static(plain(f"Type {visible(self._name)} to confirm; Escape leaves."), classes="label")
+            yield Static(
+                plain(f"Type {visible(self._name)} to confirm; Escape leaves."), classes="label"
+            )
             yield Input(id="name", select_on_focus=False, compact=True)
             yield Static("", id="problem", markup=False)
 
@@ -86,7 +96,9 @@ class Confirmation(Dialog):
         if event.value in (self._name, visible(self._name)):
             self.dismiss(True)
         else:
-            self.query_one("#problem", Static).update(plain(f"not {self._name}: nothing was changed", style="bold red"))
+            self.query_one("#problem", Static).update(
+                plain(f"not {self._name}: nothing was changed", style="bold red")
+            )
 
 
 class Help(Dialog):

@@ -23,7 +23,9 @@ from embedlog.display.visible_text import visible
 
 def plain(text: str, *, right: bool = False, style: str = "") -> Text:
     """A text without markup."""
-    return Text(visible(text), style=style, justify="right" if right else "left", no_wrap=True, end="")
+    return Text(
+        visible(text), style=style, justify="right" if right else "left", no_wrap=True, end=""
+    )
 
 
 class GridTable(DataTable[Text]):
@@ -40,7 +42,8 @@ class GridTable(DataTable[Text]):
 
     def put(self, grid: Grid, *, top: bool = False) -> None:
         """Show these rows instead of the present ones; `top` moves the cursor to the first one."""
-        before, self._grid = self._grid, grid
+        before = self._grid
+        self._grid = grid
         if grid.columns != before.columns:
             self.clear(columns=True)
             for name in grid.columns:
@@ -59,7 +62,8 @@ class GridTable(DataTable[Text]):
             for name, was, cell in zip(grid.columns, old.cells, new.cells, strict=True):
                 if was != cell:
                     text = plain(cell, right=name in grid.right)
-                    wider = text.cell_len > self._width(name)  # a new width is computed from all rows
+                    # a new width is computed from all rows
+                    wider = text.cell_len > self._width(name)
                     self.update_cell(new.key, name, text, update_width=wider)
 
     def _width(self, name: str) -> int:
@@ -67,16 +71,24 @@ class GridTable(DataTable[Text]):
         return int(self.columns[ColumnKey(name)].content_width)
 
     def _replace(self, before: Grid, grid: Grid) -> None:
-        place, scroll_y = self.cursor_row, self.scroll_y
+        place = self.cursor_row
+        scroll_y = self.scroll_y
         key = before.rows[place].key if 0 <= place < len(before.rows) else None
         self.clear()
         for row in grid.rows:
-            cells = (plain(cell, right=name in grid.right) for name, cell in zip(grid.columns, row.cells, strict=True))
+            cells = (
+                plain(cell, right=name in grid.right)
+                for name, cell in zip(grid.columns, row.cells, strict=True)
+            )
             self.add_row(*cells, key=row.key)
-        for number, name in enumerate(grid.columns):  # now: a line that is drawn before the next idle moment stays as it is
+        # now: a line that is drawn before the next idle moment stays as it is
+        for number, name in enumerate(grid.columns):
             widest = max((cell_len(visible(row.cells[number])) for row in grid.rows), default=0)
             self.columns[ColumnKey(name)].content_width = max(widest, cell_len(name))
-        found = next((number for number, row in enumerate(grid.rows) if row.key == key), min(place, len(grid.rows) - 1))
+        found = next(
+            (number for number, row in enumerate(grid.rows) if row.key == key),
+            min(place, len(grid.rows) - 1),
+        )
         if grid.rows:
             self.move_cursor(row=max(found, 0), animate=False)
             self.scroll_to(y=scroll_y, animate=False)

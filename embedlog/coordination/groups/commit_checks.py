@@ -1,7 +1,10 @@
-"""Checks the arguments and sizes of commits, makes their records, and maps refusals to errors. No lock, no file.
+"""Checks the arguments and sizes of commits, makes their records, and maps refusals to errors. No
+lock, no file.
 
-COMMITCHECK-1  invalid arguments raise an error of this package, or a TypeError, before a lock is taken
-COMMITCHECK-2  a refusal becomes an error by the caller's remedy: poll to join again, close, choose another group
+COMMITCHECK-1  invalid arguments raise an error of this package, or a TypeError, before a lock is
+    taken
+COMMITCHECK-2  a refusal becomes an error by the caller's remedy: poll to join again, close, choose
+    another group
 """
 
 from __future__ import annotations
@@ -64,7 +67,9 @@ def checked_group_id(group_id: object) -> str:
         raise TypeError(f"a group id is a str, not {type(group_id).__name__}")
     size = _size(group_id)
     if not 1 <= size <= NAME_BYTES_MAX:
-        raise InvalidGroupIdError("group id", expected=f"1 to {NAME_BYTES_MAX} bytes of UTF-8", found=f"{group_id!r:.100}")
+        raise InvalidGroupIdError(
+            "group id", expected=f"1 to {NAME_BYTES_MAX} bytes of UTF-8", found=f"{group_id!r:.100}"
+        )
     return group_id
 
 
@@ -79,16 +84,22 @@ def checked_instances(instance_ids: object) -> Collection[str]:
 
 
 def checked_identity(group_id: str, identity: object) -> GroupMetadata:
-    """The identity of the committing member. Raises TypeError, InvalidGroupIdError for a member of another group."""
+    """The identity of the committing member. Raises TypeError, InvalidGroupIdError for a member of
+    another group.
+    """
     if not isinstance(identity, GroupMetadata):
         raise TypeError(f"the identity of a commit is a GroupMetadata, not {identity!r:.100}")
     if identity.group_id != group_id:
-        raise InvalidGroupIdError("a member of another group", expected=repr(group_id), found=repr(identity.group_id))
+        raise InvalidGroupIdError(
+            "a member of another group", expected=repr(group_id), found=repr(identity.group_id)
+        )
     return identity
 
 
 class CheckedOffsets(dict[TopicPartition, OffsetAndMetadata]):
-    """Offsets that `checked_offsets` has checked; it accepts them again as they are. Never passed to code of the user."""
+    """Offsets that `checked_offsets` has checked; it accepts them again as they are. Never passed
+    to code of the user.
+    """
 
 
 def checked_offsets(offsets: object) -> CheckedOffsets:
@@ -96,22 +107,30 @@ def checked_offsets(offsets: object) -> CheckedOffsets:
     if type(offsets) is CheckedOffsets:
         return offsets
     given: Mapping[TopicPartition, object] = by_partition("offsets", offsets)  # type: ignore[arg-type]
-    return CheckedOffsets((place, _checked_offset(place, offset)) for place, offset in given.items())
+    return CheckedOffsets(
+        (place, _checked_offset(place, offset)) for place, offset in given.items()
+    )
 
 
 def _checked_offset(place: Any, offset: object) -> OffsetAndMetadata:
     made = OffsetAndMetadata(offset) if type(offset) is int else offset
     if isinstance(made, tuple) and getattr(made, "_fields", ())[:2] == ("offset", "metadata"):
         made = OffsetAndMetadata(*made[:3])  # of another client
-    if not isinstance(made, OffsetAndMetadata) or (type(made.offset), type(made.leader_epoch)) != (int, int):
+    if not isinstance(made, OffsetAndMetadata) or (type(made.offset), type(made.leader_epoch)) != (
+        int,
+        int,
+    ):
         raise TypeError(f"an offset is an OffsetAndMetadata or an int, not {offset!r:.100}")
     if not isinstance(made.metadata, str):
         raise TypeError(f"the metadata of an offset is a str, not {type(made.metadata).__name__}")
     if not 0 <= made.offset <= LONG_MAX or not -1 <= made.leader_epoch <= INT_MAX:
         raise OffsetOutOfRangeError(
-            "an offset to commit", topic=place[0], partition=place[1],
-            expected="0 to 2^63 - 1, with a leader epoch of -1 or more", found=f"{made.offset}, {made.leader_epoch}",
-        )  # fmt: skip
+            "an offset to commit",
+            topic=place[0],
+            partition=place[1],
+            expected="0 to 2^63 - 1, with a leader epoch of -1 or more",
+            found=f"{made.offset}, {made.leader_epoch}",
+        )
     return made
 
 
@@ -128,7 +147,9 @@ def check_notes(wanted: Mapping[TopicPartition, OffsetAndMetadata], limit: int) 
     for place, offset in wanted.items():
         if offset.metadata and not 0 <= (size := _size(offset.metadata)) <= limit:
             expected = f"at most {limit} bytes of UTF-8 (offset.metadata.max.bytes)"
-            raise RecordTooLargeError(f"metadata of an offset for {place[0]}-{place[1]}", expected=expected, found=size)
+            raise RecordTooLargeError(
+                f"metadata of an offset for {place[0]}-{place[1]}", expected=expected, found=size
+            )
 
 
 # ---- refusals ------------------------------------------------------------------------------------
@@ -136,30 +157,45 @@ def check_notes(wanted: Mapping[TopicPartition, OffsetAndMetadata], limit: int) 
 
 def refused(group_id: str, refusal: Refusal, old: Group | None) -> EmbedlogError:
     """The error for a refused event."""
-    found = "no such group" if old is None else f"{old.state.label}, generation {old.generation}, {len(old.members)} members"
+    found = (
+        "no such group"
+        if old is None
+        else f"{old.state.label}, generation {old.generation}, {len(old.members)} members"
+    )
     return KINDS[refusal](f"group {group_id!r}: {refusal.value} ({refusal.name})", found=found)
 
 
 def refuse_share(group_id: str, group: ModernGroup | None) -> None:
-    """Raises InconsistentGroupProtocolError for a share group of a broker: it has no committed offsets."""
+    """Raises InconsistentGroupProtocolError for a share group of a broker: it has no committed
+    offsets.
+    """
     if group is not None and group.type == "share":
         text = "is a share group, whose positions only a broker changes; choose another group id"
         raise InconsistentGroupProtocolError(f"{group_id!r} {text}")
 
 
-def admitted(old: Group | None, member: GroupMetadata, *, transactional: bool = False) -> Refusal | None:
+def admitted(
+    old: Group | None, member: GroupMetadata, *, transactional: bool = False
+) -> Refusal | None:
     """The reason to refuse a member's commit, or None."""
-    refusal = machine.may_commit(old, member.member_id, member.generation, member.instance_id, transactional=transactional)
+    refusal = machine.may_commit(
+        old, member.member_id, member.generation, member.instance_id, transactional=transactional
+    )
     return Refusal.UNKNOWN_MEMBER_ID if refusal is Refusal.GROUP_ID_NOT_FOUND else refusal
 
 
 # ---- records -------------------------------------------------------------------------------------
 
 
-def commit_records(group_id: str, wanted: Mapping[TopicPartition, OffsetAndMetadata]) -> list[Record]:
+def commit_records(
+    group_id: str, wanted: Mapping[TopicPartition, OffsetAndMetadata]
+) -> list[Record]:
     """The records of a commit."""
     now_ms = system.wall_ms()
-    return [(encode_offset_key(group_id, *place), encode_offset(each, now_ms)) for place, each in wanted.items()]
+    return [
+        (encode_offset_key(group_id, *place), encode_offset(each, now_ms))
+        for place, each in wanted.items()
+    ]
 
 
 def batch_bytes(records: Iterable[Record]) -> int:

@@ -1,14 +1,16 @@
-"""Consumer groups without a coordinator process: each process decides its requests, from the group's newest record.
+"""Consumer groups without a coordinator process: each process decides its requests, from the
+group's newest record.
 
-GROUPCOORDINATOR-1  every request locks the group's partition of `__consumer_offsets`, catches up, applies the pure rules
-    (`group`), and appends the outcome as one batch. A refusal writes nothing
-GROUPCOORDINATOR-2  followers of a group read without a lock, and are woken by the notice of its partition, which changes with
-    groups, not with commits
-GROUPCOORDINATOR-3  a member is evicted by the first process that detects its end, after another check under the lock; the
-    housekeeper checks groups without active members
-GROUPCOORDINATOR-4  after `offsets.retention.minutes` unused offsets are removed by Kafka's rules. The time counts from the
-    commit, or from the loss of the group's last member if that is later. Offsets are kept while
-    a transaction contains offsets of the group, and in a group of `KEPT_TYPE`
+GROUPCOORDINATOR-1  every request locks the group's partition of `__consumer_offsets`, catches up,
+    applies the pure rules (`group`), and appends the outcome as one batch. A refusal writes nothing
+GROUPCOORDINATOR-2  followers of a group read without a lock, and are woken by the notice of its
+    partition, which changes with groups, not with commits
+GROUPCOORDINATOR-3  a member is evicted by the first process that detects its end, after another
+    check under the lock; the housekeeper checks groups without active members
+GROUPCOORDINATOR-4  after `offsets.retention.minutes` unused offsets are removed by Kafka's rules.
+    The time counts from the commit, or from the loss of the group's last member if that is later.
+    Offsets are kept while a transaction contains offsets of the group, and in a group of
+    `KEPT_TYPE`
 GROUPCOORDINATOR-5  groups of Kafka's newer protocol are read, never changed
 """
 
@@ -22,13 +24,23 @@ from embedlog import _logging
 from embedlog import group as machine
 from embedlog._native import system
 from embedlog.coordination.groups.commit_checks import checked_group_id, refused
-from embedlog.coordination.groups.group_records import Committed, encode_group, encode_group_key, encode_offset_key
+from embedlog.coordination.groups.group_records import (
+    Committed,
+    encode_group,
+    encode_group_key,
+    encode_offset_key,
+)
 from embedlog.coordination.groups.group_view import GroupEntries
 from embedlog.coordination.groups.member_watch import Watch
 from embedlog.coordination.groups.offset_commits import Offsets
 from embedlog.coordination.host import Host
 from embedlog.coordination.internal_topic import Record
-from embedlog.errors import ClosedError, EmbedlogError, InconsistentGroupProtocolError, ReadOnlyError
+from embedlog.errors import (
+    ClosedError,
+    EmbedlogError,
+    InconsistentGroupProtocolError,
+    ReadOnlyError,
+)
 from embedlog.group import Group, Limits, Refusal, State
 from embedlog.types import TopicPartition
 
@@ -38,7 +50,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 
-KEPT_TYPE: Final = "embedlog"  # protocol type of groups that never expire: a sink stores its progress in their offsets
+# protocol type of groups that never expire: a sink stores its progress in their offsets
+KEPT_TYPE: Final = "embedlog"
 MINUTE_MS: Final = 60_000
 
 Event = Callable[[Group | None], Group | Refusal | None]
@@ -61,21 +74,29 @@ class Groups(Offsets):
     # ---- reads -----------------------------------------------------------------------------------
 
     def current(self, group_id: str) -> Group | None:
-        """The present group; takes no lock and writes nothing. Raises CorruptRecordError, UnsupportedFormatError."""
+        """The present group; takes no lock and writes nothing. Raises CorruptRecordError,
+        UnsupportedFormatError.
+        """
         return self.read(group_id, lambda view: view.group(group_id))
 
     def names(self) -> list[str]:
-        """Every group with a record or offsets, sorted, including those of Kafka's newer protocol."""
+        """Every group with a record or offsets, sorted, including those of Kafka's newer
+        protocol.
+        """
         self.host.check_open()
-        return sorted(name for number in self.topic.written() for name in self.topic.view(number).groups())
+        return sorted(
+            name for number in self.topic.written() for name in self.topic.view(number).groups()
+        )
 
     # ---- decisions -------------------------------------------------------------------------------
 
     def decide(self, group_id: str, event: Event, deadline_ns: int | None = None) -> Group | None:
-        """Apply an event to a group, and append the result if it is a change; the old group if the event does not apply.
+        """Apply an event to a group, and append the result if it is a change; the old group if the
+        event does not apply.
 
-        Raises the error of a `Refusal` (`commit_checks.KINDS`), LockTimeoutError, ReadOnlyError, StorageError,
-        RecordTooLargeError; InconsistentGroupProtocolError for a group of Kafka's newer protocol.
+        Raises the error of a `Refusal` (`commit_checks.KINDS`), LockTimeoutError, ReadOnlyError,
+        StorageError, RecordTooLargeError; InconsistentGroupProtocolError for a group of Kafka's
+        newer protocol.
         """
         self.host.check_writable()
         until = self.deadline(deadline_ns)
@@ -92,7 +113,9 @@ class Groups(Offsets):
                 return old
             self._refuse_modern(decision.view, group_id)
             if old is not None and old.protocol_type == KEPT_TYPE != new.protocol_type:
-                raise InconsistentGroupProtocolError(f"group {group_id!r} keeps offsets of a program: consumers cannot join it")
+                raise InconsistentGroupProtocolError(
+                    f"group {group_id!r} keeps offsets of a program: consumers cannot join it"
+                )
             records: list[Record] = [(encode_group_key(group_id), encode_group(new))]
             self.check_size(number, records)
             decision.append(records, notice=True)
@@ -100,22 +123,35 @@ class Groups(Offsets):
             return new
 
     def exempt(self, group_id: str, deadline_ns: int | None = None) -> Group | None:
-        """Create a group whose offsets never expire, for programs that store their progress in them; consumers cannot join it.
+        """Create a group whose offsets never expire, for programs that store their progress in
+        them; consumers cannot join it.
 
-        Raises InconsistentGroupProtocolError for a group that consumers have joined, and as `decide`.
+        Raises InconsistentGroupProtocolError for a group that consumers have joined, and as
+        `decide`.
         """
 
         def event(old: Group | None) -> Group | Refusal:
             if old is not None and old.protocol_type not in ("", KEPT_TYPE):
                 return Refusal.INCONSISTENT_GROUP_PROTOCOL
-            return old if old is not None and old.protocol_type else Group(KEPT_TYPE, changed_ms=system.wall_ms())
+            return (
+                old
+                if old is not None and old.protocol_type
+                else Group(KEPT_TYPE, changed_ms=system.wall_ms())
+            )
 
         return self.decide(group_id, event, deadline_ns)
 
     def evict(
-        self, group_id: str, watch: Watch, me: str | None = None, whole: bool = False, deadline_ns: int | None = None
+        self,
+        group_id: str,
+        watch: Watch,
+        me: str | None = None,
+        whole: bool = False,
+        deadline_ns: int | None = None,
     ) -> Group | None:
-        """Evict members that have ended according to the observer; returns the group afterwards. Raises as `decide`."""
+        """Evict members that have ended according to the observer; returns the group afterwards.
+        Raises as `decide`.
+        """
         found = self.current(group_id)
         if found is None or not found.members:
             return found
@@ -128,7 +164,11 @@ class Groups(Offsets):
             if old is None or not confirmed:
                 return old
             new = machine.evict(old, confirmed, system.wall_ms())
-            gone = ", ".join(f"{each} ({verdict.value})" for each, verdict in confirmed.items() if each not in new.members)
+            gone = ", ".join(
+                f"{each} ({verdict.value})"
+                for each, verdict in confirmed.items()
+                if each not in new.members
+            )
             if gone:
                 logger.info("group %r continues without %s", group_id, gone)
             return new
@@ -138,7 +178,9 @@ class Groups(Offsets):
     # ---- deletion --------------------------------------------------------------------------------
 
     def delete(self, group_id: str, deadline_ns: int | None = None) -> None:
-        """Delete a group and its offsets. Raises GroupNotEmptyError, GroupNotFoundError, and as `decide`."""
+        """Delete a group and its offsets. Raises GroupNotEmptyError, GroupNotFoundError, and as
+        `decide`.
+        """
         self.host.check_writable()
         checked_group_id(group_id)
         until = self.deadline(deadline_ns)
@@ -147,29 +189,36 @@ class Groups(Offsets):
     def _delete(self, group_id: str, deadline_ns: int) -> None:
         number = self.topic.partition_of(group_id)
         with self.topic.deciding(number, deadline_ns) as decision:
-            view, old = decision.view, decision.view.group(group_id)
+            view = decision.view
+            old = decision.view.group(group_id)
             self._refuse_modern(view, group_id)
             places = {*view.partitions(group_id), *view.pending(group_id)}
             refusal = machine.may_delete(old, bool(places))
             if refusal is not None:
                 raise refused(group_id, refusal, old)
-            tombstones = _tombstones(group_id, places, True)  # a broker may have created a group from offsets alone
+            # a broker may have created a group from offsets alone
+            tombstones = _tombstones(group_id, places, True)
             self.append_in_pieces(decision, number, tombstones)
 
-    def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition], deadline_ns: int | None = None) -> None:
+    def delete_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition], deadline_ns: int | None = None
+    ) -> None:
         """Delete offsets; partitions without a committed offset are ignored.
 
-        Raises GroupSubscribedError for a topic that members read, GroupNotEmptyError, GroupNotFoundError, and as `decide`.
+        Raises GroupSubscribedError for a topic that members read, GroupNotEmptyError,
+        GroupNotFoundError, and as `decide`.
         """
         self.host.check_writable()
         checked_group_id(group_id)
-        wanted, until = {TopicPartition(*place) for place in partitions}, self.deadline(deadline_ns)
+        wanted = {TopicPartition(*place) for place in partitions}
+        until = self.deadline(deadline_ns)
         self.topic.repeated(lambda: self._delete_offsets(group_id, wanted, until), until)
 
     def _delete_offsets(self, group_id: str, wanted: set[TopicPartition], deadline_ns: int) -> None:
         number = self.topic.partition_of(group_id)
         with self.topic.deciding(number, deadline_ns) as decision:
-            view, old = decision.view, decision.view.group(group_id)
+            view = decision.view
+            old = decision.view.group(group_id)
             self._refuse_modern(view, group_id)
             places = {*view.partitions(group_id), *view.pending(group_id)}
             for topic in sorted({place.topic for place in wanted}) or [""]:
@@ -182,20 +231,26 @@ class Groups(Offsets):
     def _refuse_modern(view: GroupEntries, group_id: str) -> None:
         group = view.modern(group_id)
         if group is not None:
-            text = f"is a {group.type} group of Kafka's newer protocol: only a broker changes it; choose another group id"
+            text = (
+                f"is a {group.type} group of Kafka's newer protocol: only a broker changes it; "
+                "choose another group id"
+            )
             raise InconsistentGroupProtocolError(f"{group_id!r} {text}")
 
     # ---- housekeeping ----------------------------------------------------------------------------
 
     def housekeep(self) -> None:
-        """In all groups, evict members whose process has ended, as far as detectable here. Failures are reported and tried again.
+        """In all groups, evict members whose process has ended, as far as detectable here. Failures
+        are reported and tried again.
 
         Threads: one at a time.
         """
         self._watches = self._evict_ended(self._watches)
 
     def evict_ended(self) -> None:
-        """As `housekeep`, for what one observation shows: ended processes, and members whose polls stopped. Threads: any."""
+        """As `housekeep`, for what one observation shows: ended processes, and members whose polls
+        stopped. Threads: any.
+        """
         if not self.host.read_only:
             self._evict_ended({})
 
@@ -212,20 +267,35 @@ class Groups(Offsets):
                 except ClosedError:  # the log is closed during this round
                     return watches
                 except EmbedlogError as problem:
-                    _logging.report(logger, logging.WARNING, (self.host.path, "group", name), f"group {name!r}", problem)
+                    _logging.report(
+                        logger,
+                        logging.WARNING,
+                        (self.host.path, "group", name),
+                        f"group {name!r}",
+                        problem,
+                    )
         return watches
 
     def expire(self, deadline_ns: int | None = None) -> int:
         """Remove unused offsets and groups (GROUPCOORDINATOR-4); returns their number."""
         if self.host.read_only:
-            raise ReadOnlyError("the log was opened read-only; open it without read_only=True to change it", path=self.host.path)
-        until, count, now_ms = self.deadline(deadline_ns), 0, system.wall_ms()
+            raise ReadOnlyError(
+                "the log was opened read-only; open it without read_only=True to change it",
+                path=self.host.path,
+            )
+        until = self.deadline(deadline_ns)
+        count = 0
+        now_ms = system.wall_ms()
         for number in self.topic.written():
             view = self.topic.view(number)
             names = [name for name in view.groups() if self._expired(view, name, now_ms)]
             if names:
                 with self.topic.deciding(number, until) as decision:
-                    records = [record for name in names for record in self._expired(decision.view, name, now_ms)]
+                    records = [
+                        record
+                        for name in names
+                        for record in self._expired(decision.view, name, now_ms)
+                    ]
                     self.append_in_pieces(decision, number, records)
                 count += len(records)
         return count
@@ -233,20 +303,38 @@ class Groups(Offsets):
     def _expired(self, view: GroupEntries, name: str, now_ms: int) -> list[Record]:
         """The tombstones of a group's expired offsets."""
         try:
-            group, committed = view.group(name), view.offsets(name)
+            group = view.group(name)
+            committed = view.offsets(name)
         except EmbedlogError as problem:
             what = f"group {name!r} cannot be read and is not expired"
             _logging.report(logger, logging.ERROR, (self.host.path, "expiry", name), what, problem)
             return []
-        if view.modern(name) is not None or (group is not None and group.protocol_type == KEPT_TYPE) or view.pending(name):
+        if (
+            view.modern(name) is not None
+            or (group is not None and group.protocol_type == KEPT_TYPE)
+            or view.pending(name)
+        ):
             return []
         topics = machine.subscribed(group)
-        due = {place for place, each in committed.items() if self._is_due(group, topics, place, each, now_ms)}
-        empty = len(due) == len(committed) if group is None else group.state is State.EMPTY and len(due) == len(committed)
+        due = {
+            place
+            for place, each in committed.items()
+            if self._is_due(group, topics, place, each, now_ms)
+        }
+        empty = (
+            len(due) == len(committed)
+            if group is None
+            else group.state is State.EMPTY and len(due) == len(committed)
+        )
         return _tombstones(name, due, empty)
 
     def _is_due(
-        self, group: Group | None, topics: frozenset[str], place: TopicPartition, committed: Committed, now_ms: int
+        self,
+        group: Group | None,
+        topics: frozenset[str],
+        place: TopicPartition,
+        committed: Committed,
+        now_ms: int,
     ) -> bool:
         since_ms = machine.expires_from_ms(group, topics, place.topic, committed.commit_ms)
         if since_ms is None:
@@ -257,5 +345,7 @@ class Groups(Offsets):
 
 
 def _tombstones(group_id: str, places: Iterable[TopicPartition], group: bool) -> list[Record]:
-    records: list[Record] = [(encode_offset_key(group_id, *place), None) for place in sorted(places)]
+    records: list[Record] = [
+        (encode_offset_key(group_id, *place), None) for place in sorted(places)
+    ]
     return [*records, (encode_group_key(group_id), None)] if group else records

@@ -1,10 +1,11 @@
 """Parses the argument `to` of a reset, and computes the offset for each partition.
 
-OFFSETRESET-1  pure: bounds, the committed offset, the offset found by time, and the present time are arguments
+OFFSETRESET-1  pure: bounds, the committed offset, the offset found by time, and the present time
+    are arguments
 OFFSETRESET-2  `to` is checked completely before any lookup, and an ambiguous value is refused
-OFFSETRESET-3  as in Kafka's own tool: a time after the last record means the end, and so does `current` without a committed
-    offset. A shift needs a committed offset. An offset outside of the log is moved to its nearer end, except `current`, which
-    stays unchanged
+OFFSETRESET-3  as in Kafka's own tool: a time after the last record means the end, and so does
+    `current` without a committed offset. A shift needs a committed offset. An offset outside of the
+    log is moved to its nearer end, except `current`, which stays unchanged
 """
 
 from __future__ import annotations
@@ -20,15 +21,19 @@ from embedlog.errors import ConfigError, InvalidTimestampError, NoOffsetForParti
 from embedlog.types import TopicPartition, topic_partition
 
 EXPECTED: Final = (
-    '"earliest", "latest", "current", an offset, an aware datetime, a timedelta back from now, "by_duration:PnDTnHnMnS",'
-    ' {"offset": n}, {"time": ms or datetime}, {"duration": timedelta or text}, {"shift": n}, or {TopicPartition: offset}'
+    '"earliest", "latest", "current", an offset, an aware datetime, a timedelta back from now, '
+    '"by_duration:PnDTnHnMnS",'
+    ' {"offset": n}, {"time": ms or datetime}, {"duration": timedelta or text}, {"shift": n}, or '
+    "{TopicPartition: offset}"
 )
 WORDS: Final = ("earliest", "latest", "current")
 
 
 @dataclass(frozen=True)
 class Target:
-    """The parsed `to`: `kind` is one of "earliest", "latest", "current", "offset", "time", "duration", "shift", "each"."""
+    """The parsed `to`: `kind` is one of "earliest", "latest", "current", "offset", "time",
+    "duration", "shift", "each".
+    """
 
     kind: str
     number: int = 0
@@ -40,8 +45,11 @@ class Target:
             return self.number
         return max(0, now_ms - self.number) if self.kind == "duration" else None
 
-    def offset(self, tp: TopicPartition, *, start: int, end: int, committed: int | None, found: int | None) -> int:
-        """The offset, also outside of the log; `found`: the first record at or after `time_ms`, None if there is none.
+    def offset(
+        self, tp: TopicPartition, *, start: int, end: int, committed: int | None, found: int | None
+    ) -> int:
+        """The offset, also outside of the log; `found`: the first record at or after `time_ms`,
+        None if there is none.
 
         Raises NoOffsetForPartitionError for a shift without a committed offset.
         """
@@ -90,7 +98,13 @@ def _from_text(text: str) -> Target:
 
 def _from_mapping(to: Mapping[Any, Any]) -> Target:
     if to and all(isinstance(key, tuple) for key in to):
-        return Target("each", each={topic_partition(key): _offset(getattr(value, "offset", value)) for key, value in to.items()})
+        return Target(
+            "each",
+            each={
+                topic_partition(key): _offset(getattr(value, "offset", value))
+                for key, value in to.items()
+            },
+        )
     if len(to) != 1:
         raise ConfigError("to", expected=EXPECTED, found=repr(dict(to)))
     ((kind, value),) = to.items()
@@ -99,7 +113,9 @@ def _from_mapping(to: Mapping[Any, Any]) -> Target:
     if kind == "time":
         return Target("time", _time(value))
     if kind == "duration":
-        return Target("duration", duration_ms(value, "to") if isinstance(value, str) else _duration(value))
+        return Target(
+            "duration", duration_ms(value, "to") if isinstance(value, str) else _duration(value)
+        )
     if kind == "shift":
         return Target("shift", _whole(value, "a shift"))
     raise ConfigError("to", expected=EXPECTED, found=repr(dict(to)))
@@ -134,4 +150,6 @@ def _whole(value: object, what: str) -> int:
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise TypeError(f"{what} is an int, not {value!r:.100}; a group is reset to {EXPECTED}") from None
+        raise TypeError(
+            f"{what} is an int, not {value!r:.100}; a group is reset to {EXPECTED}"
+        ) from None

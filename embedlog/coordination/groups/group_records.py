@@ -1,8 +1,11 @@
-"""Keys and values of `__consumer_offsets` in Kafka's schema (format.md 9.1), with embedlog's additions as tagged fields.
+"""Keys and values of `__consumer_offsets` in Kafka's schema (format.md 9.1), with embedlog's
+additions as tagged fields.
 
-GROUPRECORD-1  groups are written in version 4, which has tagged fields, offsets in version 3 as brokers do; all versions are read
-GROUPRECORD-2  own fields have high tags. Kafka's own fields contain the values that a broker expects: each member's subscription
-    is the one for the chosen protocol. During a join phase a broker reads a group whose members have no assignment yet
+GROUPRECORD-1  groups are written in version 4, which has tagged fields, offsets in version 3 as
+    brokers do; all versions are read
+GROUPRECORD-2  own fields have high tags. Kafka's own fields contain the values that a broker
+    expects: each member's subscription is the one for the chosen protocol. During a join phase a
+    broker reads a group whose members have no assignment yet
 GROUPRECORD-3  unknown tagged fields are kept, byte for byte, and written again
 GROUPRECORD-4  keys of an unknown kind are no error: they have no group
 """
@@ -53,8 +56,11 @@ class Committed(NamedTuple):
 
 def encode_offset_key(group: str, topic: str, partition: int) -> bytes:
     """The key of a group's committed offset for a partition."""
-    name, of = group.encode(), topic.encode()
-    return b"".join((b"\0\1", SHORT.pack(len(name)), name, SHORT.pack(len(of)), of, NUMBER.pack(partition)))
+    name = group.encode()
+    of = topic.encode()
+    return b"".join(
+        (b"\0\1", SHORT.pack(len(name)), name, SHORT.pack(len(of)), of, NUMBER.pack(partition))
+    )
 
 
 def encode_group_key(group: str) -> bytes:
@@ -81,11 +87,15 @@ def decode_offset_key(key: bytes) -> tuple[str, TopicPartition]:
             raise ValueError(f"{until + 4} bytes expected, {len(key)} found")
         return group, TopicPartition(key[start:until].decode(), NUMBER.unpack_from(key, until)[0])
     except (struct.error, IndexError, ValueError) as problem:
-        raise CorruptRecordError(f"key in __consumer_offsets: {problem}", found=key[:64].hex()) from problem
+        raise CorruptRecordError(
+            f"key in __consumer_offsets: {problem}", found=key[:64].hex()
+        ) from problem
 
 
 def decode_names(key: bytes) -> tuple[str, str]:
-    """Group and member of a key of kind 2 or more; the member is empty if the kind has none. Raises CorruptRecordError."""
+    """Group and member of a key of kind 2 or more; the member is empty if the kind has none. Raises
+    CorruptRecordError.
+    """
     reader = Plain(key, 2)
     try:
         group = reader.string()
@@ -94,7 +104,9 @@ def decode_names(key: bytes) -> tuple[str, str]:
             raise ValueError(f"{len(key) - reader.at} bytes too many")
         return group, member
     except (struct.error, ValueError) as problem:
-        raise CorruptRecordError(f"key in __consumer_offsets: {problem}", found=key[:64].hex()) from problem
+        raise CorruptRecordError(
+            f"key in __consumer_offsets: {problem}", found=key[:64].hex()
+        ) from problem
 
 
 # ---- offsets -------------------------------------------------------------------------------------
@@ -105,24 +117,38 @@ def encode_offset(offset: OffsetAndMetadata, commit_ms: int, expire_ms: int = -1
     note = offset.metadata.encode()
     size = SHORT.pack(len(note))
     if expire_ms >= 0:
-        return b"".join((b"\0\1", LONG.pack(offset.offset), size, note, _TIMES.pack(commit_ms, expire_ms)))
+        return b"".join(
+            (b"\0\1", LONG.pack(offset.offset), size, note, _TIMES.pack(commit_ms, expire_ms))
+        )
     head = _OFFSET_HEAD.pack(OFFSET_VERSION, offset.offset, offset.leader_epoch)
     return b"".join((head, size, note, LONG.pack(commit_ms)))
 
 
 def decode_offset(value: bytes) -> Committed:
-    """The commit in a value. Raises UnsupportedFormatError for a newer version, CorruptRecordError for a malformed value."""
+    """The commit in a value. Raises UnsupportedFormatError for a newer version, CorruptRecordError
+    for a malformed value.
+    """
     try:
-        version, offset = SHORT.unpack_from(value)[0], LONG.unpack_from(value, 2)[0]
+        version = SHORT.unpack_from(value)[0]
+        offset = LONG.unpack_from(value, 2)[0]
         if not 0 <= version <= 4:
-            raise UnsupportedFormatError("version of an offset in __consumer_offsets", expected="0 to 4", found=version)
-        at, epoch = 10, -1
+            raise UnsupportedFormatError(
+                "version of an offset in __consumer_offsets", expected="0 to 4", found=version
+            )
+        at = 10
+        epoch = -1
         if version >= OFFSET_VERSION:
-            at, epoch = 14, NUMBER.unpack_from(value, 10)[0]
+            at = 14
+            epoch = NUMBER.unpack_from(value, 10)[0]
         if version == 4:
             reader = Flexible(value, at)
-            note, commit_ms = reader.string(), reader.take(LONG)[0]
-            ids = [UUID(bytes=data) for tag, data in reader.tagged() if tag == TOPIC_ID_TAG and len(data) == 16]
+            note = reader.string()
+            commit_ms = reader.take(LONG)[0]
+            ids = [
+                UUID(bytes=data)
+                for tag, data in reader.tagged()
+                if tag == TOPIC_ID_TAG and len(data) == 16
+            ]
             return Committed(offset, epoch, note, commit_ms, topic_id=ids[0] if ids else None)
         size = SHORT.unpack_from(value, at)[0]
         if size < 0:
@@ -133,7 +159,9 @@ def decode_offset(value: bytes) -> Committed:
         expire_ms = LONG.unpack_from(value, until + 8)[0] if version == EXPIRING_VERSION else -1
         return Committed(offset, epoch, note, commit_ms, expire_ms)
     except (struct.error, IndexError, ValueError) as problem:
-        raise CorruptRecordError(f"offset in __consumer_offsets: {problem}", found=value[:64].hex()) from problem
+        raise CorruptRecordError(
+            f"offset in __consumer_offsets: {problem}", found=value[:64].hex()
+        ) from problem
 
 
 # ---- groups: writing -----------------------------------------------------------------------------
@@ -151,7 +179,9 @@ def encode_group(group: Group) -> bytes:
         uvarint(len(group.members) + 1),
     ]
     parts += [_member(member, group.protocol) for member in group.members.values()]
-    parts.append(_tagged(group.others, ((STATE_TAG, STATE.pack(group.state, group.delayed, group.round)),)))
+    parts.append(
+        _tagged(group.others, ((STATE_TAG, STATE.pack(group.state, group.delayed, group.round)),))
+    )
     return b"".join(parts)
 
 
@@ -174,7 +204,9 @@ def _member(member: Member, protocol: str | None) -> bytes:
 
 
 def _joined(member: Member, protocol: str | None) -> bytes:
-    """Whether the member has joined, and its protocols in order; the subscription in Kafka's own field is not repeated."""
+    """Whether the member has joined, and its protocols in order; the subscription in Kafka's own
+    field is not repeated.
+    """
     chosen = member.metadata(protocol)
     parts = [b"\1" if member.joined else b"\0", uvarint(len(member.protocols))]
     for name, metadata in member.protocols:
@@ -193,37 +225,49 @@ def _blob(data: bytes) -> bytes:
 
 def _tagged(others: Tags, own: Iterable[tuple[int, bytes]]) -> bytes:
     fields = sorted((*others, *own)) if others else list(own)
-    return uvarint(len(fields)) + b"".join([uvarint(tag) + uvarint(len(data)) + data for tag, data in fields])
+    return uvarint(len(fields)) + b"".join(
+        [uvarint(tag) + uvarint(len(data)) + data for tag, data in fields]
+    )
 
 
 # ---- groups: reading -----------------------------------------------------------------------------
 
 
 def decode_group(value: bytes) -> Group:
-    """The group in a value. Raises UnsupportedFormatError for a newer version, CorruptRecordError for a malformed value."""
+    """The group in a value. Raises UnsupportedFormatError for a newer version, CorruptRecordError
+    for a malformed value.
+    """
     try:
         version = SHORT.unpack_from(value)[0]
         if not 0 <= version <= GROUP_VERSION:
-            raise UnsupportedFormatError("version of a group in __consumer_offsets", expected="0 to 4", found=version)
+            raise UnsupportedFormatError(
+                "version of a group in __consumer_offsets", expected="0 to 4", found=version
+            )
         return _flexible_group(value) if version == GROUP_VERSION else _plain_group(value, version)
     except (struct.error, IndexError, ValueError) as problem:
-        raise CorruptRecordError(f"group in __consumer_offsets: {problem}", found=value[:64].hex()) from problem
+        raise CorruptRecordError(
+            f"group in __consumer_offsets: {problem}", found=value[:64].hex()
+        ) from problem
 
 
 def _plain_group(value: bytes, version: int) -> Group:
     """A group as brokers write it: they load all of its members as members of a stable group."""
     reader = Plain(value, 2)
-    protocol_type, generation = reader.string(), reader.number()
-    protocol, leader = reader.nullable(), reader.nullable()
+    protocol_type = reader.string()
+    generation = reader.number()
+    protocol = reader.nullable()
+    leader = reader.nullable()
     changed_ms = reader.take(LONG)[0] if version >= 2 else -1
     members = {}
     for _ in range(reader.count()):
         member_id = reader.string()
         instance_id = reader.nullable() if version >= 3 else None
-        client_id, client_host = reader.string(), reader.string()
+        client_id = reader.string()
+        client_host = reader.string()
         rebalance_ms = reader.number() if version >= 1 else -1
         session_ms = reader.number()
-        chosen, assignment = reader.data() or b"", reader.data() or b""
+        chosen = reader.data() or b""
+        assignment = reader.data() or b""
         members[member_id] = Member(
             member_id,
             instance_id,
@@ -240,31 +284,52 @@ def _plain_group(value: bytes, version: int) -> Group:
 
 def _flexible_group(value: bytes) -> Group:
     reader = Flexible(value, 2)
-    protocol_type, generation = reader.string(), reader.take(NUMBER)[0]
-    protocol, leader, changed_ms = reader.nullable(), reader.nullable(), reader.take(LONG)[0]
+    protocol_type = reader.string()
+    generation = reader.take(NUMBER)[0]
+    protocol = reader.nullable()
+    leader = reader.nullable()
+    changed_ms = reader.take(LONG)[0]
     members = {}
     for _ in range(reader.uvarint() - 1):
         member = _flexible_member(reader, protocol)
         members[member.member_id] = member
-    state, delayed, round_ = (State.STABLE if members else State.EMPTY), False, 0
+    state = State.STABLE if members else State.EMPTY
+    delayed = False
+    round_ = 0
     others: Tags = ()
     for tag, data in reader.tagged():
         if tag == STATE_TAG and len(data) == STATE.size:
             number, flag, round_ = STATE.unpack(data)
-            state, delayed = State(number), bool(flag)
+            state = State(number)
+            delayed = bool(flag)
             if state is State.DEAD:
                 raise ValueError("a deleted group must have no record")
         else:
             others += ((tag, data),)
-    return Group(protocol_type, generation, protocol, leader, state, changed_ms, members, delayed, round_, others)
+    return Group(
+        protocol_type,
+        generation,
+        protocol,
+        leader,
+        state,
+        changed_ms,
+        members,
+        delayed,
+        round_,
+        others,
+    )
 
 
 def _flexible_member(reader: Flexible, protocol: str | None) -> Member:
-    member_id, instance_id = reader.string(), reader.nullable()
-    client_id, client_host = reader.string(), reader.string()
+    member_id = reader.string()
+    instance_id = reader.nullable()
+    client_id = reader.string()
+    client_host = reader.string()
     rebalance_ms, session_ms = reader.take(_TIMEOUTS)
-    chosen, assignment = reader.data(), reader.data()
-    process_slot, joined = None, True
+    chosen = reader.data()
+    assignment = reader.data()
+    process_slot = None
+    joined = True
     protocols: tuple[tuple[str, bytes], ...] = ((protocol or "", chosen),)
     others: Tags = ()
     for tag, data in reader.tagged():
@@ -293,6 +358,7 @@ def _unjoined(data: bytes, chosen: bytes) -> tuple[bool, tuple[tuple[str, bytes]
     reader = Flexible(data, 1)
     protocols = []
     for _ in range(reader.uvarint()):
-        name, metadata = reader.string(), reader.maybe()
+        name = reader.string()
+        metadata = reader.maybe()
         protocols.append((name, chosen if metadata is None else metadata))
     return data[0] != 0, tuple(protocols)

@@ -1,10 +1,12 @@
 """The view of one partition of `__consumer_offsets`: groups and their committed offsets.
 
-GROUPVIEW-1  groups are decoded on demand, and cached with the bytes that they were decoded from. While another thread applies the
-    next record, a reader may cache an old group, but never for the new bytes
-GROUPVIEW-2  an offset committed within a transaction counts after that transaction's marker. Of two offsets for one partition the
-    later one in the log counts, whichever marker came first
-GROUPVIEW-3  a newer record than an undecided offset, including a tombstone, ends the wait for it: it cannot count any more
+GROUPVIEW-1  groups are decoded on demand, and cached with the bytes that they were decoded from.
+    While another thread applies the next record, a reader may cache an old group, but never for the
+    new bytes
+GROUPVIEW-2  an offset committed within a transaction counts after that transaction's marker. Of two
+    offsets for one partition the later one in the log counts, whichever marker came first
+GROUPVIEW-3  a newer record than an undecided offset, including a tombstone, ends the wait for it:
+    it cannot count any more
 """
 
 from __future__ import annotations
@@ -27,14 +29,18 @@ from embedlog.types import TopicPartition
 
 
 class _Pending(NamedTuple):
-    """An undecided offset: its place among all records that this view has applied, and its value."""
+    """An undecided offset: its place among all records that this view has applied, and its
+    value.
+    """
 
     place: int
     value: bytes
 
 
 class GroupEntries:
-    """The view. Threads: `apply`, `apply_pending` and `settle` from one at a time; reads from any."""
+    """The view. Threads: `apply`, `apply_pending` and `settle` from one at a time; reads from
+    any.
+    """
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
@@ -128,7 +134,9 @@ class GroupEntries:
     # ---- reads -----------------------------------------------------------------------------------
 
     def group(self, name: str) -> Group | None:
-        """The newest record of a group; None if no member ever joined. Raises CorruptRecordError, UnsupportedFormatError."""
+        """The newest record of a group; None if no member ever joined. Raises CorruptRecordError,
+        UnsupportedFormatError.
+        """
         value = self._values.get(name)
         if value is None:
             return None
@@ -138,7 +146,9 @@ class GroupEntries:
         return known[1]
 
     def keep(self, name: str, group: Group) -> None:
-        """Store the decoded form of the last applied value, by a caller that has it and holds the lock."""
+        """Store the decoded form of the last applied value, by a caller that has it and holds the
+        lock.
+        """
         value = self._values.get(name)
         if value is not None:
             self._groups[name] = value, group
@@ -153,13 +163,18 @@ class GroupEntries:
         return list(dict.fromkeys((*self._values, *self._modern, *self._offsets)))
 
     def offset(self, name: str, partition: TopicPartition) -> Committed | None:
-        """The committed offset of a group for a partition. Raises CorruptRecordError, UnsupportedFormatError."""
+        """The committed offset of a group for a partition. Raises CorruptRecordError,
+        UnsupportedFormatError.
+        """
         value = self._offsets.get(name, {}).get(partition)
         return None if value is None else decode_offset(value)
 
     def offsets(self, name: str) -> Mapping[TopicPartition, Committed]:
         """All committed offsets of a group."""
-        found = ((partition, self.offset(name, partition)) for partition in list(self._offsets.get(name, ())))
+        found = (
+            (partition, self.offset(name, partition))
+            for partition in list(self._offsets.get(name, ()))
+        )
         return {partition: committed for partition, committed in found if committed is not None}
 
     def partitions(self, name: str) -> tuple[TopicPartition, ...]:
@@ -167,9 +182,19 @@ class GroupEntries:
         return (*self._offsets.get(name, ()),)  # as list() one step without the GIL, unlike tuple()
 
     def keys_of(self, topics: Collection[str]) -> dict[str, list[bytes]]:
-        """The keys of all groups' offsets for these topics, decided or not: those of each topic that has some."""
-        found = [(place.topic, key) for key, (_, place) in list(self._keys.items()) if place.topic in topics]
-        found += [(topic, key) for key in list(self._waiting) if (topic := decode_offset_key(key)[1].topic) in topics]
+        """The keys of all groups' offsets for these topics, decided or not: those of each topic
+        that has some.
+        """
+        found = [
+            (place.topic, key)
+            for key, (_, place) in list(self._keys.items())
+            if place.topic in topics
+        ]
+        found += [
+            (topic, key)
+            for key in list(self._waiting)
+            if (topic := decode_offset_key(key)[1].topic) in topics
+        ]
         made: dict[str, list[bytes]] = {}
         for topic, key in sorted(set(found)):
             made.setdefault(topic, []).append(key)

@@ -1,10 +1,12 @@
 """Reads groups of Kafka's newer protocols from a broker's records. They are never written.
 
-These are consumer groups (KIP-848), share groups (KIP-932) and streams groups (KIP-1071). What a share group has delivered is in
-`__share_group_state` and is not read, nor are the tasks and the topology of a streams group.
+These are consumer groups (KIP-848), share groups (KIP-932) and streams groups (KIP-1071). What a
+share group has delivered is in `__share_group_state` and is not read, nor are the tasks and the
+topology of a streams group.
 
 KIPGROUP-1  a group is a set of records with separate keys; a missing record has Kafka's default
-KIPGROUP-2  topics have ids here; their names are in a record of kind 4 if the broker's version writes one
+KIPGROUP-2  topics have ids here; their names are in a record of kind 4 if the broker's version
+    writes one
 """
 
 from __future__ import annotations
@@ -18,12 +20,36 @@ from uuid import UUID
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.format.wire import NUMBER, Flexible
 
-GROUP, TOPICS, MEMBER, TARGET, TARGET_OF, CURRENT = 3, 4, 5, 6, 7, 8
-SHARE_MEMBER, SHARE_GROUP, SHARE_TARGET, SHARE_TARGET_OF, SHARE_CURRENT, SHARE_TOPICS = 10, 11, 12, 13, 14, 15
-STREAMS_GROUP, STREAMS_MEMBER, STREAMS_TARGET, STREAMS_TARGET_OF, STREAMS_CURRENT, STREAMS_TOPOLOGY = 17, 19, 20, 21, 22, 23
-SHARE_KINDS: Final = frozenset({SHARE_MEMBER, SHARE_GROUP, SHARE_TARGET, SHARE_TARGET_OF, SHARE_CURRENT, SHARE_TOPICS})
+GROUP = 3
+TOPICS = 4
+MEMBER = 5
+TARGET = 6
+TARGET_OF = 7
+CURRENT = 8
+SHARE_MEMBER = 10
+SHARE_GROUP = 11
+SHARE_TARGET = 12
+SHARE_TARGET_OF = 13
+SHARE_CURRENT = 14
+SHARE_TOPICS = 15
+STREAMS_GROUP = 17
+STREAMS_MEMBER = 19
+STREAMS_TARGET = 20
+STREAMS_TARGET_OF = 21
+STREAMS_CURRENT = 22
+STREAMS_TOPOLOGY = 23
+SHARE_KINDS: Final = frozenset(
+    {SHARE_MEMBER, SHARE_GROUP, SHARE_TARGET, SHARE_TARGET_OF, SHARE_CURRENT, SHARE_TOPICS}
+)
 STREAMS_KINDS: Final = frozenset(
-    {STREAMS_GROUP, STREAMS_MEMBER, STREAMS_TARGET, STREAMS_TARGET_OF, STREAMS_CURRENT, STREAMS_TOPOLOGY}
+    {
+        STREAMS_GROUP,
+        STREAMS_MEMBER,
+        STREAMS_TARGET,
+        STREAMS_TARGET_OF,
+        STREAMS_CURRENT,
+        STREAMS_TOPOLOGY,
+    }
 )
 CONSUMER_KINDS: Final = frozenset({GROUP, TOPICS, MEMBER, TARGET, TARGET_OF, CURRENT})
 KINDS: Final = CONSUMER_KINDS | SHARE_KINDS | STREAMS_KINDS
@@ -59,7 +85,9 @@ class ModernMember:
 
 @dataclass(frozen=True, slots=True)
 class ModernGroup:
-    """A group. `topics`: names of topic ids, as far as its records contain them. `type` is "consumer", "share" or "streams"."""
+    """A group. `topics`: names of topic ids, as far as its records contain them. `type` is
+    "consumer", "share" or "streams".
+    """
 
     epoch: int
     assignment_epoch: int
@@ -76,12 +104,17 @@ class ModernGroup:
             return "Stable"
         if self.epoch > self.assignment_epoch:
             return "Assigning"
-        settled = all(each.epoch == self.assignment_epoch and each.state == "Stable" for each in self.members.values())
+        settled = all(
+            each.epoch == self.assignment_epoch and each.state == "Stable"
+            for each in self.members.values()
+        )
         return "Stable" if settled else "Reconciling"
 
 
 def describe(records: Mapping[tuple[int, str], bytes]) -> ModernGroup:
-    """The group from its newest records, by kind and member. Raises CorruptRecordError, UnsupportedFormatError."""
+    """The group from its newest records, by kind and member. Raises CorruptRecordError,
+    UnsupportedFormatError.
+    """
     try:
         kinds = {kind for kind, _ in records}
         if kinds & SHARE_KINDS:
@@ -91,7 +124,11 @@ def describe(records: Mapping[tuple[int, str], bytes]) -> ModernGroup:
         epoch = _number(_open(records, GROUP, ""))
         target_epoch = _number(_open(records, TARGET, ""))
         topics = _topics(_open(records, TOPICS, ""))
-        members = {member: _member_of(records, member) for kind, member in sorted(records) if kind == MEMBER}
+        members = {
+            member: _member_of(records, member)
+            for kind, member in sorted(records)
+            if kind == MEMBER
+        }
         return ModernGroup(epoch, target_epoch, members, topics)
     except (struct.error, IndexError, ValueError) as problem:
         raise CorruptRecordError(f"group in __consumer_offsets: {problem}") from problem
@@ -101,7 +138,11 @@ def _share_group(records: Mapping[tuple[int, str], bytes]) -> ModernGroup:
     epoch = _number(_open(records, SHARE_GROUP, ""))
     target_epoch = _number(_open(records, SHARE_TARGET, ""))
     topics = _names_of_share(_open(records, SHARE_TOPICS, ""))
-    members = {member: _member_of_share(records, member) for kind, member in sorted(records) if kind == SHARE_MEMBER}
+    members = {
+        member: _member_of_share(records, member)
+        for kind, member in sorted(records)
+        if kind == SHARE_MEMBER
+    }
     return ModernGroup(epoch, target_epoch, members, topics, "share")
 
 
@@ -134,13 +175,23 @@ def _member_of_share(records: Mapping[tuple[int, str], bytes], member: str) -> M
     if current is None:
         return known
     epoch, previous, state = current.take(_EPOCHS)
-    return replace(known, epoch=epoch, previous_epoch=previous, state=_STATES.get(state, "Unknown"), assigned=_parts(current))
+    return replace(
+        known,
+        epoch=epoch,
+        previous_epoch=previous,
+        state=_STATES.get(state, "Unknown"),
+        assigned=_parts(current),
+    )
 
 
 def _streams_group(records: Mapping[tuple[int, str], bytes]) -> ModernGroup:
     epoch = _number(_open(records, STREAMS_GROUP, ""))
     target_epoch = _number(_open(records, STREAMS_TARGET, ""))
-    members = {member: _member_of_streams(records, member) for kind, member in sorted(records) if kind == STREAMS_MEMBER}
+    members = {
+        member: _member_of_streams(records, member)
+        for kind, member in sorted(records)
+        if kind == STREAMS_MEMBER
+    }
     return ModernGroup(epoch, target_epoch, members, {}, "streams")
 
 
@@ -168,7 +219,9 @@ def _open(records: Mapping[tuple[int, str], bytes], kind: int, member: str) -> F
     if value is None:
         return None
     if value[:2] != b"\0\0":
-        raise UnsupportedFormatError(f"version of a record of kind {kind} of a group", expected="0000", found=value[:2].hex())
+        raise UnsupportedFormatError(
+            f"version of a record of kind {kind} of a group", expected="0000", found=value[:2].hex()
+        )
     return Flexible(value, 2)
 
 
@@ -221,7 +274,8 @@ def _member_of(records: Mapping[tuple[int, str], bytes], member: str) -> ModernM
     if current is None:
         return known
     epoch, previous, state = current.take(_EPOCHS)
-    assigned, revoking = _parts(current), _parts(current)
+    assigned = _parts(current)
+    revoking = _parts(current)
     return replace(
         known,
         epoch=epoch,

@@ -1,13 +1,16 @@
 """Observes the members of a group and decides which of them have ended.
 
-MEMBERWATCH-1  a heartbeat counts as stopped after the member's session timeout on this observer's own monotonic clock. The time
-    counts from the first probe that read the same heartbeat. Clocks of a suspended machine or of other hosts prove nothing
-MEMBERWATCH-2  an observer that was suspended itself counts at most half a timeout for that time: members that were suspended with
-    it send heartbeats again
-MEMBERWATCH-3  before a member is evicted its slot is probed again, under the lock of the group's partition
-MEMBERWATCH-4  the end of its process removes a dynamic member at once, a static member only after its session timeout
-MEMBERWATCH-5  at every check a member probes the next RING members in a ring, and all others less often. The cost is almost
-    constant for groups of any size
+MEMBERWATCH-1  a heartbeat counts as stopped after the member's session timeout on this observer's
+    own monotonic clock. The time counts from the first probe that read the same heartbeat. Clocks
+    of a suspended machine or of other hosts prove nothing
+MEMBERWATCH-2  an observer that was suspended itself counts at most half a timeout for that time:
+    members that were suspended with it send heartbeats again
+MEMBERWATCH-3  before a member is evicted its slot is probed again, under the lock of the group's
+    partition
+MEMBERWATCH-4  the end of its process removes a dynamic member at once, a static member only after
+    its session timeout
+MEMBERWATCH-5  at every check a member probes the next RING members in a ring, and all others less
+    often. The cost is almost constant for groups of any size
 """
 
 from __future__ import annotations
@@ -44,7 +47,9 @@ class _ObservedHeartbeat:
     """The observed heartbeat of one member."""
 
     def __init__(self, process_slot: ProcessSlot | None, heartbeat: int, now_ns: int) -> None:
-        self.process_slot, self.heartbeat, self.timer = process_slot, heartbeat, _Timer(now_ns)
+        self.process_slot = process_slot
+        self.heartbeat = heartbeat
+        self.timer = _Timer(now_ns)
 
 
 class _Round(NamedTuple):
@@ -75,7 +80,8 @@ class Watch:
         return True
 
     def verdicts(self, group: Group, own_id: str | None, whole: bool = False) -> dict[str, Verdict]:
-        """Members that seem to have ended, with reasons: those after `own_id`; all with `whole`, or if `own_id` is no member.
+        """Members that seem to have ended, with reasons: those after `own_id`; all with `whole`, or
+        if `own_id` is no member.
 
         Raises StorageError.
         """
@@ -85,7 +91,9 @@ class Watch:
         near = set(group.members) if whole else set(next_members(group, own_id))
         found = {}
         for member in group.members.values():
-            if member.member_id != own_id and self._is_due(member, member.member_id in near, now_ns):
+            if member.member_id != own_id and self._is_due(
+                member, member.member_id in near, now_ns
+            ):
                 verdict = self._verdict(member, now_ns)
                 if verdict is not None:
                     found[member.member_id] = verdict
@@ -95,7 +103,9 @@ class Watch:
         return found
 
     def confirm(self, group: Group, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
-        """The verdicts that still hold. REQUIRES the lock of the group's partition, and the present group."""
+        """The verdicts that still hold. REQUIRES the lock of the group's partition, and the present
+        group.
+        """
         found = {}
         for member_id, verdict in verdicts.items():
             member = group.members.get(member_id)
@@ -123,14 +133,17 @@ class Watch:
         return now_ns - known.timer.probed_ns >= _session_ns(member) // FAR_PROBES
 
     def _verdict(self, member: Member, now_ns: int) -> Verdict | None:
-        slot_state, session_ns = self._slot_state(member), _session_ns(member)
+        slot_state = self._slot_state(member)
+        session_ns = _session_ns(member)
         known = self._heartbeats.get(member.member_id)
         if (
             known is None
             or known.process_slot != member.process_slot
             or (slot_state.held and slot_state.heartbeat != known.heartbeat)
         ):
-            known = self._heartbeats[member.member_id] = _ObservedHeartbeat(member.process_slot, slot_state.heartbeat, now_ns)
+            known = self._heartbeats[member.member_id] = _ObservedHeartbeat(
+                member.process_slot, slot_state.heartbeat, now_ns
+            )
         if known.timer.age_ns(now_ns, session_ns) >= session_ns:
             return Verdict.EXPIRED
         if member.instance_id is not None:
@@ -140,7 +153,8 @@ class Watch:
         return Verdict.LEFT if slot_state.left else None
 
     def _still_holds(self, member: Member, verdict: Verdict) -> bool:
-        known, slot_state = self._heartbeats.get(member.member_id), self._slot_state(member)
+        known = self._heartbeats.get(member.member_id)
+        slot_state = self._slot_state(member)
         if known is None or known.process_slot != member.process_slot:
             return False
         if verdict is Verdict.EXPIRED:
@@ -148,14 +162,21 @@ class Watch:
         return slot_state.left if verdict is Verdict.LEFT else not slot_state.held
 
     def _slot_state(self, member: Member) -> SlotState:
-        """A member without a process slot was written by a broker; its clients cannot reach this log."""
-        return SlotState(False) if member.process_slot is None else self._liveness.slot_state(member.process_slot)
+        """A member without a process slot was written by a broker; its clients cannot reach this
+        log.
+        """
+        return (
+            SlotState(False)
+            if member.process_slot is None
+            else self._liveness.slot_state(member.process_slot)
+        )
 
     # ---- rounds ----------------------------------------------------------------------------------
 
     def _age_ns(self, group: Group, now_ns: int) -> int:
         if self._round != _round_of(group):
-            self._round, self._timer = _round_of(group), _Timer(now_ns)
+            self._round = _round_of(group)
+            self._timer = _Timer(now_ns)
         return self._timer.age_ns(now_ns, group.rebalance_timeout_ms * MILLISECOND_NS)
 
     def _late(self, group: Group, now_ns: int) -> Iterator[str]:
@@ -168,7 +189,11 @@ def _awaited(group: Group) -> list[str]:
     """The members that the present phase waits for."""
     if group.state is State.PREPARING_REBALANCE:
         return [] if group.delayed else group.missing()
-    return [group.leader] if group.state is State.COMPLETING_REBALANCE and group.leader is not None else []
+    return (
+        [group.leader]
+        if group.state is State.COMPLETING_REBALANCE and group.leader is not None
+        else []
+    )
 
 
 def next_members(group: Group, own_id: str | None) -> list[str]:

@@ -1,11 +1,13 @@
-"""Committed offsets of groups: commit, read and delete, in one partition of `__consumer_offsets` per group.
+"""Committed offsets of groups: commit, read and delete, in one partition of `__consumer_offsets`
+per group.
 
-OFFSETCOMMIT-1  a commit is checked under the lock of its group's partition, before it is appended. The check covers member,
-    generation, state of the group, and existence of every topic. Offsets of a commit are one batch, so all of them count or none
-OFFSETCOMMIT-2  a topic that is being deleted is marked on disk before its offsets are deleted. A commit reads the file of topics
-    under the lock, so it is never appended after the tombstones
-OFFSETCOMMIT-3  offsets within a transaction count after its marker; a reader of stable offsets waits for it, and ends the
-    transaction if its owner has ended
+OFFSETCOMMIT-1  a commit is checked under the lock of its group's partition, before it is appended.
+    The check covers member, generation, state of the group, and existence of every topic. Offsets
+    of a commit are one batch, so all of them count or none
+OFFSETCOMMIT-2  a topic that is being deleted is marked on disk before its offsets are deleted. A
+    commit reads the file of topics under the lock, so it is never appended after the tombstones
+OFFSETCOMMIT-3  offsets within a transaction count after its marker; a reader of stable offsets
+    waits for it, and ends the transaction if its owner has ended
 OFFSETCOMMIT-4  a commit changes no notice, so it does not wake followers of the group
 """
 
@@ -70,7 +72,8 @@ class Offsets:
 
     def __init__(self, host: Host, transactions: Transactions) -> None:
         config = host.config
-        self.host, self.transactions = host, transactions
+        self.host = host
+        self.transactions = transactions
         self.topic: InternalTopic[GroupEntries] = InternalTopic(
             host,
             OFFSETS_TOPIC,
@@ -84,10 +87,16 @@ class Offsets:
         )
 
     def deadline(self, deadline_ns: int | None) -> int:
-        return bounded(system.boot_ns() + self.host.config.lock_timeout_ms * 1_000_000) if deadline_ns is None else deadline_ns
+        return (
+            bounded(system.boot_ns() + self.host.config.lock_timeout_ms * 1_000_000)
+            if deadline_ns is None
+            else deadline_ns
+        )
 
     def entries(self, group_id: str) -> GroupEntries | None:
-        """The view of a group's partition; None if the partition was never written. Takes no lock, creates nothing."""
+        """The view of a group's partition; None if the partition was never written. Takes no lock,
+        creates nothing.
+        """
         return self.read(group_id, lambda view: view)
 
     def read(self, group_id: str, reading: Callable[[GroupEntries], T]) -> T | None:
@@ -108,39 +117,65 @@ class Offsets:
         identity: GroupMetadata | None = None,
         deadline_ns: int | None = None,
     ) -> None:
-        """Commit as a member of the group, or without `identity` as no member, which an empty group permits.
+        """Commit as a member of the group, or without `identity` as no member, which an empty group
+        permits.
 
-        Raises UnknownMemberError, IllegalGenerationError, FencedInstanceIdError, RebalanceInProgressError,
-        UnknownTopicOrPartitionError, OffsetOutOfRangeError, RecordTooLargeError, LockTimeoutError, ReadOnlyError, StorageError;
-        and if commits must survive a power loss DurabilityError. After the last two the commit may have been written.
+        Raises UnknownMemberError, IllegalGenerationError, FencedInstanceIdError,
+        RebalanceInProgressError, UnknownTopicOrPartitionError, OffsetOutOfRangeError,
+        RecordTooLargeError, LockTimeoutError, ReadOnlyError, StorageError; and if commits must
+        survive a power loss DurabilityError. After the last two the commit may have been written.
         """
-        member = GroupMetadata(group_id) if identity is None else checked_identity(group_id, identity)
+        member = (
+            GroupMetadata(group_id) if identity is None else checked_identity(group_id, identity)
+        )
         self._commit(group_id, offsets, lambda old: admitted(old, member), deadline_ns)
 
     def commit_held(
-        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], member_id: str, deadline_ns: int | None = None
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        member_id: str,
+        deadline_ns: int | None = None,
     ) -> None:
-        """As `commit`, of the partitions that a cooperative, dynamic member still has in the midst of a rebalance."""
-        self._commit(group_id, offsets, lambda old: machine.may_commit_held(old, member_id), deadline_ns)
+        """As `commit`, of the partitions that a cooperative, dynamic member still has in the midst
+        of a rebalance.
+        """
+        self._commit(
+            group_id, offsets, lambda old: machine.may_commit_held(old, member_id), deadline_ns
+        )
 
     def reset(
-        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], deadline_ns: int | None = None
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        deadline_ns: int | None = None,
     ) -> None:
         """As `commit`, by an administrator, while the group is empty. Raises GroupNotEmptyError."""
         self._commit(group_id, offsets, machine.may_reset, deadline_ns)
 
-    def _commit(self, group_id: str, offsets: Mapping[Any, Any], admission: Admission, deadline_ns: int | None) -> None:
+    def _commit(
+        self,
+        group_id: str,
+        offsets: Mapping[Any, Any],
+        admission: Admission,
+        deadline_ns: int | None,
+    ) -> None:
         self.host.check_writable()
         wanted = self.checked(group_id, offsets)
         if not wanted:
             return
         self.check_topics(wanted)
         records = commit_records(group_id, wanted)
-        until, number = self.deadline(deadline_ns), self.topic.partition_of(group_id)
+        until = self.deadline(deadline_ns)
+        number = self.topic.partition_of(group_id)
         self.check_size(number, records)
         admit = partial(self.admit, group_id, admission)
         commit_begins(self.host.interposer, group_id, until)
-        while (partition := self.topic.repeated(lambda: self._append(number, records, wanted, admit, until), until)) is None:
+        while (
+            partition := self.topic.repeated(
+                lambda: self._append(number, records, wanted, admit, until), until
+            )
+        ) is None:
             self.check_topics(wanted)
         if asks_for_durability(partition):
             partition.sync_to(partition.published().log_end, until)
@@ -162,8 +197,12 @@ class Offsets:
             decision.append(records)
             return decision.partition
 
-    def prepare(self, offsets: Mapping[Any, Any], group: GroupMetadata) -> TransactionalCommit | None:
-        """A commit that becomes part of a transaction; None if there is nothing to commit. Raises for its arguments."""
+    def prepare(
+        self, offsets: Mapping[Any, Any], group: GroupMetadata
+    ) -> TransactionalCommit | None:
+        """A commit that becomes part of a transaction; None if there is nothing to commit. Raises
+        for its arguments.
+        """
         self.host.check_writable()
         wanted = self.checked(group.group_id, offsets)
         return TransactionalCommit(self, group, wanted) if wanted else None
@@ -189,7 +228,9 @@ class Offsets:
         self._all_there(wanted)
 
     def are_there_locked(self, wanted: Iterable[TopicPartition]) -> bool:
-        """Whether all topics exist, checked under the lock (OFFSETCOMMIT-2); False requires another check without the lock."""
+        """Whether all topics exist, checked under the lock (OFFSETCOMMIT-2); False requires another
+        check without the lock.
+        """
         if self.host.registry.has_changed():
             return False
         self._all_there(wanted)
@@ -203,7 +244,10 @@ class Offsets:
                 count = counts[topic] = self.host.registry.live(topic).partitions
             if not 0 <= number < count:
                 raise UnknownTopicOrPartitionError(
-                    f"topic {topic!r} has no partition {number}", path=self.host.path, expected=f"0 to {count - 1}", found=number
+                    f"topic {topic!r} has no partition {number}",
+                    path=self.host.path,
+                    expected=f"0 to {count - 1}",
+                    found=number,
                 )
 
     @staticmethod
@@ -227,15 +271,19 @@ class Offsets:
         stable_deadline_ns: int | None = None,
         caller: Interruptible | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets: for these partitions, with None for missing ones, or all of them.
+        """The group's committed offsets: for these partitions, with None for missing ones, or all
+        of them.
 
-        With a deadline it waits for transactions with offsets of these partitions, and raises DeadlineError; without one it
-        returns the present offsets. An exception of `caller.raise_if_interrupted()` ends the wait; it is called after every
+        With a deadline it waits for transactions with offsets of these partitions, and raises
+        DeadlineError; without one it returns the present offsets. An exception of
+        `caller.raise_if_interrupted()` ends the wait; it is called after every
         `Engine.wake(caller)`.
         """
         wanted = None if partitions is None else topic_partitions(partitions)
         caller = caller or _Uninterrupted()
-        while stable_deadline_ns is not None and (pending := self.read(group_id, lambda view: view.pending(group_id))):
+        while stable_deadline_ns is not None and (
+            pending := self.read(group_id, lambda view: view.pending(group_id))
+        ):
             if wanted is not None and not pending & set(wanted):
                 break
             self._wait_for_marker(group_id, stable_deadline_ns, caller)
@@ -251,7 +299,8 @@ class Offsets:
         if left_s <= 0:
             ids = ", ".join(map(repr, self.transactions.open_in(partition)))
             raise DeadlineError(
-                f"group {group_id!r}: offsets of an undecided transaction (UNSTABLE_OFFSET_COMMIT); open: transactional id {ids}",
+                f"group {group_id!r}: offsets of an undecided transaction "
+                f"(UNSTABLE_OFFSET_COMMIT); open: transactional id {ids}",
                 expected="a commit or abort by its producer, or the end of transaction.timeout.ms",
             )
         caller.raise_if_interrupted()
@@ -260,13 +309,18 @@ class Offsets:
     # ---- deletion --------------------------------------------------------------------------------
 
     def forget_topics(
-        self, topics: Collection[str], deadline_ns: int, is_deleted: Callable[[str], bool] = lambda name: True
+        self,
+        topics: Collection[str],
+        deadline_ns: int,
+        is_deleted: Callable[[str], bool] = lambda name: True,
     ) -> None:
-        """Delete every group's offsets for topics that are marked as deleted, including those of open transactions.
+        """Delete every group's offsets for topics that are marked as deleted, including those of
+        open transactions.
 
-        `is_deleted` is called under each lock: the offsets of a newer topic of this name are kept. May be repeated. Every
-        partition's lock is taken once: an earlier holder has read the topics before the mark. Raises LockTimeoutError;
-        LeaderNotAvailableError and NotEnoughReplicasError for a partition of a set that may have such offsets.
+        `is_deleted` is called under each lock: the offsets of a newer topic of this name are kept.
+        May be repeated. Every partition's lock is taken once: an earlier holder has read the topics
+        before the mark. Raises LockTimeoutError; LeaderNotAvailableError and NotEnoughReplicasError
+        for a partition of a set that may have such offsets.
         """
         for number in self.topic.written():
             forget = partial(self._forget_topics, number, topics, deadline_ns, is_deleted)
@@ -276,27 +330,39 @@ class Offsets:
             system.point("offsets-forgotten")
 
     def _forget_topics(
-        self, number: int, topics: Collection[str], deadline_ns: int, is_deleted: Callable[[str], bool]
+        self,
+        number: int,
+        topics: Collection[str],
+        deadline_ns: int,
+        is_deleted: Callable[[str], bool],
     ) -> NotEnoughReplicasError | None:
         """As `forget_topics`, in one partition; an error that is raised without a repetition."""
         try:
             with self.topic.deciding(number, deadline_ns) as decision:
                 found = decision.view.keys_of(topics)
-                tombstones: list[Record] = [(key, None) for topic in found if is_deleted(topic) for key in found[topic]]
+                tombstones: list[Record] = [
+                    (key, None) for topic in found if is_deleted(topic) for key in found[topic]
+                ]
                 self.append_in_pieces(decision, number, tombstones)
         except NotEnoughReplicasError as problem:
             return problem
         return None
 
-    def append_in_pieces(self, decision: Decision[GroupEntries], number: int, records: list[Record]) -> None:
-        """Append tombstones, in as many batches as the topic's limit requires; each may be repeated independently."""
+    def append_in_pieces(
+        self, decision: Decision[GroupEntries], number: int, records: list[Record]
+    ) -> None:
+        """Append tombstones, in as many batches as the topic's limit requires; each may be repeated
+        independently.
+        """
         limit = self.topic.partition(number).batch_limit
-        start, size = 0, HEADER_BYTES
+        start = 0
+        size = HEADER_BYTES
         for at, record in enumerate(records):
             grown = size + record_bytes(record)
             if at > start and grown > limit:
                 decision.append(records[start:at])
-                start, grown = at, HEADER_BYTES + record_bytes(record)
+                start = at
+                grown = HEADER_BYTES + record_bytes(record)
             size = grown
         if records:
             decision.append(records[start:])
@@ -312,8 +378,15 @@ class _Uninterrupted:
 class TransactionalCommit:
     """A group's offsets that become part of a transaction. Used by one thread."""
 
-    def __init__(self, offsets: Offsets, group: GroupMetadata, wanted: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        self._offsets, self._group, self._wanted = offsets, group, wanted
+    def __init__(
+        self,
+        offsets: Offsets,
+        group: GroupMetadata,
+        wanted: dict[TopicPartition, OffsetAndMetadata],
+    ) -> None:
+        self._offsets = offsets
+        self._group = group
+        self._wanted = wanted
         offsets.check_topics(wanted)
         self._records = commit_records(group.group_id, wanted)
         self.number = offsets.topic.partition_of(group.group_id)
@@ -332,7 +405,9 @@ class TransactionalCommit:
         self._admit(self._offsets.topic.view(self.number))
 
     def append(self, stamp: Stamp, deadline_ns: int) -> bool:
-        """Append the commit; False if it must be checked again. Raises as `check`, FencedError, LockTimeoutError."""
+        """Append the commit; False if it must be checked again. Raises as `check`, FencedError,
+        LockTimeoutError.
+        """
         commit_begins(self._offsets.host.interposer, self._group.group_id, deadline_ns)
         return self._offsets.topic.repeated(lambda: self._append(stamp, deadline_ns), deadline_ns)
 
@@ -351,16 +426,24 @@ class TransactionalCommit:
             pass
 
     def _admit(self, view: GroupEntries) -> None:
-        Offsets.admit(self._group.group_id, lambda old: admitted(old, self._group, transactional=True), view)
+        Offsets.admit(
+            self._group.group_id, lambda old: admitted(old, self._group, transactional=True), view
+        )
 
 
 def _offsets(
     view: GroupEntries, group_id: str, wanted: Iterable[TopicPartition] | None
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
     if wanted is None:
-        return {place: _offset_and_metadata(found) for place, found in view.offsets(group_id).items()}
+        return {
+            place: _offset_and_metadata(found) for place, found in view.offsets(group_id).items()
+        }
     return {place: _offset_and_metadata(view.offset(group_id, place)) for place in wanted}
 
 
 def _offset_and_metadata(found: Any) -> OffsetAndMetadata | None:
-    return None if found is None else OffsetAndMetadata(found.offset, found.metadata, found.leader_epoch)
+    return (
+        None
+        if found is None
+        else OffsetAndMetadata(found.offset, found.metadata, found.leader_epoch)
+    )

@@ -1,9 +1,10 @@
 """Aborts data of unknown transactions after a power loss (`docs/protocol.md`).
 
 TXNRECOVERY-1  it is due as `recovery_due` says
-TXNRECOVERY-2  open data without a record of its epoch is aborted, under the next epoch: no producer can continue it
-TXNRECOVERY-3  an id continues with at least the highest epoch that any partition has stored for it; a transaction that is decided
-    is completed first
+TXNRECOVERY-2  open data without a record of its epoch is aborted, under the next epoch: no producer
+    can continue it
+TXNRECOVERY-3  an id continues with at least the highest epoch that any partition has stored for it;
+    a transaction that is decided is completed first
 TXNRECOVERY-4  all steps can be interrupted and repeated, by any number of processes at once
 """
 
@@ -30,11 +31,13 @@ def recover(
     partitions: Iterable[TransactionalLog],
     deadline_ns: int,
 ) -> dict[str, tuple[int, int]]:
-    """Abort open data that no record covers; returns the producer id and epoch to which transactional ids must be raised_to.
+    """Abort open data that no record covers; returns the producer id and epoch to which
+    transactional ids must be raised_to.
 
-    `newest` returns the present state of a producer id. Data read before that call was registered before it, so a transaction
-    that began after `known` was read is never aborted by mistake. Raises LockTimeoutError, StorageError; then repeat the call. A
-    partition that cannot be read is reported and skipped.
+    `newest` returns the present state of a producer id. Data read before that call was registered
+    before it, so a transaction that began after `known` was read is never aborted by mistake.
+    Raises LockTimeoutError, StorageError; then repeat the call. A partition that cannot be read is
+    reported and skipped.
     """
     raised_to: dict[str, tuple[int, int]] = {}
     for partition in partitions:
@@ -42,10 +45,20 @@ def recover(
             for producer_id, epoch, first in partition.open_transactions():
                 if not covers(newest(producer_id), (partition.topic, partition.number), epoch):
                     logger.warning(
-                        "aborted transaction %d/%d from offset %d on in %s-%d: its record was lost in a power loss",
-                        producer_id, epoch, first, partition.topic, partition.number,
-                    )  # fmt: skip
-                    partition.append_marker(producer_id, min(epoch + 1, EPOCH_MAX), commit=False, deadline_ns=deadline_ns)
+                        "aborted transaction %d/%d from offset %d on in %s-%d: its record was "
+                        "lost in a power loss",
+                        producer_id,
+                        epoch,
+                        first,
+                        partition.topic,
+                        partition.number,
+                    )
+                    partition.append_marker(
+                        producer_id,
+                        min(epoch + 1, EPOCH_MAX),
+                        commit=False,
+                        deadline_ns=deadline_ns,
+                    )
             for name, state in known.items():
                 producer_id, epoch = raised_to.get(name) or following(state)
                 stored = partition.stored_epoch(producer_id)

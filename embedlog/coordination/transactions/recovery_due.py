@@ -1,6 +1,8 @@
-"""Whether data of unknown transactions must be aborted (`recovery`): a word of the directory's control page.
+"""Whether data of unknown transactions must be aborted (`recovery`): a word of the directory's
+control page.
 
-RECOVERYDUE-1  due after the page cache was lost while the directory was open, until it was done once
+RECOVERYDUE-1  due after the page cache was lost while the directory was open, until it was done
+    once
 """
 
 from __future__ import annotations
@@ -10,12 +12,15 @@ from typing import Final
 from embedlog._native import system
 
 # Words of the directory's control page.
-LAST_CACHE, RECOVERY_DUE = 8, 9
+LAST_CACHE = 8
+RECOVERY_DUE = 9
 UNKNOWN_CACHE: Final = 0
 
 
 def note_opening(page: system.Page, clean: bool, foreign: bool, cache: int) -> None:
-    """Record at the first open whether the page cache was lost; `cache` is its present number. REQUIRES the open lock."""
+    """Record at the first open whether the page cache was lost; `cache` is its present number.
+    REQUIRES the open lock.
+    """
     if foreign:
         page.set(RECOVERY_DUE, 0)  # a broker has its own records of open transactions
     elif not clean and (cache == UNKNOWN_CACHE or page.word(LAST_CACHE) != cache):

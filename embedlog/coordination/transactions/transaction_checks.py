@@ -1,8 +1,8 @@
 """Clock, error mapping and durability checks for transactions.
 
 TXNCHECKS-1  the pure rules (`transaction`) have no clock and no random numbers: both are arguments
-TXNCHECKS-2  a refusal becomes an error by the caller's remedy: give up the id, wait for other processes, or correct the order of
-    its calls
+TXNCHECKS-2  a refusal becomes an error by the caller's remedy: give up the id, wait for other
+    processes, or correct the order of its calls
 """
 
 from __future__ import annotations
@@ -24,16 +24,23 @@ D = TypeVar("D", bound="DurableLog")
 
 
 class Concurrent(EmbedlogError):
-    """The last transaction of the id is decided and not complete: it must be finished first. Never leaves this package."""
+    """The last transaction of the id is decided and not complete: it must be finished first. Never
+    leaves this package.
+    """
 
     def __init__(self, name: str, state: Transaction) -> None:
         super().__init__(f"the last transaction of {name!r} is not complete")
-        self.name, self.state = name, state
+        self.name = name
+        self.state = state
 
 
 def refused(name: str, refusal: Refusal, state: Transaction | None) -> EmbedlogError:
     """The error for a refused event."""
-    found = "no record of it" if state is None else f"{state.producer_id}/{state.epoch}, {state.status.name}"
+    found = (
+        "no record of it"
+        if state is None
+        else f"{state.producer_id}/{state.epoch}, {state.status.name}"
+    )
     if refusal is Refusal.CONCURRENT_TRANSACTIONS and state is not None:
         return Concurrent(name, state)
     kind = InvalidTransactionStateError if refusal is Refusal.INVALID_TXN_STATE else FencedError
@@ -51,10 +58,14 @@ def asks_for_durability(partition: DurableLog) -> bool:
 
 
 def to_be_durable(partitions: Iterable[D]) -> list[D]:
-    """The partitions of a transaction that must survive a power loss: if one must, a group's offsets must as well."""
+    """The partitions of a transaction that must survive a power loss: if one must, a group's
+    offsets must as well.
+    """
     every = list(partitions)
     asked = any(map(asks_for_durability, every))
-    return [each for each in every if asks_for_durability(each) or (asked and is_internal(each.topic))]
+    return [
+        each for each in every if asks_for_durability(each) or (asked and is_internal(each.topic))
+    ]
 
 
 def unsynced(ends: Iterable[tuple[D, int]]) -> list[tuple[D, int]]:

@@ -1,24 +1,29 @@
-"""Transactions without a coordinator process: any process may decide, and carry out an existing decision.
+"""Transactions without a coordinator process: any process may decide, and carry out an existing
+decision.
 
-TXNCOORDINATOR-1  the first batch of a transaction in a partition is registered and written under two locks: that of
-    `__transaction_state`, then the partition's. Nothing is written
-    while the last transaction of the id is prepared, or under an old epoch
-TXNCOORDINATOR-2  a decision is one record that raises the epoch. Its markers have the raised epoch and go to every listed
-    partition. A partition of a deleted topic counts as done. The completing record is written only after that same decision
-TXNCOORDINATOR-3  so any process may repeat any step: the next owner, a waiting reader, the housekeeper
-TXNCOORDINATOR-4  an undecided transaction is aborted by other processes if its owner has ended, or has had it open for longer
-    than its timeout
-TXNCOORDINATOR-5  if a topic requires durability: data is on stable storage before the decision, the decision before the markers,
-    the markers before the end
-TXNCOORDINATOR-6  a read-only process writes nothing: it waits at the last stable offset until another process has finished the
-    transaction
-TXNCOORDINATOR-7  the owner repeats the completion until its deadline while too few replicas are in sync, or a leader is missing.
-    Then it gets DeadlineError, and the decision is valid. A reader and the housekeeper do not wait: they come again, and the
-    replicas join the ISR by the housekeeper. The markers of the other partitions are written meanwhile, those of partitions
+TXNCOORDINATOR-1  the first batch of a transaction in a partition is registered and written under
+    two locks: that of `__transaction_state`, then the partition's. Nothing is written while the
+    last transaction of the id is prepared, or under an old epoch
+TXNCOORDINATOR-2  a decision is one record that raises the epoch. Its markers have the raised epoch
+    and go to every listed partition. A partition of a deleted topic counts as done. The completing
+    record is written only after that same decision
+TXNCOORDINATOR-3  so any process may repeat any step: the next owner, a waiting reader, the
+    housekeeper
+TXNCOORDINATOR-4  an undecided transaction is aborted by other processes if its owner has ended, or
+    has had it open for longer than its timeout
+TXNCOORDINATOR-5  if a topic requires durability: data is on stable storage before the decision, the
+    decision before the markers, the markers before the end
+TXNCOORDINATOR-6  a read-only process writes nothing: it waits at the last stable offset until
+    another process has finished the transaction
+TXNCOORDINATOR-7  the owner repeats the completion until its deadline while too few replicas are in
+    sync, or a leader is missing. Then it gets DeadlineError, and the decision is valid. A reader
+    and the housekeeper do not wait: they come again, and the replicas join the ISR by the
+    housekeeper. The markers of the other partitions are written meanwhile, those of partitions
     without a leader last
-TXNCOORDINATOR-8  a snapshot of all partitions is taken under all locks of the topic. In a set it counts if the leaders did not
-    change until the locks were left: at another leader, other processes decide. Without the topic nobody decides: a snapshot
-    without locks counts if the topic was not created meanwhile
+TXNCOORDINATOR-8  a snapshot of all partitions is taken under all locks of the topic. In a set it
+    counts if the leaders did not change until the locks were left: at another leader, other
+    processes decide. Without the topic nobody decides: a snapshot without locks counts if the topic
+    was not created meanwhile
 """
 
 from __future__ import annotations
@@ -93,7 +98,8 @@ class Transactions:
                 "cleanup.policy": "compact",
                 "compression.type": "uncompressed",
                 "segment.bytes": str(config.transaction_state_log_segment_bytes),
-                "flush.messages": str(LONG_MAX),  # synced explicitly where needed (TXNCOORDINATOR-5)
+                # synced explicitly where needed (TXNCOORDINATOR-5)
+                "flush.messages": str(LONG_MAX),
             },
             view=Entries,
         )
@@ -101,7 +107,9 @@ class Transactions:
         self._where: dict[int, int] = {}
 
     def owner(self, transactional_id: str, timeout_ms: int) -> Owner:
-        """A producer's side of its transactions. Raises ConfigError for a timeout above `transaction.max.timeout.ms`."""
+        """A producer's side of its transactions. Raises ConfigError for a timeout above
+        `transaction.max.timeout.ms`.
+        """
         most = self.host.config.transaction_max_timeout_ms
         if not 1 <= timeout_ms <= most:
             expected = f"1 to {most} (transaction.max.timeout.ms of the log)"
@@ -118,9 +126,11 @@ class Transactions:
     # ---- decisions -------------------------------------------------------------------------------
 
     def decide(self, name: str, event: Event, deadline_ns: int) -> Transaction | None:
-        """Apply an event to an id's state, and append the result if it is a change; None if the event does not apply now.
+        """Apply an event to an id's state, and append the result if it is a change; None if the
+        event does not apply now.
 
-        Raises FencedError, InvalidTransactionStateError, and Concurrent with the state that must be finished first.
+        Raises FencedError, InvalidTransactionStateError, and Concurrent with the state that must be
+        finished first.
         """
         return self.topic.repeated(lambda: self._decide(name, event, deadline_ns), deadline_ns)
 
@@ -136,13 +146,19 @@ class Transactions:
             return new
 
     def deadline(self, deadline_ns: int | None) -> int:
-        return bounded(system.boot_ns() + self.host.config.lock_timeout_ms * 1_000_000) if deadline_ns is None else deadline_ns
+        return (
+            bounded(system.boot_ns() + self.host.config.lock_timeout_ms * 1_000_000)
+            if deadline_ns is None
+            else deadline_ns
+        )
 
     def while_undecided(self, take: Callable[[], T]) -> T:
-        """The result of a call during which nothing is registered, decided or completed (TXNCOORDINATOR-8).
+        """The result of a call during which nothing is registered, decided or completed
+        (TXNCOORDINATOR-8).
 
-        It is made again if a leader changed, and once if the topic was created meanwhile: nobody holds a lock then, so the
-        deadline begins after that. A read-only log cannot make other processes wait.
+        It is made again if a leader changed, and once if the topic was created meanwhile: nobody
+        holds a lock then, so the deadline begins after that. A read-only log cannot make other
+        processes wait.
 
         Raises LeaderNotAvailableError at the deadline, and the errors of the call.
         """
@@ -162,38 +178,51 @@ class Transactions:
 
     @scope
     def all_locks_held(self, until: int) -> Iterator[None]:
-        """Hold all locks of the topic: a snapshot of all partitions is consistent, unless the end raises
-        LeaderNotAvailableError (TXNCOORDINATOR-8).
+        """Hold all locks of the topic: a snapshot of all partitions is consistent, unless the end
+        raises LeaderNotAvailableError (TXNCOORDINATOR-8).
         """
         epochs = dict[int, int]()
         with stack() as held:
-            for partition in sorted(map(self.topic.partition, self.topic.here()), key=lambda each: str(each.path)):
+            for partition in sorted(
+                map(self.topic.partition, self.topic.here()), key=lambda each: str(each.path)
+            ):
                 epochs[partition.number] = held.enter(partition.exclusive(until)).now.epoch
             yield
         if epochs and not self.host.still_lead(self.topic.name, epochs):
-            raise LeaderNotAvailableError(f"a leader of {self.topic.name} changed while its locks were held")
+            raise LeaderNotAvailableError(
+                f"a leader of {self.topic.name} changed while its locks were held"
+            )
 
     # ---- completion ------------------------------------------------------------------------------
 
     def finish(self, name: str, seen: Transaction, deadline_ns: int) -> None:
-        """Write the markers of a decision and complete it; several processes may do so at once (TXNCOORDINATOR-7).
+        """Write the markers of a decision and complete it; several processes may do so at once
+        (TXNCOORDINATOR-7).
 
-        Raises DeadlineError, LockTimeoutError, StorageError, DurabilityError; then the decision is valid, and the call must be
-        repeated.
+        Raises DeadlineError, LockTimeoutError, StorageError, DurabilityError; then the decision is
+        valid, and the call must be repeated.
         """
         try:
-            self.topic.repeated(lambda: self._finish_once(name, seen, deadline_ns), deadline_ns, idempotent=True)
+            self.topic.repeated(
+                lambda: self._finish_once(name, seen, deadline_ns), deadline_ns, idempotent=True
+            )
         except (LeaderNotAvailableError, NotEnoughReplicasError) as problem:
             why = problem.message
-            if isinstance(problem, NotEnoughReplicasError):  # its message is about one attempt, which wrote nothing or something
+            # its message is about one attempt, which wrote nothing or something
+            if isinstance(problem, NotEnoughReplicasError):
                 why = f"too few replicas of {problem.topic}-{problem.partition} are in sync"
-            what = f"the last transaction of {name!r} is decided, but was not complete before the deadline"
+            what = (
+                f"the last transaction of {name!r} is decided, but was not complete before the "
+                "deadline"
+            )
             raise DeadlineError(f"{what}: {why}") from problem
 
     def _finish_once(self, name: str, seen: Transaction, deadline_ns: int) -> None:
-        """As `finish`. Raises also NotEnoughReplicasError, LeaderNotAvailableError, before the deadline too.
+        """As `finish`. Raises also NotEnoughReplicasError, LeaderNotAvailableError, before the
+        deadline too.
 
-        A partition that is not available keeps no marker from the others: its error is raised after them.
+        A partition that is not available keeps no marker from the others: its error is raised after
+        them.
         """
         targets = self.host.existing(sorted(seen.partitions))
         durable = to_be_durable(targets)
@@ -204,7 +233,8 @@ class Transactions:
         for partition in sorted(targets, key=self._has_no_leader):  # which waits until the deadline
             try:
                 self._mark(partition, seen, deadline_ns)
-            except (LeaderNotAvailableError, LockTimeoutError, NotEnoughReplicasError) as problem:  # of this partition alone
+            except (LeaderNotAvailableError, LockTimeoutError, NotEnoughReplicasError) as problem:
+                # of this partition alone
                 problems.append(problem)
             system.point("txn-marked")
         if problems:
@@ -214,8 +244,12 @@ class Transactions:
         system.point("txn-completed")
 
     def sync_data(self, partitions: Sequence[DurableLog], deadline_ns: int) -> None:
-        """Sync all published records of these partitions. Raises DurabilityError, LockTimeoutError."""
-        self.syncs.sync(unsynced((each, each.published().log_end) for each in partitions), deadline_ns)
+        """Sync all published records of these partitions. Raises DurabilityError,
+        LockTimeoutError.
+        """
+        self.syncs.sync(
+            unsynced((each, each.published().log_end) for each in partitions), deadline_ns
+        )
 
     def _has_no_leader(self, partition: TransactionalLog) -> bool:
         try:
@@ -226,30 +260,43 @@ class Transactions:
     @staticmethod
     def _mark(partition: TransactionalLog, seen: Transaction, deadline_ns: int) -> None:
         try:
-            partition.append_marker(seen.producer_id, seen.epoch, commit=seen.decision == "commit", deadline_ns=deadline_ns)
-            if not asks_for_durability(partition):  # else `finish` syncs it together with the others
+            partition.append_marker(
+                seen.producer_id,
+                seen.epoch,
+                commit=seen.decision == "commit",
+                deadline_ns=deadline_ns,
+            )
+            # else `finish` syncs it together with the others
+            if not asks_for_durability(partition):
                 partition.flush_if_late()
         except UnknownTopicOrPartitionError:
             pass  # deleted in the meantime
 
     def finish_before(self, problem: Concurrent, deadline_ns: int) -> None:
-        """Carry out the decision that blocks another one. Raises DeadlineError after the deadline."""
+        """Carry out the decision that blocks another one. Raises DeadlineError after the
+        deadline.
+        """
         if system.boot_ns() >= deadline_ns:
-            raise DeadlineError(f"the last transaction of {problem.name!r} was not complete before the deadline")
+            raise DeadlineError(
+                f"the last transaction of {problem.name!r} was not complete before the deadline"
+            )
         self.finish(problem.name, problem.state, deadline_ns)
 
     # ---- completion for others -------------------------------------------------------------------
 
     def resolve(self, partition: TransactionalLog, deadline_ns: int | None = None) -> bool:
-        """For a reader that waits at a last stable offset: finish decided transactions, abort abandoned ones.
+        """For a reader that waits at a last stable offset: finish decided transactions, abort
+        abandoned ones.
 
-        Returns whether any work was done. May be called ten times per second; a read-only log does nothing. What a held lock, a
-        failing disk or a small ISR prevents is left to the next call, because the caller only reads.
+        Returns whether any work was done. May be called ten times per second; a read-only log does
+        nothing. What a held lock, a failing disk or a small ISR prevents is left to the next call,
+        because the caller only reads.
         """
         if self.host.read_only:
             return False
         until = system.boot_ns() + RESOLVE_NS if deadline_ns is None else deadline_ns
-        opened, done = list[int](), False
+        opened = list[int]()
+        done = False
         with self._left_to_the_next_call(partition):
             found = [producer_id for producer_id, _, _ in partition.open_transactions()]
             if found:
@@ -267,8 +314,13 @@ class Transactions:
         try:
             yield
         except (
-            LockTimeoutError, StorageError, DurabilityError, DeadlineError, LeaderNotAvailableError, NotEnoughReplicasError,
-        ) as problem:  # fmt: skip
+            LockTimeoutError,
+            StorageError,
+            DurabilityError,
+            DeadlineError,
+            LeaderNotAvailableError,
+            NotEnoughReplicasError,
+        ) as problem:
             name = f"{partition.topic}-{partition.number}"
             what = f"a transaction in {name} cannot be ended now"
             _logging.report(logger, logging.INFO, (self.host.path, name, "end"), what, problem)
@@ -279,7 +331,9 @@ class Transactions:
         return [each[0] for each in found if each is not None]
 
     def _find(self, producer_id: int) -> tuple[str, Transaction] | None:
-        """The transactional id of a producer id and its state, if a partition of the topic contains it."""
+        """The transactional id of a producer id and its state, if a partition of the topic contains
+        it.
+        """
         known = self._where.get(producer_id)
         numbers = self.topic.here()
         for number in numbers if known is None or known not in numbers else (known, *numbers):
@@ -296,11 +350,14 @@ class Transactions:
     def is_in_use(self, state: Transaction) -> bool:
         """Whether the process of the owner runs, as far as directories of the set show that.
 
-        A slot in a directory that left the set counts as held for an open transaction only: that one has a timeout.
+        A slot in a directory that left the set counts as held for an open transaction only: that
+        one has a timeout.
         """
         if state.owner is None:
             return False
-        return self.liveness.probe(state.owner if state.status is Status.ONGOING else state.owner._replace(node=None))
+        return self.liveness.probe(
+            state.owner if state.status is Status.ONGOING else state.owner._replace(node=None)
+        )
 
     def settle(self, name: str, state: Transaction, deadline_ns: int) -> bool:
         """Do the work on one id that any process may do: True if there was any."""
@@ -313,7 +370,13 @@ class Transactions:
             decided = self.decide(name, event, deadline_ns)
             if decided is None:
                 return False
-            logger.info("aborted transaction %d/%d of %r: %s", state.producer_id, state.epoch, name, _abort_reason(state, alive))
+            logger.info(
+                "aborted transaction %d/%d of %r: %s",
+                state.producer_id,
+                state.epoch,
+                name,
+                _abort_reason(state, alive),
+            )
             state = decided
         if state.status not in PREPARED:
             return False
@@ -321,7 +384,9 @@ class Transactions:
         return True
 
     def housekeep(self, deadline_ns: int) -> None:
-        """Process every unfinished transaction, for all waiting readers. Failures are reported and tried again."""
+        """Process every unfinished transaction, for all waiting readers. Failures are reported and
+        tried again.
+        """
         if self.topic.count() == 0:
             return
         self.recover_if_due(deadline_ns)
@@ -333,10 +398,14 @@ class Transactions:
                         self.settle(name, state, deadline_ns)
                 except EmbedlogError as problem:
                     key = (self.host.path, "transaction", name)
-                    _logging.report(logger, logging.WARNING, key, f"transaction of {name!r}", problem)
+                    _logging.report(
+                        logger, logging.WARNING, key, f"transaction of {name!r}", problem
+                    )
 
     def forget_idle(self, deadline_ns: int) -> None:
-        """Remove ids that were unused for `transactional.id.expiration.ms` and whose owner has ended."""
+        """Remove ids that were unused for `transactional.id.expiration.ms` and whose owner has
+        ended.
+        """
         limit_ms = self.host.config.transactional_id_expiration_ms
         for number in self.topic.written():
             for name, state in self._states(number):
@@ -357,7 +426,9 @@ class Transactions:
                 state = view.get(name)
             except CorruptRecordError as problem:
                 what = f"the state of transactional id {name!r} cannot be read"
-                _logging.report(logger, logging.ERROR, (self.host.path, "state", name), what, problem)
+                _logging.report(
+                    logger, logging.ERROR, (self.host.path, "state", name), what, problem
+                )
                 continue
             if state is not None:
                 yield name, state
@@ -390,7 +461,8 @@ class Transactions:
     def _raise_epoch(self, name: str, producer_id: int, epoch: int, deadline_ns: int) -> None:
         found = self._state(self.topic.partition_of(name), name)
         if found is not None:
-            self.settle(name, found, deadline_ns)  # its decision contains its epoch: finish it before the epoch rises
+            # its decision contains its epoch: finish it before the epoch rises
+            self.settle(name, found, deadline_ns)
         event = lambda old: old and machine.raise_epoch(old, producer_id, epoch, now())  # noqa: E731
         self.decide(name, event, deadline_ns)
 

@@ -1,7 +1,9 @@
-"""Keys and values of `__transaction_state` in Kafka's schema (format.md 9.3), with embedlog's additions as tagged fields.
+"""Keys and values of `__transaction_state` in Kafka's schema (format.md 9.3), with embedlog's
+additions as tagged fields.
 
 TXNRECORD-1  values are written in version 1, which has tagged fields; versions 0 and 1 are read
-TXNRECORD-2  own fields have high tags, and are omitted if they have their default: to a broker they are unknown fields
+TXNRECORD-2  own fields have high tags, and are omitted if they have their default: to a broker they
+    are unknown fields
 TXNRECORD-3  unknown tagged fields are kept, byte for byte, and written again
 """
 
@@ -49,14 +51,18 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(key: bytes) -> str | None:
-    """The transactional id; None for a key of a kind that only a newer Kafka uses. Raises CorruptRecordError."""
+    """The transactional id; None for a key of a kind that only a newer Kafka uses. Raises
+    CorruptRecordError.
+    """
     if len(key) < 4:
         raise CorruptRecordError("key in __transaction_state", found=key.hex())
     if SHORT.unpack_from(key)[0] != KEY_VERSION:
         return None
     size = SHORT.unpack_from(key, 2)[0]
     if size != len(key) - 4:
-        raise CorruptRecordError("key in __transaction_state", expected=f"{size} bytes of name", found=f"{len(key) - 4}")
+        raise CorruptRecordError(
+            "key in __transaction_state", expected=f"{size} bytes of name", found=f"{len(key) - 4}"
+        )
     return key[4:].decode()
 
 
@@ -73,14 +79,22 @@ def encode(state: Transaction) -> bytes:
 
 @functools.lru_cache(maxsize=64)
 def _partitions(partitions: frozenset[tuple[str, int]]) -> bytes:
-    """The encoded partitions: they stay the same through a decision, and often from one transaction to the next."""
+    """The encoded partitions: they stay the same through a decision, and often from one transaction
+    to the next.
+    """
     by_topic: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         by_topic.setdefault(topic, []).append(number)
     parts = [uvarint(len(by_topic) + 1)]
     for topic, numbers in by_topic.items():
         name = topic.encode()
-        parts += (uvarint(len(name) + 1), name, uvarint(len(numbers) + 1), struct.pack(f">{len(numbers)}i", *numbers), b"\0")
+        parts += (
+            uvarint(len(name) + 1),
+            name,
+            uvarint(len(numbers) + 1),
+            struct.pack(f">{len(numbers)}i", *numbers),
+            b"\0",
+        )
     return b"".join(parts)
 
 
@@ -101,7 +115,12 @@ def _tags(state: Transaction) -> Fields:
         found.append((BEGAN_TAG, BEGAN.pack(*state.began)))
     if state.outcome is not None:
         outcome = state.outcome
-        found.append((OUTCOME_TAG, OUTCOME.pack(outcome.kind == "commit", outcome.producer_id, outcome.epoch)))
+        found.append(
+            (
+                OUTCOME_TAG,
+                OUTCOME.pack(outcome.kind == "commit", outcome.producer_id, outcome.epoch),
+            )
+        )
     return sorted(found)
 
 
@@ -111,26 +130,43 @@ def _tagged(fields: Iterable[tuple[int, bytes]]) -> bytes:
 
 
 def decode(value: bytes) -> Transaction:
-    """The state in a value. Raises UnsupportedFormatError for a newer version, CorruptRecordError for a malformed value."""
+    """The state in a value. Raises UnsupportedFormatError for a newer version, CorruptRecordError
+    for a malformed value.
+    """
     try:
         version, producer_id, epoch, timeout_ms, status = _HEAD.unpack_from(value)
         if version not in (0, VALUE_VERSION):
-            raise UnsupportedFormatError("version of a value in __transaction_state", expected="0 or 1", found=version)
+            raise UnsupportedFormatError(
+                "version of a value in __transaction_state", expected="0 or 1", found=version
+            )
         if Status(status) not in _ON_DISK:
             raise ValueError(f"status {status}")
-        plain, reader = Plain(value, _HEAD.size), Flexible(value, _HEAD.size)
+        plain = Plain(value, _HEAD.size)
+        reader = Flexible(value, _HEAD.size)
         partitions = _read_partitions(reader) if version else frozenset(plain.partitions())
         updated_ms, started_ms = (reader if version else plain).take(_TIMES)
-        known = Transaction(producer_id, epoch, timeout_ms, Status(status), partitions, updated_ms, started_ms, client_version=0)
+        known = Transaction(
+            producer_id,
+            epoch,
+            timeout_ms,
+            Status(status),
+            partitions,
+            updated_ms,
+            started_ms,
+            client_version=0,
+        )
         return _with_tags(known, reader.tagged()) if version else known
     except (struct.error, IndexError, ValueError) as problem:
-        raise CorruptRecordError(f"value in __transaction_state: {problem}", found=value[:64].hex()) from problem
+        raise CorruptRecordError(
+            f"value in __transaction_state: {problem}", found=value[:64].hex()
+        ) from problem
 
 
 def _with_tags(state: Transaction, tags: Fields) -> Transaction:
     """The state with its tagged fields; those with another number or size are kept unchanged."""
     known: dict[str, Any] = {}
-    others, node = [], None
+    others = []
+    node = None
     for tag, data in tags:
         match tag, len(data):
             case 0, LONG.size:

@@ -1,8 +1,8 @@
 """The view of one partition of `__transaction_state`: the newest state of every transactional id.
 
 TXNVIEW-1  values are decoded on demand: a process needs few of the ids in a partition
-TXNVIEW-2  two facts are read from every value at once, since they are searched for: the producer id, and whether the transaction
-    is unfinished
+TXNVIEW-2  two facts are read from every value at once, since they are searched for: the producer
+    id, and whether the transaction is unfinished
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Final
 from embedlog.coordination.transactions.transaction_records import decode, decode_key
 from embedlog.transaction import SETTLED, Status, Transaction
 
-_ID_AND_STATUS: Final = struct.Struct(">2xq6xb")  # after the version: producer id; after epoch and timeout: status
+# after the version: producer id; after epoch and timeout: status
+_ID_AND_STATUS: Final = struct.Struct(">2xq6xb")
 _SETTLED: Final = frozenset(map(int, SETTLED))
 
 
@@ -22,7 +23,8 @@ class Entries:
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
-        self._states: dict[str, tuple[bytes, Transaction]] = {}  # with the bytes that they were decoded from
+        # with the bytes that they were decoded from
+        self._states: dict[str, tuple[bytes, Transaction]] = {}
         self._names: dict[int, str] = {}
         self._unsettled: set[str] = set()
 
@@ -65,7 +67,9 @@ class Entries:
         return self._names.get(producer_id)
 
     def find(self, producer_id: int) -> tuple[str, Transaction] | None:
-        """The transactional id that a producer id belongs to, and its newest state. Raises as `get`."""
+        """The transactional id that a producer id belongs to, and its newest state. Raises as
+        `get`.
+        """
         name = self.name_of(producer_id)
         state = None if name is None else self.get(name)
         return None if name is None or state is None else (name, state)

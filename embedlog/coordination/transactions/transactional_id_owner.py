@@ -1,14 +1,18 @@
 """The owner of a transactional id: executes the transactions of one producer.
 
-OWNER-1  an owner holds a process slot, so its end is detected at once; another owner of the same id fences it. In a set a
-    registration names another slot if the directory of the present one failed or left. All slots are held until `close`: an
-    earlier record, with the earlier slot, counts if the registration is lost
-OWNER-2  every call may be repeated after an error or an interrupt, with the same arguments: it finds its completed steps
+OWNER-1  an owner holds a process slot, so its end is detected at once; another owner of the same id
+    fences it. In a set a registration names another slot if the directory of the present one failed
+    or left. All slots are held until `close`: an earlier record, with the earlier slot, counts if
+    the registration is lost
+OWNER-2  every call may be repeated after an error or an interrupt, with the same arguments: it
+    finds its completed steps
 OWNER-3  if nothing was registered, an end writes nothing and takes no lock
-OWNER-4  offsets of a group are data of the transaction like any other: registered and written under the lock of
-    `__transaction_state` and then of their partition. The group's consent is checked under the latter
-OWNER-5  a replica that has begun again above the data of an open transaction does not know it, and refuses the next batch. If all
-    of that data is below the log start, the batch is written like a first one: under the lock the registration decides
+OWNER-4  offsets of a group are data of the transaction like any other: registered and written under
+    the lock of `__transaction_state` and then of their partition. The group's consent is checked
+    under the latter
+OWNER-5  a replica that has begun again above the data of an open transaction does not know it, and
+    refuses the next batch. If all of that data is below the log start, the batch is written like a
+    first one: under the lock the registration decides
 """
 
 from __future__ import annotations
@@ -31,7 +35,14 @@ from embedlog.coordination.transactions.transaction_checks import (
     unsynced,
 )
 from embedlog.coordination.transactions.transaction_records import encode, encode_key
-from embedlog.errors import ClosedError, EmbedlogError, FencedError, LockTimeoutError, StateError, StorageError
+from embedlog.errors import (
+    ClosedError,
+    EmbedlogError,
+    FencedError,
+    LockTimeoutError,
+    StateError,
+    StorageError,
+)
 from embedlog.format.record_batch import Stamp
 from embedlog.partition.interposer import commit_begins, commit_succeeded
 from embedlog.storage.call_deadline import bounded_waits
@@ -50,7 +61,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TopicPartition = tuple[str, int]
-SHARE_NS: Final = 50_000_000  # a lock of `__transaction_state` is held at most this long to wait for a data partition
+# a lock of `__transaction_state` is held at most this long to wait for a data partition
+SHARE_NS: Final = 50_000_000
 
 
 class OffsetCommit(Protocol):
@@ -91,26 +103,35 @@ class Coordinator(Protocol):
     def deadline(self, deadline_ns: int | None) -> int: ...
     def recover_if_due(self, deadline_ns: int) -> None: ...
     def decide(
-        self, name: str, event: Callable[[Transaction | None], Transaction | Refusal | None], deadline_ns: int
+        self,
+        name: str,
+        event: Callable[[Transaction | None], Transaction | Refusal | None],
+        deadline_ns: int,
     ) -> Transaction | None: ...
     def finish(self, name: str, seen: Transaction, deadline_ns: int) -> None: ...
     def finish_before(self, problem: Concurrent, deadline_ns: int) -> None: ...
 
 
 class _Written(NamedTuple):
-    """The end of this transaction's data in a partition, and the topic's id, since another topic may get the same name."""
+    """The end of this transaction's data in a partition, and the topic's id, since another topic
+    may get the same name.
+    """
 
     topic_id: bytes
     end: int
 
 
 class Owner:
-    """One transactional producer's side of its transactions. Threads: `append` from any; the others one at a time."""
+    """One transactional producer's side of its transactions. Threads: `append` from any; the others
+    one at a time.
+    """
 
     def __init__(self, transactions: Coordinator, transactional_id: str, timeout_ms: int) -> None:
-        self.transactional_id, self.timeout_ms = transactional_id, timeout_ms
+        self.transactional_id = transactional_id
+        self.timeout_ms = timeout_ms
         self._all = transactions
-        self._slots: list[ProcessSlot] = []  # the last one is the present one; always the same list, for threads and signals
+        # the last one is the present one; always the same list, for threads and signals
+        self._slots: list[ProcessSlot] = []
         self._closed = False
         self._id: tuple[int, int] | None = None
         self._registration_tried = False  # whether a registration was attempted in this transaction
@@ -123,11 +144,15 @@ class Owner:
 
     def _identity(self) -> tuple[int, int]:
         if self._id is None:
-            raise StateError(f"transactional id {self.transactional_id!r}: call init_transactions() first")
+            raise StateError(
+                f"transactional id {self.transactional_id!r}: call init_transactions() first"
+            )
         return self._id
 
     def close(self) -> None:
-        """Release the process slots: an open transaction then counts as abandoned. Idempotent; a signal handler may call it."""
+        """Release the process slots: an open transaction then counts as abandoned. Idempotent; a
+        signal handler may call it.
+        """
         self._closed = True
         for process_slot in tuple(self._slots):
             self._all.liveness.end(process_slot)
@@ -135,7 +160,8 @@ class Owner:
                 self._slots.remove(process_slot)
 
     def _slot(self) -> ProcessSlot:
-        """The present process slot: another one if its directory is not used any more (OWNER-1). Raises ClosedError.
+        """The present process slot: another one if its directory is not used any more (OWNER-1).
+        Raises ClosedError.
 
         It may write a file, so the lock of `__transaction_state` is taken afterwards.
         """
@@ -143,7 +169,8 @@ class Owner:
         if present is None:
             self._take_slot()
         elif not self._all.liveness.shows_slot(present):
-            with suppress(StorageError):  # then the earlier one counts until the timeout of the transaction
+            # then the earlier one counts until the timeout of the transaction
+            with suppress(StorageError):
                 self._take_slot()
         return self._held()[-1]
 
@@ -164,13 +191,14 @@ class Owner:
     # ---- calls -----------------------------------------------------------------------------------
 
     def init(self, deadline_ns: int | None = None) -> Outcome | None:
-        """Take over the id: fence its previous owner, finish or abort its transaction; returns the outcome of the last
-        transaction.
+        """Take over the id: fence its previous owner, finish or abort its transaction; returns the
+        outcome of the last transaction.
 
-        Raises FencedError if a newer producer took over the id since this one had it, ClosedError, LockTimeoutError,
-        DeadlineError.
+        Raises FencedError if a newer producer took over the id since this one had it, ClosedError,
+        LockTimeoutError, DeadlineError.
         """
-        everything, until = self._all, self._all.deadline(deadline_ns)
+        everything = self._all
+        until = self._all.deadline(deadline_ns)
         everything.host.check_writable()
         everything.topic.repeated(lambda: everything.recover_if_due(until), until, idempotent=True)
         self._slot()
@@ -183,25 +211,35 @@ class Owner:
         process_slot = self._held()[-1]
         if old is not None and old.status is Status.ONGOING:  # of any owner: a new start ends it
             claimed = self._id is None or self._id == (old.producer_id, old.epoch)
-            aborted = machine.abort_abandoned(old, old, new_producer_id(), now()) if claimed else None
+            aborted = (
+                machine.abort_abandoned(old, old, new_producer_id(), now()) if claimed else None
+            )
             return aborted or Refusal.PRODUCER_FENCED
-        return machine.initialize(old, process_slot, self.timeout_ms, new_producer_id(), now(), self._id)
+        return machine.initialize(
+            old, process_slot, self.timeout_ms, new_producer_id(), now(), self._id
+        )
 
     def begin(self) -> None:
         """Begin a transaction, without any effect on the log."""
-        self._registration_tried, self._opened = False, {}
+        self._registration_tried = False
+        self._opened = {}
 
     def begin_in(
-        self, runs: Sequence[tuple[TransactionalLog, EncodedRun, AppendProgress]], deadline_ns: int | None = None
+        self,
+        runs: Sequence[tuple[TransactionalLog, EncodedRun, AppendProgress]],
+        deadline_ns: int | None = None,
     ) -> None:
-        """Register several partitions in one record, and write the first run of each under the same lock, if that needs no long
-        wait.
+        """Register several partitions in one record, and write the first run of each under the same
+        lock, if that needs no long wait.
 
         `append` continues from there, so an error here is not final.
         """
-        until, stamp = self._all.deadline(deadline_ns), self.stamp
+        until = self._all.deadline(deadline_ns)
+        stamp = self.stamp
         fresh = {(each[0].topic, each[0].number): each for each in runs}
-        for where in [where for where, (partition, _, _) in fresh.items() if self._has_data_in(partition)]:
+        for where in [
+            where for where, (partition, _, _) in fresh.items() if self._has_data_in(partition)
+        ]:
             del fresh[where]
         if not fresh:
             return
@@ -220,26 +258,45 @@ class Owner:
                 self._opened[where] = _Written(partition.topic_id, progress.pieces[-1][1])
 
     def _write_first(
-        self, partition: TransactionalLog, run: EncodedRun, progress: AppendProgress | None, deadline_ns: int
+        self,
+        partition: TransactionalLog,
+        run: EncodedRun,
+        progress: AppendProgress | None,
+        deadline_ns: int,
     ) -> Appended:
         return partition.append(
-            run, stamp=self.stamp._replace(opens=True), flush=False, progress=progress, deadline_ns=deadline_ns
+            run,
+            stamp=self.stamp._replace(opens=True),
+            flush=False,
+            progress=progress,
+            deadline_ns=deadline_ns,
         )
 
     def append(
-        self, partition: TransactionalLog, run: EncodedRun, deadline_ns: int | None = None, progress: AppendProgress | None = None
+        self,
+        partition: TransactionalLog,
+        run: EncodedRun,
+        deadline_ns: int | None = None,
+        progress: AppendProgress | None = None,
     ) -> Appended:
-        """Append stamped batches; the first ones in a partition are registered and written under both locks.
+        """Append stamped batches; the first ones in a partition are registered and written under
+        both locks.
 
-        Raises FencedError if this transaction is not open any more, and the errors of `Partition.append`.
+        Raises FencedError if this transaction is not open any more, and the errors of
+        `Partition.append`.
         """
-        where, until, done = (partition.topic, partition.number), self._all.deadline(deadline_ns), None
-        if progress is not None and progress.complete and not partition.replicated:  # done by `begin_in`
+        where = (partition.topic, partition.number)
+        until = self._all.deadline(deadline_ns)
+        done = None
+        # done by `begin_in`
+        if progress is not None and progress.complete and not partition.replicated:
             done = _flushed(partition, progress.appended(), until)
         elif self._has_data_in(partition):
             done = self._append_next(partition, run, where, until, progress)
         if done is None:
-            first = self._all.topic.repeated(lambda: self._append_first(partition, run, where, until, progress), until)
+            first = self._all.topic.repeated(
+                lambda: self._append_first(partition, run, where, until, progress), until
+            )
             done = _flushed(partition, first, until)
         before = self._opened[where].end if self._has_data_in(partition) else 0
         self._opened[where] = _Written(partition.topic_id, max(before, done.last_offset + 1))
@@ -253,10 +310,14 @@ class Owner:
         deadline_ns: int,
         progress: AppendProgress | None,
     ) -> Appended | None:
-        """Append where this transaction has data; None if the leader does not know it because that data is deleted (OWNER-5)."""
+        """Append where this transaction has data; None if the leader does not know it because that
+        data is deleted (OWNER-5).
+        """
         flush = not asks_for_durability(partition)
         try:
-            return partition.append(run, deadline_ns=deadline_ns, stamp=self.stamp, progress=progress, flush=flush)
+            return partition.append(
+                run, deadline_ns=deadline_ns, stamp=self.stamp, progress=progress, flush=flush
+            )
         except FencedError:
             written = progress.pieces[-1][1] if progress is not None and progress.pieces else 0
             if max(written, self._opened[where].end) > partition.bounds().log_start:
@@ -264,7 +325,9 @@ class Owner:
             return None
 
     def _has_data_in(self, partition: TransactionalLog) -> bool:
-        """Whether this partition contains data of this transaction, and is not one of a newer topic with the same name."""
+        """Whether this partition contains data of this transaction, and is not one of a newer topic
+        with the same name.
+        """
         written = self._opened.get((partition.topic, partition.number))
         return written is not None and written.topic_id == partition.topic_id
 
@@ -276,7 +339,9 @@ class Owner:
         deadline_ns: int,
         progress: AppendProgress | None,
     ) -> Appended:
-        stamp, done, self._registration_tried = self.stamp, None, True
+        stamp = self.stamp
+        done = None
+        self._registration_tried = True
         with bounded_waits(deadline_ns):
             partition.open()  # may be slow
         write = partial(self._write_first, partition, run, progress)
@@ -298,15 +363,20 @@ class Owner:
         return done
 
     def end(self, commit: bool, deadline_ns: int | None = None) -> None:
-        """Decide, write the markers, complete. When it returns, read_committed readers see the transaction, or never will.
+        """Decide, write the markers, complete. When it returns, read_committed readers see the
+        transaction, or never will.
 
-        Raises FencedError, InvalidTransactionStateError, ClosedError. After LockTimeoutError, StorageError, DeadlineError,
-        NotEnoughReplicasError or LeaderNotAvailableError the same call may be repeated, and after a commit no other one: it may
-        have been decided.
+        Raises FencedError, InvalidTransactionStateError, ClosedError. After LockTimeoutError,
+        StorageError, DeadlineError, NotEnoughReplicasError or LeaderNotAvailableError the same call
+        may be repeated, and after a commit no other one: it may have been decided.
         """
         if not self._registration_tried:
             return
-        until, (producer_id, epoch), slots = self._all.deadline(deadline_ns), self._identity(), self._held()
+        until, (producer_id, epoch), slots = (
+            self._all.deadline(deadline_ns),
+            self._identity(),
+            self._held(),
+        )
         if commit:
             commit_begins(self._all.host.interposer, self.transactional_id, until)
             self._all.topic.repeated(lambda: self._sync_data(until), until, idempotent=True)
@@ -315,8 +385,12 @@ class Owner:
             mine = old is not None and (old.producer_id, old.epoch) == (producer_id, epoch)
             if old is not None and mine and old.status in SETTLED and not self._opened:
                 return old  # the registration failed, so there is nothing to decide
-            process_slot = next((each for each in slots if old is not None and each == old.owner), slots[-1])
-            return machine.end(old, producer_id, epoch, process_slot, commit, new_producer_id(), now())
+            process_slot = next(
+                (each for each in slots if old is not None and each == old.owner), slots[-1]
+            )
+            return machine.end(
+                old, producer_id, epoch, process_slot, commit, new_producer_id(), now()
+            )
 
         decided = self._without_predecessor(event, until)
         if decided.status in PREPARED:
@@ -328,36 +402,54 @@ class Owner:
 
     def _sync_data(self, deadline_ns: int) -> None:
         """Sync the data of this transaction, where its topics require that."""
-        written = [each for each in self._all.host.existing(self._opened) if self._has_data_in(each)]  # not in deleted topics
-        ends = ((each, self._opened[each.topic, each.number].end) for each in to_be_durable(written))
+        # not in deleted topics
+        written = [
+            each for each in self._all.host.existing(self._opened) if self._has_data_in(each)
+        ]
+        ends = (
+            (each, self._opened[each.topic, each.number].end) for each in to_be_durable(written)
+        )
         self._all.syncs.sync(unsynced(ends), deadline_ns)
 
-    def add_offsets(self, offsets: Mapping[Any, Any], group: GroupMetadata, deadline_ns: int | None = None) -> None:
+    def add_offsets(
+        self, offsets: Mapping[Any, Any], group: GroupMetadata, deadline_ns: int | None = None
+    ) -> None:
         """Commit a group's offsets with the transaction: they are invisible before its marker.
 
-        The group's consent is checked under its lock; the registration of a refused commit stays empty. May be repeated. Raises
-        FencedError for this transaction, and as `Offsets.commit` for the group and the offsets.
+        The group's consent is checked under its lock; the registration of a refused commit stays
+        empty. May be repeated. Raises FencedError for this transaction, and as `Offsets.commit` for
+        the group and the offsets.
         """
-        commit, until = self._all.host.groups.prepare(offsets, group), self._all.deadline(deadline_ns)
+        commit = self._all.host.groups.prepare(offsets, group)
+        until = self._all.deadline(deadline_ns)
         if commit is None:
             return
-        where, done, committed = (commit.topic, commit.number), False, False
+        where = (commit.topic, commit.number)
+        done = False
+        committed = False
         while not done:
             commit.check()
             if where in self._opened:
                 done = commit.append(self.stamp, until)
             else:
-                done = self._all.topic.repeated(partial(self._open_with, commit, where, committed, until), until)
-                committed = True  # the end of `deciding` has waited for the commit of the registration
+                done = self._all.topic.repeated(
+                    partial(self._open_with, commit, where, committed, until), until
+                )
+                # the end of `deciding` has waited for the commit of the registration
+                committed = True
         self._opened[where] = _Written(commit.partition.topic_id, commit.end)
         commit_succeeded(self._all.host.interposer, group.group_id)
 
-    def _open_with(self, commit: OffsetCommit, where: TopicPartition, committed: bool, deadline_ns: int) -> bool:
-        """Register and append under both locks; False if a wait or a read is needed without them first.
+    def _open_with(
+        self, commit: OffsetCommit, where: TopicPartition, committed: bool, deadline_ns: int
+    ) -> bool:
+        """Register and append under both locks; False if a wait or a read is needed without them
+        first.
 
         `committed`: a registration that is found is known to be committed.
         """
-        stamp, self._registration_tried = self.stamp, True
+        stamp = self.stamp
+        self._registration_tried = True
         try:
             with self._deciding(deadline_ns) as decision:
                 problem = self._register(decision, stamp, (where,))
@@ -381,25 +473,33 @@ class Owner:
         topic = self._all.topic
         return topic.deciding(topic.partition_of(self.transactional_id), deadline_ns)
 
-    def _register(self, decision: Decision[Entries], stamp: Stamp, places: Iterable[TopicPartition]) -> EmbedlogError | None:
+    def _register(
+        self, decision: Decision[Entries], stamp: Stamp, places: Iterable[TopicPartition]
+    ) -> EmbedlogError | None:
         """Record that the transaction writes to these partitions; returns the error if it may not.
 
         REQUIRES the lock of `decision`.
         """
         old = decision.view.get(self.transactional_id)
-        new = machine.register(old, stamp.producer_id, stamp.epoch, places, now(), next(reversed(self._slots), None))
+        new = machine.register(
+            old, stamp.producer_id, stamp.epoch, places, now(), next(reversed(self._slots), None)
+        )
         if isinstance(new, Refusal):
             return refused(self.transactional_id, new, old)
         self._write(decision, old, new)
         system.point("txn-registered")
         return None
 
-    def _write(self, decision: Decision[Entries], old: Transaction | None, new: Transaction) -> None:
+    def _write(
+        self, decision: Decision[Entries], old: Transaction | None, new: Transaction
+    ) -> None:
         if new is not old:
             decision.append([(encode_key(self.transactional_id), encode(new))])
             decision.view.keep(self.transactional_id, new)
 
-    def _without_predecessor(self, event: Callable[[Transaction | None], Transaction | Refusal], deadline_ns: int) -> Transaction:
+    def _without_predecessor(
+        self, event: Callable[[Transaction | None], Transaction | Refusal], deadline_ns: int
+    ) -> Transaction:
         """The event's outcome, after any earlier decision was carried out."""
         while True:
             try:
@@ -410,18 +510,22 @@ class Owner:
             assert new is not None
             if new.status in SETTLED or new.owner is not None:
                 return new
-            self._all.finish(self.transactional_id, new, deadline_ns)  # `init` aborted the open transaction, and starts again
+            # `init` aborted the open transaction, and starts again
+            self._all.finish(self.transactional_id, new, deadline_ns)
 
 
 def _flushed(partition: TransactionalLog, done: Appended, deadline_ns: int) -> Appended:
-    """Do the flush that is due after an append, without the lock that others need; the commit does that of a durable topic."""
+    """Do the flush that is due after an append, without the lock that others need; the commit does
+    that of a durable topic.
+    """
     if not asks_for_durability(partition):
         partition.flush_if_due(done.last_offset + 1, deadline_ns)
     return done
 
 
 def _may_write(decision: Decision[Entries], committed: bool = False) -> bool:
-    """Whether data may follow under the same lock: the registration must be committed before it (REPLICA-22).
+    """Whether data may follow under the same lock: the registration must be committed before it
+    (REPLICA-22).
 
     `committed`: what the view had before is known to be.
     """
@@ -429,7 +533,9 @@ def _may_write(decision: Decision[Entries], committed: bool = False) -> bool:
 
 
 def _unless_locked(write: Callable[..., T], deadline_ns: int) -> T | None:
-    """Append now; None if the partition is locked: the lock of `__transaction_state` is not held during a wait for it."""
+    """Append now; None if the partition is locked: the lock of `__transaction_state` is not held
+    during a wait for it.
+    """
     try:
         return write(deadline_ns=min(deadline_ns, system.boot_ns() + SHARE_NS))
     except LockTimeoutError:

@@ -1,13 +1,14 @@
 """The interfaces of a partition of the open log, for the clients of this package.
 
-LOGPARTITION-1  a client of an open log takes one of these protocols, and never `Partition`. The log of a partition may be that of
-    one directory, or that of the leader among replicas
-LOGPARTITION-2  these are protocols, not base classes. `Partition` stays one class without a dispatch. An object that routes calls
-    to the leader inherits nothing of a directory, and mypy refuses a use of what only a directory has
-LOGPARTITION-3  work on the files of one directory is no part of them: shutdown, checkpoints, retention, compaction, backup. It
-    takes the `Partition` objects of a `LogDirectory`
-LOGPARTITION-4  a method works on one replica from its start to its end. Between two calls the leader may change: `path` and
-    `mapped_page` are those of the leader at the call
+LOGPARTITION-1  a client of an open log takes one of these protocols, and never `Partition`. The log
+    of a partition may be that of one directory, or that of the leader among replicas
+LOGPARTITION-2  these are protocols, not base classes. `Partition` stays one class without a
+    dispatch. An object that routes calls to the leader inherits nothing of a directory, and mypy
+    refuses a use of what only a directory has
+LOGPARTITION-3  work on the files of one directory is no part of them: shutdown, checkpoints,
+    retention, compaction, backup. It takes the `Partition` objects of a `LogDirectory`
+LOGPARTITION-4  a method works on one replica from its start to its end. Between two calls the
+    leader may change: `path` and `mapped_page` are those of the leader at the call
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ class TailedLog(Protocol):
     @property
     def size_bytes(self) -> int: ...
     def records(self) -> list[Record] | None:
-        """The records since the last call; None if it has ended, and the reader fetches from the unchanged `offset`."""
+        """The records since the last call; None if it has ended, and the reader fetches from the
+        unchanged `offset`.
+        """
 
 
 class ReadableLog(WatchedLog, Protocol):
@@ -95,21 +98,28 @@ class ReadableLog(WatchedLog, Protocol):
         """With `max_bytes` 0 only the batch that holds `offset`, if it can be read alone."""
 
     def awaited_bounds(self, end: int, isolation: str, since_ns: int | None = None) -> Bounds:
-        """The offsets, after a wait for the records below `end` that an earlier call has shown. If they are lost, it ends below.
+        """The offsets, after a wait for the records below `end` that an earlier call has shown. If
+        they are lost, it ends below.
 
         Raises LeaderNotAvailableError.
         """
 
     def point(self, offset: int, committed: bool, /) -> PointRead | None:
-        """The records of the batch that holds `offset`; None if `fetch` must find out why they cannot be read alone."""
+        """The records of the batch that holds `offset`; None if `fetch` must find out why they
+        cannot be read alone.
+        """
 
     def tail(self, offset: int, isolation: str) -> TailedLog | None: ...
     def unread_bytes(self, offset: int) -> int | None: ...
     def epoch_end(self, epoch: int) -> tuple[int, int]: ...
-    def offset_for_time(self, timestamp_ms: int, isolation: str = "read_uncommitted") -> OffsetAndTimestamp | None: ...
+    def offset_for_time(
+        self, timestamp_ms: int, isolation: str = "read_uncommitted"
+    ) -> OffsetAndTimestamp | None: ...
     def end_by_time(self, first: int, last: int, end_ms: int) -> int: ...
     def skip_by_time(self, offset: int, start_ms: int, end_ms: int) -> int: ...
-    def split_points(self, start: int, end: int, max_bytes: int, count: int | None = None) -> list[SplitPoint]: ...
+    def split_points(
+        self, start: int, end: int, max_bytes: int, count: int | None = None
+    ) -> list[SplitPoint]: ...
 
 
 class DurableLog(WatchedLog, Protocol):
@@ -163,21 +173,31 @@ class TransactionalLog(AppendableLog, Protocol):
     def replicated(self) -> bool: ...
     def exclusive(self, deadline_ns: int | None = None) -> AbstractContextManager[HeldLog]: ...
     def append_marker(
-        self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int | None = None, deadline_ns: int | None = None
+        self,
+        producer_id: int,
+        epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int | None = None,
+        deadline_ns: int | None = None,
     ) -> int | None: ...
     def open_transactions(self) -> list[tuple[int, int, int]]: ...
     def stored_epoch(self, producer_id: int) -> int: ...
 
 
 class DecisionLog(ReadableLog, TransactionalLog, Protocol):
-    """A partition of an internal topic: decisions are made under its lock and read by their followers.
+    """A partition of an internal topic: decisions are made under its lock and read by their
+    followers.
 
-    A decision in a replicated partition counts after the lock was released; `confirm` waits for that.
+    A decision in a replicated partition counts after the lock was released; `confirm` waits for
+    that.
     """
 
     def deadline(self) -> int: ...
     def confirm(self, end: int, epoch: int) -> bool:
-        """Wait for the commit of the records below `end` of this leader epoch; False if there is a later one."""
+        """Wait for the commit of the records below `end` of this leader epoch; False if there is a
+        later one.
+        """
 
     def append_held(self, batch: bytes, stamp: Stamp | None = None) -> HeldAppend: ...
     def following_sequence(self, stamp: Stamp) -> int: ...

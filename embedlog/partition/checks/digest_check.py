@@ -1,9 +1,13 @@
-"""Compares records that are read with the chain digest that their appenders wrote, up to the published end.
+"""Compares records that are read with the chain digest that their appenders wrote, up to the
+published end.
 
-DIGESTCHECK-1  a chain digest is known at the start of a DIGESTED segment, and at an index entry with a valid record
-DIGESTCHECK-2  it is compared at every record passed and at the published end; a read ends where it can be compared
-DIGESTCHECK-3  before a bad batch only batches up to a matching record count: the damage may have begun earlier. A batch that the
-               read cuts off is bad, too, if it reaches over the place of a record or the end of the segment
+DIGESTCHECK-1  a chain digest is known at the start of a DIGESTED segment, and at an index entry
+    with a valid record
+DIGESTCHECK-2  it is compared at every record passed and at the published end; a read ends where it
+    can be compared
+DIGESTCHECK-3  before a bad batch only batches up to a matching record count: the damage may have
+               begun earlier. A batch that the read cuts off is bad, too, if it reaches over the
+               place of a record or the end of the segment
 """
 
 from __future__ import annotations
@@ -23,7 +27,11 @@ from embedlog.storage.manifest import SegmentInfo
 def corrupt(path: Path, problem: Problem, start: int = 0) -> CorruptRecordError:
     """The error for a problem at or after byte `start` of a file."""
     return CorruptRecordError(
-        problem.message, path=path, position=start + problem.position, expected=problem.expected, found=problem.found
+        problem.message,
+        path=path,
+        position=start + problem.position,
+        expected=problem.expected,
+        found=problem.found,
     )
 
 
@@ -36,10 +44,16 @@ class DigestCheck:
 
     @scope
     def _records(self, info: SegmentInfo, number: int) -> Iterator[interval_digests.Records]:
-        """The digests of a segment from a number on; none if there are no more, or if their file is missing."""
+        """The digests of a segment from a number on; none if there are no more, or if their file is
+        missing.
+        """
         handles = self._state.context.handles
         try:
-            handle = handles.acquire(self._directory, info.base, file_names.DIGESTS) if number < info.index_entries else None
+            handle = (
+                handles.acquire(self._directory, info.base, file_names.DIGESTS)
+                if number < info.index_entries
+                else None
+            )
         except StorageError as problem:
             if problem.errno != 2:
                 raise
@@ -57,8 +71,17 @@ class DigestCheck:
         with self._records(info, place.number) as records:
             return records.seed(place.number, place.position)
 
-    def reach(self, info: SegmentInfo, chain: interval_digests.State | None, position: int, want: int, spare: int) -> int:
-        """Bytes to read so that the last of them can be compared: about `want`, at most `spare` more."""
+    def reach(
+        self,
+        info: SegmentInfo,
+        chain: interval_digests.State | None,
+        position: int,
+        want: int,
+        spare: int,
+    ) -> int:
+        """Bytes to read so that the last of them can be compared: about `want`, at most `spare`
+        more.
+        """
         if chain is None or position + want >= info.size:
             return want
         if chain.number >= info.index_entries:
@@ -69,9 +92,16 @@ class DigestCheck:
         return end - position if end and end - position <= want + spare else want
 
     def compare(
-        self, path: Path, info: SegmentInfo, chain: interval_digests.State | None, data: memoryview, scanned: Scanned
+        self,
+        path: Path,
+        info: SegmentInfo,
+        chain: interval_digests.State | None,
+        data: memoryview,
+        scanned: Scanned,
     ) -> tuple[Batches, interval_digests.State | None]:
-        """The batches that are as their appenders wrote them, and the chain after them. Raises CorruptRecordError."""
+        """The batches that are as their appenders wrote them, and the chain after them. Raises
+        CorruptRecordError.
+        """
         batches = scanned.batches
         if chain is None:
             return batches, None
@@ -85,24 +115,42 @@ class DigestCheck:
                 if not len(batches):
                     raise corrupt(path, bad, chain.position)
                 after, problem = records.compare(chain, data, batches)
-        if problem is None and after.position == info.size and after.digest != info.digest and not self._grown(info):
-            problem = Problem(after.position, interval_digests.OTHERS, f"digest {info.digest:016x}", f"{after.digest:016x}")
+        if (
+            problem is None
+            and after.position == info.size
+            and after.digest != info.digest
+            and not self._grown(info)
+        ):
+            problem = Problem(
+                after.position,
+                interval_digests.OTHERS,
+                f"digest {info.digest:016x}",
+                f"{after.digest:016x}",
+            )
         if problem is not None:
             raise corrupt(path, problem)
         return batches, after
 
     @staticmethod
     def _overlong(
-        info: SegmentInfo, records: interval_digests.Records, after: interval_digests.State, scanned: Scanned
+        info: SegmentInfo,
+        records: interval_digests.Records,
+        after: interval_digests.State,
+        scanned: Scanned,
     ) -> Problem | None:
-        """The problem of a cut-off batch after these ones whose size is wrong: another batch, or nothing, begins inside of it."""
+        """The problem of a cut-off batch after these ones whose size is wrong: another batch, or
+        nothing, begins inside of it.
+        """
         end = min(after.position + scanned.need - 1, info.size)
         most = records.reach(after, after.position, end) or (end if end == info.size else 0)
         if not most:
             return None
         left = most - after.position
         return Problem(
-            scanned.consumed, "a batch ends after the next one begins", f"{left} bytes at most", f"{scanned.need} bytes"
+            scanned.consumed,
+            "a batch ends after the next one begins",
+            f"{left} bytes at most",
+            f"{scanned.need} bytes",
         )
 
     def _grown(self, info: SegmentInfo) -> bool:

@@ -1,11 +1,12 @@
 """Compares leader epochs of batches with the epoch checkpoint of the partition.
 
-EPOCHCHECK-1  each batch carries the epoch that its offset belongs to; another epoch is damage (LOAD-6)
+EPOCHCHECK-1  each batch carries the epoch that its offset belongs to; another epoch is damage
+    (LOAD-6)
 EPOCHCHECK-2  the checkpoint is read again for an epoch that is newer than the known ones
-EPOCHCHECK-3  in a set a disagreement can be that of a damaged checkpoint, which is made again then (LOGEPOCHS-6). A thread with
-    the append lock does not: it would release the lock
-EPOCHCHECK-4  a log start drops the epochs that ended below it. The end of such an epoch is not known any more: records of a later
-    epoch may have had its last offsets
+EPOCHCHECK-3  in a set a disagreement can be that of a damaged checkpoint, which is made again then
+    (LOGEPOCHS-6). A thread with the append lock does not: it would release the lock
+EPOCHCHECK-4  a log start drops the epochs that ended below it. The end of such an epoch is not
+    known any more: records of a later epoch may have had its last offsets
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ class EpochCheck:
     def __init__(self, state: PartitionState) -> None:
         self._state = state
         self._epochs: checkpoints.EpochCache | None = None
-        self.compare: Callable[[], None] | None = None  # the checkpoint with the batches; of a replica in a set
+        # the checkpoint with the batches; of a replica in a set
+        self.compare: Callable[[], None] | None = None
 
     def forget(self) -> None:
         self._epochs = None
 
     def known(self, epoch: int) -> checkpoints.EpochCache:
-        """The epochs of the partition, with `epoch` if it exists. A malformed checkpoint of a set is made again."""
+        """The epochs of the partition, with `epoch` if it exists. A malformed checkpoint of a set
+        is made again.
+        """
         try:
             return self.stored(epoch)
         except log_epochs.DAMAGE:
@@ -50,29 +54,40 @@ class EpochCheck:
         return cache
 
     def note(self, epochs: checkpoints.EpochCache) -> None:
-        """Take the epochs that the file has at a publication of the last one. REQUIRES the append lock."""
+        """Take the epochs that the file has at a publication of the last one. REQUIRES the append
+        lock.
+        """
         self._epochs = epochs
 
     def end(self, epoch: int) -> tuple[int, int]:
-        """(largest epoch known here that is at most `epoch`, where it ended); (-1, -1) for one above all that are known."""
+        """(largest epoch known here that is at most `epoch`, where it ended); (-1, -1) for one
+        above all that are known.
+        """
         cache, log_end = self.of_log()
         return cache.end_offset(epoch, log_end)
 
     def known_end(self, epoch: int) -> tuple[int, int]:
         """As `end`; (-1, -1) also for an epoch below all that are known (EPOCHCHECK-4)."""
         cache, log_end = self.of_log()
-        return cache.end_offset(epoch, log_end) if cache.entries and cache.entries[0][0] <= epoch else (-1, -1)
+        return (
+            cache.end_offset(epoch, log_end)
+            if cache.entries and cache.entries[0][0] <= epoch
+            else (-1, -1)
+        )
 
     def of_log(self) -> tuple[checkpoints.EpochCache, int]:
         """The epochs of the log, and its end."""
         now = self._state.published()
         cache = self.known(now.epoch)
-        if not cache.entries and now.log_end > now.log_start:  # else a follower would be cut to the log start
+        # else a follower would be cut to the log start
+        if not cache.entries and now.log_end > now.log_start:
             raise CorruptRecordError("no leader epoch", path=self._state.path / file_names.EPOCHS)
         return cache, now.log_end
 
     def is_latest(self, epoch: int, base_offset: int) -> bool:
-        """Whether batches of this epoch from `base_offset` on are as `check` requires: the usual case, at little cost."""
+        """Whether batches of this epoch from `base_offset` on are as `check` requires: the usual
+        case, at little cost.
+        """
         latest = self.known(epoch).latest
         return latest is None or (epoch == latest[0] and latest[1] <= base_offset)
 
@@ -81,7 +96,9 @@ class EpochCheck:
         return cache.disagreement(batches["base_offset"], batches["leader_epoch"])
 
     def _compared(self) -> bool:
-        """Whether the checkpoint was compared with the batches, and made again if it was damaged (EPOCHCHECK-3)."""
+        """Whether the checkpoint was compared with the batches, and made again if it was damaged
+        (EPOCHCHECK-3).
+        """
         if self.compare is None or self._state.context.read_only or locks.owned(self._state.mutex):
             return False
         self.compare()
@@ -89,9 +106,12 @@ class EpochCheck:
         return True
 
     def check(self, path: Path, batches: Batches, position: int) -> None:
-        """Raises CorruptRecordError for a batch with another epoch; `position` is that of the first batch in `path`."""
+        """Raises CorruptRecordError for a batch with another epoch; `position` is that of the first
+        batch in `path`.
+        """
         wrong = self._wrong(batches)
-        if wrong is not None and self._state.context.in_set:  # a follower stores epochs that its page does not show
+        # a follower stores epochs that its page does not show
+        if wrong is not None and self._state.context.in_set:
             self.forget()
             wrong = self._wrong(batches)
             if wrong is not None and self._compared():

@@ -1,1 +1,3 @@
-"""Compaction of one partition: which records stay (`rules`), one pass (`cleaner`), replacement of segments (`swap`)."""
+"""Compaction of one partition: which records stay (`rules`), one pass (`cleaner`), replacement of
+segments (`swap`).
+"""

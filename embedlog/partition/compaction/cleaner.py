@@ -1,9 +1,11 @@
 """One pass of the log cleaner over a partition (format.md 7).
 
-CLEANER-1  only sealed, synced, decided segments are cleaned, by one housekeeper at a time; appenders wait for the swap alone
-CLEANER-2  the new files are beside the log as `.cleaned` until all of them are on stable storage; then `swap` replaces segments
-CLEANER-3  `.cleaned` is only made while no swap is unfinished: a process that finishes a swap takes `.cleaned` for one that was
-           not begun
+CLEANER-1  only sealed, synced, decided segments are cleaned, by one housekeeper at a time;
+    appenders wait for the swap alone
+CLEANER-2  the new files are beside the log as `.cleaned` until all of them are on stable storage;
+    then `swap` replaces segments
+CLEANER-3  `.cleaned` is only made while no swap is unfinished: a process that finishes a swap takes
+           `.cleaned` for one that was not begun
 """
 
 from __future__ import annotations
@@ -42,20 +44,28 @@ class Cleaner:
     """Compaction of one partition. Threads: one, which REQUIRES the housekeeper's lock."""
 
     def __init__(self, lock: AppendLock, reader: Reader, syncer: Syncer) -> None:
-        self.state, self.lock, self.reader, self.syncer = lock.state, lock, reader, syncer
+        self.state = lock.state
+        self.lock = lock
+        self.reader = reader
+        self.syncer = syncer
 
     def due(self, known: int, now_ms: int) -> Bounds | None:
-        """The range that a pass would clean, if the pass is due: the dirty ratio is passed, or a record is overdue.
+        """The range that a pass would clean, if the pass is due: the dirty ratio is passed, or a
+        record is overdue.
 
         `known`: the offset up to which this process cleaned it, -1: as in the checkpoint.
         """
         found = self._bounds(known, now_ms)
-        if found.dirty_bytes and (found.overdue or found.ratio > self.state.config.min_cleanable_dirty_ratio):
+        if found.dirty_bytes and (
+            found.overdue or found.ratio > self.state.config.min_cleanable_dirty_ratio
+        ):
             return found
         return None
 
     def _bounds(self, known: int, now_ms: int) -> Bounds:
-        state, now, config = self.state, self.state.published(), self.state.config
+        state = self.state
+        now = self.state.published()
+        config = self.state.config
         if known < 0:
             cleaned = checkpoints.read_offsets(state.context.root / file_names.CLEANER)
             known = cleaned.get((state.topic, state.number), -1)
@@ -70,16 +80,20 @@ class Cleaner:
         )
 
     def compact(self, known: int, memory_bytes: int, now_ms: int, work: Work) -> int:
-        """One pass, if one is due; the offset up to which the log is clean then, -1 if no pass was completed.
+        """One pass, if one is due; the offset up to which the log is clean then, -1 if no pass was
+        completed.
 
-        The caller notes the answer in the cleaner's checkpoint. Raises CorruptRecordError, DurabilityError, LockTimeoutError.
+        The caller notes the answer in the cleaner's checkpoint. Raises CorruptRecordError,
+        DurabilityError, LockTimeoutError.
         """
         self.lock.settled()  # an interrupted swap is finished before a file is made (CLEANER-3)
-        cuts = self.state.page.word(system.WORD_CUTS)  # before anything of the log is read, its bounds too (SEGMENTSWAP-6)
+        # before anything of the log is read, its bounds too (SEGMENTSWAP-6)
+        cuts = self.state.page.word(system.WORD_CUTS)
         found = self.due(known, now_ms)
         if found is None:
             return -1
-        state, began_s = self.state, monotonic()
+        state = self.state
+        began_s = monotonic()
         if state.durable_offset < found.end:
             self.syncer.sync(state.published().log_end, state.deadline())
         this = _Pass(self, found, memory_bytes, now_ms, cuts)
@@ -92,15 +106,28 @@ class Cleaner:
                 made, records = this.write(group, end)
                 if not this.swap(group, made, records, end):
                     return -1  # the next pass repeats it
-                read_bytes, written_bytes = read_bytes + sum(info.size for info in group), written_bytes + made.size
+                read_bytes = read_bytes + sum(info.size for info in group)
+                written_bytes = written_bytes + made.size
         self._note(end, monotonic() - began_s, read_bytes, written_bytes)
         return end
 
     def _note(self, end: int, spent_s: float, read_bytes: int, written_bytes: int) -> None:
         """Log and count a completed pass."""
         name = self.state.name
-        logger.info("%s: compacted up to offset %d in %.1f s, %d to %d bytes", name, end, spent_s, read_bytes, written_bytes)
-        counts = {"cleans": 1, "cleans_s": spent_s, "clean_read": read_bytes, "clean_written": written_bytes}
+        logger.info(
+            "%s: compacted up to offset %d in %.1f s, %d to %d bytes",
+            name,
+            end,
+            spent_s,
+            read_bytes,
+            written_bytes,
+        )
+        counts = {
+            "cleans": 1,
+            "cleans_s": spent_s,
+            "clean_read": read_bytes,
+            "clean_written": written_bytes,
+        }
         self.state.context.metrics.note(counts, {"cleans_s": spent_s})
 
 
@@ -112,22 +139,32 @@ def _decided_end(high_watermark: int, now: Published) -> int:
 class _Pass:
     """One pass over a partition."""
 
-    def __init__(self, cleaner: Cleaner, found: Bounds, memory_bytes: int, now_ms: int, cuts: int) -> None:
+    def __init__(
+        self, cleaner: Cleaner, found: Bounds, memory_bytes: int, now_ms: int, cuts: int
+    ) -> None:
         self._cuts = cuts  # when the bounds were read
-        self._cleaner, self._state, self._bounds, self._now_ms = cleaner, cleaner.state, found, now_ms
+        self._cleaner = cleaner
+        self._state = cleaner.state
+        self._bounds = found
+        self._now_ms = now_ms
         self._now = self._state.published()
         self._map = OffsetMap(
-            memory_bytes, decompressed_max=self._state.context.decompressed_max, keys=found.end - found.first_dirty
+            memory_bytes,
+            decompressed_max=self._state.context.decompressed_max,
+            keys=found.end - found.first_dirty,
         )
         aborted = self._aborted()
-        self._learning, self._cleaning = Transactions(aborted), Transactions(aborted)
+        self._learning = Transactions(aborted)
+        self._cleaning = Transactions(aborted)
         self._producers = self._producers_now()
         self.passed: Passed = lambda count: None  # takes the bytes that were read
 
     def size_bytes(self) -> int:
         """The bytes that the pass reads: the dirty part for the map, then everything."""
         found = self._sealed(self._bounds.end)
-        return sum(info.size * (1 + (info.next_offset > self._bounds.first_dirty)) for info in found)
+        return sum(
+            info.size * (1 + (info.next_offset > self._bounds.first_dirty)) for info in found
+        )
 
     def _sealed(self, end: int) -> list[SegmentInfo]:
         return [info for info in self._cleaner.lock.segments.all(self._now)[:-1] if info.base < end]
@@ -147,7 +184,9 @@ class _Pass:
         return file_names.segment_path(self._state.path, info.base)
 
     def _chunks(self, info: SegmentInfo) -> Iterator[tuple[memoryview, Batches]]:
-        """The bytes and batches of a segment, checked. Raises CorruptRecordError: a damaged segment is not changed."""
+        """The bytes and batches of a segment, checked. Raises CorruptRecordError: a damaged segment
+        is not changed.
+        """
         path = self._path(info)
         with files.opened(path) as fd:
             chain = Chain(gaps_allowed=True)
@@ -157,8 +196,12 @@ class _Pass:
                 yield data, batches
                 self.passed(len(data))
             if walk.end != info.size or (info.digested and chain.digest != info.digest):
-                problem = walk.problem.message if walk.problem else "the segment is not what was written"
-                raise CorruptRecordError(f"cannot be compacted: {problem}", path=path, position=walk.end)
+                problem = (
+                    walk.problem.message if walk.problem else "the segment is not what was written"
+                )
+                raise CorruptRecordError(
+                    f"cannot be compacted: {problem}", path=path, position=walk.end
+                )
 
     # ---- the map ---------------------------------------------------------------------------------
 
@@ -171,7 +214,12 @@ class _Pass:
                 counts = self._learning.records(batches)
                 position = int(batches["position"][0])
                 with in_file(self._path(info)):
-                    known = self._map.add(data, batches[counts], position=position, start_offset=self._bounds.first_dirty)
+                    known = self._map.add(
+                        data,
+                        batches[counts],
+                        position=position,
+                        start_offset=self._bounds.first_dirty,
+                    )
                 if not known:
                     return self._map.latest + 1
             self._map.pass_over(info.next_offset - 1)
@@ -182,12 +230,19 @@ class _Pass:
     def groups(self, end: int) -> list[list[SegmentInfo]]:
         """The segments to rewrite: from the log start to the one in which the pass ends."""
         config = self._state.config
-        return groups(self._sealed(end), segment_bytes=config.segment_bytes, index_bytes=config.segment_index_bytes)
+        return groups(
+            self._sealed(end),
+            segment_bytes=config.segment_bytes,
+            index_bytes=config.segment_index_bytes,
+        )
 
     def write(self, group: list[SegmentInfo], end: int) -> tuple[SegmentInfo, bytes]:
-        """Write the `.cleaned` files of a group to stable storage; their description and their digests."""
+        """Write the `.cleaned` files of a group to stable storage; their description and their
+        digests.
+        """
         state = self._state
-        directory, base = state.path, group[0].base
+        directory = state.path
+        base = group[0].base
         leftovers.remove_cleaned(directory)
         self._cleaning.kept.clear()
         output = _Output(directory, base, state.config.index_interval_bytes, state.context.mode)
@@ -199,7 +254,11 @@ class _Pass:
     def _clean(self, info: SegmentInfo, output: _Output, end: int) -> None:
         for data, batches in self._chunks(info):
             orders = self._cleaning.orders(
-                batches, producer_history.markers_in(data, batches), self._producers, end, self._now_ms
+                batches,
+                producer_history.markers_in(data, batches),
+                self._producers,
+                end,
+                self._now_ms,
             )
             for made, rows in clean(
                 data,
@@ -213,16 +272,22 @@ class _Pass:
                 output.add(made, rows)
 
     def swap(self, group: list[SegmentInfo], made: SegmentInfo, records: bytes, end: int) -> bool:
-        """Put the segment that was made in the place of its group; False if its files are deleted."""
+        """Put the segment that was made in the place of its group; False if its files are
+        deleted.
+        """
         with self._cleaner.lock.exclusive() as held:
-            return swap.replace(held, group, made, records, end, self._bounds.first_dirty, self._cuts)
+            return swap.replace(
+                held, group, made, records, end, self._bounds.first_dirty, self._cuts
+            )
 
 
 class _Output:
     """A segment that is being written, as `.cleaned` files."""
 
     def __init__(self, directory: Path, base: int, interval_bytes: int, mode: int) -> None:
-        self._directory, self._base, self._mode = directory, base, mode
+        self._directory = directory
+        self._base = base
+        self._mode = mode
         self._path = file_names.segment_path(directory, base, file_names.LOG + file_names.CLEANED)
         self._builder = index.Builder(base, interval_bytes)
         self._chain = Chain(gaps_allowed=True, segment_base=base)
@@ -232,13 +297,21 @@ class _Output:
             files.truncate(fd, 0, self._path)
 
     def add(self, data: memoryview, rows: Batches) -> None:
-        """Append the remaining records; they are checked as a reader does before they are written."""
+        """Append the remaining records; they are checked as a reader does before they are
+        written.
+        """
         if not len(data):
             return
         digest = self._chain.digest
         scanned = scan(data, self._chain, position=self._size)
-        if scanned.problem is not None or scanned.consumed != len(data) or len(scanned.batches) != np.count_nonzero(rows["size"]):
-            raise CorruptRecordError("compaction made batches that cannot be read", path=self._path, position=self._size)
+        if (
+            scanned.problem is not None
+            or scanned.consumed != len(data)
+            or len(scanned.batches) != np.count_nonzero(rows["size"])
+        ):
+            raise CorruptRecordError(
+                "compaction made batches that cannot be read", path=self._path, position=self._size
+            )
         with files.opened(self._path, files.WRITE) as fd:
             files.write_all(fd, data, self._size, self._path)
         self._builder.add(scanned.batches, interval_digests.before(data, scanned.batches, digest))
@@ -250,8 +323,11 @@ class _Output:
         return self._builder.records()
 
     def finish(self, group: list[SegmentInfo], aborted: list[AbortedTransaction]) -> SegmentInfo:
-        """Write the indexes, sync all files, and set the modification time of the last segment of the group."""
-        builder, last = self._builder, group[-1]
+        """Write the indexes, sync all files, and set the modification time of the last segment of
+        the group.
+        """
+        builder = self._builder
+        last = group[-1]
         builder.add_time_entry()
         parts = {
             file_names.INDEX: bytes(builder.offsets),
@@ -272,6 +348,11 @@ class _Output:
             files.set_modified(self._path, facts.modified_ns)
         files.sync_directory(self._directory)
         oldest_ms, lateness_ms = joined_times(group)
-        return built_info(builder, self._size, last.next_offset, self._chain.digest, self._epoch)._replace(
-            transaction_entries=len(aborted), created_ms=last.created_ms, min_timestamp=oldest_ms, lateness_ms=lateness_ms
+        return built_info(
+            builder, self._size, last.next_offset, self._chain.digest, self._epoch
+        )._replace(
+            transaction_entries=len(aborted),
+            created_ms=last.created_ms,
+            min_timestamp=oldest_ms,
+            lateness_ms=lateness_ms,
         )

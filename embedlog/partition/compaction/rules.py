@@ -1,9 +1,13 @@
-"""Decides what a compaction does with each batch, before it reads records (format.md 7.1, 7.3, 7.4).
+"""Decides what a compaction does with each batch, before it reads records (format.md 7.1, 7.3,
+7.4).
 
 COMPACTION-1  pure: input is batch headers, markers and numbers, output is decisions
-COMPACTION-2  records of an aborted transaction are removed; its marker one delete horizon after the last of them
-COMPACTION-3  the last batch of a producer stays, even if empty: its sequences must not be forgotten before the producer
-COMPACTION-4  the last batch of a pass stays, even if empty: the log keeps its end offset up to there
+COMPACTION-2  records of an aborted transaction are removed; its marker one delete horizon after the
+    last of them
+COMPACTION-3  the last batch of a producer stays, even if empty: its sequences must not be forgotten
+    before the producer
+COMPACTION-4  the last batch of a pass stays, even if empty: the log keeps its end offset up to
+    there
 """
 
 from __future__ import annotations
@@ -38,21 +42,36 @@ class Bounds(NamedTuple):
 
 
 def bounds(
-    sealed: list[SegmentInfo], *, known: int, log_start: int, stable: int, now_ms: int, min_lag_ms: int, max_lag_ms: int
+    sealed: list[SegmentInfo],
+    *,
+    known: int,
+    log_start: int,
+    stable: int,
+    now_ms: int,
+    min_lag_ms: int,
+    max_lag_ms: int,
 ) -> Bounds:
-    """The range that may be cleaned. `known`: the cleaner's checkpoint; `stable`: records from it on are undecided."""
+    """The range that may be cleaned. `known`: the cleaner's checkpoint; `stable`: records from it
+    on are undecided.
+    """
     end_of_sealed = sealed[-1].next_offset if sealed else log_start
     first_dirty = known if log_start <= known <= end_of_sealed else log_start
     end = min(stable, end_of_sealed)
     for info in sealed:
-        if min_lag_ms > 0 and info.next_offset > first_dirty and info.max_timestamp > now_ms - min_lag_ms:
+        if (
+            min_lag_ms > 0
+            and info.next_offset > first_dirty
+            and info.max_timestamp > now_ms - min_lag_ms
+        ):
             end = min(end, info.base)
             break
     end = max((info.next_offset for info in sealed if info.next_offset <= end), default=first_dirty)
     dirty = [info for info in sealed if first_dirty < info.next_offset <= end]
     overdue = any(info.size and 0 <= _oldest(info) < now_ms - max_lag_ms for info in dirty)
     clean_bytes = sum(info.size for info in sealed if info.next_offset <= first_dirty)
-    return Bounds(first_dirty, max(end, first_dirty), clean_bytes, sum(info.size for info in dirty), overdue)
+    return Bounds(
+        first_dirty, max(end, first_dirty), clean_bytes, sum(info.size for info in dirty), overdue
+    )
 
 
 def _oldest(info: SegmentInfo) -> int:
@@ -60,16 +79,24 @@ def _oldest(info: SegmentInfo) -> int:
     return info.min_timestamp if info.min_timestamp >= 0 else info.max_timestamp
 
 
-def groups(sealed: Iterable[SegmentInfo], *, segment_bytes: int, index_bytes: int) -> list[list[SegmentInfo]]:
+def groups(
+    sealed: Iterable[SegmentInfo], *, segment_bytes: int, index_bytes: int
+) -> list[list[SegmentInfo]]:
     """Groups of consecutive segments that become one segment each, by their present sizes."""
     found: list[list[SegmentInfo]] = []
     size = offsets = times = 0
     for info in sealed:
-        size, offsets, times = size + info.size, offsets + 8 * info.index_entries, times + 12 * info.time_entries
-        far = bool(found) and bool(info.size) and info.next_offset - 1 - found[-1][0].base > 2**31 - 1
+        size = size + info.size
+        offsets = offsets + 8 * info.index_entries
+        times = times + 12 * info.time_entries
+        far = (
+            bool(found) and bool(info.size) and info.next_offset - 1 - found[-1][0].base > 2**31 - 1
+        )
         if not found or far or size > segment_bytes or offsets > index_bytes or times > index_bytes:
             found.append([])
-            size, offsets, times = info.size, 8 * info.index_entries, 12 * info.time_entries
+            size = info.size
+            offsets = 8 * info.index_entries
+            times = 12 * info.time_entries
         found[-1].append(info)
     return found
 
@@ -102,7 +129,8 @@ class Transactions:
         lasts = batches["base_offset"] + batches["last_offset_delta"]
         orders[lasts + 1 == end] |= KEEP_EMPTY
         for row in np.flatnonzero(batches["producer_id"] != NO_PRODUCER).tolist():
-            batch, last = batches[row], int(lasts[row])
+            batch = batches[row]
+            last = int(lasts[row])
             while self._waiting and self._waiting[-1].first_offset <= last:
                 begun = self._waiting.pop()
                 self._open[begun.producer_id] = begun

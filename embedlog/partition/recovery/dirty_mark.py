@@ -1,8 +1,10 @@
 """Marks a partition as written, by a file whose name is on disk before the first record.
 
-DIRTYMARK-1  the file is empty, so the sync of its directory alone makes it durable: a name on disk leads to its file
-DIRTYMARK-2  in a directory without a segment nothing can be lost yet. There the mark waits for the sync of the directory that
-    follows its epochs. An interruption before that sync leaves no record, and the next load syncs the directory
+DIRTYMARK-1  the file is empty, so the sync of its directory alone makes it durable: a name on disk
+    leads to its file
+DIRTYMARK-2  in a directory without a segment nothing can be lost yet. There the mark waits for the
+    sync of the directory that follows its epochs. An interruption before that sync leaves no
+    record, and the next load syncs the directory
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from embedlog.storage import file_names, files
 
 
 def put(directory: Path, mode: int) -> None:
-    """The mark is on disk when this returns; one that is there already was synced by the process that made it."""
+    """The mark is on disk when this returns; one that is there already was synced by the process
+    that made it.
+    """
     if make(directory, mode):
         files.sync_directory(directory)
 
@@ -28,5 +32,7 @@ def make(directory: Path, mode: int) -> bool:
 
 
 def may_wait(directory: Path, preallocated: bool) -> bool:
-    """Whether the sync of a new mark may follow the load (DIRTYMARK-2). Reserved blocks are read as data of a segment."""
+    """Whether the sync of a new mark may follow the load (DIRTYMARK-2). Reserved blocks are read as
+    data of a segment.
+    """
     return not preallocated and not file_names.bases(files.listing(directory))

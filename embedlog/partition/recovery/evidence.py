@@ -1,17 +1,25 @@
-"""The evidence for a load: what manifest, control page and durable record require of the files, before the log is read.
+"""The evidence for a load: what manifest, control page and durable record require of the files,
+before the log is read.
 
-EVIDENCE-1  bytes that were on stable storage, or published into a page cache that still exists, must be in the files. Missing
-            bytes are damage, never a torn tail
-EVIDENCE-2  a segment is only appended to, so its known first bytes stay valid; they are compared when they are read
-EVIDENCE-3  after a broker may have changed files (`Loading.foreign`) older knowledge counts only where the files agree with it
-EVIDENCE-4  offsets are consecutive except where compaction or a broker left gaps; an unexplained gap is named in a warning
-EVIDENCE-5  readers and writers, in place or in a copy, use the same evidence; the control page of a copy does not count
-EVIDENCE-6  segments below the first one are deleted, not missing, if a checkpoint proves it. A killed broker leaves no mark, but
-            has truncated the leader epochs to the new log start. The manifest stores a start of ours before the checkpoints do
-EVIDENCE-7  what is not known proves nothing. Only a manifest, or the mark of a first process that never synced, shows that a log
-            is embedlog's and has no gaps: then a segment behind a gap is the remains of a lost page cache. In any other log the
-            offsets between two segments were removed by a compaction, and a whole later segment is never a tail. In a directory
-            that a broker has used the mark proves nothing: manifest and durable record can be lost, and the log be the broker's
+EVIDENCE-1  bytes that were on stable storage, or published into a page cache that still exists,
+            must be in the files. Missing bytes are damage, never a torn tail
+EVIDENCE-2  a segment is only appended to, so its known first bytes stay valid; they are compared
+    when they are read
+EVIDENCE-3  after a broker may have changed files (`Loading.foreign`) older knowledge counts only
+    where the files agree with it
+EVIDENCE-4  offsets are consecutive except where compaction or a broker left gaps; an unexplained
+    gap is named in a warning
+EVIDENCE-5  readers and writers, in place or in a copy, use the same evidence; the control page of a
+    copy does not count
+EVIDENCE-6  segments below the first one are deleted, not missing, if a checkpoint proves it. A
+            killed broker leaves no mark, but has truncated the leader epochs to the new log start.
+            The manifest stores a start of ours before the checkpoints do
+EVIDENCE-7  what is not known proves nothing. Only a manifest, or the mark of a first process that
+            never synced, shows that a log is embedlog's and has no gaps: then a segment behind a
+            gap is the remains of a lost page cache. In any other log the offsets between two
+            segments were removed by a compaction, and a whole later segment is never a tail. In a
+            directory that a broker has used the mark proves nothing: manifest and durable record
+            can be lost, and the log be the broker's
 """
 
 from __future__ import annotations
@@ -43,7 +51,9 @@ GAPS_NAMED_MAX: Final = 3  # a compacted topic has many
 
 
 class Loading(NamedTuple):
-    """The arguments of a load. `floor`: published by an earlier page in this boot; `known_durable`: the durable offset before."""
+    """The arguments of a load. `floor`: published by an earlier page in this boot; `known_durable`:
+    the durable offset before.
+    """
 
     directory: Path
     topic_id: bytes
@@ -58,15 +68,20 @@ class Loading(NamedTuple):
     mode: int = 0o666
     allocate_bytes: int = 0  # `preallocate`: bytes that a new segment reserves
     gaps_allowed: bool = False  # the topic is compacted
-    foreign: bool = False  # a broker wrote here after the last embedlog process: the manifest may be outdated
+    # a broker wrote here after the last embedlog process: the manifest may be outdated
+    foreign: bool = False
     producer_expiration_ms: int = 1 << 62  # producers that were idle for longer are dropped
-    begun: bool = False  # the DIRTY mark was there: a process had begun to write, even if no record survived
+    # the DIRTY mark was there: a process had begun to write, even if no record survived
+    begun: bool = False
     visited: bool = False  # a broker has ever used the directory
-    in_set: bool = False  # the directory belongs to a set: recovery begins no epoch and keeps the newest one (REPLICA-17)
+    # the directory belongs to a set: recovery begins no epoch and keeps the newest one (REPLICA-17)
+    in_set: bool = False
 
 
 class Point(NamedTuple):
-    """Known first bytes of a segment. `must`: they are in the file, or the disk has lost confirmed data."""
+    """Known first bytes of a segment. `must`: they are in the file, or the disk has lost confirmed
+    data.
+    """
 
     size: int
     next_offset: int
@@ -78,27 +93,43 @@ class Point(NamedTuple):
 class Evidence:
     """The evidence for one partition. Threads: one."""
 
-    def __init__(self, loading: Loading, manifest: Manifest, names: list[str], epochs: checkpoints.EpochCache) -> None:
-        self.loading, self._names, self._epochs = loading, set(names), epochs
-        self._gaps: list[tuple[int, int]] = []  # the first offset that is missing, and the first one after the gap
+    def __init__(
+        self, loading: Loading, manifest: Manifest, names: list[str], epochs: checkpoints.EpochCache
+    ) -> None:
+        self.loading = loading
+        self._names = set(names)
+        self._epochs = epochs
+        # the first offset that is missing, and the first one after the gap
+        self._gaps: list[tuple[int, int]] = []
         self.signs = segment.CompactionSigns()
-        self._directory, self._manifest = loading.directory, manifest
+        self._directory = loading.directory
+        self._manifest = manifest
         own = not loading.foreign
         self._known = manifest.segments if own else {}
         self._closed = manifest.closed if own else None
         self._start = manifest.start if own else None
-        floor, closed = loading.floor, self._closed
+        floor = loading.floor
+        closed = self._closed
         published = floor.log_end if floor is not None else 0
-        self.end = max(loading.recovery_point, loading.known_durable, published, closed.next_offset if closed is not None else 0)
+        self.end = max(
+            loading.recovery_point,
+            loading.known_durable,
+            published,
+            closed.next_offset if closed is not None else 0,
+        )
         self.log_start = loading.log_start if self._start is None else self._start.offset
-        never_synced = loading.begun and self.end == 0 and not loading.visited  # the first sync of a log includes its manifest
+        # the first sync of a log includes its manifest
+        never_synced = loading.begun and self.end == 0 and not loading.visited
         self.has_no_gaps = own and (self._start is not None or never_synced)  # EVIDENCE-7
 
     # ---- which segments there are ----------------------------------------------------------------
 
     def check_bases(self, bases: list[int]) -> list[int]:
-        """The segments that belong to the log, rising. Raises CorruptRecordError if one is missing at either end."""
-        loading, closed = self.loading, self._closed
+        """The segments that belong to the log, rising. Raises CorruptRecordError if one is missing
+        at either end.
+        """
+        loading = self.loading
+        closed = self._closed
         if not bases and self.end > self.log_start:
             raise self._missing(self.log_start, f"a log end of at least {self.end}", "no segment")
         if bases:
@@ -111,32 +142,50 @@ class Evidence:
             if segment.size_of(self._directory, base):
                 path = file_names.segment_path(self._directory, base)
                 raise CorruptRecordError(
-                    "a segment after the log end", path=path, expected=f"none above {closed.base}", found=base
+                    "a segment after the log end",
+                    path=path,
+                    expected=f"none above {closed.base}",
+                    found=base,
                 )
         if leftovers and loading.write:
-            logger.warning("set aside empty segments after the end of %s: %s", self._directory, leftovers)
+            logger.warning(
+                "set aside empty segments after the end of %s: %s", self._directory, leftovers
+            )
             for base in leftovers:
                 segment.set_aside(self._directory, base)
         return [base for base in bases if base <= closed.base]
 
     def _check_first(self, first: int) -> None:
-        """Compare the first segment with the noted log start: retention removes only segments below it."""
-        loading, start = self.loading, self._start
+        """Compare the first segment with the noted log start: retention removes only segments below
+        it.
+        """
+        loading = self.loading
+        start = self._start
         if start is None:
             known = self._known.values() if loading.clean else ()
-            gone = [info.base for info in known if info.base < first and info.next_offset > loading.log_start]
+            gone = [
+                info.base
+                for info in known
+                if info.base < first and info.next_offset > loading.log_start
+            ]
             if gone:
-                raise self._missing(min(gone), f"a log from offset {loading.log_start} on", f"offset {first}")
+                raise self._missing(
+                    min(gone), f"a log from offset {loading.log_start} on", f"offset {first}"
+                )
             return
         if first > start.offset and self._deleted_by_others(first):
             self.log_start = max(first, loading.log_start)
         elif first > start.offset:
-            raise self._missing(start.offset, f"a log from offset {start.offset} on", f"offset {first}")
+            raise self._missing(
+                start.offset, f"a log from offset {start.offset} on", f"offset {first}"
+            )
         elif loading.log_start > start.offset and not self._manifest.whole:
             self.log_start = loading.log_start  # the manifest lost its end with the newer start
-        elif loading.log_start > start.offset and not loading.in_set:  # a replica may begin again below
+        elif loading.log_start > start.offset and not loading.in_set:
+            # a replica may begin again below
             raise CorruptRecordError(
-                f"{file_names.LOG_STARTS} and the manifest, which is written first, differ on where the log starts:"
+                f"{file_names.LOG_STARTS} and the manifest, which is written first, differ on "
+                "where the log starts:"
                 " remove the one that is wrong",
                 path=self._directory / file_names.MANIFEST,
                 expected=f"offset {loading.log_start}",
@@ -144,8 +193,11 @@ class Evidence:
             )
 
     def _deleted_by_others(self, first: int) -> bool:
-        """Whether a checkpoint agrees with the files that the log starts in its first segment (EVIDENCE-6)."""
-        loading, epochs = self.loading, self._epochs.entries
+        """Whether a checkpoint agrees with the files that the log starts in its first segment
+        (EVIDENCE-6).
+        """
+        loading = self.loading
+        epochs = self._epochs.entries
         if loading.clean:
             return loading.log_start == first
         return loading.log_start >= first or bool(epochs and epochs[0][1] == first)
@@ -153,7 +205,8 @@ class Evidence:
     def _above_start(self, bases: list[int]) -> list[int]:
         """All but the segments that retention was removing before a crash.
 
-        They may never have been synced, so they can be torn or have holes; the log continues after them.
+        They may never have been synced, so they can be torn or have holes; the log continues after
+        them.
         """
         if self._start is None or self.loading.clean:
             return bases
@@ -171,15 +224,25 @@ class Evidence:
     # ---- what need not be read -------------------------------------------------------------------
 
     def trusted(self, base: int, following: int | None) -> SegmentInfo | None:
-        """The description of a segment that need not be read: unchanged since, or left by an orderly close."""
+        """The description of a segment that need not be read: unchanged since, or left by an
+        orderly close.
+        """
         loading = self.loading
         size = self.size(base)
-        info, closed, indexed = self._manifest.segments.get(base), self._manifest.closed, self.indexed(base)
+        info = self._manifest.segments.get(base)
+        closed = self._manifest.closed
+        indexed = self.indexed(base)
         if following is None:
             usable = closed is not None and closed.base == base and closed.size == size and indexed
             return self._remembered(closed) if closed is not None and usable else None
         below = following <= self.end
-        if info is not None and info.size == size and info.next_offset == following and indexed and (loading.clean or below):
+        if (
+            info is not None
+            and info.size == size
+            and info.next_offset == following
+            and indexed
+            and (loading.clean or below)
+        ):
             return self._remembered(info)
         if following - base > RELATIVE_MAX + 1:
             return None  # a cleaner of an old broker may have left offsets that no index holds
@@ -192,22 +255,39 @@ class Evidence:
         return None
 
     def size(self, base: int) -> int:
-        """Bytes of a segment, 0 if it is not there. Raises CorruptRecordError for more than a position can address."""
+        """Bytes of a segment, 0 if it is not there. Raises CorruptRecordError for more than a
+        position can address.
+        """
         path = file_names.segment_path(self._directory, base)
         found = files.facts_of(path)
         size = found.size if found else 0
         if size > segment.BATCH_BYTES_MAX:
             expected = f"at most {segment.BATCH_BYTES_MAX} bytes"
-            raise CorruptRecordError("a segment is too large", path=path, expected=expected, found=size)
+            raise CorruptRecordError(
+                "a segment is too large", path=path, expected=expected, found=size
+            )
         return size
 
     def indexed(self, base: int) -> bool:
-        """Whether the index and its digests are there: one read of the segment now is cheaper than one for each seek."""
+        """Whether the index and its digests are there: one read of the segment now is cheaper than
+        one for each seek.
+        """
         closed = self._manifest.closed
-        info = closed if closed is not None and closed.base == base else self._manifest.segments.get(base)
-        needed = info is not None and info.digested and info.index_entries and self.loading.write and not self.loading.foreign
+        info = (
+            closed
+            if closed is not None and closed.base == base
+            else self._manifest.segments.get(base)
+        )
+        needed = (
+            info is not None
+            and info.digested
+            and info.index_entries
+            and self.loading.write
+            and not self.loading.foreign
+        )
         return {
-            file_names.file_name(base, each) for each in (file_names.INDEX, file_names.DIGESTS)[: 2 if needed else 1]
+            file_names.file_name(base, each)
+            for each in (file_names.INDEX, file_names.DIGESTS)[: 2 if needed else 1]
         } <= self._names
 
     def transactions_in(self, base: int) -> int:
@@ -215,28 +295,45 @@ class Evidence:
         return transactions_in(self._directory, base)
 
     def _remembered(self, info: SegmentInfo) -> SegmentInfo:
-        """A known description, as far as it still holds: a broker's cleaner may write other headers of the same size."""
+        """A known description, as far as it still holds: a broker's cleaner may write other headers
+        of the same size.
+        """
         if not self.loading.foreign:
             return info
         entries = max(
             info.transaction_entries, self.transactions_in(info.base)
         )  # too many entries are expected: it is made again from the log
-        return info._replace(flags=info.flags & ~DIGESTED, transaction_entries=entries, transaction_digest=0)
+        return info._replace(
+            flags=info.flags & ~DIGESTED, transaction_entries=entries, transaction_digest=0
+        )
 
     def _check_sealed(self, info: SegmentInfo, size: int, following: int) -> None:
-        """A sealed segment has its noted size, and the next segment is there. Raises CorruptRecordError.
+        """A sealed segment has its noted size, and the next segment is there. Raises
+        CorruptRecordError.
 
-        Without an orderly close it may be longer: a crash undid its sealing, and the record of the second sealing is lost.
+        Without an orderly close it may be longer: a crash undid its sealing, and the record of the
+        second sealing is lost.
         """
         if size < info.size or (size > info.size and self.loading.clean):
-            path, what = file_names.segment_path(self._directory, info.base), "short" if size < info.size else "long"
-            raise CorruptRecordError(f"a sealed segment is too {what}", path=path, position=size, expected=info.size, found=size)
+            path = file_names.segment_path(self._directory, info.base)
+            what = "short" if size < info.size else "long"
+            raise CorruptRecordError(
+                f"a sealed segment is too {what}",
+                path=path,
+                position=size,
+                expected=info.size,
+                found=size,
+            )
         joined = self._start is not None or (info.gapless and not self.loading.gaps_allowed)
         if size == info.size and info.next_offset < following and joined:
-            raise self._missing(info.next_offset, f"offset {info.next_offset}", f"offset {following}")
+            raise self._missing(
+                info.next_offset, f"offset {info.next_offset}", f"offset {following}"
+            )
 
     def _from_files(self, base: int, size: int, following: int) -> SegmentInfo | None:
-        """A sealed segment that an orderly broker left; None if its last time-index entry is wrong."""
+        """A sealed segment that an orderly broker left; None if its last time-index entry is
+        wrong.
+        """
         found = info_from_files(self._directory, base, size, following)
         if found is None:
             return None
@@ -246,7 +343,9 @@ class Evidence:
         return found.info._replace(epoch=max(epoch, 0))
 
     def described(self, base: int, size: int) -> SegmentInfo | None:
-        """The description of the whole last segment; after a broker only if the size is unchanged."""
+        """The description of the whole last segment; after a broker only if the size is
+        unchanged.
+        """
         closed = self._manifest.closed
         info = closed if closed is not None and closed.base == base else self._known.get(base)
         if info is None or not self.loading.foreign:
@@ -257,28 +356,40 @@ class Evidence:
 
     def points(self, base: int) -> list[Point]:
         """The known first bytes of a segment, the longest last."""
-        strict, clean, closed = self._start is not None, self.loading.clean, self._closed
+        strict = self._start is not None
+        clean = self.loading.clean
+        closed = self._closed
         found = []
         info = self._known.get(base)
-        if info is not None and (strict or closed is None or closed.base != base):  # else a cut may have followed (MANIFEST-5)
+        # else a cut may have followed (MANIFEST-5)
+        if info is not None and (strict or closed is None or closed.base != base):
             found.append(_point(info, info.next_offset <= self.end and (strict or clean)))
         if closed is not None and closed.base == base:
             found.append(_point(closed, strict or clean))
         floor = self.loading.floor
         if floor is not None and floor.segment_base == base:
             digest = floor.digest if floor.flags & DIGESTED else None
-            found.append(Point(floor.segment_size, floor.log_end, digest, bool(floor.flags & GAPLESS), True))
+            found.append(
+                Point(floor.segment_size, floor.log_end, digest, bool(floor.flags & GAPLESS), True)
+            )
         return sorted(found, key=lambda point: (point.size, point.must))
 
     def is_described(self, base: int) -> bool:
-        """Whether embedlog has described the segment, or the log has no gaps: then its name bounds its offsets."""
-        return self.has_no_gaps or base in self._known or (self._closed is not None and self._closed.base == base)
+        """Whether embedlog has described the segment, or the log has no gaps: then its name bounds
+        its offsets.
+        """
+        return (
+            self.has_no_gaps
+            or base in self._known
+            or (self._closed is not None and self._closed.base == base)
+        )
 
     def gaps_in(self, base: int, *, last: bool) -> bool:
         """Whether offsets may be missing in a segment."""
         if self.loading.foreign:
             return True
-        points, start = self.points(base), self._start
+        points = self.points(base)
+        start = self._start
         if points:
             return not points[-1].gapless
         if start is None or start.gaps_base == base:
@@ -286,14 +397,20 @@ class Evidence:
         return self.loading.gaps_allowed and not last
 
     def follows(self, base: int, end: int, following: int | None) -> bool:
-        """Whether the next segment follows on this one: a power loss may keep a later file and lose an earlier one."""
+        """Whether the next segment follows on this one: a power loss may keep a later file and lose
+        an earlier one.
+        """
         if following is None or end == following:
             return True
         known = self._known.get(base)
         if self._start is not None and known is not None:
             gaps = not known.gapless and known.next_offset == following
         else:
-            gaps = self.loading.gaps_allowed or not self.has_no_gaps or (known is not None and not known.gapless)
+            gaps = (
+                self.loading.gaps_allowed
+                or not self.has_no_gaps
+                or (known is not None and not known.gapless)
+            )
         return gaps and end < following
 
     def note_gap(self, end: int, following: int) -> None:
@@ -302,29 +419,40 @@ class Evidence:
             self._gaps.append((end, following))
 
     def name_gaps(self, bases: list[int]) -> None:
-        """Warn of missing offsets that nothing explains. `bases` are the segments, of which some were not read."""
+        """Warn of missing offsets that nothing explains. `bases` are the segments, of which some
+        were not read.
+        """
         if not self._gaps or self._is_compacted(bases):
             return
         for end, following in self._gaps[:GAPS_NAMED_MAX]:
             logger.warning(
-                "%s: offsets %d to %d are missing, and there is no sign of a compaction", self._directory, end, following - 1
+                "%s: offsets %d to %d are missing, and there is no sign of a compaction",
+                self._directory,
+                end,
+                following - 1,
             )
 
     def _is_compacted(self, bases: list[int]) -> bool:
-        """Whether any batch shows a compaction. The segments are read up to the first one with such a batch."""
+        """Whether any batch shows a compaction. The segments are read up to the first one with such
+        a batch.
+        """
         return self.signs.found or any(self._shows_compaction(base) for base in bases)
 
     def _shows_compaction(self, base: int) -> bool:
         path = file_names.segment_path(self._directory, base)
         self.signs.begin(base)
         with files.opened(path) as fd:
-            for batches in segment.Walk(fd, path, Chain(gaps_allowed=True), 0, self.size(base), bounded=False):
+            for batches in segment.Walk(
+                fd, path, Chain(gaps_allowed=True), 0, self.size(base), bounded=False
+            ):
                 self.signs.add(batches)
         return self.signs.found
 
 
 def _point(info: SegmentInfo, must: bool) -> Point:
-    return Point(info.size, info.next_offset, info.digest if info.digested else None, info.gapless, must)
+    return Point(
+        info.size, info.next_offset, info.digest if info.digested else None, info.gapless, must
+    )
 
 
 class Run:
@@ -347,23 +475,30 @@ class Run:
         if len(self.gaps) < GAPS_NAMED_MAX:
             self.gaps += [(int(before[at]), int(bases[at])) for at in leaps[:GAPS_NAMED_MAX]]
         self._end = int(ends[-1])
-        self.leap = segment.Leap(int(batches["position"][-1]), int(before[-1]), int(bases[-1]), self._end)
+        self.leap = segment.Leap(
+            int(batches["position"][-1]), int(before[-1]), int(bases[-1]), self._end
+        )
 
 
 class Comparison:
     """Compares the known first bytes of a segment while it is read."""
 
     def __init__(self, path: Path, points: list[Point]) -> None:
-        self._path, self._left = path, list(points)
+        self._path = path
+        self._left = list(points)
         self.proven = -1  # the end of the longest known part that was found unchanged
 
     def passed(self, batches: Batches, before: NDArray[np.uint64]) -> None:
-        """Compare at these batches; `before`: the chain digest before each. Raises CorruptRecordError."""
+        """Compare at these batches; `before`: the chain digest before each. Raises
+        CorruptRecordError.
+        """
         positions = batches["position"]
         while self._left and self._left[0].size <= positions[-1]:
             point = self._left.pop(0)
             at = int(np.searchsorted(positions, point.size))
-            self._compare(point, int(before[at]) if positions[at] == point.size else None, always=False)
+            self._compare(
+                point, int(before[at]) if positions[at] == point.size else None, always=False
+            )
 
     def ended(self, end: int, digest: int, problem: Problem | None) -> None:
         """Compare where the good batches end. Raises CorruptRecordError."""
@@ -378,7 +513,9 @@ class Comparison:
                     expected=f"offsets up to {point.next_offset - 1}, in {point.size} bytes"
                     if problem is None or problem.expected is None
                     else problem.expected,
-                    found=f"good batches up to byte {end}" if problem is None or problem.found is None else problem.found,
+                    found=f"good batches up to byte {end}"
+                    if problem is None or problem.found is None
+                    else problem.found,
                 )
 
     def _compare(self, point: Point, found: int | None, *, always: bool) -> None:

@@ -1,9 +1,13 @@
-"""Removes what a crash left in a partition directory: `.deleted`, `.cleaned`, `.swap`, temporaries, indexes without a log.
+"""Removes what a crash left in a partition directory: `.deleted`, `.cleaned`, `.swap`, temporaries,
+indexes without a log.
 
-LEFTOVER-1  `.cleaned` was never finished and is removed; `.swap` is complete and replaces the old files
-LEFTOVER-2  segments below one that retention renamed belong to the same round: a power loss may keep any names of a round
-LEFTOVER-3  without the right to write nothing is changed: a reader gets the names as they would be afterwards. It is refused
-            if a swap must be finished first, because a part of the old files may be deleted
+LEFTOVER-1  `.cleaned` was never finished and is removed; `.swap` is complete and replaces the old
+    files
+LEFTOVER-2  segments below one that retention renamed belong to the same round: a power loss may
+    keep any names of a round
+LEFTOVER-3  without the right to write nothing is changed: a reader gets the names as they would be
+            afterwards. It is refused if a swap must be finished first, because a part of the old
+            files may be deleted
 """
 
 from __future__ import annotations
@@ -18,10 +22,14 @@ from embedlog.storage import file_names, files
 from embedlog.storage.manifest import SegmentInfo
 
 
-def settle(directory: Path, known: Mapping[int, SegmentInfo], *, write: bool, foreign: bool = False) -> list[str]:
-    """Finish or undo interrupted operations and return the remaining names. REQUIRES the append lock if `write`.
+def settle(
+    directory: Path, known: Mapping[int, SegmentInfo], *, write: bool, foreign: bool = False
+) -> list[str]:
+    """Finish or undo interrupted operations and return the remaining names. REQUIRES the append
+    lock if `write`.
 
-    `known`: the sealed segments of a log without gaps; none if gaps are allowed (LEFTOVER-2 searches for a gap).
+    `known`: the sealed segments of a log without gaps; none if gaps are allowed (LEFTOVER-2
+    searches for a gap).
     """
     names = files.listing(directory)
     deletable = _half_retained(names, known)
@@ -31,7 +39,11 @@ def settle(directory: Path, known: Mapping[int, SegmentInfo], *, write: bool, fo
         files.sync_directory(directory)
         names = files.listing(directory)
     elif deletable:
-        names = [name for name in names if (parsed := file_names.parse(name)) is None or parsed[0] not in deletable]
+        names = [
+            name
+            for name in names
+            if (parsed := file_names.parse(name)) is None or parsed[0] not in deletable
+        ]
     gone = {name for name in names if name.endswith(file_names.DELETED)}
     if write:
         files.remove_temporaries(directory, names)
@@ -41,13 +53,18 @@ def settle(directory: Path, known: Mapping[int, SegmentInfo], *, write: bool, fo
     swaps = [name for name in names if name.endswith(file_names.SWAP)]
     cleaned_bases = [parsed[0] for name in cleaned if (parsed := file_names.parse(name))]
     if cleaned_bases:  # their swap was not begun: an interrupted split
-        unfinished = {name for name in swaps if (parsed := file_names.parse(name)) and parsed[0] >= min(cleaned_bases)}
+        unfinished = {
+            name
+            for name in swaps
+            if (parsed := file_names.parse(name)) and parsed[0] >= min(cleaned_bases)
+        }
         gone |= unfinished
         swaps = [name for name in swaps if name not in unfinished]
     gone |= set(cleaned)
     if swaps and not write:
         raise StateError(
-            "segments were about to be replaced when the last process stopped: open the log for writing once to finish that",
+            "segments were about to be replaced when the last process stopped: open the log for "
+            "writing once to finish that",
             path=directory / swaps[0],
         )
     if swaps:
@@ -56,49 +73,76 @@ def settle(directory: Path, known: Mapping[int, SegmentInfo], *, write: bool, fo
         for name in sorted(gone):
             files.unlink(directory / name, missing_ok=True)
         if swaps:
-            files.sync_directory(directory)  # SEGMENTSWAP-4: no old segment may remain in the range of the new one
+            # SEGMENTSWAP-4: no old segment may remain in the range of the new one
+            files.sync_directory(directory)
         for name in swaps:
             files.rename(directory / name, directory / name.removesuffix(file_names.SWAP))
         if swaps:
             files.sync_directory(directory)
-    left = {name.removesuffix(file_names.SWAP) if name in swaps else name for name in names if name not in gone}
+    left = {
+        name.removesuffix(file_names.SWAP) if name in swaps else name
+        for name in names
+        if name not in gone
+    }
     return sorted(left - _orphans(directory, left, write=write))
 
 
 def remove_cleaned(directory: Path) -> None:
-    """Remove the files of a compaction that did not begin its swap. REQUIRES the housekeeper's lock."""
+    """Remove the files of a compaction that did not begin its swap. REQUIRES the housekeeper's
+    lock.
+    """
     for name in files.listing(directory):
         if name.endswith(file_names.CLEANED):
             files.unlink(directory / name, missing_ok=True)
 
 
 def _half_retained(names: list[str], known: Mapping[int, SegmentInfo]) -> list[int]:
-    """Bases of the segments below a gap that retention made, where only a renamed segment is left."""
+    """Bases of the segments below a gap that retention made, where only a renamed segment is
+    left.
+    """
     if any(name.endswith(file_names.SWAP) for name in names):
         return []  # a compaction renames segments too
     live = file_names.bases(names)
     renamed = {
-        parsed[0] for name in names if (parsed := file_names.parse(name)) and parsed[1] == file_names.LOG + file_names.DELETED
+        parsed[0]
+        for name in names
+        if (parsed := file_names.parse(name)) and parsed[1] == file_names.LOG + file_names.DELETED
     }
     for number in range(len(live) - 1, 0, -1):
         below = known.get(live[number - 1])
-        if below is not None and below.gapless and below.next_offset < live[number] and below.next_offset in renamed:
+        if (
+            below is not None
+            and below.gapless
+            and below.next_offset < live[number]
+            and below.next_offset in renamed
+        ):
             return live[:number]
     return []
 
 
 def _replaced(directory: Path, names: list[str], swaps: list[str]) -> set[str]:
     """Files that a finished swap replaces: those with a base in the range of the swapped logs."""
-    logs = [parsed[0] for name in swaps if (parsed := file_names.parse(name)) and parsed[1] == file_names.LOG + file_names.SWAP]
+    logs = [
+        parsed[0]
+        for name in swaps
+        if (parsed := file_names.parse(name)) and parsed[1] == file_names.LOG + file_names.SWAP
+    ]
     if not logs:
         return set()
-    first, end = min(logs), max(_end_of(directory, base) for base in logs)
+    first = min(logs)
+    end = max(_end_of(directory, base) for base in logs)
     kafkas = {
         name
         for name in names
-        if not name.endswith(file_names.SWAP) and (parsed := file_names.parse(name)) and first <= parsed[0] < end
+        if not name.endswith(file_names.SWAP)
+        and (parsed := file_names.parse(name))
+        and first <= parsed[0] < end
     }
-    return kafkas | {name for name in names if (base := file_names.digests_base(name)) is not None and first <= base < end}
+    return kafkas | {
+        name
+        for name in names
+        if (base := file_names.digests_base(name)) is not None and first <= base < end
+    }
 
 
 def _end_of(directory: Path, base: int) -> int:
@@ -112,13 +156,23 @@ def _end_of(directory: Path, base: int) -> int:
 
 def _orphans(directory: Path, names: set[str], *, write: bool) -> set[str]:
     """Indexes and digests without a log."""
-    logs = {parsed[0] for name in names if (parsed := file_names.parse(name)) and parsed[1] == file_names.LOG}
+    logs = {
+        parsed[0]
+        for name in names
+        if (parsed := file_names.parse(name)) and parsed[1] == file_names.LOG
+    }
     orphans = {
         name
         for name in names
-        if (parsed := file_names.parse(name)) and parsed[1] in file_names.SEGMENT_SUFFIXES[1:] and parsed[0] not in logs
+        if (parsed := file_names.parse(name))
+        and parsed[1] in file_names.SEGMENT_SUFFIXES[1:]
+        and parsed[0] not in logs
     }
-    orphans |= {name for name in names if (base := file_names.digests_base(name)) is not None and base not in logs}
+    orphans |= {
+        name
+        for name in names
+        if (base := file_names.digests_base(name)) is not None and base not in logs
+    }
     if write:
         for name in sorted(orphans):
             files.unlink(directory / name, missing_ok=True)

@@ -1,15 +1,20 @@
-"""Loads a partition from its files, closed in order or not, and makes the tuple that its control page publishes (format.md 5).
+"""Loads a partition from its files, closed in order or not, and makes the tuple that its control
+page publishes (format.md 5).
 
-LOADER-1  a bad batch above the durable offset is a torn tail: copied aside, cut, reported. A load without the right to write
-    describes in `Loaded.cut` what it would cut
+LOADER-1  a bad batch above the durable offset is a torn tail: copied aside, cut, reported. A load
+    without the right to write describes in `Loaded.cut` what it would cut
 LOADER-2  a bad batch below it is corruption: an error, and no byte of the partition is changed
-LOADER-3  batches after a gap are never used again: they are set aside with the cut. This holds only where embedlog wrote the log
-    (`Evidence.has_no_gaps`). What others left is cut only at its end, and only where no batch with a valid checksum follows
-LOADER-4  files change only if `Loading.write`, under the append lock, in an order that can be interrupted anywhere
-LOADER-5  an unclean recovery after a reboot, and every cut below a published end, begins a new leader epoch
-LOADER-6  a segment of others with offsets that an index cannot hold is split first (`overflow`). A load without the right to
-    write reads it without indexes, and continues the log in an empty segment after it. Its batches must be valid, rise, end below
-    the next segment, and not differ by one changed bit from an offset that continues the log
+LOADER-3  batches after a gap are never used again: they are set aside with the cut. This holds only
+    where embedlog wrote the log (`Evidence.has_no_gaps`). What others left is cut only at its end,
+    and only where no batch with a valid checksum follows
+LOADER-4  files change only if `Loading.write`, under the append lock, in an order that can be
+    interrupted anywhere
+LOADER-5  an unclean recovery after a reboot, and every cut below a published end, begins a new
+    leader epoch
+LOADER-6  a segment of others with offsets that an index cannot hold is split first (`overflow`). A
+    load without the right to write reads it without indexes, and continues the log in an empty
+    segment after it. Its batches must be valid, rise, end below the next segment, and not differ by
+    one changed bit from an offset that continues the log
 """
 
 from __future__ import annotations
@@ -46,7 +51,9 @@ def _times(info: SegmentInfo) -> tuple[int, int, int]:
 
 @dataclass(eq=False, repr=False)
 class Loaded:
-    """The result of a load. The last of `segments` is the active one, as `published` describes it."""
+    """The result of a load. The last of `segments` is the active one, as `published` describes
+    it.
+    """
 
     published: Published
     segments: list[SegmentInfo]
@@ -59,21 +66,28 @@ class Loaded:
 
 
 def load(loading: Loading) -> Loaded:
-    """Bring a partition into a state that can be published. Raises CorruptRecordError for damage below the durable offset."""
-    began_s, manifest = monotonic(), Manifest(loading.directory, loading.topic_id)
+    """Bring a partition into a state that can be published. Raises CorruptRecordError for damage
+    below the durable offset.
+    """
+    began_s = monotonic()
+    manifest = Manifest(loading.directory, loading.topic_id)
     manifest.refresh()
     known = {} if loading.gaps_allowed else manifest.segments
     while True:
-        names = leftovers.settle(loading.directory, known, write=loading.write, foreign=loading.foreign)
+        names = leftovers.settle(
+            loading.directory, known, write=loading.write, foreign=loading.foreign
+        )
         try:
             loaded = _Loader(loading, names, manifest).run()
             break
         except _OverflowError as problem:  # LOADER-6
             logger.warning(
-                "split %s: offsets exceed its base by more than 2^31 - 1, as a broker's cleaner before Kafka 1.1 left them",
+                "split %s: offsets exceed its base by more than 2^31 - 1, as a broker's cleaner "
+                "before Kafka 1.1 left them",
                 file_names.segment_path(loading.directory, problem.base),
             )
-            from embedlog.partition.recovery import overflow  # only old cleaners have left such segments
+            # only old cleaners have left such segments
+            from embedlog.partition.recovery import overflow
 
             overflow.split(loading.directory, problem.base, loading.mode, foreign=loading.foreign)
     loaded.recovered = not loading.clean and loaded.published.log_end > loaded.published.log_start
@@ -96,7 +110,8 @@ class _Loader:
         self.names = set(names)
         self.bases = file_names.bases(names)
         self.epochs = checkpoints.EpochCache()
-        with contextlib.suppress(*(log_epochs.DAMAGE if loading.in_set else ())):  # it is made again
+        # it is made again
+        with contextlib.suppress(*(log_epochs.DAMAGE if loading.in_set else ())):
             self.epochs = checkpoints.read_epochs(self.directory / file_names.EPOCHS)
         self.stored_epochs = list(self.epochs.entries)
         self.manifest = manifest
@@ -152,35 +167,66 @@ class _Loader:
         return base
 
     def _check_range(self) -> None:
-        """Every offset of a segment must fit an int64. Raises CorruptRecordError for a base offset that is too large."""
+        """Every offset of a segment must fit an int64. Raises CorruptRecordError for a base offset
+        that is too large.
+        """
         if self.bases and self.bases[-1] > LOG_OFFSET_MAX:
             path = file_names.segment_path(self.directory, self.bases[-1])
             expected = f"a base offset of at most {LOG_OFFSET_MAX}"
-            raise CorruptRecordError("the name of a segment is no offset", path=path, expected=expected, found=self.bases[-1])
+            raise CorruptRecordError(
+                "the name of a segment is no offset",
+                path=path,
+                expected=expected,
+                found=self.bases[-1],
+            )
 
     # ---- one segment, read -----------------------------------------------------------------------
 
     def _examine(self, base: int, following: int | None, closed: SegmentInfo | None) -> _Examined:
-        """Read a segment: from its last index entry if it was closed in order, else all of it. Whole: no byte had to be cut."""
+        """Read a segment: from its last index entry if it was closed in order, else all of it.
+        Whole: no byte had to be cut.
+        """
         path = file_names.segment_path(self.directory, base)
-        size = self.evidence.size(base) if path.name in self.names else 0  # created just now: reserved bytes are not data
-        if path.name not in self.names and not self.loading.write:  # a reader of a partition without any write yet
-            info = SegmentInfo(base, 0, base, max_timestamp_offset=base, flags=GAPLESS | DIGESTED, min_timestamp=EMPTY_MS)
+        # created just now: reserved bytes are not data
+        size = self.evidence.size(base) if path.name in self.names else 0
+        # a reader of a partition without any write yet
+        if path.name not in self.names and not self.loading.write:
+            info = SegmentInfo(
+                base,
+                0,
+                base,
+                max_timestamp_offset=base,
+                flags=GAPLESS | DIGESTED,
+                min_timestamp=EMPTY_MS,
+            )
             return info, published_of(info, 0, 0), True
         short = None
-        if following is None and (self.loading.clean or closed is not None) and self.evidence.indexed(base):
-            with contextlib.suppress(CorruptRecordError):  # an index that cannot be read is made again from the log
+        if (
+            following is None
+            and (self.loading.clean or closed is not None)
+            and self.evidence.indexed(base)
+        ):
+            # an index that cannot be read is made again from the log
+            with contextlib.suppress(CorruptRecordError):
                 short = self._from_last_entry(base, path, size)
             if short is not None:
-                return short, published_of(short, size - self._last_position(base), short.time_entries), True
+                return (
+                    short,
+                    published_of(short, size - self._last_position(base), short.time_entries),
+                    True,
+                )
         return self._scan(base, path, size, following)
 
     def _last_position(self, base: int) -> int:
-        last = index.last(file_names.segment_path(self.directory, base, file_names.INDEX), index.OFFSET_ENTRY).entry
+        last = index.last(
+            file_names.segment_path(self.directory, base, file_names.INDEX), index.OFFSET_ENTRY
+        ).entry
         return last[1] if last else 0
 
     def _from_last_entry(self, base: int, path: Path, size: int) -> SegmentInfo | None:
-        """The active segment after an orderly close, read from its last index entry. None if log and index do not agree."""
+        """The active segment after an orderly close, read from its last index entry. None if log
+        and index do not agree.
+        """
         paths = segment.paths(self.directory, base)
         if paths.offset_index.name not in self.names or paths.time_index.name not in self.names:
             return None
@@ -197,9 +243,13 @@ class _Loader:
         chain = Chain(-1 if last else base, -1, state.digest, gaps_allowed=gaps)
         if size == 0:
             chain.next_offset = base
-        elif not self._walked_from(path, chain, start, size, None if last is None else base + last[0]):
+        elif not self._walked_from(
+            path, chain, start, size, None if last is None else base + last[0]
+        ):
             return None
-        if known is not None and (chain.next_offset != known.next_offset or (states and chain.digest != known.digest)):
+        if known is not None and (
+            chain.next_offset != known.next_offset or (states and chain.digest != known.digest)
+        ):
             return None  # a full read shows what is wrong
         described = info_from_files(self.directory, base, size, chain.next_offset)
         if described is None or (known is not None and _times(known) != _times(described.info)):
@@ -220,14 +270,20 @@ class _Loader:
         )
 
     def _seed(self, base: int, entries: int, start: int) -> interval_digests.State | None:
-        """The chain digest at the last index entry, or at the start of the segment; None if it is not known."""
+        """The chain digest at the last index entry, or at the start of the segment; None if it is
+        not known.
+        """
         if not entries:
             return interval_digests.State()
         with interval_digests.opened(self.directory, base) as records:
             return records.seed(entries - 1, start) if records is not None else None
 
-    def _walked_from(self, path: Path, chain: Chain, start: int, size: int, last_offset: int | None) -> bool:
-        """Whether all batches from an index entry on are good, and the first one is the batch of the entry."""
+    def _walked_from(
+        self, path: Path, chain: Chain, start: int, size: int, last_offset: int | None
+    ) -> bool:
+        """Whether all batches from an index entry on are good, and the first one is the batch of
+        the entry.
+        """
         with files.opened(path) as fd:
             walk = segment.Walk(fd, path, chain, start, size)
             for heads in walk.heads():  # few: an opening does not need numpy
@@ -235,14 +291,26 @@ class _Loader:
                     if heads[0].base_offset + heads[0].last_offset_delta != last_offset:
                         return False  # the index entry is wrong: read everything
                     last_offset = None
-                self.has_producers = self.has_producers or any(each.producer_id >= 0 for each in heads)
+                self.has_producers = self.has_producers or any(
+                    each.producer_id >= 0 for each in heads
+                )
                 for each in heads:
                     self._note_epoch(each.leader_epoch, each.base_offset)
         return walk.problem is None and walk.end == size and last_offset is None
 
-    def _scan(self, base: int, path: Path, size: int, following: int | None, agreed: segment.Walk | None = None) -> _Examined:
-        """Read a segment whole; if digests or epochs disagree, read it a second time up to the last agreement."""
-        loading, own = self.loading, not self.loading.foreign
+    def _scan(
+        self,
+        base: int,
+        path: Path,
+        size: int,
+        following: int | None,
+        agreed: segment.Walk | None = None,
+    ) -> _Examined:
+        """Read a segment whole; if digests or epochs disagree, read it a second time up to the last
+        agreement.
+        """
+        loading = self.loading
+        own = not self.loading.foreign
         builder = index.Builder(base, loading.interval_bytes)
         self.read_again.append(base)
         gaps = self.evidence.gaps_in(base, last=following is None)
@@ -252,8 +320,13 @@ class _Loader:
         comparison = Comparison(path, self.evidence.points(base))
         end = size if agreed is None or agreed.agreed is None else agreed.agreed
         epochs = self.epochs if own else None
-        with files.opened(path) as fd, interval_digests.opened(self.directory, base, usable=own) as records:
-            walk = segment.Walk(fd, path, chain, 0, end, records, epochs, bounded=self.evidence.is_described(base))
+        with (
+            files.opened(path) as fd,
+            interval_digests.opened(self.directory, base, usable=own) as records,
+        ):
+            walk = segment.Walk(
+                fd, path, chain, 0, end, records, epochs, bounded=self.evidence.is_described(base)
+            )
             for batches in walk:
                 comparison.passed(batches, walk.before)
                 run.add(batches)
@@ -268,7 +341,9 @@ class _Loader:
         problem = agreed.problem if agreed else walk.problem
         comparison.ended(walk.end, chain.digest, problem)
         if walk.end < size:
-            self._check_torn(base, path, walk.end, size, problem, run, proven=comparison.proven == walk.end)
+            self._check_torn(
+                base, path, walk.end, size, problem, run, proven=comparison.proven == walk.end
+            )
         self._check_leap(base, path, run, following)
         overflows = segment.overflows(base, chain.next_offset)
         if overflows and loading.write:
@@ -282,22 +357,41 @@ class _Loader:
             builder.add_time_entry()
         if loading.write:
             builder.write(self.directory, loading.mode)
-        end, gapless = chain.next_offset, run.gapless
+        end = chain.next_offset
+        gapless = run.gapless
         if following is not None and whole and end < following:
             self.evidence.note_gap(end, following)
-            end, gapless = following, False  # its last records were compacted away
-        times: Published | SegmentInfo | index.Builder = self.manifest.times_known(base, walk.end, chain.digest) or builder
+            # its last records were compacted away
+            end = following
+            gapless = False
+        times: Published | SegmentInfo | index.Builder = (
+            self.manifest.times_known(base, walk.end, chain.digest) or builder
+        )
         floor = self.loading.floor
-        if floor is not None and (floor.segment_base, floor.segment_size, floor.digest) == (base, walk.end, chain.digest):
+        if floor is not None and (floor.segment_base, floor.segment_size, floor.digest) == (
+            base,
+            walk.end,
+            chain.digest,
+        ):
             times = floor  # headers rarely contain the smallest timestamp
         info = built_info(builder, walk.end, end, chain.digest, max(chain.epoch, 0))._replace(
-            flags=DIGESTED | (GAPLESS if gapless else 0), min_timestamp=times.min_timestamp, lateness_ms=times.lateness_ms
+            flags=DIGESTED | (GAPLESS if gapless else 0),
+            min_timestamp=times.min_timestamp,
+            lateness_ms=times.lateness_ms,
         )
         if overflows:
-            info = info._replace(index_entries=0, time_entries=0)  # what a broker has written there does not count
+            # what a broker has written there does not count
+            info = info._replace(index_entries=0, time_entries=0)
         if not loading.write and not self._has_times(builder):
-            info = info._replace(time_entries=0)  # a search for a time then starts at the segment's start
-        return info, published_of(info, builder.bytes_since_entry, info.time_entries, builder.last_time_entry), whole
+            # a search for a time then starts at the segment's start
+            info = info._replace(time_entries=0)
+        return (
+            info,
+            published_of(
+                info, builder.bytes_since_entry, info.time_entries, builder.last_time_entry
+            ),
+            whole,
+        )
 
     def _has_times(self, builder: index.Builder) -> bool:
         """Whether the time index on disk begins with the entries that were built."""
@@ -309,7 +403,8 @@ class _Loader:
 
     def _note_epochs(self, batches: Batches) -> None:
         self.has_producers = self.has_producers or bool((batches["producer_id"] >= 0).any())
-        bases, epochs = batches["base_offset"], batches["leader_epoch"]
+        bases = batches["base_offset"]
+        epochs = batches["leader_epoch"]
         if self.loading.foreign and self.epochs_agree:
             self.epochs_agree = self.epochs.disagreement(bases, epochs) is None
         for epoch, base in zip(epochs.tolist(), bases.tolist(), strict=True):
@@ -321,14 +416,28 @@ class _Loader:
 
     # ---- damage ----------------------------------------------------------------------------------
 
-    def _check_torn(self, base: int, path: Path, end: int, size: int, problem: Problem | None, run: Run, *, proven: bool) -> None:
-        """Bytes from `end` on may be cut only if none of them can be durable. Raises CorruptRecordError.
+    def _check_torn(
+        self,
+        base: int,
+        path: Path,
+        end: int,
+        size: int,
+        problem: Problem | None,
+        run: Run,
+        *,
+        proven: bool,
+    ) -> None:
+        """Bytes from `end` on may be cut only if none of them can be durable. Raises
+        CorruptRecordError.
 
-        An orderly close leaves no torn bytes, except after the known part of the segment (`proven`). A torn write makes no batch
-        of lower offsets with a valid checksum. Where offsets may be missing, such a batch means that its own offset is damaged,
-        or the one before it, which has_gap. A torn write also makes no offset that is outside the range of the segment.
+        An orderly close leaves no torn bytes, except after the known part of the segment
+        (`proven`). A torn write makes no batch of lower offsets with a valid checksum. Where
+        offsets may be missing, such a batch means that its own offset is damaged, or the one before
+        it, which has_gap. A torn write also makes no offset that is outside the range of the
+        segment.
         """
-        durable, lost_from = self.evidence.end, self.chain.next_offset
+        durable = self.evidence.end
+        lost_from = self.chain.next_offset
         torn = not self.loading.clean or proven or lost_from == self.loading.recovery_point > 0
         torn = torn and (problem is None or problem.torn)
         if torn and lost_from >= durable and self.evidence.gaps_in(base, last=False):
@@ -341,12 +450,18 @@ class _Loader:
                 problem.message if problem else "the file ends inside a batch that was durable",
                 path=path,
                 position=problem.position if problem else end,
-                expected=f"offsets up to {durable}" if problem is None or problem.expected is None else problem.expected,
-                found=f"none from {lost_from} on" if problem is None or problem.found is None else problem.found,
+                expected=f"offsets up to {durable}"
+                if problem is None or problem.expected is None
+                else problem.expected,
+                found=f"none from {lost_from} on"
+                if problem is None or problem.found is None
+                else problem.found,
             )
 
     def _check_leap(self, base: int, path: Path, run: Run, following: int | None) -> None:
-        """Offsets that leave the range of a segment must be those that were written. Raises CorruptRecordError."""
+        """Offsets that leave the range of a segment must be those that were written. Raises
+        CorruptRecordError.
+        """
         leap = run.leap
         if leap is None or not segment.overflows(base, leap.end):
             return
@@ -356,17 +471,34 @@ class _Loader:
                 f"{segment.LEAPT}; {checkpoints.WAY_OUT}",
                 path=path,
                 position=leap.position,
-                expected=f"offset {leap.expected}" if following is None else f"an offset below {following}",
+                expected=f"offset {leap.expected}"
+                if following is None
+                else f"an offset below {following}",
                 found=leap.found,
             )
 
     def _cut(self, base: int, path: Path, end: int, size: int, problem: Problem | None) -> None:
         lost_from = self.chain.next_offset
         what = problem.message if problem else "the file ends inside a batch"
-        self.cut.append(f"{path}: {size - end} bytes from byte {end} on, offset {lost_from}: {what}")
+        self.cut.append(
+            f"{path}: {size - end} bytes from byte {end} on, offset {lost_from}: {what}"
+        )
         if self.loading.write:
-            logger.warning("cut a torn tail of %d bytes at byte %d of %s (offset %d): %s", size - end, end, path, lost_from, what)
-            segment.copy_aside(path, end, size, self.directory / f"{file_names.CUT}{base:020d}-{end}", self.loading.mode)
+            logger.warning(
+                "cut a torn tail of %d bytes at byte %d of %s (offset %d): %s",
+                size - end,
+                end,
+                path,
+                lost_from,
+                what,
+            )
+            segment.copy_aside(
+                path,
+                end,
+                size,
+                self.directory / f"{file_names.CUT}{base:020d}-{end}",
+                self.loading.mode,
+            )
             with files.opened(path, files.WRITE) as fd:
                 files.truncate(fd, end, path)
 
@@ -377,7 +509,8 @@ class _Loader:
             self.cut.append(f"{path}: the whole file, because it is after a gap")
             if base < self.evidence.end or not self.evidence.has_no_gaps:
                 raise CorruptRecordError(
-                    "a segment does not follow on the one before, and nothing shows that it was never on stable storage",
+                    "a segment does not follow on the one before, and nothing shows that it was "
+                    "never on stable storage",
                     path=path,
                     expected=f"base offset {self.chain.next_offset}",
                     found=base,
@@ -398,7 +531,9 @@ class _Loader:
     # ---- the end ---------------------------------------------------------------------------------
 
     def _take_seen_epochs(self) -> None:
-        """Complete the epochs by those of the batches that were read; a checkpoint of a broker that differs is replaced."""
+        """Complete the epochs by those of the batches that were read; a checkpoint of a broker that
+        differs is replaced.
+        """
         if not self.epochs_agree:
             self.epochs.truncate_from_end(min(self.read_again))
         for epoch, start in self.seen_epochs.entries:
@@ -416,7 +551,9 @@ class _Loader:
             )
 
     def _needs_epoch(self, end: int, first_base: int) -> bool:
-        """Whether records may be lost that others have read: offsets from `end` on are then given anew in a new epoch."""
+        """Whether records may be lost that others have read: offsets from `end` on are then given
+        anew in a new epoch.
+        """
         loading = self.loading
         if loading.in_set:
             return False
@@ -425,14 +562,22 @@ class _Loader:
         return not loading.clean and (loading.begun or end > first_base)
 
     def _purged_to(self, active: Published) -> int:
-        """In a set, the offset below which compaction may have removed records: the page of before had it (REPLICA-20)."""
-        loading, floor = self.loading, self.loading.floor
+        """In a set, the offset below which compaction may have removed records: the page of before
+        had it (REPLICA-20).
+        """
+        loading = self.loading
+        floor = self.loading.floor
         if not loading.in_set or not loading.gaps_allowed:
             return 0
-        return floor.purged_to if floor is not None and floor.generation % 2 == 0 else active.segment_base
+        return (
+            floor.purged_to
+            if floor is not None and floor.generation % 2 == 0
+            else active.segment_base
+        )
 
     def _finish(self, segments: list[SegmentInfo], active: Published) -> Loaded:
-        loading, log_start = self.loading, self.evidence.log_start
+        loading = self.loading
+        log_start = self.evidence.log_start
         end = active.log_end
         if end < log_start:
             raise CorruptRecordError(
@@ -445,34 +590,57 @@ class _Loader:
         self.evidence.name_gaps([info.base for info in segments if info.size])
         if loading.in_set:
             whole = active._replace(log_start=max(log_start, segments[0].base))
-            self.epochs, _ = log_epochs.read_or_make(self.directory, whole, digests=loading.write and not loading.foreign)
-        seen_epoch = max(self.epochs.latest_epoch, active.epoch)  # before the cut: an epoch that was read is never used again
+            self.epochs, _ = log_epochs.read_or_make(
+                self.directory, whole, digests=loading.write and not loading.foreign
+            )
+        # before the cut: an epoch that was read is never used again
+        seen_epoch = max(self.epochs.latest_epoch, active.epoch)
         self._take_seen_epochs()
         seen_epoch = max(self.epochs.latest_epoch, seen_epoch)
         self.epochs.truncate_from_end(end)
         if self._needs_epoch(end, segments[0].base):
             self.epochs.assign(seen_epoch + 1, end)
         elif self.epochs.latest_epoch < seen_epoch and (seen_epoch > 0 or loading.in_set):
-            self.epochs.assign(seen_epoch, end)  # of removed records; in a set it may be a promise (QUORUM-3)
+            # of removed records; in a set it may be a promise (QUORUM-3)
+            self.epochs.assign(seen_epoch, end)
         elif self.epochs.latest_epoch < 0:
             self.epochs.assign(0, segments[0].base)
         start = max(log_start, segments[0].base)
         self.epochs.truncate_from_start(start)
         epoch = max(self.epochs.latest_epoch, 0)
-        if not history.index_holds(self.directory, segments[-1]):  # it is continued, so it must be complete
-            self.read_again, self.has_producers = [*self.read_again, segments[-1].base], True
+        # it is continued, so it must be complete
+        if not history.index_holds(self.directory, segments[-1]):
+            self.read_again = [*self.read_again, segments[-1].base]
+            self.has_producers = True
         past = history.load(
-            self.directory, segments, end=end, clean=loading.clean, read_again=self.read_again, replay=self.has_producers
+            self.directory,
+            segments,
+            end=end,
+            clean=loading.clean,
+            read_again=self.read_again,
+            replay=self.has_producers,
         )
         past.state.expire(system.wall_ms(), loading.producer_expiration_ms)
-        segments[:] = [history.with_index(self.directory, info, past, last=info is segments[-1]) for info in segments]
+        segments[:] = [
+            history.with_index(self.directory, info, past, last=info is segments[-1])
+            for info in segments
+        ]
         published = active._replace(
             transaction_entries=segments[-1].transaction_entries,
             transaction_digest=segments[-1].transaction_digest,
             log_start=start,
             epoch=epoch,
             purged_to=self._purged_to(active),
-            first_timestamp=segment.first_timestamp(self.directory, active.segment_base, active.segment_size),
+            first_timestamp=segment.first_timestamp(
+                self.directory, active.segment_base, active.segment_size
+            ),
             first_unstable=past.state.first_unstable(end),
         )
-        return Loaded(published, segments, self.epochs, past, self.cut, self.epochs.entries != self.stored_epochs)
+        return Loaded(
+            published,
+            segments,
+            self.epochs,
+            past,
+            self.cut,
+            self.epochs.entries != self.stored_epochs,
+        )

@@ -1,11 +1,13 @@
-"""Loads the producers of a partition with its segments: snapshots, replay, transaction indexes (format.md 4).
+"""Loads the producers of a partition with its segments: snapshots, replay, transaction indexes
+(format.md 4).
 
 HISTORY-1  the newest valid snapshot at or below the end saves reading; later batches are replayed
 HISTORY-2  an orderly close without any snapshot means that there were no producers
-HISTORY-3  the transaction index of a segment that was read again is made again; other indexes are checked when they are used
+HISTORY-3  the transaction index of a segment that was read again is made again; other indexes are
+    checked when they are used
 HISTORY-4  a reader without the right to write keeps in memory what a writer puts into files
-HISTORY-5  a load keeps the snapshot at the log end, also if the log start is there, where Kafka removes it. The page names this
-    snapshot, and without it HISTORY-2 would forget the producers
+HISTORY-5  a load keeps the snapshot at the log end, also if the log start is there, where Kafka
+    removes it. The page names this snapshot, and without it HISTORY-2 would forget the producers
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ logger = logging.getLogger("embedlog")
 
 @dataclass(eq=False, repr=False)
 class History:
-    """The producers as of the log end, and the transaction indexes that were made again, by segment base."""
+    """The producers as of the log end, and the transaction indexes that were made again, by segment
+    base.
+    """
 
     state: ProducerState
     indexes: dict[int, bytes] = field(default_factory=dict)
@@ -40,9 +44,17 @@ class History:
 
 
 def load(
-    directory: Path, segments: list[SegmentInfo], *, end: int, clean: bool, read_again: Iterable[int], replay: bool
+    directory: Path,
+    segments: list[SegmentInfo],
+    *,
+    end: int,
+    clean: bool,
+    read_again: Iterable[int],
+    replay: bool,
 ) -> History:
-    """The history up to `end`. `read_again`: segments that recovery read whole; `replay`: whether they have producers."""
+    """The history up to `end`. `read_again`: segments that recovery read whole; `replay`: whether
+    they have producers.
+    """
     offsets = snapshots(directory)
     again = sorted(read_again)
     below = min(again[0], end) if again and replay else end
@@ -54,7 +66,12 @@ def load(
         state = ProducerState(segments[0].base)
     history = History(state, loaded=loaded)
     if replay or state.offset < (again[0] if again else end):
-        _replay(directory, [info for info in segments if info.next_offset > state.offset], history, set(again))
+        _replay(
+            directory,
+            [info for info in segments if info.next_offset > state.offset],
+            history,
+            set(again),
+        )
     state.offset = end
     return history
 
@@ -74,15 +91,23 @@ def newest(directory: Path, offsets: list[int]) -> ProducerState | None:
 
 
 def with_index(directory: Path, info: SegmentInfo, past: History, *, last: bool) -> SegmentInfo:
-    """A description with the transaction index that was made again; for the last segment also with its digest."""
+    """A description with the transaction index that was made again; for the last segment also with
+    its digest.
+    """
     made = past.indexes.get(info.base)
     if made is None and not (last and info.transaction_entries and not info.transaction_digest):
         return info
     if made is None:  # `index_holds`
-        made = files.read_bytes(file_names.segment_path(directory, info.base, file_names.TRANSACTION_INDEX)) or b""
+        made = (
+            files.read_bytes(
+                file_names.segment_path(directory, info.base, file_names.TRANSACTION_INDEX)
+            )
+            or b""
+        )
         made = made[: info.transaction_entries * aborted_transactions.ENTRY_SIZE]
     return info._replace(
-        transaction_entries=len(made) // aborted_transactions.ENTRY_SIZE, transaction_digest=aborted_transactions.digest(made)
+        transaction_entries=len(made) // aborted_transactions.ENTRY_SIZE,
+        transaction_digest=aborted_transactions.digest(made),
     )
 
 
@@ -92,14 +117,18 @@ def index_holds(directory: Path, info: SegmentInfo) -> bool:
         return True
     path = file_names.segment_path(directory, info.base, file_names.TRANSACTION_INDEX)
     try:
-        raw = (files.read_bytes(path) or b"")[: info.transaction_entries * aborted_transactions.ENTRY_SIZE]
+        raw = (files.read_bytes(path) or b"")[
+            : info.transaction_entries * aborted_transactions.ENTRY_SIZE
+        ]
         whole = len(aborted_transactions.decode(raw, info.base, path)) == info.transaction_entries
     except (CorruptRecordError, UnsupportedFormatError):
         return False
     return whole and info.transaction_digest in (0, aborted_transactions.digest(raw))
 
 
-def _replay(directory: Path, segments: list[SegmentInfo], history: History, again: set[int]) -> None:
+def _replay(
+    directory: Path, segments: list[SegmentInfo], history: History, again: set[int]
+) -> None:
     for info in segments:
         if not info.size:
             continue  # a reader has no file for the segment in which it continues an overflowed one
@@ -115,11 +144,14 @@ def _replay(directory: Path, segments: list[SegmentInfo], history: History, agai
 
 
 def markers_in(data: memoryview, batches: np.ndarray) -> Callable[[int], Marker | None]:
-    """A function that reads the markers of these batches for `ProducerState.replay`; `data` begins at the first batch."""
+    """A function that reads the markers of these batches for `ProducerState.replay`; `data` begins
+    at the first batch.
+    """
     first = int(batches["position"][0])
 
     def marker_of(row: int) -> Marker | None:
-        position, size = int(batches["position"][row]), int(batches["size"][row])
+        position = int(batches["position"][row])
+        size = int(batches["size"][row])
         at = position - first
         return marker_in(bytes(data[at : at + size]), position) if batches["records"][row] else None
 
@@ -131,7 +163,8 @@ _VALUE = struct.Struct(">hi")  # version, coordinator epoch
 
 
 def marker_in(batch: bytes, position: int) -> Marker | None:
-    """The transaction marker in a control batch at `position`; None for control records of other kinds.
+    """The transaction marker in a control batch at `position`; None for control records of other
+    kinds.
 
     Raises CorruptRecordError with that position.
     """
@@ -146,11 +179,17 @@ def marker_in(batch: bytes, position: int) -> Marker | None:
             return None
         return Marker(kind == COMMIT, _VALUE.unpack_from(batch, at)[1])
     except (IndexError, ValueError, struct.error) as problem:
-        raise CorruptRecordError("a control record is too short", position=position, found=f"{len(batch)} bytes") from problem
+        raise CorruptRecordError(
+            "a control record is too short", position=position, found=f"{len(batch)} bytes"
+        ) from problem
 
 
-def write(directory: Path, history: History, bases: list[int], *, log_start: int, mode: int) -> None:
-    """Write the snapshot and the transaction indexes for the next load. REQUIRES the append lock."""
+def write(
+    directory: Path, history: History, bases: list[int], *, log_start: int, mode: int
+) -> None:
+    """Write the snapshot and the transaction indexes for the next load. REQUIRES the append
+    lock.
+    """
     end = history.state.offset
     for base, data in history.indexes.items():
         path = file_names.segment_path(directory, base, file_names.TRANSACTION_INDEX)
@@ -164,10 +203,14 @@ def write(directory: Path, history: History, bases: list[int], *, log_start: int
     if end != history.loaded and (history.state.producers or offsets):
         write_snapshot(directory, history.state.encode(), end, mode)
         offsets = sorted({*offsets, end})
-    kept = kept_snapshots(offsets, bases, log_start, end) | ({end} if history.state.producers else set())
+    kept = kept_snapshots(offsets, bases, log_start, end) | (
+        {end} if history.state.producers else set()
+    )
     for offset in offsets:
         if offset not in kept:
-            files.unlink(file_names.segment_path(directory, offset, file_names.SNAPSHOT), missing_ok=True)
+            files.unlink(
+                file_names.segment_path(directory, offset, file_names.SNAPSHOT), missing_ok=True
+            )
 
 
 def write_snapshot(directory: Path, data: bytes, offset: int, mode: int) -> None:

@@ -1,10 +1,11 @@
 """This module compares a follower with what its leader has deleted or compacted (REPLICA-20).
 
-DELETEDRECORDS-1  `purged_to` can be above all that was removed (SEGMENTSWAP-5). Compaction ends at the high watermark. That of a
-    leader is above all that was removed once it has reached the start of the epoch. The active segment is no bound: a cut can
-    make a compacted segment the active one
-DELETEDRECORDS-2  a member of the ISR or of the ELR has everything that was ever committed: it lacks nothing that was removed. It
-    never begins again for that: its log may be the only one that is left
+DELETEDRECORDS-1  `purged_to` can be above all that was removed (SEGMENTSWAP-5). Compaction ends at
+    the high watermark. That of a leader is above all that was removed once it has reached the start
+    of the epoch. The active segment is no bound: a cut can make a compacted segment the active one
+DELETEDRECORDS-2  a member of the ISR or of the ELR has everything that was ever committed: it lacks
+    nothing that was removed. It never begins again for that: its log may be the only one that is
+    left
 """
 
 from __future__ import annotations
@@ -16,14 +17,18 @@ from embedlog._native.system import Published
 
 
 class Source(NamedTuple):
-    """What a leader published, and an offset from which on its compaction has removed no record that a follower lacks."""
+    """What a leader published, and an offset from which on its compaction has removed no record
+    that a follower lacks.
+    """
 
     now: Published
     removed_to: int
 
 
 def source_of(now: Published, replica: Replica, *, complete: bool) -> Source:
-    """What a leader published, for a follower. `complete`: the follower is in the maximal ISR or in the ELR."""
+    """What a leader published, for a follower. `complete`: the follower is in the maximal ISR or in
+    the ELR.
+    """
     removed_to = min(now.purged_to, now.log_end)
     if now.high_watermark >= replica.epoch_start:
         removed_to = min(removed_to, now.high_watermark)
@@ -33,6 +38,9 @@ def source_of(now: Published, replica: Replica, *, complete: bool) -> Source:
 
 
 def lacks_deleted(follower: Published, leader: Source) -> bool:
-    """Whether a follower may lack records that the leader has deleted or compacted since: it begins again (REPLICA-20)."""
-    end, now = follower.log_end, leader.now
+    """Whether a follower may lack records that the leader has deleted or compacted since: it begins
+    again (REPLICA-20).
+    """
+    end = follower.log_end
+    now = leader.now
     return end < now.log_start or (follower.purged_to < now.purged_to and end < leader.removed_to)

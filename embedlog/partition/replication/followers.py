@@ -1,8 +1,12 @@
-"""The followers of one leader, to which this process appends together with the leader, in one call of the C core.
+"""The followers of one leader, to which this process appends together with the leader, in one call
+of the C core.
 
-FOLLOWERS-1  the mutexes of the followers are tried, never waited for, while this thread has the mutex of the leader
-FOLLOWERS-2  a writer is used only while it is the present one of its partition, and the partition is marked dirty
-FOLLOWERS-3  every unusual case is left to the copy: then only the leader takes the run, and the caller commits it
+FOLLOWERS-1  the mutexes of the followers are tried, never waited for, while this thread has the
+    mutex of the leader
+FOLLOWERS-2  a writer is used only while it is the present one of its partition, and the partition
+    is marked dirty
+FOLLOWERS-3  every unusual case is left to the copy: then only the leader takes the run, and the
+    caller commits it
 """
 
 from __future__ import annotations
@@ -23,18 +27,31 @@ if TYPE_CHECKING:
 
 
 class DirectReplicas:
-    """The present writers of a leader and its followers: a `DirectTarget` while they are the present ones."""
+    """The present writers of a leader and its followers: a `DirectTarget` while they are the
+    present ones.
+    """
 
     def __init__(
-        self, leader: PartitionState, followers: Sequence[PartitionState], epoch: int, needed: int, used: list[system.Writer]
+        self,
+        leader: PartitionState,
+        followers: Sequence[PartitionState],
+        epoch: int,
+        needed: int,
+        used: list[system.Writer],
     ) -> None:
         """`used` has the writers, the leader's first."""
-        self._leader, self.mutex = leader, leader.mutex
-        self.followers = tuple((state, state.mutex, writer) for state, writer in zip(followers, used[1:], strict=True))
+        self._leader = leader
+        self.mutex = leader.mutex
+        self.followers = tuple(
+            (state, state.mutex, writer) for state, writer in zip(followers, used[1:], strict=True)
+        )
         slots = [state.context.node_slot for state in (leader, *followers)]
-        self.native = Together((slots[0], used[0]), list(zip(slots[1:], used[1:], strict=True)), epoch, needed)
+        self.native = Together(
+            (slots[0], used[0]), list(zip(slots[1:], used[1:], strict=True)), epoch, needed
+        )
 
-    # The C core compares both. A getter in Python could run a signal's handler there, and its exception would be lost.
+    # The C core compares both. A getter in Python could run a signal's handler there, and its
+    # exception would be lost.
     writer = property(attrgetter("_leader.writer"))
     config = property(attrgetter("_leader.config"))
 
@@ -47,24 +64,36 @@ class DirectReplicas:
 class Followers:
     """The followers of a leader in this process. Threads: any."""
 
-    def __init__(self, leader: AppendLock, followers: Sequence[AppendLock], epoch: int, needed: int) -> None:
+    def __init__(
+        self, leader: AppendLock, followers: Sequence[AppendLock], epoch: int, needed: int
+    ) -> None:
         """`needed`: the least ISR, if the page requires no larger one."""
-        self._leader, self._epoch, self.needed = leader, epoch, needed
+        self._leader = leader
+        self._epoch = epoch
+        self.needed = needed
         self._states = [lock.state for lock in followers]
         self._direct: DirectReplicas | None = None
-        self.stale = False  # the leader's page must be read again: another ISR was found, or a follower is not prepared
+        # the leader's page must be read again: another ISR was found, or a follower is not prepared
+        self.stale = False
 
     @property
     def direct(self) -> DirectReplicas | None:
-        """The target of direct appends, None until an append of this process has prepared all files."""
+        """The target of direct appends, None until an append of this process has prepared all
+        files.
+        """
         found = self._direct
-        return found if found is not None and not self.stale and self._present() == _writers(found) else None
+        return (
+            found
+            if found is not None and not self.stale and self._present() == _writers(found)
+            else None
+        )
 
     def _present(self) -> list[system.Writer | None]:
         return [state.writer for state in (self._leader.state, *self._states)]
 
     def append(self, progress: AppendProgress, deadline_ns: int, known: Any) -> int:
-        """Append the rest of a run; a code of `system.Writer.append`. The progress shows what was committed.
+        """Append the rest of a run; a code of `system.Writer.append`. The progress shows what was
+        committed.
 
         REQUIRES the mutex of the leader.
         """
@@ -76,8 +105,14 @@ class Followers:
             return writer.append(*arguments)  # the followers copy it
         entered = self._enter()
         try:
-            code = self._together().append(*arguments) if len(entered) == len(self._states) else replication.OTHER_ISR
-            self.stale = self.stale or (code == replication.OTHER_ISR and len(entered) == len(self._states))
+            code = (
+                self._together().append(*arguments)
+                if len(entered) == len(self._states)
+                else replication.OTHER_ISR
+            )
+            self.stale = self.stale or (
+                code == replication.OTHER_ISR and len(entered) == len(self._states)
+            )
         finally:
             for mutex in entered:
                 mutex.release()
@@ -88,7 +123,9 @@ class Followers:
         return system.APPENDED if code == replication.UNCOMMITTED else code
 
     def _enter(self) -> list[threading.RLock]:
-        """The taken mutexes of the followers; fewer than all if one is not free or not prepared (FOLLOWERS-1, FOLLOWERS-2)."""
+        """The taken mutexes of the followers; fewer than all if one is not free or not prepared
+        (FOLLOWERS-1, FOLLOWERS-2).
+        """
         entered: list[threading.RLock] = []
         for state in self._states:
             if not state.mutex.acquire(blocking=False):
@@ -101,11 +138,16 @@ class Followers:
         return entered
 
     def _together(self) -> Together:
-        """The present writers for the C core. REQUIRES all mutexes, and that each partition has a writer."""
-        found, present = self._direct, self._present()
+        """The present writers for the C core. REQUIRES all mutexes, and that each partition has a
+        writer.
+        """
+        found = self._direct
+        present = self._present()
         if found is None or present != _writers(found):
             used = [writer for writer in present if writer is not None]
-            found = self._direct = DirectReplicas(self._leader.state, self._states, self._epoch, self.needed, used)
+            found = self._direct = DirectReplicas(
+                self._leader.state, self._states, self._epoch, self.needed, used
+            )
         return found.native
 
 

@@ -1,7 +1,8 @@
-"""This module finds the high watermark of a replica for retention and compaction, which must not pass it (REPLICA-20).
+"""This module finds the high watermark of a replica for retention and compaction, which must not
+pass it (REPLICA-20).
 
-KNOWNHIGH-1  a page without a role was made from files, and shows their end. Until a decision gives it a role, the high watermark
-    is that of the checkpoint: records after it may be cut
+KNOWNHIGH-1  a page without a role was made from files, and shows their end. Until a decision gives
+    it a role, the high watermark is that of the checkpoint: records after it may be cut
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def known_high_watermark(state: PartitionState, now: Published, role: int | None = None) -> int:
-    """The offset below which records are known to be committed: that of the page, if the directory belongs to no set.
+    """The offset below which records are known to be committed: that of the page, if the directory
+    belongs to no set.
 
     `role`: that in the page, if it is known.
     """

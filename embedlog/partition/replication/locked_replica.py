@@ -1,11 +1,14 @@
 """One replica whose append lock is held: its epochs, its roles, its cuts, and batches of a leader.
 
-LOCKEDREPLICA-1  the start of an epoch is in the leader-epoch-checkpoint before a page or a batch has the epoch
-LOCKEDREPLICA-2  a batch is written unchanged, and only if it continues the log. Its offset, its epoch, and the epoch of the page
-                 are compared in the section of the write (REPLICA-1). The caller has checked its bytes
+LOCKEDREPLICA-1  the start of an epoch is in the leader-epoch-checkpoint before a page or a batch
+    has the epoch
+LOCKEDREPLICA-2  a batch is written unchanged, and only if it continues the log. Its offset, its
+                 epoch, and the epoch of the page are compared in the section of the write
+                 (REPLICA-1). The caller has checked its bytes
 LOCKEDREPLICA-3  index, digests, producers and transactions follow from the batches, as in an append
 LOCKEDREPLICA-4  an epoch without a batch moves with the log end: it may be a promise (QUORUM-3)
-LOCKEDREPLICA-5  the first gap of a segment is in the manifest, on disk, before a batch after it: else a load would cut there
+LOCKEDREPLICA-5  the first gap of a segment is in the manifest, on disk, before a batch after it:
+    else a load would cut there
 """
 
 from __future__ import annotations
@@ -40,11 +43,15 @@ _NO_ENDING: Final = contextlib.nullcontext[None]()
 
 
 class LockedReplica:
-    """A replica whose append lock this thread holds. `now` and `replica` are of the last publication under this lock."""
+    """A replica whose append lock this thread holds. `now` and `replica` are of the last
+    publication under this lock.
+    """
 
     def __init__(self, lock: AppendLock, held: LockedPartition) -> None:
-        self._lock, self.held = lock, held
-        self.now, self.replica = held.now, held.replica_at_begin
+        self._lock = lock
+        self.held = held
+        self.now = held.now
+        self.replica = held.replica_at_begin
 
     def _refresh(self) -> None:
         self.now, self.replica = self.held.read_page()
@@ -52,11 +59,14 @@ class LockedReplica:
     def publish(self, now: Published, replica: Replica) -> None:
         """Publish both by one store."""
         self.held.publish(now, replica)
-        self.now, self.replica = now, replica
+        self.now = now
+        self.replica = replica
 
     @property
     def known_high_watermark(self) -> int:
-        """The high watermark of the page if a decision gave it its role; else the one of the checkpoint (KNOWNHIGH-1)."""
+        """The high watermark of the page if a decision gave it its role; else the one of the
+        checkpoint (KNOWNHIGH-1).
+        """
         return known_high_watermark(self.held.state, self.now, self.replica.role)
 
     # ---- epochs ----------------------------------------------------------------------------------
@@ -66,10 +76,12 @@ class LockedReplica:
         return self.held.epochs(self.now, self.replica)
 
     def begin_epoch(self, epoch: int, before: EpochCache | None = None) -> EpochCache:
-        """Store the log end as the start of an epoch above that of the page; it is on disk when this returns (LOCKEDREPLICA-1).
+        """Store the log end as the start of an epoch above that of the page; it is on disk when
+        this returns (LOCKEDREPLICA-1).
 
-        Returns the stored epochs. `before` has those of now, if they are known. On an error they are kept. A start of that epoch
-        that is stored already is of an interrupted beginning: the page never had the epoch.
+        Returns the stored epochs. `before` has those of now, if they are known. On an error they
+        are kept. A start of that epoch that is stored already is of an interrupted beginning: the
+        page never had the epoch.
         """
         before = self.epochs() if before is None else before
         after = begun(before, self.now, self.replica, epoch)
@@ -87,25 +99,34 @@ class LockedReplica:
 
     # ---- cuts ------------------------------------------------------------------------------------
 
-    def truncate(self, offset: int, epoch: int | None = None, replica: Replica | None = None) -> None:
-        """Cut the log: batches that end above `offset` are set aside. `epoch` and `replica` are published with the cut.
+    def truncate(
+        self, offset: int, epoch: int | None = None, replica: Replica | None = None
+    ) -> None:
+        """Cut the log: batches that end above `offset` are set aside. `epoch` and `replica` are
+        published with the cut.
 
         Raises ValueError for an offset below the log start.
         """
-        now, held = self.now, self.held
+        now = self.now
+        held = self.held
         if offset < now.log_start:
             raise ValueError(f"a cut at {offset}, before the log start {now.log_start}")
         if offset >= now.log_end:
-            self.publish(now if epoch is None else now._replace(epoch=epoch), replica or self.replica)
+            self.publish(
+                now if epoch is None else now._replace(epoch=epoch), replica or self.replica
+            )
             return
         info = held.segments.at(offset, now)
         if log_cut.remaining(held.path, info.base, info.size, offset).log_end < now.log_start:
-            self.restart(now.log_start, epoch, replica)  # the log starts inside the batch that is cut
+            # the log starts inside the batch that is cut
+            self.restart(now.log_start, epoch, replica)
             return
         log_cut.begin(held, system.CUT_END, info.base, offset, epoch, replica)
         self._refresh()
 
-    def restart(self, offset: int, epoch: int | None = None, replica: Replica | None = None) -> None:
+    def restart(
+        self, offset: int, epoch: int | None = None, replica: Replica | None = None
+    ) -> None:
         """Delete all segments, and begin the log again at `offset`, without epochs (REPLICA-20)."""
         log_cut.begin(self.held, system.CUT_ALL, offset, offset, epoch, replica)
         self._refresh()
@@ -113,11 +134,13 @@ class LockedReplica:
     # ---- copies ----------------------------------------------------------------------------------
 
     def take(self, data: Buffer, rows: Batches, leading: Leading, at: int | None = None) -> bool:
-        """Append whole checked batches of a leader unchanged; False if they do not continue the log.
+        """Append whole checked batches of a leader unchanged; False if they do not continue the
+        log.
 
-        `rows` describes adjacent batches; positions count from the start of `data`. `at`: the log end for which they were read;
-        offsets may be missing before the first batch only if it is given. No batch: only the high watermark is taken.
-        Raises Fenced, CorruptRecordError, StorageError.
+        `rows` describes adjacent batches; positions count from the start of `data`. `at`: the log
+        end for which they were read; offsets may be missing before the first batch only if it is
+        given. No batch: only the high watermark is taken. Raises Fenced, CorruptRecordError,
+        StorageError.
         """
         view = memoryview(data).cast("B")
         if at is not None and at != self.now.log_end:
@@ -136,7 +159,8 @@ class LockedReplica:
                 return False
         self._note_epochs(rows, epochs)
         for part in _runs(rows):
-            first, last = part[0], part[-1]
+            first = part[0]
+            last = part[-1]
             run = view[int(first["position"]) : int(last["position"]) + int(last["size"])]
             if not self._take_run(run, part, leading):
                 return False
@@ -145,7 +169,8 @@ class LockedReplica:
     def _take_start(self, leading: Leading) -> bool:
         """Take the leader's log start, as far as the high watermark allows it (REPLICA-20).
 
-        Records below it are on stable storage: after a power loss a log must not end before its start.
+        Records below it are on stable storage: after a power loss a log must not end before its
+        start.
         """
         start = min(leading.log_start, self.now.high_watermark, self.held.state.durable_offset)
         if self.now.log_start < start:
@@ -154,13 +179,20 @@ class LockedReplica:
         return True
 
     def _note_epochs(self, rows: Batches, before: EpochCache) -> None:
-        """Store the epochs of these batches; a later epoch without a batch begins after them (LOCKEDREPLICA-4)."""
+        """Store the epochs of these batches; a later epoch without a batch begins after them
+        (LOCKEDREPLICA-4).
+        """
         after = with_batches(before, self.now.log_end)
         epochs = rows["leader_epoch"]
         same = len(epochs) == 1 or bool((epochs == epochs[0]).all())
-        for row in [0] if same else np.flatnonzero(np.concatenate(([True], epochs[1:] != epochs[:-1]))).tolist():
+        for row in (
+            [0]
+            if same
+            else np.flatnonzero(np.concatenate(([True], epochs[1:] != epochs[:-1]))).tolist()
+        ):
             if int(epochs[row]) > after.latest_epoch:
-                start = int(rows["base_offset"][row]) if after.entries else self.now.log_end  # LOGEPOCHS-1
+                # LOGEPOCHS-1
+                start = int(rows["base_offset"][row]) if after.entries else self.now.log_end
                 after.assign(int(epochs[row]), start)
         if before.latest_epoch > after.latest_epoch:
             after.assign(before.latest_epoch, _end_of(rows))
@@ -170,14 +202,18 @@ class LockedReplica:
 
     def _take_run(self, run: memoryview, rows: Batches, leading: Leading) -> bool:
         """Append one run of data batches, or one control batch. Raises Fenced."""
-        held, first = self.held, int(rows["position"][0]) if len(rows) else 0
-        start, known = 0, -1 if not len(rows) else int(rows["leader_epoch"][0])
+        held = self.held
+        first = int(rows["position"][0]) if len(rows) else 0
+        start = 0
+        known = -1 if not len(rows) else int(rows["leader_epoch"][0])
         while True:
             part = rows[np.searchsorted(rows["position"], first + start) :] if start else rows
             self._note_gap(part)
             control = len(part) > 0 and bool(int(part["attributes"][0]) & CONTROL)
             with self._ending(run, part) if control else _NO_ENDING as ending:
-                code = replication.follow(held.writer.native(), leading, known, run, start, part, ending)
+                code = replication.follow(
+                    held.writer.native(), leading, known, run, start, part, ending
+                )
             if code == system.APPENDED:
                 consumed = int(held.writer.native().out.consumed)
                 self._copied(run, start, part, consumed)
@@ -203,12 +239,14 @@ class LockedReplica:
 
     def _note_gap(self, rows: Batches) -> None:
         """LOCKEDREPLICA-5."""
-        now, held = self.now, self.held
+        now = self.now
+        held = self.held
         if not len(rows) or not now.flags & GAPLESS:
             return
         if len(rows) == 1 and int(rows["base_offset"][0]) == now.log_end:
             return
-        starts, ends = rows["base_offset"], rows["base_offset"] + rows["last_offset_delta"] + 1
+        starts = rows["base_offset"]
+        ends = rows["base_offset"] + rows["last_offset_delta"] + 1
         if int(starts[0]) == now.log_end and (starts[1:] == ends[:-1]).all():
             return
         start = Start(now.log_start, now.segment_base, held.state.context.visit)
@@ -218,13 +256,22 @@ class LockedReplica:
     @scope
     def _ending(self, run: memoryview, rows: Batches) -> Iterator[system.Ending]:
         """The end of a transaction; the run is a control batch."""
-        held, row = self.held, rows[0]
+        held = self.held
+        row = rows[0]
         state = held.producer_state(self.now)
         marker = producer_history.marker_in(bytes(run), 0) if row["records"] else None
-        unstable, entry = markers.ending(state, int(row["producer_id"]), marker, int(row["base_offset"]))
-        path = file_names.segment_path(held.path, self.now.segment_base, file_names.TRANSACTION_INDEX)
+        unstable, entry = markers.ending(
+            state, int(row["producer_id"]), marker, int(row["base_offset"])
+        )
+        path = file_names.segment_path(
+            held.path, self.now.segment_base, file_names.TRANSACTION_INDEX
+        )
         with contextlib.ExitStack() as opened:
-            fd = -1 if entry is None else opened.enter_context(files.opened(path, files.CREATE, held.mode))
+            fd = (
+                -1
+                if entry is None
+                else opened.enter_context(files.opened(path, files.CREATE, held.mode))
+            )
             yield system.Ending(unstable, entry, fd)
 
     def _copied(self, run: memoryview, start: int, rows: Batches, consumed: int) -> None:
@@ -233,14 +280,17 @@ class LockedReplica:
             return
         if start + consumed < len(run):
             rows = rows[: np.searchsorted(rows["position"], int(rows["position"][0]) + consumed)]
-        self.held.producers.copied(rows, producer_history.markers_in(run[start:], rows), self.held.writer.native())
+        self.held.producers.copied(
+            rows, producer_history.markers_in(run[start:], rows), self.held.writer.native()
+        )
 
 
 def begun(before: EpochCache, now: Published, replica: Replica, epoch: int) -> EpochCache:
     """The epochs of a leader that begins an epoch above that of its page."""
     after = EpochCache.rising(entry for entry in before.entries if entry[0] < epoch)
     if replica.role == replication.ROLE_LEADER and replica.epoch_start < now.log_end:
-        after.assign(now.epoch, replica.epoch_start)  # the interrupted beginning replaced an epoch without a batch
+        # the interrupted beginning replaced an epoch without a batch
+        after.assign(now.epoch, replica.epoch_start)
     after.assign(epoch, now.log_end)
     return after
 

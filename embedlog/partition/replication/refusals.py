@@ -1,6 +1,7 @@
 """Contains the refusals of a replica: another epoch, another role, too few replicas in sync.
 
-REFUSAL-1  a refused operation has changed nothing; the caller reads the pages or the decision log again
+REFUSAL-1  a refused operation has changed nothing; the caller reads the pages or the decision log
+    again
 REFUSAL-2  `Refused` and its subclasses never leave the package
 """
 
@@ -28,10 +29,13 @@ class TooFew(Refused):
 
 
 def check_without_replicas(name: str, required: int, path: Path) -> None:
-    """Raises NotEnoughReplicasError for `acks=all` in one directory, if `required` (`min.insync.replicas`) is above 1."""
+    """Raises NotEnoughReplicasError for `acks=all` in one directory, if `required`
+    (`min.insync.replicas`) is above 1.
+    """
     if required > 1:
         raise NotEnoughReplicasError(
-            f"acks=all refused for {name}: there are no replicas, so set min.insync.replicas to 1 with alter_topic(), or send"
+            f"acks=all refused for {name}: there are no replicas, so set min.insync.replicas to 1 "
+            "with alter_topic(), or send"
             " with acks=1",
             path=path,
             expected=f"at least {required} directories in sync (min.insync.replicas)",

@@ -1,9 +1,11 @@
 """The offsets of one replica, read without a lock and without opening the partition.
 
-REPLICAPOSITION-1  nothing is changed, recovered or waited for. An open partition shows its mapped page; otherwise the page is
-    mapped for one read, and counts only in this incarnation of the directory
-REPLICAPOSITION-2  the checkpoints of the last orderly close count, unless the partition is marked dirty or a broker has used the
-    directory. A page is read only if it can show more. Without both only a load knows the offsets
+REPLICAPOSITION-1  nothing is changed, recovered or waited for. An open partition shows its mapped
+    page; otherwise the page is mapped for one read, and counts only in this incarnation of the
+    directory
+REPLICAPOSITION-2  the checkpoints of the last orderly close count, unless the partition is marked
+    dirty or a broker has used the directory. A page is read only if it can show more. Without both
+    only a load knows the offsets
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from embedlog.storage.control_page import check, map_page
 
 
 class Position(NamedTuple):
-    """The offsets of a replica. `role` and `partition_epoch` are those of its page, without a role if it has none."""
+    """The offsets of a replica. `role` and `partition_epoch` are those of its page, without a role
+    if it has none.
+    """
 
     log_start: int
     log_end: int
@@ -54,21 +58,32 @@ class Checkpointed(NamedTuple):
         return cls(*(checkpoints.read_offsets(root / name) for name in names))
 
 
-def position(context: Context, place: Place, page: Page | None, noted: Checkpointed) -> Position | None:
-    """The offsets of a replica; None if only a load knows them (REPLICAPOSITION-2). Raises StorageError.
+def position(
+    context: Context, place: Place, page: Page | None, noted: Checkpointed
+) -> Position | None:
+    """The offsets of a replica; None if only a load knows them (REPLICAPOSITION-2). Raises
+    StorageError.
 
     `page` is the mapped page of a partition that this process has open.
     """
     if page is not None and (found := _in_page(page)) is not None:
         return found
     path = context.root / file_names.partition_name(place.topic, place.number)
-    closed = None if context.foreign or files.exists(path / file_names.DIRTY) else _noted(place, noted)
+    closed = (
+        None if context.foreign or files.exists(path / file_names.DIRTY) else _noted(place, noted)
+    )
     if closed is not None and closed.high_watermark == closed.log_end:
         return closed  # nothing was written since, and nothing was left to commit
     mapped = map_page(path / file_names.PAGE, writable=False, locked=context.locked)
     if mapped is not None:
         try:
-            own = system.identity(context.incarnation, place.topic_id, place.number, mapped.identity_device, mapped.inode)
+            own = system.identity(
+                context.incarnation,
+                place.topic_id,
+                place.number,
+                mapped.identity_device,
+                mapped.inode,
+            )
             if check(mapped, own) and (found := _in_page(mapped.page)) is not None:
                 return found
         finally:
@@ -77,18 +92,29 @@ def position(context: Context, place: Place, page: Page | None, noted: Checkpoin
 
 
 def _in_page(page: Page) -> Position | None:
-    """What a page shows; None if it was truncated, or if a truncation of the log is not complete."""
+    """What a page shows; None if it was truncated, or if a truncation of the log is not
+    complete.
+    """
     found = replication.read(page)
     if found is None or not page.alive() or page.word(system.WORD_CUT_INTENT):
         return None
     now: Published = found[0]
     replica: Replica = found[1]
     durable = min(page.word(system.WORD_DURABLE), now.log_end)
-    return Position(now.log_start, now.log_end, now.high_watermark, durable, now.epoch, replica.role, replica.partition_epoch)
+    return Position(
+        now.log_start,
+        now.log_end,
+        now.high_watermark,
+        durable,
+        now.epoch,
+        replica.role,
+        replica.partition_epoch,
+    )
 
 
 def _noted(place: Place, noted: Checkpointed) -> Position:
     key = (place.topic, place.number)
-    end, start = noted.ends.get(key, 0), noted.starts.get(key, 0)
+    end = noted.ends.get(key, 0)
+    start = noted.starts.get(key, 0)
     end = max(end, start)
     return Position(start, end, max(start, min(noted.high_watermarks.get(key, 0), end)), end)

@@ -1,7 +1,10 @@
-"""Remembers where the next fetches of a partition continue, so that a sequential reader needs no index.
+"""Remembers where the next fetches of a partition continue, so that a sequential reader needs no
+index.
 
-CONTINUATIONS-1  a place is taken once. It is stored again by the fetch that used it, for the offset after its last batch
-CONTINUATIONS-2  only the last `PLACES_MAX` places are kept: as many sequential readers of one partition are fast
+CONTINUATIONS-1  a place is taken once. It is stored again by the fetch that used it, for the offset
+    after its last batch
+CONTINUATIONS-2  only the last `PLACES_MAX` places are kept: as many sequential readers of one
+    partition are fast
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Bounds the memory of verified batches that the readers of an open log keep.
 
-RECENT-1  all partitions of an open directory share `RECENT_BYTES_MAX`: the batches that were used last stay
+RECENT-1  all partitions of an open directory share `RECENT_BYTES_MAX`: the batches that were used
+    last stay
 RECENT-2  a batch counts with the memory that it occupies: pages of the buffer pool, marks, objects
 """
 
@@ -10,7 +11,8 @@ import threading
 from collections import OrderedDict
 from typing import Final, Protocol
 
-RECENT_BYTES_MAX: Final = 3 << 20  # more would leave the caches of the processor: then each new batch costs more
+# more would leave the caches of the processor: then each new batch costs more
+RECENT_BYTES_MAX: Final = 3 << 20
 
 
 class Owner(Protocol):
@@ -25,7 +27,8 @@ class RecentBatches:
 
     def __init__(self, bytes_max: int = RECENT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        # Of all kept batches. The garbage collector may run a finalizer that closes a log inside a section.
+        # Of all kept batches. The garbage collector may run a finalizer that closes a log inside a
+        # section.
         self.mutex = threading.RLock()
         self._order: OrderedDict[tuple[int, int], tuple[Owner, int]] = OrderedDict()
         self.size_bytes = 0
@@ -35,7 +38,9 @@ class RecentBatches:
         return size_bytes <= self._bytes_max
 
     def keep(self, owner: Owner, first: int, size_bytes: int) -> None:
-        """Count a batch that `owner` keeps now; the longest unused ones are dropped for it. REQUIRES: it fits, and the mutex."""
+        """Count a batch that `owner` keeps now; the longest unused ones are dropped for it.
+        REQUIRES: it fits, and the mutex.
+        """
         key = (id(owner), first)
         if key in self._order:
             self._forget(key)

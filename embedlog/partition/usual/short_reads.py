@@ -1,8 +1,10 @@
 """Reads one batch at an offset, with what must be compared with it, in one call.
 
-SHORT-1  only the usual case is served: an index entry with a known chain digest, and whole batches of magic 2 up to the next
-    entry. All are as their appenders wrote them. In all other cases the answer is None
-SHORT-2  the caller ensures that the files belong to the segment, and compares epochs and generation, as after every read
+SHORT-1  only the usual case is served: an index entry with a known chain digest, and whole batches
+    of magic 2 up to the next entry. All are as their appenders wrote them. In all other cases the
+    answer is None
+SHORT-2  the caller ensures that the files belong to the segment, and compares epochs and
+    generation, as after every read
 """
 
 from __future__ import annotations
@@ -39,13 +41,15 @@ class ShortReads:
     """Short reads of one partition. Threads: any."""
 
     def __init__(self, handles: Handles, directory: str) -> None:
-        self._handles, self._directory = handles, directory
+        self._handles = handles
+        self._directory = directory
         self._opened: list[Handle] = []  # of the last read: opened again if they were closed
         self._buffer_bytes = BUFFER_BYTES
 
     def read(self, info: SegmentInfo, offset: int, pool: BufferPool | None) -> ShortRead | None:
         """The batch of a segment that holds `offset`; None if the general reader must read it."""
-        handles, names = self._handles, FILES if info.digested else FILES[:2]
+        handles = self._handles
+        names = FILES if info.digested else FILES[:2]
         try:
             opened = handles.acquire_together(self._directory, info.base, names, self._opened)
         except StorageError:
@@ -55,14 +59,24 @@ class ShortReads:
             fds = [handle.fd for handle in opened]
             digest_fd = fds[2] if info.digested else -1
             segment = short_read.Segment(
-                info.base, info.size, info.index_entries, info.digest, fds[0], fds[1], digest_fd, info.gapless
+                info.base,
+                info.size,
+                info.index_entries,
+                info.digest,
+                fds[0],
+                fds[1],
+                digest_fd,
+                info.gapless,
             )
             return self._read(segment, offset, pool)
         finally:
             handles.release_together(opened)
 
-    def _read(self, segment: short_read.Segment, offset: int, pool: BufferPool | None) -> ShortRead | None:
-        rows, buffer = np.empty(BATCHES_MAX, batch_dtype()), _memory(self._buffer_bytes, pool)
+    def _read(
+        self, segment: short_read.Segment, offset: int, pool: BufferPool | None
+    ) -> ShortRead | None:
+        rows = np.empty(BATCHES_MAX, batch_dtype())
+        buffer = _memory(self._buffer_bytes, pool)
         found = short_read.read(segment, offset, buffer, rows)
         if found is not None and not found.batch_count and found.size <= READ_BYTES_MAX:
             self._buffer_bytes = found.size + found.size // 8
@@ -74,4 +88,8 @@ class ShortReads:
 
 
 def _memory(size: int, pool: BufferPool | None) -> memoryview:
-    return pool.lease(size).view if pool is not None and size >= POOLED_BYTES_MIN else memoryview(bytearray(size))
+    return (
+        pool.lease(size).view
+        if pool is not None and size >= POOLED_BYTES_MIN
+        else memoryview(bytearray(size))
+    )

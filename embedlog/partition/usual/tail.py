@@ -1,10 +1,13 @@
 """Tails a partition: a short path from a publication to records, for a reader at the end.
 
-TAIL-1  one call reads the control page and the bytes after the position, and verifies them; a second call makes the records
-TAIL-2  only the usual case is served: the active segment, one epoch, batches that are not compressed, few unread bytes. For
-        committed readers there is no aborted and no open transaction before the end. In all other cases the answer is None, and
-        the reader fetches instead, which finds out why
-TAIL-3  a tail begins at the end of the log, or at the start of an active segment that fits into its buffer. There the digest is 0
+TAIL-1  one call reads the control page and the bytes after the position, and verifies them; a
+    second call makes the records
+TAIL-2  only the usual case is served: the active segment, one epoch, batches that are not
+        compressed, few unread bytes. For committed readers there is no aborted and no open
+        transaction before the end. In all other cases the answer is None, and the reader fetches
+        instead, which finds out why
+TAIL-3  a tail begins at the end of the log, or at the start of an active segment that fits into its
+    buffer. There the digest is 0
 TAIL-4  the state belongs to the reader: position and expected digest of the next batch
 """
 
@@ -28,11 +31,21 @@ BUFFER_BYTES: Final = 1 << 16
 class Tail:
     """The position of a reader at the end of a partition. Threads: one at a time."""
 
-    def __init__(self, state: PartitionState, now: Published, offset: int, position: int, digest: int, committed: bool) -> None:
+    def __init__(
+        self,
+        state: PartitionState,
+        now: Published,
+        offset: int,
+        position: int,
+        digest: int,
+        committed: bool,
+    ) -> None:
         self._state = state
         self._committed = committed
         self._file = (str(state.path), now.segment_base, file_names.LOG)
-        self._tailing = system.Tailing(state.page, now, position, offset, digest, bytearray(BUFFER_BYTES), committed)
+        self._tailing = system.Tailing(
+            state.page, now, position, offset, digest, bytearray(BUFFER_BYTES), committed
+        )
         self._place = (state.topic, state.number)
         self._traffic = state.traffic
         self._handles = state.context.handles
@@ -48,11 +61,13 @@ class Tail:
     def __del__(self) -> None:
         if (
             kept := getattr(self, "_kept", None)
-        ) is not None and self._pid == os.getpid():  # not in a forked child, where the locks may be held for ever
+            # not in a forked child, where the locks may be held for ever
+        ) is not None and self._pid == os.getpid():
             self._handles.release_kept(kept)
 
     def records(self) -> list[Record] | None:
-        """The records published since the last call. `offset` is then after them, and after markers.
+        """The records published since the last call. `offset` is then after them, and after
+        markers.
 
         None: fetch from the unchanged `offset`, and drop this tail.
         """
@@ -68,9 +83,13 @@ class Tail:
         if code != system.TAIL_DATA:
             return None
         topic, number = self._place
-        found = _rows.records_from_run(topic, number, self._tailing.buffer, size_bytes, self.offset, self._committed)
+        found = _rows.records_from_run(
+            topic, number, self._tailing.buffer, size_bytes, self.offset, self._committed
+        )
         if found is not None:
-            self.offset, self.end, self.size_bytes = self._tailing.offset, end, size_bytes
+            self.offset = self._tailing.offset
+            self.end = end
+            self.size_bytes = size_bytes
             self._traffic.read(size_bytes)
         return found
 

@@ -1,11 +1,16 @@
 """One copy of the decision log: a partition of a directory, locked for a decision.
 
-COPY-1  every change is under the append lock of the copy; its page is that of a follower without a leader, its epoch the promise
-COPY-2  a copy is brought to another one by the terms of its records: what differs is truncated, then the rest is copied unchanged
-COPY-3  a copy that may lack a compacted record begins again, and is incomplete until it is synced (PROMISE-3)
-COPY-4  the high watermark of a page counts as settled only after this rule set has written the page: a load cannot know it. The
-    first promise puts the checkpointed one into the page: that of the last close, below which all records count
-COPY-5  where the starts of the terms differ, records are compared before anything is cut (SHAREDRECORDS-1)
+COPY-1  every change is under the append lock of the copy; its page is that of a follower without a
+    leader, its epoch the promise
+COPY-2  a copy is brought to another one by the terms of its records: what differs is truncated,
+    then the rest is copied unchanged
+COPY-3  a copy that may lack a compacted record begins again, and is incomplete until it is synced
+    (PROMISE-3)
+COPY-4  the high watermark of a page counts as settled only after this rule set has written the
+    page: a load cannot know it. The first promise puts the checkpointed one into the page: that of
+    the last close, below which all records count
+COPY-5  where the starts of the terms differ, records are compared before anything is cut
+    (SHAREDRECORDS-1)
 """
 
 from __future__ import annotations
@@ -50,7 +55,9 @@ class LockedReplica(Protocol):
     def publish(self, now: Published, replica: Replica) -> None: ...
     def truncate(self, offset: int) -> None: ...
     def restart(self, offset: int) -> None: ...
-    def take(self, data: Buffer, rows: Batches, leading: Leading, at: int | None = None) -> bool: ...
+    def take(
+        self, data: Buffer, rows: Batches, leading: Leading, at: int | None = None
+    ) -> bool: ...
 
 
 class ReplicaLog(Readable, Protocol):
@@ -82,10 +89,13 @@ class Copy:
     node: int
     partition: CopyPartition
     mode: int = 0o666
-    decided: Callable[[], None] = lambda: None  # wakes the processes that follow the decisions in this directory
-    present: Callable[[], CopyPartition] | None = None  # the open partition; a missing directory had closed the one before
+    # wakes the processes that follow the decisions in this directory
+    decided: Callable[[], None] = lambda: None
+    # the open partition; a missing directory had closed the one before
+    present: Callable[[], CopyPartition] | None = None
     directory: UUID | None = None  # its directory id: only the registered directory of a node votes
-    openings: tuple[UUID, ...] = ()  # of its directory, one of which is registered; empty if any may be
+    # of its directory, one of which is registered; empty if any may be
+    openings: tuple[UUID, ...] = ()
 
     def renewed(self) -> Copy:
         """This copy with its open partition. Raises StorageError, UnknownTopicOrPartitionError."""
@@ -97,7 +107,11 @@ class Copy:
         registered = state.nodes.get(self.node)
         if registered is None:
             return False
-        reopened = bool(self.openings) and registered.opening is not None and registered.opening not in self.openings
+        reopened = (
+            bool(self.openings)
+            and registered.opening is not None
+            and registered.opening not in self.openings
+        )
         return reopened or self.directory not in (None, registered.directory)
 
 
@@ -128,14 +142,16 @@ class LockedCopy:
 
     def __init__(self, copy: Copy, hold: contextlib.AbstractContextManager[LockedReplica]) -> None:
         """Take the lock. Raises LockTimeoutError, StorageError, ForeignDirectoryError."""
-        self.copy, self.node = copy, copy.node
+        self.copy = copy
+        self.node = copy.node
         self._hold = hold
         self._locked = hold.__enter__()
         try:
             self.promise = promise.read(copy.partition.path)
             self.epochs = self._locked.epochs()
             self._trusted = self._is_written
-            self.settled_end = self.now.high_watermark if self._trusted else -1  # as its page shows; -1 if it cannot know
+            # as its page shows; -1 if it cannot know
+            self.settled_end = self.now.high_watermark if self._trusted else -1
             self.counted_end = self._locked.known_high_watermark  # all records below it count
         except BaseException as problem:
             hold.__exit__(type(problem), problem, problem.__traceback__)
@@ -174,12 +190,16 @@ class LockedCopy:
 
     @property
     def highest_term(self) -> int:
-        """The highest term that was promised or used here, or that a recovery has put into the page."""
+        """The highest term that was promised or used here, or that a recovery has put into the
+        page.
+        """
         return max(self.promise.term, self.now.epoch, self.epochs.latest_epoch)
 
     @property
     def _is_written(self) -> bool:
-        """Whether its page was written by a decision in this incarnation of the directory (COPY-4)."""
+        """Whether its page was written by a decision in this incarnation of the directory
+        (COPY-4).
+        """
         return self._locked.replica.role == replication.ROLE_FOLLOWER
 
     # ---- changes ---------------------------------------------------------------------------------
@@ -188,7 +208,11 @@ class LockedCopy:
         """Store a promise, synced, then show it in the page (QUORUM-3)."""
         self._write_promise(self.promise._replace(term=max(term, self.promise.term)))
         if self.now.epoch != term or not self._is_written:
-            high = self.now.high_watermark if self._is_written else max(self.now.log_start, self.counted_end)
+            high = (
+                self.now.high_watermark
+                if self._is_written
+                else max(self.now.log_start, self.counted_end)
+            )
             replica = Replica(role=replication.ROLE_FOLLOWER, leader=NO_LEADER)
             self._locked.publish(self.now._replace(epoch=term, high_watermark=high), replica)
 
@@ -201,7 +225,8 @@ class LockedCopy:
         """Make this log equal to the most advanced one (QUORUM-4). REQUIRES the promise in both."""
         if best is self:
             return
-        agreed, purged = self._agreed_end(best), max(best.now.log_start, min(best.now.purged_to, best.end))
+        agreed = self._agreed_end(best)
+        purged = max(best.now.log_start, min(best.now.purged_to, best.end))
         if agreed < self.end and self._can_be_cut(agreed):
             self._locked.truncate(agreed)
             self.epochs = self._locked.epochs()
@@ -210,9 +235,13 @@ class LockedCopy:
         self._copy_from(best, term)
 
     def _agreed_end(self, best: LockedCopy) -> int:
-        """The end of the records that both have. They are read if the starts of the terms differ (COPY-5)."""
+        """The end of the records that both have. They are read if the starts of the terms differ
+        (COPY-5).
+        """
         agreed = divergence(self, best)
-        return agreed if agreed >= min(self.end, best.end) else shared_records.agreed_end(self, best)
+        return (
+            agreed if agreed >= min(self.end, best.end) else shared_records.agreed_end(self, best)
+        )
 
     def _can_be_cut(self, offset: int) -> bool:
         """Whether no record at or above the offset has replaced one below it (COPY-3)."""
@@ -230,9 +259,13 @@ class LockedCopy:
         while self.end < best.end:
             before = self.end
             found: Fetched = shared_records.read(best, before, best.end)
-            taken = len(found.batches) > 0 and self._locked.take(found.data, found.batches, leading, before)
+            taken = len(found.batches) > 0 and self._locked.take(
+                found.data, found.batches, leading, before
+            )
             if not taken or self.end <= before:
-                raise StorageError("the decision log of another directory cannot be copied", path=self.path)
+                raise StorageError(
+                    "the decision log of another directory cannot be copied", path=self.path
+                )
         self.epochs = self._locked.epochs()
 
     def become_complete(self, deadline_ns: int) -> None:
@@ -245,7 +278,12 @@ class LockedCopy:
         """Append the decision. Raises StorageError."""
         leading = Leading(settled, batch.term, gaps_allowed=True)
         if not self._locked.take(batch.data, batch.rows, leading) or self.end != batch.end:
-            raise StorageError("a decision does not continue the log", path=self.path, expected=batch.base, found=self.end)
+            raise StorageError(
+                "a decision does not continue the log",
+                path=self.path,
+                expected=batch.base,
+                found=self.end,
+            )
         if self.epochs.latest_epoch != batch.term:
             self.epochs = self._locked.epochs()
 
@@ -266,8 +304,11 @@ class LockedCopy:
 
 def divergence(one: LockedCopy, other: LockedCopy) -> int:
     """The first offset at which the terms of two logs differ, at most the smaller log end."""
-    end, start = min(one.end, other.end), max(one.now.log_start, other.now.log_start)
-    borders = {at for cache in (one.epochs, other.epochs) for _, at in cache.entries if start < at < end}
+    end = min(one.end, other.end)
+    start = max(one.now.log_start, other.now.log_start)
+    borders = {
+        at for cache in (one.epochs, other.epochs) for _, at in cache.entries if start < at < end
+    }
     for at in sorted({start, *borders}):
         if at >= end:
             break

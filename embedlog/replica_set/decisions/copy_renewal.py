@@ -1,12 +1,13 @@
 """This module finds copies of the decision log that are damaged or missing, and begins them again.
 
-COPYRENEWAL-1  a majority without the copy is brought to one log first. Without such a majority the copy is left as it is: it
-    may be the only one with the newest record
-COPYRENEWAL-2  the new copy is incomplete before it has its name, or before its log is cut. It counts for no majority until it is
-    level (PROMISE-3). The promise of a cut copy does not fall
-COPYRENEWAL-3  a loaded copy begins again by a cut, which other processes with its page follow. A copy that is not loaded is set
-    aside
-COPYRENEWAL-4  a check reads all published records without a lock. A copy that is cut meanwhile is checked again
+COPYRENEWAL-1  a majority without the copy is brought to one log first. Without such a majority the
+    copy is left as it is: it may be the only one with the newest record
+COPYRENEWAL-2  the new copy is incomplete before it has its name, or before its log is cut. It
+    counts for no majority until it is level (PROMISE-3). The promise of a cut copy does not fall
+COPYRENEWAL-3  a loaded copy begins again by a cut, which other processes with its page follow. A
+    copy that is not loaded is set aside
+COPYRENEWAL-4  a check reads all published records without a lock. A copy that is cut meanwhile is
+    checked again
 """
 
 from __future__ import annotations
@@ -55,13 +56,23 @@ class Damage(NamedTuple):
 
 
 def damaged_copies(decisions: DecisionLog, copies: Mapping[int, Copy]) -> dict[int, EmbedlogError]:
-    """The copies that the last decision, or a look at their pages, found damaged or missing. No file is read otherwise."""
-    found = {node: decisions.failures().get(node) or _load_problem(copy) for node, copy in copies.items()}
-    return {node: problem for node, problem in found.items() if problem is not None and _is_damage(problem)}
+    """The copies that the last decision, or a look at their pages, found damaged or missing. No
+    file is read otherwise.
+    """
+    found = {
+        node: decisions.failures().get(node) or _load_problem(copy) for node, copy in copies.items()
+    }
+    return {
+        node: problem
+        for node, problem in found.items()
+        if problem is not None and _is_damage(problem)
+    }
 
 
 def damage_of(copy: Copy) -> Damage | None:
-    """The damage in the records of a copy, which are all read (COPYRENEWAL-4). Raises other errors of the directory."""
+    """The damage in the records of a copy, which are all read (COPYRENEWAL-4). Raises other errors
+    of the directory.
+    """
     try:
         log = copy.renewed().partition.replica
         log.published()  # a partition that is not loaded yet is loaded
@@ -85,19 +96,29 @@ def damage_of(copy: Copy) -> Damage | None:
                 if not _is_damage(problem):
                     raise
                 return Damage(at, now.log_end, problem)
-    raise LockTimeoutError("the copy of the decision log is cut again and again", path=copy.partition.path)
+    raise LockTimeoutError(
+        "the copy of the decision log is cut again and again", path=copy.partition.path
+    )
 
 
 def renew_copy(
-    decisions: DecisionLog, directory: CopyDirectory, copy: Copy, problem: EmbedlogError, deadline: Callable[[], int]
+    decisions: DecisionLog,
+    directory: CopyDirectory,
+    copy: Copy,
+    problem: EmbedlogError,
+    deadline: Callable[[], int],
 ) -> None:
-    """Begin a damaged copy again. Raises NotEnoughDirectoriesError, LockTimeoutError, StorageError."""
+    """Begin a damaged copy again. Raises NotEnoughDirectoriesError, LockTimeoutError,
+    StorageError.
+    """
     directory.check_place()  # else the directory fails, not its copy
     decisions.detach(copy.node, problem)
     try:
         decisions.level(deadline())
         if directory.renew_decision_log() or _cut(copy, deadline()):
-            logger.warning("the decision log in %s is copied again: %s", copy.partition.path, problem)
+            logger.warning(
+                "the decision log in %s is copied again: %s", copy.partition.path, problem
+            )
     finally:
         decisions.attach(copy)  # which opens the new partition
     decisions.level(deadline())
@@ -147,4 +168,6 @@ def _load_problem(copy: Copy) -> EmbedlogError | None:
 
 
 def _is_damage(problem: EmbedlogError) -> bool:
-    return isinstance(problem, DAMAGE) or (isinstance(problem, StorageError) and problem.errno == errno.ENOENT)
+    return isinstance(problem, DAMAGE) or (
+        isinstance(problem, StorageError) and problem.errno == errno.ENOENT
+    )

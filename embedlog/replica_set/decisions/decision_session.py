@@ -1,7 +1,9 @@
-"""One decision of a set, made under the locks of its copies (`docs/protocol.md`, QUORUM-2 to QUORUM-8).
+"""One decision of a set, made under the locks of its copies (`docs/protocol.md`, QUORUM-2 to
+QUORUM-8).
 
-DECISIONSESSION-1  a copy counts for a node only if its directory is the registered one of that node. Another one, which is added
-    at the same time under this number, or has been replaced since it was opened, neither votes nor gets records
+DECISIONSESSION-1  a copy counts for a node only if its directory is the registered one of that
+    node. Another one, which is added at the same time under this number, or has been replaced since
+    it was opened, neither votes nor gets records
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class Session:
     """One decision, from the locking of the copies to their release."""
 
     def __init__(self, view: View, own: Own, first_voters: frozenset[int]) -> None:
-        self.view, self.own = view, own
+        self.view = view
+        self.own = own
         self._first_voters = first_voters
         self.before: State = view.state  # of the last attempt, and its events
         self.events: tuple[Event, ...] = ()
@@ -53,11 +56,14 @@ class Session:
     # ---- locks -----------------------------------------------------------------------------------
 
     def lock(self, copies: Iterable[Copy], deadline_ns: int) -> None:
-        """Take the locks in the order of the nodes (QUORUM-2). A part of the time for each leaves some for the others.
+        """Take the locks in the order of the nodes (QUORUM-2). A part of the time for each leaves
+        some for the others.
 
-        Before that the epochs are compared: a slow directory would hold up the decisions of all processes otherwise.
+        Before that the epochs are compared: a slow directory would hold up the decisions of all
+        processes otherwise.
         """
-        every, able = sorted(copies, key=lambda copy: copy.node), list[Copy]()
+        every = sorted(copies, key=lambda copy: copy.node)
+        able = list[Copy]()
         for copy in every:
             self._paths[copy.node] = str(copy.partition.path)
             try:
@@ -96,7 +102,9 @@ class Session:
         if not self._each(action):
             raise Again
 
-    def _leave_out(self, copy: LockedCopy, problem: EmbedlogError, damage: EmbedlogError | None = None) -> None:
+    def _leave_out(
+        self, copy: LockedCopy, problem: EmbedlogError, damage: EmbedlogError | None = None
+    ) -> None:
         self.failed[copy.node] = problem
         self._held.pop(copy.node).release(damage)
 
@@ -109,41 +117,62 @@ class Session:
         return frozenset(state.voters) or self._first_voters
 
     def _of(self, state: State, nodes: Iterable[int]) -> frozenset[int]:
-        """Those of the nodes whose locked directory is the registered one (DECISIONSESSION-1), or is not registered yet."""
-        return frozenset(node for node in nodes if node not in self._held or not self._held[node].copy.is_other(state))
+        """Those of the nodes whose locked directory is the registered one (DECISIONSESSION-1), or
+        is not registered yet.
+        """
+        return frozenset(
+            node
+            for node in nodes
+            if node not in self._held or not self._held[node].copy.is_other(state)
+        )
 
-    def _require_majority(self, nodes: Iterable[int], states: Sequence[State], undecided: bool = False) -> None:
+    def _require_majority(
+        self, nodes: Iterable[int], states: Sequence[State], undecided: bool = False
+    ) -> None:
         given = frozenset(nodes)
         counted = states[1:] if self.forced else states
         for state in counted:
-            voters, reached = self._voters(state), self._of(state, given)
+            voters = self._voters(state)
+            reached = self._of(state, given)
             if 2 * len(reached & voters) <= len(voters):
                 what = "the decision may count later" if undecided else "no decision is possible"
                 raise NotEnoughDirectoriesError(
                     f"no majority of the directories was reached: {what}",
                     reached=sorted(reached & voters),
                     voters=sorted(voters),
-                    away={self._paths[node]: str(problem) for node, problem in sorted(self.failed.items())},
+                    away={
+                        self._paths[node]: str(problem)
+                        for node, problem in sorted(self.failed.items())
+                    },
                     undecided=undecided,
                     expected=f"{len(voters) // 2 + 1} of {len(voters)}",
                     found=len(reached & voters),
                 )
 
     def _best(self) -> tuple[LockedCopy, View]:
-        """The most advanced copy, and its view. Raises NotEnoughDirectoriesError without a majority."""
+        """The most advanced copy, and its view. Raises NotEnoughDirectoriesError without a
+        majority.
+        """
         able = [copy for copy in self._held.values() if not copy.promise.incomplete]
         if not able:
             self._require_majority((), [self.view.state])
         best = max(able, key=advancement)
         view = self.view
         try:
-            view = decision_view.brought_to(view, best.copy.partition.replica, best.now, best.epochs, best.end)
+            view = decision_view.brought_to(
+                view, best.copy.partition.replica, best.now, best.epochs, best.end
+            )
         except EmbedlogError as problem:
             self._leave_out(best, problem, problem)
             raise Again from problem
         for copy in [each for each in self._held.values() if each.copy.is_other(view.state)]:
             text = f"another directory is node {copy.node} of the set"
-            self._leave_out(copy, ReplicaSetError(text, paths=[self._directory(copy), view.state.nodes[copy.node].path]))
+            self._leave_out(
+                copy,
+                ReplicaSetError(
+                    text, paths=[self._directory(copy), view.state.nodes[copy.node].path]
+                ),
+            )
         if best.node not in self._held:
             raise Again
         able = [copy for copy in able if copy.node in self._held]
@@ -153,22 +182,33 @@ class Session:
     # ---- the decision ----------------------------------------------------------------------------
 
     def decide(self, steps: Steps) -> Decided | Refusal:
-        """Decide in the state of the most advanced copy. Raises Again after the failure of a copy."""
+        """Decide in the state of the most advanced copy. Raises Again after the failure of a
+        copy.
+        """
         best, view = self._best()
-        continues = best.end > 0 and self.own == (best.last_term, best.end) and self._highest() == self.own.term
+        continues = (
+            best.end > 0
+            and self.own == (best.last_term, best.end)
+            and self._highest() == self.own.term
+        )
         settled = continues or self._is_settled(best, view)
-        self.before, derivation = view.state, derived(steps, view.state, view.position)
-        self.events, found = derivation.events, derivation.records
+        derivation = derived(steps, view.state, view.position)
+        self.before = view.state
+        self.events = derivation.events
+        found = derivation.records
         if isinstance(found, Refusal) or not found:
             if self.leveling or not settled:
                 view = self._write((NoOp(),), best, view, continues)
             self.view = view
-            return found if isinstance(found, Refusal) else Decided(view.state, (), derivation.others)
+            return (
+                found if isinstance(found, Refusal) else Decided(view.state, (), derivation.others)
+            )
         after = apply_all(view.state, found)
         if self.forced:
             self._require_majority(self._held, [view.state, after])
         elif self._voters(after) != self._voters(view.state) and not settled and view.state.voters:
-            self.view = self._write((NoOp(),), best, view, continues)  # the change before this one counts first (QUORUM-6)
+            # the change before this one counts first (QUORUM-6)
+            self.view = self._write((NoOp(),), best, view, continues)
             return self.decide(steps)
         self.view = self._write(found, best, view, continues)
         return Decided(self.view.state, found, derivation.others)
@@ -179,11 +219,19 @@ class Session:
     def _is_settled(self, best: LockedCopy, view: View) -> bool:
         """Whether a majority of the voters shows all records as settled."""
         voters = self._voters(view.state)
-        shown = [copy for copy in self._held.values() if copy.node in voters and copy.settled_end >= best.end]
+        shown = [
+            copy
+            for copy in self._held.values()
+            if copy.node in voters and copy.settled_end >= best.end
+        ]
         return best.end == 0 or 2 * len(shown) > len(voters)
 
-    def _write(self, records: tuple[Record, ...], best: LockedCopy, view: View, continues: bool) -> View:
-        """Promise, level, append, sync (QUORUM-3 to QUORUM-5); the view after the records, which count."""
+    def _write(
+        self, records: tuple[Record, ...], best: LockedCopy, view: View, continues: bool
+    ) -> View:
+        """Promise, level, append, sync (QUORUM-3 to QUORUM-5); the view after the records, which
+        count.
+        """
         term = self.own.term if continues else self._highest() + 1
         if term > TERM_MAX:
             raise StateError("no term is left", path=best.path, found=term)

@@ -1,7 +1,9 @@
 """The state of a set as the sum of the records of its decision log, updated from the last position.
 
-VIEW-1  a position with the term of its last record identifies all records below it: copies that agree there agree below
-VIEW-2  a view is used for a log with that term at that position, and with nothing purged after it; else it is rebuilt
+VIEW-1  a position with the term of its last record identifies all records below it: copies that
+    agree there agree below
+VIEW-2  a view is used for a log with that term at that position, and with nothing purged after it;
+    else it is rebuilt
 VIEW-3  a batch is applied as a whole
 """
 
@@ -65,14 +67,19 @@ def term_at(epochs: EpochCache, offset: int, log_start: int) -> int:
 
 
 def brought_to(view: View, copy: Readable, now: Published, epochs: EpochCache, end: int) -> View:
-    """The view at `end` of a copy's log. Raises CorruptRecordError, UnsupportedFormatError, StorageError."""
+    """The view at `end` of a copy's log. Raises CorruptRecordError, UnsupportedFormatError,
+    StorageError.
+    """
     if not view.continues_in(now, epochs, end):
         view = View(now.log_start, NO_TERM, State(view.state.cluster_id))
-    position, state = view.position, view.state
+    position = view.position
+    state = view.state
     while position < end:
         found = copy.read(position, CHUNK_BYTES, end)
         if found.next_offset <= position:
-            raise CorruptRecordError("the decision log ends too early", path=found.path, expected=end, found=position)
+            raise CorruptRecordError(
+                "the decision log ends too early", path=found.path, expected=end, found=position
+            )
         with in_file(found.path, found.position):
             state = apply_all(state, records_from(found, position))
         position = found.next_offset
@@ -87,7 +94,9 @@ def records_from(found: Fetched, position: int) -> list[Record]:
 def numbered_from(found: Fetched, position: int) -> Iterator[tuple[int, Record]]:
     """As `records_from`, each with its offset."""
     for columns in decode_parts(found.data, found.batches, columns={"key", "value", "offset"}):
-        keys, values, offsets = columns.keys, columns.values, columns.offsets
+        keys = columns.keys
+        values = columns.values
+        offsets = columns.offsets
         if keys is None or values is None or offsets is None:
             raise CorruptRecordError("a batch of the decision log has no records")
         for row in range(bisect_left(offsets.tolist(), position), columns.count):

@@ -1,9 +1,10 @@
 """The promised term of one copy of the decision log (`docs/protocol.md`, QUORUM-3).
 
 PROMISE-1  the file is on disk when `write` returns, and changes as a whole
-PROMISE-2  a promise never falls. It is no entry of the leader-epoch-checkpoint: a load and a cut remove entries at the log end
-PROMISE-3  a copy is incomplete while it begins again: it may lack records that it had. It counts for no majority until it is
-    level again and synced
+PROMISE-2  a promise never falls. It is no entry of the leader-epoch-checkpoint: a load and a cut
+    remove entries at the log end
+PROMISE-3  a copy is incomplete while it begins again: it may lack records that it had. It counts
+    for no majority until it is level again and synced
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from embedlog.storage.json_file import JsonFile
 TERM_MAX: Final = INT_MAX - 1
 _REMEDY = "remove the whole copy of the decision log: it is made again from the other directories"
 _FILE = JsonFile(
-    "promises", "the highest term that was promised for this copy of the decision log; written by embedlog", 1, _REMEDY
+    "promises",
+    "the highest term that was promised for this copy of the decision log; written by embedlog",
+    1,
+    _REMEDY,
 )
 
 
@@ -31,7 +35,9 @@ class Promise(NamedTuple):
 
 
 def read(directory: Path) -> Promise:
-    """The promise of a copy; the lowest one if it has none. Raises ForeignDirectoryError, UnsupportedFormatError."""
+    """The promise of a copy; the lowest one if it has none. Raises ForeignDirectoryError,
+    UnsupportedFormatError.
+    """
     path = directory / PROMISE
     data = files.read_bytes(path)
     if data is None:
@@ -39,10 +45,16 @@ def read(directory: Path) -> Promise:
     term, rest = _FILE.decode(path, data)
     incomplete = rest.get("incomplete")
     if type(incomplete) is not bool or term > TERM_MAX:
-        raise ForeignDirectoryError(f"not a promise; {_REMEDY}", path=path, expected=f"a term up to {TERM_MAX}", found=term)
+        raise ForeignDirectoryError(
+            f"not a promise; {_REMEDY}", path=path, expected=f"a term up to {TERM_MAX}", found=term
+        )
     return Promise(term, incomplete)
 
 
 def write(directory: Path, promise: Promise, mode: int = 0o666) -> None:
     """Replace the promise durably. REQUIRES the append lock of the copy."""
-    files.write_atomically(directory / PROMISE, _FILE.encode(promise.term, {"incomplete": promise.incomplete}, {}), mode)
+    files.write_atomically(
+        directory / PROMISE,
+        _FILE.encode(promise.term, {"incomplete": promise.incomplete}, {}),
+        mode,
+    )

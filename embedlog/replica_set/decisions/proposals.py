@@ -1,4 +1,6 @@
-"""What is proposed to the decision log, and what is decided: events, and the records that follow from them in one state."""
+"""What is proposed to the decision log, and what is decided: events, and the records that follow
+from them in one state.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,14 @@ from embedlog.replication.state import Draft, State
 
 logger = logging.getLogger("embedlog")
 
-MakeEvent: TypeAlias = Callable[[State, int], Event]  # the state, and the offset of the first record of the event
+# the state, and the offset of the first record of the event
+MakeEvent: TypeAlias = Callable[[State, int], Event]
 
 
 class Steps(NamedTuple):
-    """The events that must be decided, and others: one that is refused, or that cannot be derived, is left out."""
+    """The events that must be decided, and others: one that is refused, or that cannot be derived,
+    is left out.
+    """
 
     needed: Sequence[MakeEvent]
     others: Sequence[MakeEvent] = ()
@@ -34,7 +39,9 @@ class Decided(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """What was proposed, and its outcome. `before` is the state from which the events were derived."""
+    """What was proposed, and its outcome. `before` is the state from which the events were
+    derived.
+    """
 
     events: tuple[Event, ...]
     before: State
@@ -44,7 +51,9 @@ class Proposal(NamedTuple):
 
 
 class Derived(NamedTuple):
-    """The events of some steps, and their records. After a refusal of a needed event it is the last one."""
+    """The events of some steps, and their records. After a refusal of a needed event it is the last
+    one.
+    """
 
     events: tuple[Event, ...]
     records: tuple[Record, ...] | Refusal
@@ -52,8 +61,13 @@ class Derived(NamedTuple):
 
 
 def derived(steps: Steps, state: State, position: int) -> Derived:
-    """What is to be decided at a position of the log: each event is derived from the state after the earlier ones."""
-    draft, events, records, others = Draft(state), list[Event](), list[Record](), list[int]()
+    """What is to be decided at a position of the log: each event is derived from the state after
+    the earlier ones.
+    """
+    draft = Draft(state)
+    events = list[Event]()
+    records = list[Record]()
+    others = list[int]()
     for number, make_event in enumerate((*steps.needed, *steps.others), -len(steps.needed)):
         if number >= 0 and len(others) == steps.others_max:
             break

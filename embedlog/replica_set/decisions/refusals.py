@@ -1,6 +1,7 @@
 """The error for each refusal of a decision.
 
-REFUSED-1  a refusal that concerns a caller has a public error; others are a `Refused`, which the set handles itself
+REFUSED-1  a refusal that concerns a caller has a public error; others are a `Refused`, which the
+    set handles itself
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from embedlog.replication.events import Refusal
 
 
 class Refused(StateError):
-    """The decision log refuses an event, because the state has changed or the event contradicts it."""
+    """The decision log refuses an event, because the state has changed or the event contradicts
+    it.
+    """
 
 
 _ERRORS: Final[dict[Refusal, type[EmbedlogError]]] = {

@@ -1,11 +1,15 @@
-"""This module limits the bytes per second of copies out of a directory and into it, for all processes together.
+"""This module limits the bytes per second of copies out of a directory and into it, for all
+processes together.
 
-COPYRATE-1  a word of the directory's control page has the time from which the next chunk may be copied. A chunk moves it by its
-    size, divided by the rate: all processes share one rate. Time without copies counts for the last seconds only
-COPYRATE-2  a chunk is reserved before its copy, under the directory lock, and paid after it. A process that is killed in between
-    leaves a reservation that ends by itself
-COPYRATE-3  a time that no chunk at this rate could have caused is of another boot or of a lower rate. It does not count
-COPYRATE-4  a throttle concerns replicas outside the ISR: copies to its members keep records committed
+COPYRATE-1  a word of the directory's control page has the time from which the next chunk may be
+    copied. A chunk moves it by its size, divided by the rate: all processes share one rate. Time
+    without copies counts for the last seconds only
+COPYRATE-2  a chunk is reserved before its copy, under the directory lock, and paid after it. A
+    process that is killed in between leaves a reservation that ends by itself
+COPYRATE-3  a time that no chunk at this rate could have caused is of another boot or of a lower
+    rate. It does not count
+COPYRATE-4  a throttle concerns replicas outside the ISR: copies to its members keep records
+    committed
 """
 
 from __future__ import annotations
@@ -23,17 +27,22 @@ SECOND_NS: Final = 1_000_000_000
 CREDIT_NS: Final = 3 * SECOND_NS  # longer than the pause between two rounds of a housekeeper
 RESERVED_NS: Final = SECOND_NS
 CHUNK_MAX_BYTES: Final = 8 << 20  # more than a chunk has, for COPYRATE-3
-COPIES_OUT, COPIES_IN = 17, 18  # words of the directory's control page
+# words of the directory's control page
+COPIES_OUT = 17
+COPIES_IN = 18
 
 
 class CopyRate:
     """The copies out of one directory, or into it. Threads: any."""
 
     def __init__(self, directory: LogDirectory, word: int) -> None:
-        self._directory, self._word = directory, word
+        self._directory = directory
+        self._word = word
 
     def claim(self, rate: int) -> int | None:
-        """Reserve the next chunk: the reservation in nanoseconds, None if it is too early, or if the directory is locked."""
+        """Reserve the next chunk: the reservation in nanoseconds, None if it is too early, or if
+        the directory is locked.
+        """
         if self._next_ns(rate) > clock_ns():
             return None
         try:
@@ -45,7 +54,8 @@ class CopyRate:
                 if (page := self._directory.context.directory_page) is not None:
                     page.set(self._word, now_ns + RESERVED_NS)
                 return now_ns + RESERVED_NS - next_ns
-        except LockTimeoutError:  # a change of topics takes long: that is no failure of the directory
+        except LockTimeoutError:
+            # a change of topics takes long: that is no failure of the directory
             return None
 
     def pay(self, rate: int, size: int, reserved_ns: int) -> None:
@@ -92,7 +102,9 @@ class Throttle:
 
 
 def is_throttled(replicas: str, partition: int, node: int) -> bool:
-    """Whether a value of `leader|follower.replication.throttled.replicas` names a replica: `*`, or `partition:node,…`."""
+    """Whether a value of `leader|follower.replication.throttled.replicas` names a replica: `*`, or
+    `partition:node,…`.
+    """
     return replicas == "*" or f"{partition}:{node}" in replicas.split(",")
 
 

@@ -1,10 +1,13 @@
-"""This module measures how long the followers of one partition lag, while this process copies to them.
+"""This module measures how long the followers of one partition lag, while this process copies to
+them.
 
-FOLLOWERLAG-1  each chunk of a copy is a look (LAG-1). A follower that does not catch up for `replica.lag.time.max.ms` is
-    reported: its disk answers, but it is slower than the leader is written
-FOLLOWERLAG-2  time in which this process does not copy to a follower does not count: a pause of the copying process is no lag
-FOLLOWERLAG-3  a copy ends at its deadline (or earlier: CALLDEADLINE-3), after the chunk in progress; also one that begins later
-    copies a chunk
+FOLLOWERLAG-1  each chunk of a copy is a look (LAG-1). A follower that does not catch up for
+    `replica.lag.time.max.ms` is reported: its disk answers, but it is slower than the leader is
+    written
+FOLLOWERLAG-2  time in which this process does not copy to a follower does not count: a pause of the
+    copying process is no lag
+FOLLOWERLAG-3  a copy ends at its deadline (or earlier: CALLDEADLINE-3), after the chunk in
+    progress; also one that begins later copies a chunk
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ class FollowerLags:
         return self._limit_ns // 1_000_000
 
     def watch(self, node: int, leader_end: Callable[[], int], deadline_ns: int) -> Step:
-        """A function for one copy, to be called with the follower's log end before and after each chunk.
+        """A function for one copy, to be called with the follower's log end before and after each
+        chunk.
 
         It returns whether the copy may continue, and raises LateFollower.
         """
@@ -53,7 +57,8 @@ class FollowerLags:
 
         def step(at: int) -> bool:
             nonlocal working
-            first, working = not working, True
+            first = not working
+            working = True
             if self._observe(node, at, leader_end(), working=not first):
                 raise LateFollower
             return first or system.boot_ns() < work_end(deadline_ns)
@@ -66,7 +71,9 @@ class FollowerLags:
             self._known.pop(node, None)
 
     def _observe(self, node: int, follower_end: int, leader_end: int, *, working: bool) -> bool:
-        """Whether the follower is late now. `working`: the time since the last look was spent with a copy to it."""
+        """Whether the follower is late now. `working`: the time since the last look was spent with
+        a copy to it.
+        """
         now_ns = clock_ns()
         with self._mutex:
             known = self._known.get(node)

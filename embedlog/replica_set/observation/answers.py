@@ -1,7 +1,10 @@
-"""This module calls several directories at the same time, with a deadline: one that hangs delays no other.
+"""This module calls several directories at the same time, with a deadline: one that hangs delays no
+other.
 
-ANSWER-1  each call has a thread of its own. After the deadline the caller gets an error for the directory, and the thread remains
-ANSWER-2  a directory whose thread remains is not called again: the error is returned at once, with the time since the first call
+ANSWER-1  each call has a thread of its own. After the deadline the caller gets an error for the
+    directory, and the thread remains
+ANSWER-2  a directory whose thread remains is not called again: the error is returned at once, with
+    the time since the first call
 ANSWER-3  an error of the process is raised to the caller; an error of a directory is its answer
 """
 
@@ -24,10 +27,13 @@ class _Call(Generic[T]):
     """One call in a thread of its own."""
 
     def __init__(self, work: Callable[[], T]) -> None:
-        self._work, self.began_ns = work, system.boot_ns()
+        self._work = work
+        self.began_ns = system.boot_ns()
         self._result: list[T] = []
         self._problem: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="embedlog observation of a directory", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="embedlog observation of a directory", daemon=True
+        )
         start(self._thread)
 
     def _run(self) -> None:
@@ -44,7 +50,9 @@ class _Call(Generic[T]):
     def result(self) -> T | EmbedlogError:
         """The answer of an ended call (ANSWER-3)."""
         problem = self._problem
-        if isinstance(problem, EmbedlogError) and not isinstance(problem, (ClosedError, ForkedError)):
+        if isinstance(problem, EmbedlogError) and not isinstance(
+            problem, (ClosedError, ForkedError)
+        ):
             return problem
         if problem is not None:
             raise problem

@@ -1,9 +1,10 @@
 """Describes decisions in words, and reads the recent ones from a copy of the decision log.
 
-DECISIONWORDS-1  a change is described by old and new values. A value before the first record that was read is not known, and only
-    the new one is named
+DECISIONWORDS-1  a change is described by old and new values. A value before the first record that
+    was read is not known, and only the new one is named
 DECISIONWORDS-2  a new topic is one change, whatever its number of partitions
-DECISIONWORDS-3  recent decisions are read without a lock, from one copy, below its high watermark (QUORUM-7)
+DECISIONWORDS-3  recent decisions are read without a lock, from one copy, below its high watermark
+    (QUORUM-7)
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class Copy(Protocol):
 
 
 class RecentDecision(NamedTuple):
-    """One batch of a copy: the offset of its first record, its term and time, and its changes in words."""
+    """One batch of a copy: the offset of its first record, its term and time, and its changes in
+    words.
+    """
 
     offset: int
     term: int
@@ -52,24 +55,39 @@ class RecentDecision(NamedTuple):
 
 
 def recent(copy: Copy, cluster_id: str, most: int = RECENT) -> list[RecentDecision]:
-    """The last decisions that a copy shows, without those that change nothing. Raises CorruptRecordError, StorageError."""
+    """The last decisions that a copy shows, without those that change nothing. Raises
+    CorruptRecordError, StorageError.
+    """
     now, _ = copy.published()
-    batches, position = list[_Batch](), max(now.log_start, now.high_watermark - WINDOW)
+    batches = list[_Batch]()
+    position = max(now.log_start, now.high_watermark - WINDOW)
     while position < now.high_watermark:
         found = copy.read(position, CHUNK_BYTES, now.high_watermark)
         if found.next_offset <= position:
             raise CorruptRecordError(
-                "the decision log ends too early", path=found.path, expected=now.high_watermark, found=position
+                "the decision log ends too early",
+                path=found.path,
+                expected=now.high_watermark,
+                found=position,
             )
         with in_file(found.path, found.position):
             batches += _batches(found, position)
         position = found.next_offset
-    shown = [each for each in batches if not all(isinstance(record, (NoOp, Tombstone)) for record in each.records)][-most:]
+    shown = [
+        each
+        for each in batches
+        if not all(isinstance(record, (NoOp, Tombstone)) for record in each.records)
+    ][-most:]
     first = shown[0].offset if shown else 0
-    state = apply_all(State(cluster_id), [record for each in batches if each.offset < first for record in each.records])
+    state = apply_all(
+        State(cluster_id),
+        [record for each in batches if each.offset < first for record in each.records],
+    )
     decisions = []
     for each in shown:
-        decisions.append(RecentDecision(each.offset, each.term, each.timestamp_ms, changes(state, each.records)))
+        decisions.append(
+            RecentDecision(each.offset, each.term, each.timestamp_ms, changes(state, each.records))
+        )
         state = apply_all(state, each.records)
     return [each for each in decisions if each.changes]
 
@@ -87,7 +105,8 @@ def _batches(found: Fetched, position: int) -> Iterator[_Batch]:
     offsets = [offset for offset, _ in records]
     for row in found.batches:
         base = int(row["base_offset"])
-        first, after = bisect_left(offsets, base), bisect_left(offsets, base + int(row["last_offset_delta"]) + 1)
+        first = bisect_left(offsets, base)
+        after = bisect_left(offsets, base + int(row["last_offset_delta"]) + 1)
         if first < after:
             own = tuple(record for _, record in records[first:after])
             yield _Batch(offsets[first], int(row["leader_epoch"]), int(row["max_timestamp"]), own)
@@ -99,8 +118,13 @@ def _batches(found: Fetched, position: int) -> Iterator[_Batch]:
 def changes(before: State, records: Iterable[Record]) -> tuple[str, ...]:
     """What the records of one decision change, in words."""
     every = tuple(records)
-    made = {record.topic_id: record for record in every if isinstance(record, Topic) and record.topic_id not in before.topics}
-    after, found = apply_all(before, every), list[str]()
+    made = {
+        record.topic_id: record
+        for record in every
+        if isinstance(record, Topic) and record.topic_id not in before.topics
+    }
+    after = apply_all(before, every)
+    found = list[str]()
     for record in every:
         text = None if _topic_of(record, made) else _change(before, after, record)
         if text is not None:
@@ -112,7 +136,11 @@ def _topic_of(record: Record, made: dict[UUID, Topic]) -> bool:
     """Whether the record belongs to the creation of a topic."""
     if isinstance(record, Partition):
         return record.topic_id in made
-    return isinstance(record, Config) and record.kind == TOPIC and record.resource in {each.name for each in made.values()}
+    return (
+        isinstance(record, Config)
+        and record.kind == TOPIC
+        and record.resource in {each.name for each in made.values()}
+    )
 
 
 def _change(before: State, after: State, record: Record) -> str | None:
@@ -146,7 +174,10 @@ def partition_change(before: State, new: Partition, name: str) -> str | None:
     old = before.partitions.get((new.topic_id, new.number))
     if old is None:
         leader = "no leader" if new.leader == NO_LEADER else f"leader {new.leader}"
-        return f"{name}: {leader} in epoch {new.leader_epoch}, ISR {list(new.isr)}, replicas {list(new.replicas)}"
+        return (
+            f"{name}: {leader} in epoch {new.leader_epoch}, ISR {list(new.isr)}, replicas "
+            f"{list(new.replicas)}"
+        )
     parts = [main_change(old, new)]
     pairs = (
         ("ELR", old.elr, new.elr),
@@ -162,11 +193,16 @@ def partition_change(before: State, new: Partition, name: str) -> str | None:
 
 
 def main_change(old: Partition, new: Partition) -> str:
-    """The change of leader, ISR and assignment of a partition; empty if all of them are unchanged."""
+    """The change of leader, ISR and assignment of a partition; empty if all of them are
+    unchanged.
+    """
     parts = []
     if new.leader != old.leader or new.leader_epoch != old.leader_epoch:
         unclean = ", unclean" if new.recovering and not old.recovering else ""
-        parts.append(f"leader {_leader(old.leader)} -> {_leader(new.leader)} in epoch {new.leader_epoch}{unclean}")
+        parts.append(
+            f"leader {_leader(old.leader)} -> {_leader(new.leader)} in epoch "
+            f"{new.leader_epoch}{unclean}"
+        )
     if sorted(new.isr) != sorted(old.isr):
         parts.append(f"ISR {list(old.isr)} -> {list(new.isr)}")
     if new.replicas != old.replicas:
@@ -180,15 +216,24 @@ def _leader(node: int) -> str:
 
 def _setting(before: State, record: Config) -> str:
     subject = (
-        f"topic {record.resource}" if record.kind == TOPIC else f"node {record.resource}" if record.resource else "all nodes"
+        f"topic {record.resource}"
+        if record.kind == TOPIC
+        else f"node {record.resource}"
+        if record.resource
+        else "all nodes"
     )
     old = before.settings.get((record.kind, record.resource, record.name))
     new = "its default" if record.value is None else record.value
-    return f"{subject}: {record.name} = {new}" if old is None else f"{subject}: {record.name} {old} -> {new}"
+    return (
+        f"{subject}: {record.name} = {new}"
+        if old is None
+        else f"{subject}: {record.name} {old} -> {new}"
+    )
 
 
 def _registration(before: State, record: RegisterBroker) -> str | None:
-    old, what = before.nodes.get(record.node), f"node {record.node}"
+    old = before.nodes.get(record.node)
+    what = f"node {record.node}"
     if old is None:
         kind = "" if record.replicas else " as a witness"
         return f"{what} registered{kind}: {record.path}"
@@ -198,7 +243,8 @@ def _registration(before: State, record: RegisterBroker) -> str | None:
     if old.path != record.path:
         parts.append(f"path {old.path} -> {record.path}")
     for name in ("voter", "leaving", "generation", "rack"):
-        was, now = getattr(old, name), getattr(record, name)
+        was = getattr(old, name)
+        now = getattr(record, name)
         if was != now:
             parts.append(f"{name} {was} -> {now}")
     return f"{what}: {', '.join(parts)}" if parts else None

@@ -1,12 +1,16 @@
-"""Logs and counts the changes of leaders and ISRs that this process decides, and the bytes that it copies.
+"""Logs and counts the changes of leaders and ISRs that this process decides, and the bytes that it
+copies.
 
-REPLICAEVENT-1  the process that decides a change of a leader, an ISR or an assignment logs one INFO line. It has old and new
-    values and the reason. A new partition, an installation, and a decision whose result is not known have none
-REPLICAEVENT-2  a shrink and an expansion are counted by the decided ISR, an election by its new leader epoch. A refused
-    change of the ISR is a failed update
+REPLICAEVENT-1  the process that decides a change of a leader, an ISR or an assignment logs one INFO
+    line. It has old and new values and the reason. A new partition, an installation, and a decision
+    whose result is not known have none
+REPLICAEVENT-2  a shrink and an expansion are counted by the decided ISR, an election by its new
+    leader epoch. A refused change of the ISR is a failed update
 REPLICAEVENT-3  the counters are those of this process; rates cover the last minute (METRICS-1)
-REPLICAEVENT-4  the C core counts copied bytes in each writer. A directory that is opened again keeps its earlier count
-REPLICAEVENT-5  the line of an unclean election is a WARNING, with the replicas whose records may be lost
+REPLICAEVENT-4  the C core counts copied bytes in each writer. A directory that is opened again
+    keeps its earlier count
+REPLICAEVENT-5  the line of an unclean election is a WARNING, with the replicas whose records may be
+    lost
 """
 
 from __future__ import annotations
@@ -45,7 +49,9 @@ class Meter(TypedDict):
 
 
 class Timer(Meter):
-    """The attributes of Kafka's timers; times are in ms, None without an event in the last minute."""
+    """The attributes of Kafka's timers; times are in ms, None without an event in the last
+    minute.
+    """
 
     Mean: float | None
     Max: float | None
@@ -69,7 +75,11 @@ class ReplicaEvents:
                 self._metrics.note({"failed_updates": failed})
             return
         for record in proposal.outcome.records:
-            old = proposal.before.partitions.get((record.topic_id, record.number)) if isinstance(record, Partition) else None
+            old = (
+                proposal.before.partitions.get((record.topic_id, record.number))
+                if isinstance(record, Partition)
+                else None
+            )
             if isinstance(record, Partition) and old is not None:
                 self._changed(proposal, old, record)
 
@@ -80,9 +90,12 @@ class ReplicaEvents:
         reason = f": {proposal.reason}" if proposal.reason else ""
         elected = new.leader_epoch != old.leader_epoch and new.leader != NO_LEADER
         unclean = elected and new.recovering and not old.recovering
-        name, level = name_of(proposal.outcome.state, new), logging.WARNING if unclean else logging.INFO
+        name = name_of(proposal.outcome.state, new)
+        level = logging.WARNING if unclean else logging.INFO
         loss = _loss(proposal, old, new) if unclean else ""
-        logger.log(level, "%s: %s (partition epoch %d)%s%s", name, text, new.partition_epoch, reason, loss)
+        logger.log(
+            level, "%s: %s (partition epoch %d)%s%s", name, text, new.partition_epoch, reason, loss
+        )
         counts = {
             "shrinks": bool(set(old.isr) - set(new.isr)),
             "expansions": bool(set(new.isr) - set(old.isr)),
@@ -97,9 +110,14 @@ class ReplicaEvents:
     def report(self) -> dict[str, Meter | Timer]:
         """Kafka's meters."""
         found: dict[str, Meter | Timer] = {name: self._meter(own) for name, own in _METERS.items()}
-        mean, peak = self._metrics.mean("elections_s", "elections", None), self._metrics.peak("elections_s", None)
+        mean = self._metrics.mean("elections_s", "elections", None)
+        peak = self._metrics.peak("elections_s", None)
         elections = self._meter("elections")
-        return found | {"LeaderElectionRateAndTimeMs": Timer(**elections, Mean=milliseconds(mean), Max=milliseconds(peak))}
+        return found | {
+            "LeaderElectionRateAndTimeMs": Timer(
+                **elections, Mean=milliseconds(mean), Max=milliseconds(peak)
+            )
+        }
 
     def _meter(self, name: str) -> Meter:
         return Meter(Count=int(self._metrics.total(name)), OneMinuteRate=self._metrics.rate(name))
@@ -108,14 +126,20 @@ class ReplicaEvents:
 def _loss(proposal: Proposal, old: Partition, new: Partition) -> str:
     """What an unclean election may lose (REPLICAEVENT-5)."""
     others = sorted({*old.isr, *old.elr, *old.foreign} - {new.leader})
-    seen = [event.seen[new.leader] for event in proposal.events if isinstance(event, Elect) and new.leader in event.seen]
+    seen = [
+        event.seen[new.leader]
+        for event in proposal.events
+        if isinstance(event, Elect) and new.leader in event.seen
+    ]
     end = f" (its log ends at {seen[0].log_end})" if len(seen) == 1 else ""
     kept = f", also if {others} have them" if others else ""
     return f"; acknowledged records are lost that node {new.leader}{end} does not have{kept}"
 
 
 class _CopiedBytes:
-    """The source of the bytes that this process copied (REPLICAEVENT-4). Threads: REQUIRES the lock of the metrics."""
+    """The source of the bytes that this process copied (REPLICAEVENT-4). Threads: REQUIRES the lock
+    of the metrics.
+    """
 
     def __init__(self, directories: Callable[[], Sequence[LogDirectory]]) -> None:
         self._directories = directories
@@ -133,6 +157,9 @@ class _CopiedBytes:
 
 
 def _copied_in(directory: LogDirectory) -> int:
-    used, dropped = dict(directory.partitions), dict(directory.context.copied_bytes)
+    used = dict(directory.partitions)
+    dropped = dict(directory.context.copied_bytes)
     places = [place for place in {*used, *dropped} if place[0] != LOG]
-    return sum(used[place].replica.copied_bytes if place in used else dropped[place] for place in places)
+    return sum(
+        used[place].replica.copied_bytes if place in used else dropped[place] for place in places
+    )

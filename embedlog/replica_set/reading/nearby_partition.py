@@ -1,14 +1,16 @@
-"""This module is the partition that a consumer with a rack uses: it reads a replica in this rack, if there is one (REPLICA-27).
+"""This module is the partition that a consumer with a rack uses: it reads a replica in this rack,
+if there is one (REPLICA-27).
 
-NEARBY-1  a read goes to a follower of the decided ISR whose page is in the epoch of that decision, up to its own high
-    watermark. If the leader is in the rack, or no such follower has the offset, it goes to the leader
-NEARBY-2  an offset out of the range of a follower is asked again at the leader. So is a read whose follower fails: its directory
-    is treated as one that failed in any other call
+NEARBY-1  a read goes to a follower of the decided ISR whose page is in the epoch of that decision,
+    up to its own high watermark. If the leader is in the rack, or no such follower has the offset,
+    it goes to the leader
+NEARBY-2  an offset out of the range of a follower is asked again at the leader. So is a read whose
+    follower fails: its directory is treated as one that failed in any other call
 NEARBY-3  a read never goes to a follower in a lower epoch than an earlier one has read from
-NEARBY-4  a reader brings its follower the high watermark of the leader, and does not wait for the next copy. One that changes
-    nothing waits
-NEARBY-5  a wait watches the page of the replica that was asked last. If that one has all that the leader shows, it watches the
-    leader's page, which changes first
+NEARBY-4  a reader brings its follower the high watermark of the leader, and does not wait for the
+    next copy. One that changes nothing waits
+NEARBY-5  a wait watches the page of the replica that was asked last. If that one has all that the
+    leader shows, it watches the leader's page, which changes first
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
     from embedlog.replica_set.partition_replicas import PartitionReplicas
 
-LEARN_NS: Final = 20_000_000  # to wait for the lock of a follower: without it the reader waits for the next copy
+# to wait for the lock of a follower: without it the reader waits for the next copy
+LEARN_NS: Final = 20_000_000
 PAUSE_NS: Final = 1_000_000_000  # after a lock that was not had
 
 
@@ -48,10 +51,12 @@ class NearbyPartition(ReplicatedPartition):
         super().__init__(replicas, config, lock_timeout_ms, check_open)
         self._rack = rack
         self._seen = (-1, -1)  # the decisions and the directories for which the next two were read
-        self._epoch, self._nodes = -1, tuple[int, ...]()
+        self._epoch = -1
+        self._nodes = tuple[int, ...]()
         self._node = -1  # the follower of the last read
         self._next = -1  # the offset after the last read
-        self._waiting_at: Partition | None = None  # a follower that shows less than the leader, else the leader
+        # a follower that shows less than the leader, else the leader
+        self._waiting_at: Partition | None = None
         self._learn_ns = 0
 
     @property
@@ -104,31 +109,49 @@ class NearbyPartition(ReplicatedPartition):
         upto: int | None = None,
         pool: BufferPool | None = None,
     ) -> Fetched:
-        """As `Partition.fetch`, from a replica in the rack or from the leader. With `upto` it has the records below that."""
+        """As `Partition.fetch`, from a replica in the rack or from the leader. With `upto` it has
+        the records below that.
+        """
         near = None if getattr(self._held, "leader", None) is not None else self._near(offset)
-        found = None if near is None else self._fetched(near, offset, max_bytes, isolation, upto, pool)
+        found = (
+            None if near is None else self._fetched(near, offset, max_bytes, isolation, upto, pool)
+        )
         if found is None:
-            found = super().fetch(offset, max_bytes=max_bytes, isolation=isolation, upto=upto, pool=pool)
+            found = super().fetch(
+                offset, max_bytes=max_bytes, isolation=isolation, upto=upto, pool=pool
+            )
         self._next = found.next_offset
         return found
 
     def _fetched(
-        self, near: Partition, offset: int, max_bytes: int, isolation: str, upto: int | None, pool: BufferPool | None
+        self,
+        near: Partition,
+        offset: int,
+        max_bytes: int,
+        isolation: str,
+        upto: int | None,
+        pool: BufferPool | None,
     ) -> Fetched | None:
         """What a follower has; None if the leader is to be asked (NEARBY-2)."""
         try:
-            found = near.fetch(offset, max_bytes=max_bytes, isolation=isolation, upto=upto, pool=pool)
+            found = near.fetch(
+                offset, max_bytes=max_bytes, isolation=isolation, upto=upto, pool=pool
+            )
             if found.next_offset <= offset:
-                self._next, before = offset, near.bounds()
+                before = near.bounds()
+                self._next = offset
                 if self._advanced(near) != before:
-                    found = near.fetch(offset, max_bytes=max_bytes, isolation=isolation, upto=upto, pool=pool)
+                    found = near.fetch(
+                        offset, max_bytes=max_bytes, isolation=isolation, upto=upto, pool=pool
+                    )
         except OffsetOutOfRangeError:
             return None
         except EmbedlogError as problem:
             self._replicas.blame(problem)
             return None
         self._lowest = max(self._lowest, self._epoch)
-        return None if upto is not None and found.next_offset <= offset else found  # the caller knows what is there
+        # the caller knows what is there
+        return None if upto is not None and found.next_offset <= offset else found
 
     def bounds(self) -> Bounds:
         """The offsets of the replica that is read next."""
@@ -153,7 +176,8 @@ class NearbyPartition(ReplicatedPartition):
 
     def _advanced(self, near: Partition) -> Bounds:
         """The offsets of a follower, after it got the leader's high watermark (NEARBY-4)."""
-        found, leader = near.bounds(), self._replicas.present_leader()
+        found = near.bounds()
+        leader = self._replicas.present_leader()
         theirs = None if leader is None else leader.partition.bounds()
         if leader is not None and theirs is not None and self._lacks_mark(found, theirs):
             try:
@@ -161,7 +185,11 @@ class NearbyPartition(ReplicatedPartition):
             except (Fenced, LockTimeoutError):
                 self._learn_ns = system.boot_ns() + PAUSE_NS
             found = near.bounds()
-        level = theirs is not None and found.high_watermark >= theirs.high_watermark and found.last_stable >= theirs.last_stable
+        level = (
+            theirs is not None
+            and found.high_watermark >= theirs.high_watermark
+            and found.last_stable >= theirs.last_stable
+        )
         self._waiting_at = None if level else near
         return found
 

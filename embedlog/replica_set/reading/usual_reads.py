@@ -1,9 +1,11 @@
-"""This module lets readers of a set use the short paths of the leader's partition while nothing in the set changes.
+"""This module lets readers of a set use the short paths of the leader's partition while nothing in
+the set changes.
 
-A short path reads one file and one control page. It shows neither that a decision has another leader, nor that a directory was
-removed or opened again. So each of its results counts only if, after the read, the topics word of every directory and the
-directories themselves are those of the last look for the leader (LEDPARTITION-4, LEDPARTITION-5). Otherwise the reader fetches
-from its unchanged offset, which finds the present leader.
+A short path reads one file and one control page. It shows neither that a decision has another
+leader, nor that a directory was removed or opened again. So each of its results counts only if,
+after the read, the topics word of every directory and the directories themselves are those of the
+last look for the leader (LEDPARTITION-4, LEDPARTITION-5). Otherwise the reader fetches from its
+unchanged offset, which finds the present leader.
 """
 
 from __future__ import annotations
@@ -23,9 +25,13 @@ class LeaderWatch:
 
     __slots__ = ("_changes", "_directories", "_words", "leader")
 
-    def __init__(self, leader: Leader, directories: OpenDirectories, changes: int, words: TopicsWords) -> None:
+    def __init__(
+        self, leader: Leader, directories: OpenDirectories, changes: int, words: TopicsWords
+    ) -> None:
         self.leader = leader
-        self._directories, self._changes, self._words = directories, changes, words
+        self._directories = directories
+        self._changes = changes
+        self._words = words
 
     def is_unchanged(self) -> bool:
         """Whether no decision was made and no directory has failed or returned since."""
@@ -38,8 +44,12 @@ class LeaderTail:
     __slots__ = ("_tail", "_watch", "end", "epoch", "offset", "size_bytes")
 
     def __init__(self, tail: TailedLog, watch: LeaderWatch) -> None:
-        self._tail, self._watch = tail, watch
-        self.offset, self.end, self.epoch, self.size_bytes = tail.offset, tail.end, tail.epoch, tail.size_bytes
+        self._tail = tail
+        self._watch = watch
+        self.offset = tail.offset
+        self.end = tail.end
+        self.epoch = tail.epoch
+        self.size_bytes = tail.size_bytes
 
     def records(self) -> list[Record] | None:
         """As `Tail.records`. None also after a change in the set; then `offset` is unchanged."""
@@ -47,5 +57,7 @@ class LeaderTail:
         found = tail.records()
         if found is None or not self._watch.is_unchanged():
             return None
-        self.offset, self.end, self.size_bytes = tail.offset, tail.end, tail.size_bytes
+        self.offset = tail.offset
+        self.end = tail.end
+        self.size_bytes = tail.size_bytes
         return found

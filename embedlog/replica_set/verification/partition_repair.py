@@ -1,16 +1,21 @@
-"""This module repairs a replica that is damaged or different: it is cut, and copies from the leader again.
+"""This module repairs a replica that is damaged or different: it is cut, and copies from the leader
+again.
 
-PARTITIONREPAIR-1  a damaged leader first hands over to a complete member of the ISR; without one nothing is changed
-PARTITIONREPAIR-2  the replica leaves ISR and ELR by a decision before its log is cut: until it is copied, it must not lead.
-    Cut bytes stay in other files (LOGCUT-5)
-PARTITIONREPAIR-3  before the cut the leader's records from there on are read with all checks: without a good source it is kept
-PARTITIONREPAIR-4  a page that lost its role joins no ISR before it follows again. After the leader's lock was free once, no
-    earlier join is in progress; the role is compared again in the section of the cut
-PARTITIONREPAIR-5  an interrupted cut is completed by the next process, and the replica copies and joins. After an interruption
-    before the cut the replica is outside the ISR
+PARTITIONREPAIR-1  a damaged leader first hands over to a complete member of the ISR; without one
+    nothing is changed
+PARTITIONREPAIR-2  the replica leaves ISR and ELR by a decision before its log is cut: until it is
+    copied, it must not lead. Cut bytes stay in other files (LOGCUT-5)
+PARTITIONREPAIR-3  before the cut the leader's records from there on are read with all checks:
+    without a good source it is kept
+PARTITIONREPAIR-4  a page that lost its role joins no ISR before it follows again. After the
+    leader's lock was free once, no earlier join is in progress; the role is compared again in the
+    section of the cut
+PARTITIONREPAIR-5  an interrupted cut is completed by the next process, and the replica copies and
+    joins. After an interruption before the cut the replica is outside the ISR
 PARTITIONREPAIR-6  a replica that cannot be loaded begins again (RENEWAL-2)
-PARTITIONREPAIR-7  a follower whose directory fails during a comparison is left out, as one that is away. The directory is
-    described with its problem. A partition that is missing is damage of the replica. The other replicas are compared
+PARTITIONREPAIR-7  a follower whose directory fails during a comparison is left out, as one that is
+    away. The directory is described with its problem. A partition that is missing is damage of the
+    replica. The other replicas are compared
 """
 
 from __future__ import annotations
@@ -29,7 +34,12 @@ from embedlog.errors import ClosedError, CorruptRecordError, EmbedlogError, Lead
 from embedlog.partition.replication.replica_log import Fenced, NotLeader
 from embedlog.replica_set.copying import copy
 from embedlog.replica_set.leaders import LeaderChanged
-from embedlog.replica_set.verification.comparison import Difference, SourceDamagedError, check, compare
+from embedlog.replica_set.verification.comparison import (
+    Difference,
+    SourceDamagedError,
+    check,
+    compare,
+)
 from embedlog.replica_set.verification.renewal import load_problem, renew
 from embedlog.storage import files
 
@@ -43,15 +53,20 @@ logger = logging.getLogger("embedlog")
 
 
 class PartitionRepair:
-    """The replicas of one partition, compared and repaired by this process. Threads: one at a time."""
+    """The replicas of one partition, compared and repaired by this process. Threads: one at a
+    time.
+    """
 
     def __init__(self, replicas: PartitionReplicas, deadline: Callable[[], int]) -> None:
-        self._replicas, self._deadline = replicas, deadline
+        self._replicas = replicas
+        self._deadline = deadline
 
     # ---- comparison ------------------------------------------------------------------------------
 
     def differences(self, note: Note) -> list[ReplicaDifference]:
-        """The differences of the members of the ISR that this process reaches. Raises LeaderNotAvailableError."""
+        """The differences of the members of the ISR that this process reaches. Raises
+        LeaderNotAvailableError.
+        """
         until = self._deadline()
         while True:
             leader = self._replicas.leader(until)
@@ -62,11 +77,15 @@ class PartitionRepair:
                     raise
             except LeaderChanged as changed:
                 if system.boot_ns() >= until:
-                    text = f"the leader of {self._replicas.name} changed until the deadline of a comparison"
+                    text = (
+                        f"the leader of {self._replicas.name} changed until the deadline of a "
+                        "comparison"
+                    )
                     raise LeaderNotAvailableError(text) from changed
 
     def _failed(self, node: int, leader: Leader, problem: EmbedlogError) -> list[ReplicaDifference]:
-        """A replica that cannot be compared: its directory fails, or it is damaged (PARTITIONREPAIR-7).
+        """A replica that cannot be compared: its directory fails, or it is damaged
+        (PARTITIONREPAIR-7).
 
         Raises the problem if it is another one, or if the directory of the leader fails.
         """
@@ -81,14 +100,20 @@ class PartitionRepair:
     def _unread(self, node: int, leader: Leader, problem: EmbedlogError) -> ReplicaDifference:
         now = leader.partition.published()
         path = Path(problem.path or "")
-        return self._described(node, Difference("damaged", path, now.log_start, now.high_watermark, str(problem)))
+        return self._described(
+            node, Difference("damaged", path, now.log_start, now.high_watermark, str(problem))
+        )
 
     def _differences(self, leader: Leader, note: Note) -> list[ReplicaDifference]:
         unloaded = self._replicas.unloaded()
         found = [self._unread(node, leader, problem) for node, problem in unloaded.items()]
         followers = dict(self._replicas.in_sync(leader)[1:])
         for node in self._replicas.damaged.keys() - followers.keys() - {leader.node}:
-            resting = self._replicas.reached(node, damaged=True) if self._replicas.is_member(leader, node) else None
+            resting = (
+                self._replicas.reached(node, damaged=True)
+                if self._replicas.is_member(leader, node)
+                else None
+            )
             if resting is not None:
                 followers[node] = resting
         for node, follower in sorted(followers.items()):
@@ -114,15 +139,24 @@ class PartitionRepair:
 
     def _described(self, node: int, found: Difference) -> ReplicaDifference:
         return ReplicaDifference(
-            self._replicas.topic, self._replicas.number, node, found.kind, str(found.path), found.first, found.end, found.text
+            self._replicas.topic,
+            self._replicas.number,
+            node,
+            found.kind,
+            str(found.path),
+            found.first,
+            found.end,
+            found.text,
         )
 
     # ---- repair ----------------------------------------------------------------------------------
 
     def repair(self, node: int, note: Note = lambda size: None) -> RepairedReplica | None:
-        """Compare the replica of a node, and copy it again from its first difference on; None without a difference.
+        """Compare the replica of a node, and copy it again from its first difference on; None
+        without a difference.
 
-        Raises EligibleLeadersNotAvailableError, CorruptRecordError if the leader is damaged as well, LeaderNotAvailableError.
+        Raises EligibleLeadersNotAvailableError, CorruptRecordError if the leader is damaged as
+        well, LeaderNotAvailableError.
         """
         problem = load_problem(self._replicas, node, self._deadline)
         if problem is not None:
@@ -138,25 +172,36 @@ class PartitionRepair:
                 except (LeaderChanged, Fenced, NotLeader):
                     until = self._deadline() if system.boot_ns() < until else until
             if system.boot_ns() >= until:
-                raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed until the deadline of a repair")
+                raise LeaderNotAvailableError(
+                    f"the leader of {self._replicas.name} changed until the deadline of a repair"
+                )
 
     def _renewed(self, node: int, problem: EmbedlogError) -> RepairedReplica:
         """Begin a replica again that cannot be loaded, and copy everything (PARTITIONREPAIR-6)."""
         renew(self._replicas, node, problem, self._deadline)
         self._replicas.note_repair(node)
-        leader, follower = self._replicas.leader(self._deadline()), self._replicas.reached(node, damaged=True)
+        leader = self._replicas.leader(self._deadline())
+        follower = self._replicas.reached(node, damaged=True)
         if follower is None:
-            raise LeaderNotAvailableError(f"the directory of node {node} fails: {self._replicas.name} is copied after it returns")
+            raise LeaderNotAvailableError(
+                f"the directory of node {node} fails: {self._replicas.name} is copied after it "
+                "returns"
+            )
         with suppress(LeaderChanged, Fenced, NotLeader):  # the housekeeper continues
             self._copy_again(leader, node, follower)
-        now, name, path = leader.partition.published(), self._replicas.topic, str(problem.path or "")
-        return RepairedReplica(name, self._replicas.number, node, leader.node, path, now.log_start, now.high_watermark)
+        now = leader.partition.published()
+        name = self._replicas.topic
+        path = str(problem.path or "")
+        return RepairedReplica(
+            name, self._replicas.number, node, leader.node, path, now.log_start, now.high_watermark
+        )
 
     def _repair(self, leader: Leader, node: int, note: Note) -> RepairedReplica | None:
         follower = self._replicas.reached(node, damaged=True)
         if follower is None:
             raise LeaderNotAvailableError(
-                f"the directory of node {node} fails: {self._replicas.name} is repaired after it returns"
+                f"the directory of node {node} fails: {self._replicas.name} is repaired after it "
+                "returns"
             )
         copy(leader, follower, 0, self._deadline())
         try:
@@ -166,7 +211,9 @@ class PartitionRepair:
         except SourceDamagedError as problem:
             difference = problem.difference
             raise CorruptRecordError(
-                f"{self._replicas.name} is damaged also in its leader, node {leader.node}", path=difference.path, found=problem
+                f"{self._replicas.name} is damaged also in its leader, node {leader.node}",
+                path=difference.path,
+                found=problem,
             ) from problem
         if found is None:
             return None
@@ -175,22 +222,40 @@ class PartitionRepair:
         self._cut(leader, node, follower, found)
         logger.warning(
             "%s: node %d: %s (%s): offsets %d to %d are copied from node %d",
-            self._replicas.name, node, found.text, found.path, found.first, max(end, found.end) - 1, leader.node,
-        )  # fmt: skip
+            self._replicas.name,
+            node,
+            found.text,
+            found.path,
+            found.first,
+            max(end, found.end) - 1,
+            leader.node,
+        )
         self._copy_again(leader, node, follower)
         name = self._replicas.topic
-        return RepairedReplica(name, self._replicas.number, node, leader.node, str(found.path), found.first, max(end, found.end))
+        return RepairedReplica(
+            name,
+            self._replicas.number,
+            node,
+            leader.node,
+            str(found.path),
+            found.first,
+            max(end, found.end),
+        )
 
     def _leave(self, leader: Leader, node: int, follower: Partition, found: Difference) -> None:
         """Leave ISR and ELR, and lose the role (PARTITIONREPAIR-2, PARTITIONREPAIR-4)."""
         reason = f"node {node}: {found.kind} from offset {found.first} on"
         self._replicas.leave(leader, node, self._deadline(), reason, lost=True)
         with follower.replica.exclusive(self._deadline()) as held:
-            held.publish(held.now, held.replica._replace(role=ROLE_NONE, maximal_isr=0, decided_isr=0))
+            held.publish(
+                held.now, held.replica._replace(role=ROLE_NONE, maximal_isr=0, decided_isr=0)
+            )
             system.point("repair-role")
 
     def _cut(self, leader: Leader, node: int, follower: Partition, found: Difference) -> None:
-        """Cut the log at the difference. Raises LeaderChanged if the replica follows or joins meanwhile: it is compared again."""
+        """Cut the log at the difference. Raises LeaderChanged if the replica follows or joins
+        meanwhile: it is compared again.
+        """
         self._replicas.check_left(leader, node, self._deadline())
         start = leader.shown().log_start
         with follower.replica.exclusive(self._deadline()) as held:
@@ -210,8 +275,12 @@ class PartitionRepair:
         self._replicas.join(leader, node, self._deadline())
 
 
-def repair_damaged(replicas: PartitionReplicas, deadline: Callable[[], int], ending: Callable[[], bool]) -> None:
-    """Repair the replicas that were found damaged by reads or copies of this process. For the housekeeper."""
+def repair_damaged(
+    replicas: PartitionReplicas, deadline: Callable[[], int], ending: Callable[[], bool]
+) -> None:
+    """Repair the replicas that were found damaged by reads or copies of this process. For the
+    housekeeper.
+    """
 
     def note(size: int) -> None:
         if ending():

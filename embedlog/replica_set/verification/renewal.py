@@ -1,12 +1,19 @@
-"""This module begins a replica again that cannot be loaded or repaired, or whose directory is missing.
+"""This module begins a replica again that cannot be loaded or repaired, or whose directory is
+missing.
 
-RENEWAL-1  the leader's records are read with all checks first: without a good source nothing is changed
-RENEWAL-2  the replica leaves the ISR and the ELR by a settled decision before its files are set aside (REPLICA-5)
-RENEWAL-3  a replica that another process has loaded meanwhile stays: under its append lock its page shows that (TOPICCHANGE-4)
-RENEWAL-4  an interruption leaves a replica outside the ISR that is damaged, missing or empty. The next round begins again
-RENEWAL-5  the files that are set aside are those of a retired partition, and are removed after `file.delete.delay.ms`
-RENEWAL-6  a loaded replica whose append lock cannot be taken, because the repair of an interrupted append finds damage, loses its
-    role first. Its log begins again by a cut, which other processes with this page follow (APPENDLOCK-4)
+RENEWAL-1  the leader's records are read with all checks first: without a good source nothing is
+    changed
+RENEWAL-2  the replica leaves the ISR and the ELR by a settled decision before its files are set
+    aside (REPLICA-5)
+RENEWAL-3  a replica that another process has loaded meanwhile stays: under its append lock its page
+    shows that (TOPICCHANGE-4)
+RENEWAL-4  an interruption leaves a replica outside the ISR that is damaged, missing or empty. The
+    next round begins again
+RENEWAL-5  the files that are set aside are those of a retired partition, and are removed after
+    `file.delete.delay.ms`
+RENEWAL-6  a loaded replica whose append lock cannot be taken, because the repair of an interrupted
+    append finds damage, loses its role first. Its log begins again by a cut, which other processes
+    with this page follow (APPENDLOCK-4)
 """
 
 from __future__ import annotations
@@ -32,8 +39,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 
-def load_problem(replicas: PartitionReplicas, node: int, deadline: Callable[[], int]) -> EmbedlogError | None:
-    """The damage for which a replica cannot be loaded or repaired; None without one. Raises other errors of the directory.
+def load_problem(
+    replicas: PartitionReplicas, node: int, deadline: Callable[[], int]
+) -> EmbedlogError | None:
+    """The damage for which a replica cannot be loaded or repaired; None without one. Raises other
+    errors of the directory.
 
     A damaged leader-epoch-checkpoint is made again (LOGEPOCHS-1).
     """
@@ -47,9 +57,12 @@ def load_problem(replicas: PartitionReplicas, node: int, deadline: Callable[[], 
     return None
 
 
-def renew(replicas: PartitionReplicas, node: int, problem: EmbedlogError, deadline: Callable[[], int]) -> None:
-    """Begin a replica again, empty, outside the ISR. Raises EligibleLeadersNotAvailableError, CorruptRecordError if the leader
-    is damaged as well, LeaderNotAvailableError, NotEnoughDirectoriesError.
+def renew(
+    replicas: PartitionReplicas, node: int, problem: EmbedlogError, deadline: Callable[[], int]
+) -> None:
+    """Begin a replica again, empty, outside the ISR. Raises EligibleLeadersNotAvailableError,
+    CorruptRecordError if the leader is damaged as well, LeaderNotAvailableError,
+    NotEnoughDirectoriesError.
     """
     until = deadline()
     while True:
@@ -61,7 +74,13 @@ def renew(replicas: PartitionReplicas, node: int, problem: EmbedlogError, deadli
                 check(leader.partition, leader.shown().log_start)
                 replicas.leave(leader, node, until, f"node {node}: {problem}", lost=True)
                 if replicas.begin_again(leader, node, until):
-                    logger.warning("%s: node %d is copied again from node %d: %s", replicas.name, node, leader.node, problem)
+                    logger.warning(
+                        "%s: node %d is copied again from node %d: %s",
+                        replicas.name,
+                        node,
+                        leader.node,
+                        problem,
+                    )
                 return
         except SourceDamagedError as found:
             text = f"{replicas.name} is damaged also in its leader, node {leader.node}"
@@ -69,4 +88,6 @@ def renew(replicas: PartitionReplicas, node: int, problem: EmbedlogError, deadli
         except (LeaderChanged, Fenced, NotLeader):
             pass
         if system.boot_ns() >= until:
-            raise LeaderNotAvailableError(f"the leader of {replicas.name} changed until the deadline of a repair")
+            raise LeaderNotAvailableError(
+                f"the leader of {replicas.name} changed until the deadline of a repair"
+            )

@@ -1,9 +1,12 @@
 """This module compares and repairs the replicas of the partitions of an open set.
 
-VERIFICATION-1  only records below the high watermark are compared; later ones may differ until the next copy
-VERIFICATION-2  a partition that cannot be repaired changes nothing; the others are repaired, and the report names it
+VERIFICATION-1  only records below the high watermark are compared; later ones may differ until the
+    next copy
+VERIFICATION-2  a partition that cannot be repaired changes nothing; the others are repaired, and
+    the report names it
 VERIFICATION-3  the copies of the decision log come first: the repair of a replica needs decisions
-VERIFICATION-4  after the wait for a leader that does not come, the wait for the next ones is short: there may be many
+VERIFICATION-4  after the wait for a leader that does not come, the wait for the next ones is short:
+    there may be many
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ class Verification:
     """The comparisons of an open set. Threads: any."""
 
     def __init__(self, replica_set: OpenSet) -> None:
-        self._set, self._copies = replica_set, DecisionCopies(replica_set.members)
+        self._set = replica_set
+        self._copies = DecisionCopies(replica_set.members)
 
     def differences(
         self,
@@ -55,13 +59,18 @@ class Verification:
         decisions: bool = False,
         unled: dict[TopicPartition, LeaderNotAvailableError] | None = None,
     ) -> list[ReplicaDifference]:
-        """The first difference of each replica in the ISR from its leader; with `decisions` also the damage in the copies of the
-        decision log. Raises LeaderNotAvailableError, or adds it to `unled` and continues (VERIFICATION-4).
+        """The first difference of each replica in the ISR from its leader; with `decisions` also
+        the damage in the copies of the decision log. Raises LeaderNotAvailableError, or adds it to
+        `unled` and continues (VERIFICATION-4).
         """
         count = _Count(progress)
         found = self._copies.differences() if decisions else []
         for tp, place in places.items():
-            repair = PartitionRepair(self._set.replicas(place, tp.topic), _soon) if unled else self._repair_of(tp, place)
+            repair = (
+                PartitionRepair(self._set.replicas(place, tp.topic), _soon)
+                if unled
+                else self._repair_of(tp, place)
+            )
             try:
                 found += repair.differences(count.add)
             except (LeaderNotAvailableError, UnknownTopicOrPartitionError) as problem:
@@ -72,19 +81,35 @@ class Verification:
                 unled[tp] = problem
         return found
 
-    def repair(self, found: list[ReplicaDifference], places: Mapping[TopicPartition, Place]) -> RepairReport:
+    def repair(
+        self, found: list[ReplicaDifference], places: Mapping[TopicPartition, Place]
+    ) -> RepairReport:
         """Repair replicas with a difference (VERIFICATION-2)."""
-        repaired, left, waiting = list[RepairedReplica](), dict[ReplicaDifference, str](), list(found)
+        repaired = list[RepairedReplica]()
+        left = dict[ReplicaDifference, str]()
+        waiting = list(found)
         while waiting:
             each = waiting.pop(0)
             try:
                 done, others = self._repaired(each, places)
                 if done is not None:
                     repaired.append(done)
-                known = {(other.topic, other.partition, other.node) for other in (*waiting, *left, each)}
-                waiting += [other for other in others if (other.topic, other.partition, other.node) not in known]
+                known = {
+                    (other.topic, other.partition, other.node) for other in (*waiting, *left, each)
+                }
+                waiting += [
+                    other
+                    for other in others
+                    if (other.topic, other.partition, other.node) not in known
+                ]
             except EmbedlogError as problem:
-                logger.warning("%s-%d: node %d is not repaired: %s", each.topic, each.partition, each.node, problem)
+                logger.warning(
+                    "%s-%d: node %d is not repaired: %s",
+                    each.topic,
+                    each.partition,
+                    each.node,
+                    problem,
+                )
                 left[each] = str(problem)
         return RepairReport(tuple(repaired), left)
 
@@ -112,7 +137,8 @@ class _Count:
     """The bytes of one call."""
 
     def __init__(self, progress: Progress | None) -> None:
-        self._progress, self._done = progress, 0
+        self._progress = progress
+        self._done = 0
 
     def add(self, size: int) -> None:
         self._done += size

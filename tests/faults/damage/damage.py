@@ -1,8 +1,10 @@
-"""E6 and E7: damaged files. Each read gives the right records or a typed error; never a wrong one, a gap, or a signal.
+"""E6 and E7: damaged files. Each read gives the right records or a typed error; never a wrong one,
+a gap, or a signal.
 
-The directory under damage is small and cleanly closed, so nothing in it may count as a torn tail. Fewer records without an
-error are a violation, too. Damage to caches (indexes, manifest, page, some checkpoints) must lose no record.
-Everything runs inside a victim: a signal ends that process, not the tests.
+The directory under damage is small and cleanly closed, so nothing in it may count as a torn tail.
+Fewer records without an error are a violation, too. Damage to caches (indexes, manifest, page, some
+checkpoints) must lose no record. Everything runs inside a victim: a signal ends that process, not
+the tests.
 """
 
 from __future__ import annotations
@@ -29,14 +31,20 @@ Rows = dict[int, list[Row]]
 
 
 @task
-def build(stage: Stage, path: str, batches: int = 24, codec: str = "none", clean: bool = True) -> None:
+def build(
+    stage: Stage, path: str, batches: int = 24, codec: str = "none", clean: bool = True
+) -> None:
     """A directory of a few small segments, written in batches of one to three records."""
     tasks.open_(stage, path)
-    tasks.create_topic(stage, TOPIC, 1, CONFIG | {"compression.type": "uncompressed" if codec == "none" else codec})
+    tasks.create_topic(
+        stage, TOPIC, 1, CONFIG | {"compression.type": "uncompressed" if codec == "none" else codec}
+    )
     number = 0
     for batch in range(batches):
         count = batch % 3 + 1
-        tasks.append(stage, [value_of(1, number + at, 100 + 37 * batch % 400) for at in range(count)])
+        tasks.append(
+            stage, [value_of(1, number + at, 100 + 37 * batch % 400) for at in range(count)]
+        )
         number += count
     if clean:
         tasks.close(stage)
@@ -71,7 +79,10 @@ class Flips:
             fewer = all(rows == self.right[n][: len(rows)] for n, rows in found.items())
             self.counts["silently fewer" if fewer else "WRONG"] += 1
             read = sum(map(len, found.values()))
-            self.bad.append(f"{what}: {'silently fewer' if fewer else 'wrong'}: {read} of {sum(map(len, self.right.values()))}")
+            self.bad.append(
+                f"{what}: {'silently fewer' if fewer else 'wrong'}: {read} of "
+                f"{sum(map(len, self.right.values()))}"
+            )
 
     def report(self) -> tuple[dict[str, int], list[str]]:
         return dict(self.counts), self.bad
@@ -92,14 +103,20 @@ def flip(fd: int, position: int, bit: int) -> None:
 
 
 @task
-def flip_log(stage: Stage, path: str, step: int, dense: int, piece: int = 0, pieces: int = 1) -> tuple[dict[str, int], list[str]]:
-    """Flip bits of every segment under an open log; each time everything is read again through it."""
+def flip_log(
+    stage: Stage, path: str, step: int, dense: int, piece: int = 0, pieces: int = 1
+) -> tuple[dict[str, int], list[str]]:
+    """Flip bits of every segment under an open log; each time everything is read again through
+    it.
+    """
     with embedlog.open(path) as log:
         stage.log = log
         flips = Flips(tasks.read(stage))
         for file in sorted((Path(path) / f"{TOPIC}-0").glob("*.log")):
             fd = os.open(file, os.O_RDWR)
-            for position, bit in islice(bits(os.fstat(fd).st_size, step, dense), piece, None, pieces):
+            for position, bit in islice(
+                bits(os.fstat(fd).st_size, step, dense), piece, None, pieces
+            ):
                 flip(fd, position, bit)
                 try:
                     found: Rows | str = tasks.read(stage)
@@ -113,10 +130,13 @@ def flip_log(stage: Stage, path: str, step: int, dense: int, piece: int = 0, pie
 
 
 def restore(source: Path, target: Path) -> None:
-    """A copy that embedlog takes for the directory itself: its clean mark is the one in the control page."""
+    """A copy that embedlog takes for the directory itself: its clean mark is the one in the control
+    page.
+    """
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target, symlinks=True)
-    mark, fd = (target / file_names.CLEAN_MARK).stat(), os.open(target / file_names.CONTROL, os.O_RDWR)
+    mark = (target / file_names.CLEAN_MARK).stat()
+    fd = os.open(target / file_names.CONTROL, os.O_RDWR)
     page = system.Page(fd, True)
     page.set(directory.MARK_INODE, mark.st_ino)
     page.set(directory.MARK_NS, mark.st_mtime_ns)
@@ -156,7 +176,9 @@ def flip_files(
     pieces: int = 1,
     most_bytes: int = 1 << 30,
 ) -> tuple[dict[str, int], list[str]]:
-    """Flip bits of small files, at most `most` a file; a fresh open each time, out of a fresh copy."""
+    """Flip bits of small files, at most `most` a file; a fresh open each time, out of a fresh
+    copy.
+    """
     flips = Flips(look_fresh(stage, Path(source), Path(path)))
     for name in names:
         size = min((Path(source) / name).stat().st_size, most_bytes)
@@ -166,7 +188,9 @@ def flip_files(
             fd = os.open(Path(path) / name, os.O_RDWR)
             flip(fd, at // 8, at % 8)
             os.close(fd)
-            flips.judge(look(stage, path), f"{name} byte {at // 8} bit {at % 8}", cache=is_cache(name))
+            flips.judge(
+                look(stage, path), f"{name} byte {at // 8} bit {at % 8}", cache=is_cache(name)
+            )
     return flips.report()
 
 
@@ -177,14 +201,20 @@ def look_fresh(stage: Stage, source: Path, path: Path) -> Rows:
     return found
 
 
-# -- whole blocks and files -------------------------------------------------------------------------
+# -- whole blocks and files
+# -------------------------------------------------------------------------
 
-Case = tuple[str, bool, Callable[[Path], None]]  # name of the change, whether the file is a cache, the change
+# name of the change, whether the file is a cache, the change
+Case = tuple[str, bool, Callable[[Path], None]]
 
 
 def truncations(name: str, size: int, step: int) -> Iterator[Case]:
     for length in range(0, size, step):
-        yield f"{name} cut to {length}", is_cache(name), lambda d, n=name, to=length: os.truncate(d / n, to)
+        yield (
+            f"{name} cut to {length}",
+            is_cache(name),
+            lambda d, n=name, to=length: os.truncate(d / n, to),
+        )
 
 
 def blocks(name: str, size: int, rng: random.Random) -> Iterator[Case]:
@@ -192,14 +222,23 @@ def blocks(name: str, size: int, rng: random.Random) -> Iterator[Case]:
     cache = is_cache(name)
     for block in (512, 4096):
         for at in range(0, size, block):
-            other, length = rng.randrange(0, max(1, size - block)), min(block, size - at)
-            yield f"{name} zeroes at {at}+{block}", cache, lambda d, a=at, b=length: put(d / name, a, bytes(b))
+            other = rng.randrange(0, max(1, size - block))
+            length = min(block, size - at)
+            yield (
+                f"{name} zeroes at {at}+{block}",
+                cache,
+                lambda d, a=at, b=length: put(d / name, a, bytes(b)),
+            )
             yield (
                 f"{name} block {other} copied to {at}+{block}",
                 cache,
                 lambda d, a=at, b=length, o=other: put(d / name, a, cut(d / name, o, b)),
             )
-            yield f"{name} blocks {at} and {other} swapped", cache, lambda d, a=at, b=block, o=other: swap(d / name, a, o, b)
+            yield (
+                f"{name} blocks {at} and {other} swapped",
+                cache,
+                lambda d, a=at, b=block, o=other: swap(d / name, a, o, b),
+            )
 
 
 def cut(path: Path, at: int, size: int) -> bytes:
@@ -214,7 +253,8 @@ def put(path: Path, at: int, data: bytes) -> None:
 
 def swap(path: Path, one: int, other: int, size: int) -> None:
     size = min(size, abs(one - other), path.stat().st_size - max(one, other))
-    first, second = cut(path, one, size), cut(path, other, size)
+    first = cut(path, one, size)
+    second = cut(path, other, size)
     put(path, one, second)
     put(path, other, first)
 
@@ -237,12 +277,29 @@ def put_whole(path: Path, data: bytes) -> None:
 def between_segments(source: Path) -> Iterator[Case]:
     logs = sorted(path.name for path in (source / f"{TOPIC}-0").glob("*.log"))
     for one, other in ((logs[0], logs[1]), (logs[0], logs[-1])):
-        yield f"{one} in place of {other}", False, lambda d, a=one, b=other: copy_over(d / f"{TOPIC}-0", a, b)
+        yield (
+            f"{one} in place of {other}",
+            False,
+            lambda d, a=one, b=other: copy_over(d / f"{TOPIC}-0", a, b),
+        )
     extra = f"{TOPIC}-0/{10**9:020d}.log"
-    yield "an extra segment far after the end", False, lambda d: shutil.copy(d / f"{TOPIC}-0" / logs[-1], d / extra)
+    yield (
+        "an extra segment far after the end",
+        False,
+        lambda d: shutil.copy(d / f"{TOPIC}-0" / logs[-1], d / extra),
+    )
     yield "an extra empty segment far after the end", True, lambda d: (d / extra).touch()
-    for name in ("stray.txt", "00000000000000000007.log.deleted", "00000000000000000007.log.cleaned", "x.swap"):
-        yield f"a stray {name}", True, lambda d, n=name: (d / f"{TOPIC}-0" / n).write_bytes(b"stray")
+    for name in (
+        "stray.txt",
+        "00000000000000000007.log.deleted",
+        "00000000000000000007.log.cleaned",
+        "x.swap",
+    ):
+        yield (
+            f"a stray {name}",
+            True,
+            lambda d, n=name: (d / f"{TOPIC}-0" / n).write_bytes(b"stray"),
+        )
 
 
 def copy_over(folder: Path, source: str, target: str) -> None:
@@ -250,10 +307,15 @@ def copy_over(folder: Path, source: str, target: str) -> None:
 
 
 @task
-def damage(stage: Stage, source_path: str, path: str, seed: int, most: int) -> tuple[dict[str, int], list[str]]:
-    """Every kind of damage to every file, `most` cases drawn by the seed; the damaged segments must survive an error."""
+def damage(
+    stage: Stage, source_path: str, path: str, seed: int, most: int
+) -> tuple[dict[str, int], list[str]]:
+    """Every kind of damage to every file, `most` cases drawn by the seed; the damaged segments must
+    survive an error.
+    """
     rng = random.Random(seed)
-    source, target = Path(source_path), Path(path)
+    source = Path(source_path)
+    target = Path(path)
     flips = Flips(look_fresh(stage, source, target))
     cases: list[Case] = list(between_segments(source))
     names = sorted(str(found.relative_to(source)) for found in source.rglob("*") if found.is_file())

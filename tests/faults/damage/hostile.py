@@ -1,8 +1,9 @@
 """Hostile directories: names, types, sizes, contents and numbers are changed, then the log is used.
 
-H1  a use ends in a short time and in little memory, with records or with an error of embedlog: no signal, no other exception
-H2  no file outside of the directory is created, changed or removed
-H3  a record at the place of an original one has its value, unless the change made a new one with a valid checksum
+H1  a use ends in a short time and in little memory, with records or with an error of embedlog: no
+signal, no other exception H2  no file outside of the directory is created, changed or removed H3  a
+record at the place of an original one has its value, unless the change made a new one with a valid
+checksum
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from tests.faults.harness.processes import SANITIZED
 from tests.faults.harness.tasks import Stage, task
 from tests.support.batches import crc32c
 
-ROOM_BYTES, SECONDS_CPU, TAKEN_MAX = 6 << 30, 40, 5_000
+ROOM_BYTES = 6 << 30
+SECONDS_CPU = 40
+TAKEN_MAX = 5_000
 GROWN_MAX_KB = 700 << 10  # of resident memory
 CONFIG = {"housekeeping": False, "lock.timeout.ms": 300}
 Rows = dict[tuple[str, int, int], bytes | None]
@@ -70,14 +73,20 @@ def build_for_strangers(_: Stage, path: str, killed: bool) -> None:
 
 @task
 def use_of_a_stranger(_: Stage, path: str, read_only: bool) -> tuple[str, Rows, int]:
-    """The outcome, the rows, and the growth of this process in kB. Any other exception is a finding."""
+    """The outcome, the rows, and the growth of this process in kB. Any other exception is a
+    finding.
+    """
     logging.disable(logging.CRITICAL)
     foreign: list[str] = []
-    threading.excepthook = lambda given: foreign.append(f"{given.exc_type.__name__} in a thread: {given.exc_value}")
+    threading.excepthook = lambda given: foreign.append(
+        f"{given.exc_type.__name__} in a thread: {given.exc_value}"
+    )
     if not SANITIZED:  # its shadow of all addresses is larger
         resource.setrlimit(resource.RLIMIT_AS, (ROOM_BYTES, ROOM_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS_CPU, SECONDS_CPU))
-    before_kb, rows, end = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, {}, "right"
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    rows = {}
+    end = "right"
     try:
         with embedlog.open(path, read_only=read_only, config=CONFIG) as log:
             end = _used(log, rows, read_only)
@@ -90,7 +99,9 @@ def use_of_a_stranger(_: Stage, path: str, read_only: bool) -> tuple[str, Rows, 
 
 
 def _used(log: embedlog.Log, rows: Rows, read_only: bool) -> str:
-    """Every method that reads files; the first error of the library is the result, and the other methods run all the same."""
+    """Every method that reads files; the first error of the library is the result, and the other
+    methods run all the same.
+    """
     ends = []
     for step in _steps(log, rows, read_only):
         try:
@@ -104,7 +115,10 @@ def _steps(log: embedlog.Log, rows: Rows, read_only: bool) -> list[Callable[[], 
     names = log.topics(include_internal=True)
     steps: list[Callable[[], Any]] = []
     for name in names:
-        steps += [lambda name=name: log.describe_topic(name), lambda name=name: _read(log, name, rows)]
+        steps += [
+            lambda name=name: log.describe_topic(name),
+            lambda name=name: _read(log, name, rows),
+        ]
     steps += [lambda: [log.describe_group(name) for name in log.groups()]]
     if not read_only:
         steps += [lambda name=name: _send(log, name) for name in log.topics()]
@@ -127,22 +141,65 @@ def _send(log: embedlog.Log, name: str) -> None:
 # ---- the changes ---------------------------------------------------------------------------------
 
 GIANTS = (1 << 30, (1 << 31) + 5, 40 << 30, 1 << 42)
-LEGAL = 2**15  # as a number of partitions it is legal: each one is made, which takes long for so many
+# as a number of partitions it is legal: each one is made, which takes long for so many
+LEGAL = 2**15
 PARTITIONS_LEGAL = 2**11
 NUMBERS = (0, 1, -1, LEGAL, 2**31 - 1, 2**31, -(2**31), 2**32, 2**62, 2**63 - 1, -(2**63))
 NAMES = (
-    "9" * 20 + ".log", f"{2**63 - 1:020d}.log", f"{2**31:020d}.log", f"{1:020d}.index", f"{3:020d}.snapshot",
-    f"{0:020d}.log.deleted", f"{0:020d}.log.swap", f"{7:020d}.log.swap", f"{0:020d}.log.cleaned", f"{0:020d}.txnindex",
-    "embedlog.digests-²", "embedlog.poison-²", "embedlog.poison-1", f"embedlog.cut-{0:020d}-1", "embedlog.digests-" + "9" * 30,
-    "embedlog.dirty", "embedlog.backup", "embedlog.page-new", "embedlog.topics.tmp", "meta.properties.0123456789abcdef.tmp",
-    "\n", "٣.log",
-    "x" * 255, "embedlog.", ".log", f"{0:020d}.log ", ".kafka_cleanshutdown", "cleaner-offset-checkpoint",
-)  # fmt: skip
+    "9" * 20 + ".log",
+    f"{2**63 - 1:020d}.log",
+    f"{2**31:020d}.log",
+    f"{1:020d}.index",
+    f"{3:020d}.snapshot",
+    f"{0:020d}.log.deleted",
+    f"{0:020d}.log.swap",
+    f"{7:020d}.log.swap",
+    f"{0:020d}.log.cleaned",
+    f"{0:020d}.txnindex",
+    "embedlog.digests-²",
+    "embedlog.poison-²",
+    "embedlog.poison-1",
+    f"embedlog.cut-{0:020d}-1",
+    "embedlog.digests-" + "9" * 30,
+    "embedlog.dirty",
+    "embedlog.backup",
+    "embedlog.page-new",
+    "embedlog.topics.tmp",
+    "meta.properties.0123456789abcdef.tmp",
+    "\n",
+    "٣.log",
+    "x" * 255,
+    "embedlog.",
+    ".log",
+    f"{0:020d}.log ",
+    ".kafka_cleanshutdown",
+    "cleaner-offset-checkpoint",
+)
 PARTITIONS = (
-    "t-2", "t-7", "t-1000000", "t-2147483647", "t-2147483648", "t-99999999999999999999", "t--1", "t-٣", "t-00", "t", "-0", "..-0",
-    f"t-0.{'a' * 32}-delete", f"t-0.{'a' * 32}-future", f"t-0.{'a' * 32}-stray", "__cluster_metadata-0", "__consumer_offsets-0",
-    "__transaction_state-0", "x" * 249 + "-0", "t.0-0", "T-0", "new-3", "remote-log-index-cache",
-)  # fmt: skip
+    "t-2",
+    "t-7",
+    "t-1000000",
+    "t-2147483647",
+    "t-2147483648",
+    "t-99999999999999999999",
+    "t--1",
+    "t-٣",
+    "t-00",
+    "t",
+    "-0",
+    "..-0",
+    f"t-0.{'a' * 32}-delete",
+    f"t-0.{'a' * 32}-future",
+    f"t-0.{'a' * 32}-stray",
+    "__cluster_metadata-0",
+    "__consumer_offsets-0",
+    "__transaction_state-0",
+    "x" * 249 + "-0",
+    "t.0-0",
+    "T-0",
+    "new-3",
+    "remote-log-index-cache",
+)
 
 
 def _files(log: Path) -> list[Path]:
@@ -176,7 +233,8 @@ def rename(rng: random.Random, log: Path) -> str:
 
 
 def swap_names(rng: random.Random, log: Path) -> str:
-    one, other = _some(rng, log), _some(rng, log)
+    one = _some(rng, log)
+    other = _some(rng, log)
     if _is_giant(one) or _is_giant(other):
         return "nothing"
     data = one.read_bytes()
@@ -192,7 +250,9 @@ def remove(rng: random.Random, log: Path) -> str:
 
 
 def partition_name(rng: random.Random, log: Path) -> str:
-    source = rng.choice(sorted(path for path in log.iterdir() if path.is_dir() and not path.is_symlink()))
+    source = rng.choice(
+        sorted(path for path in log.iterdir() if path.is_dir() and not path.is_symlink())
+    )
     target = log / rng.choice(PARTITIONS)
     if os.path.lexists(target) or any(_is_giant(path) for path in _files(source)):
         return "nothing"
@@ -203,12 +263,18 @@ def partition_name(rng: random.Random, log: Path) -> str:
 
 
 def _irregular(workspace: str, names: list[str]) -> list[str]:
-    return [name for name in names if not stat.S_ISREG(os.lstat(os.path.join(workspace, name)).st_mode)]
+    return [
+        name for name in names if not stat.S_ISREG(os.lstat(os.path.join(workspace, name)).st_mode)
+    ]
 
 
 def kind(rng: random.Random, log: Path) -> str:
     """Something else in the place of a file, or of a name that is made by and by."""
-    path = _some(rng, log) if rng.random() < 0.8 else rng.choice([log, log / "t-0"]) / rng.choice(NAMES)
+    path = (
+        _some(rng, log)
+        if rng.random() < 0.8
+        else rng.choice([log, log / "t-0"]) / rng.choice(NAMES)
+    )
     name, make = rng.choice(KINDS)
     if path.is_dir() or not path.parent.is_dir() or path.parent.is_symlink():
         return "nothing"
@@ -221,7 +287,9 @@ def kind(rng: random.Random, log: Path) -> str:
 
 
 def partition_kind(rng: random.Random, log: Path) -> str:
-    path = rng.choice(sorted(path for path in log.iterdir() if path.is_dir() and not path.is_symlink()))
+    path = rng.choice(
+        sorted(path for path in log.iterdir() if path.is_dir() and not path.is_symlink())
+    )
     name, make = rng.choice(KINDS)
     path.rename(log.parent / "elsewhere" / f"moved-{rng.random()}")
     try:
@@ -272,25 +340,41 @@ def bytes_of(rng: random.Random, log: Path) -> str:
         return "nothing"
     for _ in range(rng.choice([1, 1, 4, 30])):
         at = rng.randrange(len(data))
-        data[at : at + rng.choice([1, 1, 8])] = rng.choice([*[rng.randbytes(1)] * 4, b"\0", b"\xff", b"\x7f", b"9", b"\n"])
+        data[at : at + rng.choice([1, 1, 8])] = rng.choice(
+            [*[rng.randbytes(1)] * 4, b"\0", b"\xff", b"\x7f", b"9", b"\n"]
+        )
     path.write_bytes(data)
     return f"bytes of {_told(log, path)}"
 
 
 def garbage(rng: random.Random, log: Path) -> str:
     path = _some(rng, log)
-    path.write_bytes(rng.choice([rng.randbytes(500), rng.randbytes(9), bytes(5000), b"0\n" * 100, b"[" * 100_000, b"9" * 10_000]))
+    path.write_bytes(
+        rng.choice(
+            [
+                rng.randbytes(500),
+                rng.randbytes(9),
+                bytes(5000),
+                b"0\n" * 100,
+                b"[" * 100_000,
+                b"9" * 10_000,
+            ]
+        )
+    )
     return f"garbage in {_told(log, path)}"
 
 
 def number_in_text(rng: random.Random, log: Path) -> str:
     texts = (".metadata", ".properties", ".topics")
-    path = rng.choice([each for each in _files(log) if each.suffix in texts or "checkpoint" in each.name])
+    path = rng.choice(
+        [each for each in _files(log) if each.suffix in texts or "checkpoint" in each.name]
+    )
     text = "" if _is_giant(path) else path.read_bytes().decode(errors="replace")
     found = list(re.finditer(r"[0-9]+", text))
     if not found:
         return "nothing"
-    match, word = rng.choice(found), rng.choice([*map(str, NUMBERS), "²", "1_0", "", "9" * 5000, "1e3", " 1", "0x1"])
+    match = rng.choice(found)
+    word = rng.choice([*map(str, NUMBERS), "²", "1_0", "", "9" * 5000, "1e3", " 1", "0x1"])
     path.write_text(text[: match.start()] + word + text[match.end() :])
     return f"{_told(log, path)}: {match[0]} becomes {word[:30]!a}"
 
@@ -309,7 +393,23 @@ def signed_topics(rng: random.Random, log: Path) -> str:
         return "nothing"  # an earlier change of this case
     place = rng.choice([entry, entry, entry, document, document["topics"], entry.get("config", {})])
     key = rng.choice([*place, "only", "growing", "x\ud800", "t\n", "segment.bytes", "state"])
-    value: Any = rng.choice([*NUMBERS, None, [], {}, "x", "\ud800", [0, 2**31 - 1], [5, 5], [-1], 1.5, True, *STATES, {"a": {}}])
+    value: Any = rng.choice(
+        [
+            *NUMBERS,
+            None,
+            [],
+            {},
+            "x",
+            "\ud800",
+            [0, 2**31 - 1],
+            [5, 5],
+            [-1],
+            1.5,
+            True,
+            *STATES,
+            {"a": {}},
+        ]
+    )
     if key in ("growing", "partitions") and value == LEGAL:
         value = PARTITIONS_LEGAL
     place[key] = value
@@ -321,26 +421,54 @@ def signed_topics(rng: random.Random, log: Path) -> str:
 
 
 STATES = ("creating", "live", "deleting")
-FIELDS = ((0, ">q"), (8, ">i"), (12, ">i"), (21, ">h"), (23, ">i"), (27, ">q"), (35, ">q"), (43, ">q"), (51, ">h"), (53, ">i"))
+FIELDS = (
+    (0, ">q"),
+    (8, ">i"),
+    (12, ">i"),
+    (21, ">h"),
+    (23, ">i"),
+    (27, ">q"),
+    (35, ">q"),
+    (43, ">q"),
+    (51, ">h"),
+    (53, ">i"),
+)
 FIELDS += ((57, ">i"),)
 
 
 def signed_batch(rng: random.Random, log: Path) -> str:
     """A field of a batch, with the checksum that goes with it."""
-    found = [path for path in _files(log) if path.suffix == file_names.LOG and 61 < path.stat().st_size < 1 << 22]
+    found = [
+        path
+        for path in _files(log)
+        if path.suffix == file_names.LOG and 61 < path.stat().st_size < 1 << 22
+    ]
     if not found:
         return "nothing"
     path = rng.choice(found)
-    data, starts, at = bytearray(path.read_bytes()), [], 0
-    while at + 61 <= len(data) and (length := struct.unpack_from(">i", data, at + 8)[0]) >= 49 and at + 12 + length <= len(data):
+    data = bytearray(path.read_bytes())
+    starts = []
+    at = 0
+    while (
+        at + 61 <= len(data)
+        and (length := struct.unpack_from(">i", data, at + 8)[0]) >= 49
+        and at + 12 + length <= len(data)
+    ):
         starts.append(at)
         at += 12 + length
     if not starts:
         return "nothing"
-    start, (offset, shape) = rng.choice(starts), rng.choice(FIELDS)
+    start = rng.choice(starts)
+    (offset, shape) = rng.choice(FIELDS)
     length = struct.unpack_from(">i", data, start + 8)[0]
     bits = 8 * struct.calcsize(shape)
-    number = rng.choice([each for each in (*NUMBERS, rng.randrange(-5, 70)) if -(2 ** (bits - 1)) <= each < 2 ** (bits - 1)])
+    number = rng.choice(
+        [
+            each
+            for each in (*NUMBERS, rng.randrange(-5, 70))
+            if -(2 ** (bits - 1)) <= each < 2 ** (bits - 1)
+        ]
+    )
     struct.pack_into(shape, data, start + offset, number)
     struct.pack_into(">I", data, start + 17, crc32c(bytes(data[start + 21 : start + 12 + length])))
     path.write_bytes(data)
@@ -348,13 +476,25 @@ def signed_batch(rng: random.Random, log: Path) -> str:
 
 
 ACTS: list[tuple[Act, bool]] = [  # whether records may be others afterwards
-    (rename, True), (swap_names, True), (remove, False), (partition_name, True), (kind, False), (partition_kind, False),
-    (size, False), (bytes_of, False), (garbage, False), (number_in_text, False), (signed_topics, True), (signed_batch, True),
-]  # fmt: skip
+    (rename, True),
+    (swap_names, True),
+    (remove, False),
+    (partition_name, True),
+    (kind, False),
+    (partition_kind, False),
+    (size, False),
+    (bytes_of, False),
+    (garbage, False),
+    (number_in_text, False),
+    (signed_topics, True),
+    (signed_batch, True),
+]
 
 
 def mutate(rng: random.Random, log: Path) -> tuple[str, bool]:
-    """Change a directory once or a few times; the changes, and whether other records may be the right ones now."""
+    """Change a directory once or a few times; the changes, and whether other records may be the
+    right ones now.
+    """
     acts = rng.choices(ACTS, k=rng.choice([1, 1, 1, 2, 3]))
     done = [(act(rng, log), others) for act, others in acts if log.is_dir()]
     return "; ".join(told for told, _ in done), any(others for _, others in done)
@@ -363,8 +503,12 @@ def mutate(rng: random.Random, log: Path) -> tuple[str, bool]:
 def outside(workspace: Path) -> dict[str, tuple[int, int, bytes | None]]:
     """Everything beside the log: type, time of change, content."""
     found = {}
-    for path in sorted(each for each in workspace.rglob("*") if workspace / "log" not in (each, *each.parents)):
+    for path in sorted(
+        each for each in workspace.rglob("*") if workspace / "log" not in (each, *each.parents)
+    ):
         facts = path.lstat()
-        data = path.read_bytes() if stat.S_ISREG(facts.st_mode) and facts.st_size < 1 << 22 else None
+        data = (
+            path.read_bytes() if stat.S_ISREG(facts.st_mode) and facts.st_size < 1 << 22 else None
+        )
         found[str(path.relative_to(workspace))] = (facts.st_mode, facts.st_mtime_ns, data)
     return found

@@ -1,8 +1,10 @@
-"""E6 of loading: damage to a closed log, in every way of opening it and in every state of its files.
+"""E6 of loading: damage to a closed log, in every way of opening it and in every state of its
+files.
 
-The fields are those that Kafka's checksum leaves out (base offset, size, leader epoch, magic), in batches after the last
-interval digest. Whole files are missing, empty or cut in half, too. All records are on stable storage, so only
-the right rows or a typed error are allowed: no damage may count as a torn tail.
+The fields are those that Kafka's checksum leaves out (base offset, size, leader epoch, magic), in
+batches after the last interval digest. Whole files are missing, empty or cut in half, too. All
+records are on stable storage, so only the right rows or a typed error are allowed: no damage may
+count as a torn tail.
 """
 
 from __future__ import annotations
@@ -29,17 +31,28 @@ CONFIG: Final = {"segment.bytes": 3_000, "index.interval.bytes": 1_000, "flush.m
 BATCHES: Final = 40
 PARTITION: Final = f"{TOPIC}-0"
 STATES: Final = ("closed", "killed", "rebooted")
-WAYS: Final = ("writer", "reader", "copy, writer", "copy, reader", "backup, writer", "backup, reader")
+WAYS: Final = (
+    "writer",
+    "reader",
+    "copy, writer",
+    "copy, reader",
+    "backup, writer",
+    "backup, reader",
+)
 FIELDS: Final = {"base offset": (0, 8), "size": (8, 4), "leader epoch": (12, 4), "magic": (16, 1)}
 
 
 @task
 def build_durable(stage: Stage, path: str, state: str) -> None:
-    """A log of some segments, all of it on stable storage, with a transaction index and a log start inside a segment."""
+    """A log of some segments, all of it on stable storage, with a transaction index and a log start
+    inside a segment.
+    """
     tasks.open_(stage, path)
     tasks.create_topic(stage, TOPIC, 1, CONFIG)
     for batch in range(BATCHES):
-        tasks.append(stage, [value_of(1, 3 * batch + at, 40 + batch % 5) for at in range(batch % 3 + 1)])
+        tasks.append(
+            stage, [value_of(1, 3 * batch + at, 40 + batch % 5) for at in range(batch % 3 + 1)]
+        )
     stage.opened.delete_records({embedlog.TopicPartition(TOPIC, 0): 5})
     stage.opened.flush()
     if state == "closed":
@@ -50,11 +63,18 @@ def build_durable(stage: Stage, path: str, state: str) -> None:
 
 
 class Kept:
-    """A directory that is put back as it was after each damage: the same files, with the same inodes."""
+    """A directory that is put back as it was after each damage: the same files, with the same
+    inodes.
+    """
 
     def __init__(self, root: Path) -> None:
-        self.root, self._stash = root, root.with_name(root.name + "-stash")
-        self.files = {str(each.relative_to(root)): each.read_bytes() for each in sorted(root.rglob("*")) if each.is_file()}
+        self.root = root
+        self._stash = root.with_name(root.name + "-stash")
+        self.files = {
+            str(each.relative_to(root)): each.read_bytes()
+            for each in sorted(root.rglob("*"))
+            if each.is_file()
+        }
         self._stash.mkdir(exist_ok=True)
         self._gone: list[str] = []
 
@@ -85,7 +105,8 @@ class Damage(NamedTuple):
 
 
 def heads(data: bytes) -> list[int]:
-    found, at = [], 0
+    found = []
+    at = 0
     while at < len(data):
         found.append(at)
         at += 12 + int(struct.unpack_from(">i", data, at + 8)[0])
@@ -106,7 +127,10 @@ def flips(kept: Kept) -> Iterator[Damage]:
         for field, (at, size) in FIELDS.items():
             for bit in range(8 * size):
                 where = head + at + bit // 8
-                yield Damage(f"bit {bit} of {field}, batch {number} of {len(found)}", partial(flip, name, where, bit % 8))
+                yield Damage(
+                    f"bit {bit} of {field}, batch {number} of {len(found)}",
+                    partial(flip, name, where, bit % 8),
+                )
 
 
 def flip(name: str, position: int, bit: int, kept: Kept) -> None:
@@ -136,7 +160,9 @@ def look(path: Path, *, read_only: bool) -> Rows | str:
     """The rows, or the name of the typed error."""
     stage = Stage(None)  # type: ignore[arg-type]  # it answers to nobody
     try:
-        with embedlog.open(path, read_only=read_only, config={} if read_only else {"housekeeping": False}) as stage.log:
+        with embedlog.open(
+            path, read_only=read_only, config={} if read_only else {"housekeeping": False}
+        ) as stage.log:
             return tasks.read(stage)
     except EmbedlogError as problem:
         return type(problem).__name__
@@ -156,19 +182,34 @@ def logs(root: Path) -> dict[str, bytes]:
 
 @task
 def damage_at_rest(
-    stage: Stage, path: str, state: str, way: str, seed: int, most: int, piece: int = 0, pieces: int = 1
+    stage: Stage,
+    path: str,
+    state: str,
+    way: str,
+    seed: int,
+    most: int,
+    piece: int = 0,
+    pieces: int = 1,
 ) -> tuple[dict[str, int], list[str]]:
-    """Each damage in turn, `most` drawn by the seed; a damaged log must survive the error as it is."""
-    root, read_only = Path(path + "-backup" if way.startswith("backup") else path), way.endswith("reader")
+    """Each damage in turn, `most` drawn by the seed; a damaged log must survive the error as it
+    is.
+    """
+    root = Path(path + "-backup" if way.startswith("backup") else path)
+    read_only = way.endswith("reader")
     if state == "rebooted":
         rebooted(root)
-    kept, copy = Kept(root), root.with_name(root.name + "-copy")
+    kept = Kept(root)
+    copy = root.with_name(root.name + "-copy")
     right = look(root, read_only=True)
     assert isinstance(right, dict), right
-    assert [row.offset for row in right[0]] == list(range(5, sum(batch % 3 + 1 for batch in range(BATCHES))))
+    assert [row.offset for row in right[0]] == list(
+        range(5, sum(batch % 3 + 1 for batch in range(BATCHES)))
+    )
     judge = Flips({0: [Row(*row) for row in right[0]]})
     cases = [*flips(kept), *whole_files(kept)]
-    for case in random.Random(f"{seed} {state} {way}").sample(cases, min(most, len(cases)))[piece::pieces]:
+    for case in random.Random(f"{seed} {state} {way}").sample(cases, min(most, len(cases)))[
+        piece::pieces
+    ]:
         case.strike(kept)
         opened = root
         if way.startswith("copy"):
@@ -178,7 +219,9 @@ def damage_at_rest(
         found = look(opened, read_only=read_only)
         judge.judge(found, f"{state}, {way}: {case.what}")
         if isinstance(found, str) and logs(opened) != before:
-            judge.bad.append(f"{state}, {way}: {case.what}: refused with {found}, but the segments were changed")
+            judge.bad.append(
+                f"{state}, {way}: {case.what}: refused with {found}, but the segments were changed"
+            )
         kept.restore()
     assert look(root, read_only=True) == right, "all is put back, yet it reads otherwise"
     return judge.report()

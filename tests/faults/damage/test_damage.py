@@ -1,4 +1,6 @@
-"""E6 and E7: flipped bits and damaged files. The right records or a typed error; no wrong one, no silent gap, no signal."""
+"""E6 and E7: flipped bits and damaged files. The right records or a typed error; no wrong one, no
+silent gap, no signal.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ from tests.faults.harness.processes import Nursery, until
 from tests.faults.harness.tasks import TOPIC
 from tests.support.campaign_report import add_counts, pieces
 
-BITS_PIECES, FILES_PIECES, DAMAGE_PIECES, LOADING_PIECES = 8, 16, 8, 4
+BITS_PIECES = 8
+FILES_PIECES = 16
+DAMAGE_PIECES = 8
+LOADING_PIECES = 4
 COPIES = 5
 Report = tuple[dict[str, int], list[str]]
 
@@ -36,18 +41,28 @@ def check_report(what: str, report: Report) -> None:
     counts, bad = report
     errors = sum(count for name, count in counts.items() if name.endswith("Error"))
     print(f"{what}: {counts}")
-    add_counts(what, cases=sum(counts.values()), right=counts.get("right", 0), typed_errors=errors, wrong_or_fewer=len(bad))
+    add_counts(
+        what,
+        cases=sum(counts.values()),
+        right=counts.get("right", 0),
+        typed_errors=errors,
+        wrong_or_fewer=len(bad),
+    )
     assert not bad, f"{len(bad)} of {sum(counts.values())}: " + "\n".join(bad[:20])
 
 
 @pytest.mark.sample(0.5)
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_e6_flipped_bits_of_segments_are_found(nursery: Nursery, tmp_path: Path, codec: str) -> None:
+def test_e6_flipped_bits_of_segments_are_found(
+    nursery: Nursery, tmp_path: Path, codec: str
+) -> None:
     """Every bit of the first header of each segment, and one bit in every few bytes after it."""
     path = built(nursery, tmp_path / "log", codec=codec, batches=12)
     report = nursery.spawn().call("flip_log", str(path), 11, 61, deadline_s=100)
     check_report(f"E6, segments, {codec}", report)
-    assert report[0].get("CorruptRecordError", 0) > 0.9 * sum(report[0].values()), "the flips were not even read"
+    assert report[0].get("CorruptRecordError", 0) > 0.9 * sum(report[0].values()), (
+        "the flips were not even read"
+    )
 
 
 @pytest.mark.faults
@@ -57,12 +72,19 @@ def test_e6_flipped_bits_of_segments_are_found(nursery: Nursery, tmp_path: Path,
 def test_e6_every_bit(nursery: Nursery, tmp_path: Path, codec: str, piece: int) -> None:
     path = built(nursery, tmp_path / "log", codec=codec)
     check_report(
-        f"E6, every bit, {codec}", nursery.spawn().call("flip_log", str(path), 1, 1 << 30, piece, BITS_PIECES, deadline_s=1700)
+        f"E6, every bit, {codec}",
+        nursery.spawn().call(
+            "flip_log", str(path), 1, 1 << 30, piece, BITS_PIECES, deadline_s=1700
+        ),
     )
 
 
 def small_files(path: Path) -> list[str]:
-    found = (each.relative_to(path) for each in path.rglob("*") if each.is_file() and each.suffix != ".log")
+    found = (
+        each.relative_to(path)
+        for each in path.rglob("*")
+        if each.is_file() and each.suffix != ".log"
+    )
     return sorted(str(each) for each in found if (path / each).stat().st_size)
 
 
@@ -71,7 +93,10 @@ def test_e6_flipped_bits_of_everything_else(nursery: Nursery, tmp_path: Path) ->
     names = small_files(path)
     assert any(is_cache(name) for name in names)
     check_report(
-        "E6, other files", nursery.spawn().call("flip_files", str(path), str(tmp_path / "copy"), names, 2, deadline_s=100)
+        "E6, other files",
+        nursery.spawn().call(
+            "flip_files", str(path), str(tmp_path / "copy"), names, 2, deadline_s=100
+        ),
     )
 
 
@@ -81,7 +106,10 @@ def test_e6_flipped_bits_of_everything_else(nursery: Nursery, tmp_path: Path) ->
 def test_e6_every_bit_of_everything_else(nursery: Nursery, tmp_path: Path, piece: int) -> None:
     path = built(nursery, tmp_path / "log")
     where = str(path), str(tmp_path / "copy"), small_files(path)
-    check_report("E6, other files", nursery.spawn().call("flip_files", *where, 1 << 30, piece, FILES_PIECES, deadline_s=1700))
+    check_report(
+        "E6, other files",
+        nursery.spawn().call("flip_files", *where, 1 << 30, piece, FILES_PIECES, deadline_s=1700),
+    )
 
 
 HEADS = {"embedlog.control": 72, "t-0/embedlog.page": 72, "t-0/embedlog.manifest": 16}
@@ -95,24 +123,39 @@ def test_a_flipped_bit_of_a_caches_version_is_no_newer_version(
     name: str,
     head_bytes: int,
 ) -> None:
-    """It was taken for one, and the directory refused: two bits and more of each byte of the heads, where versions stand."""
+    """It was taken for one, and the directory refused: two bits and more of each byte of the heads,
+    where versions stand.
+    """
     where = str(built(nursery, tmp_path / "log", batches=4)), str(tmp_path / "copy"), [name]
-    check_report("E6, heads of caches", nursery.spawn().call("flip_files", *where, 150, most_bytes=head_bytes, deadline_s=100))
+    check_report(
+        "E6, heads of caches",
+        nursery.spawn().call("flip_files", *where, 150, most_bytes=head_bytes, deadline_s=100),
+    )
 
 
-def test_e7_damaged_files_are_refused_or_made_good(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+def test_e7_damaged_files_are_refused_or_made_good(
+    nursery: Nursery, tmp_path: Path, seed: int
+) -> None:
     path = built(nursery, tmp_path / "log")
-    check_report("E7", nursery.spawn().call("damage", str(path), str(tmp_path / "copy"), seed, 50, deadline_s=100))
+    check_report(
+        "E7",
+        nursery.spawn().call("damage", str(path), str(tmp_path / "copy"), seed, 50, deadline_s=100),
+    )
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
 @pieces(DAMAGE_PIECES)
-def test_e7_every_kind_of_damage(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
+def test_e7_every_kind_of_damage(
+    nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int
+) -> None:
     """Every case, each piece with other noise and other blocks to swap."""
     path = built(nursery, tmp_path / "log")
     where = str(path), str(tmp_path / "copy")
-    check_report("E7", nursery.spawn().call("damage", *where, campaign_seed + piece, 1 << 30, deadline_s=1700))
+    check_report(
+        "E7",
+        nursery.spawn().call("damage", *where, campaign_seed + piece, 1 << 30, deadline_s=1700),
+    )
 
 
 @pytest.mark.faults
@@ -127,7 +170,9 @@ def test_e6_kills_the_mutant(nursery: Nursery, tmp_path: Path, mutant: str) -> N
     add_counts("mutants", killed=1)
 
 
-def at_rest(nursery: Nursery, tmp_path: Path, state: str, way: str, seed: int, most: int, *pieces: int) -> Report:
+def at_rest(
+    nursery: Nursery, tmp_path: Path, state: str, way: str, seed: int, most: int, *pieces: int
+) -> Report:
     """Damage to a log that was left in a state, opened in a way."""
     maker = nursery.spawn()
     if state == "closed":
@@ -142,13 +187,22 @@ def at_rest(nursery: Nursery, tmp_path: Path, state: str, way: str, seed: int, m
     return report
 
 
-AT_REST = [(state, way) for state in STATES for way in WAYS if state == "closed" or not way.startswith("backup")]
+AT_REST = [
+    (state, way)
+    for state in STATES
+    for way in WAYS
+    if state == "closed" or not way.startswith("backup")
+]
 
 
 @pytest.mark.sample(0.5)
 @pytest.mark.parametrize(("state", "way"), AT_REST)
-def test_e6_what_is_loaded_is_right_or_refused(nursery: Nursery, tmp_path: Path, seed: int, state: str, way: str) -> None:
-    """Some bits of the fields without checksum, after the last index entry, and some files missing, empty or truncated."""
+def test_e6_what_is_loaded_is_right_or_refused(
+    nursery: Nursery, tmp_path: Path, seed: int, state: str, way: str
+) -> None:
+    """Some bits of the fields without checksum, after the last index entry, and some files missing,
+    empty or truncated.
+    """
     check_report("E6, loading", at_rest(nursery, tmp_path, state, way, seed, 16))
 
 
@@ -156,13 +210,19 @@ def test_e6_what_is_loaded_is_right_or_refused(nursery: Nursery, tmp_path: Path,
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("state", "way"), AT_REST)
 @pieces(LOADING_PIECES)
-def test_e6_all_that_is_loaded_is_right_or_refused(nursery: Nursery, tmp_path: Path, state: str, way: str, piece: int) -> None:
+def test_e6_all_that_is_loaded_is_right_or_refused(
+    nursery: Nursery, tmp_path: Path, state: str, way: str, piece: int
+) -> None:
     """Every bit, every file."""
-    check_report("E6, loading", at_rest(nursery, tmp_path, state, way, 0, 1 << 30, piece, LOADING_PIECES))
+    check_report(
+        "E6, loading", at_rest(nursery, tmp_path, state, way, 0, 1 << 30, piece, LOADING_PIECES)
+    )
 
 
 def copied_piece_by_piece(source: Path, target: Path, rng: random.Random) -> None:
-    """One file after the other, in any order, as they are by then; those that are gone meanwhile are left out."""
+    """One file after the other, in any order, as they are by then; those that are gone meanwhile
+    are left out.
+    """
     names = [each.relative_to(source) for each in source.rglob("*") if each.is_file()]
     rng.shuffle(names)
     for name in names:
@@ -184,17 +244,25 @@ def grown(log: embedlog.Log, end: int) -> bool:
 
 
 def test_e6_a_copy_of_a_live_log_is_right_or_refused(tmp_path: Path, rng: random.Random) -> None:
-    """Its files are of different times: the records of one time, or a typed error, never a hole or a wrong one."""
+    """Its files are of different times: the records of one time, or a typed error, never a hole or
+    a wrong one.
+    """
     right = refused = 0
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
-        log.create_topic(TOPIC, config={"segment.bytes": 4000, "retention.bytes": 60_000, "index.interval.bytes": 500})
+        log.create_topic(
+            TOPIC,
+            config={"segment.bytes": 4000, "retention.bytes": 60_000, "index.interval.bytes": 500},
+        )
         stop = threading.Event()
         writer = threading.Thread(target=write_until, args=(stop, log, random.Random(rng.random())))
         writer.start()
         try:
             for number in range(COPIES):
                 copy = tmp_path / f"copy-{number}"
-                until(partial(grown, log, log._engine.partition(TOPIC, 0).bounds().log_end + 50), "the writer to continue")
+                until(
+                    partial(grown, log, log._engine.partition(TOPIC, 0).bounds().log_end + 50),
+                    "the writer to continue",
+                )
                 if number % 2:
                     log.flush()
                 copied_piece_by_piece(tmp_path / "log", copy, rng)
@@ -210,7 +278,9 @@ def test_e6_a_copy_of_a_live_log_is_right_or_refused(tmp_path: Path, rng: random
         finally:
             stop.set()
             writer.join()
-    add_counts("E6, live copies", copies=COPIES, right=right, typed_errors=refused, wrong_or_fewer=0)
+    add_counts(
+        "E6, live copies", copies=COPIES, right=right, typed_errors=refused, wrong_or_fewer=0
+    )
 
 
 def test_what_is_damaged_is_named_with_file_and_position(nursery: Nursery, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Hostile directories: right records or an error of embedlog, in a short time, and nothing written elsewhere."""
+"""Hostile directories: right records or an error of embedlog, in a short time, and nothing written
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from tests.faults.damage.hostile import GROWN_MAX_KB, Rows, mutate, outside
 from tests.faults.harness.processes import Died, Nursery, RemoteError
 from tests.support.campaign_report import add_counts, pieces
 
-SHORT, LONG, PIECES = 7, 250, 12  # cases for each kind of directory
+# cases for each kind of directory
+SHORT = 7
+LONG = 250
+PIECES = 12
 DEADLINE_S = 100.0  # on a machine where much else runs; the processor's time has a limit of its own
 
 
@@ -34,7 +39,9 @@ def ours(killed: bool) -> Callable[[Nursery, Path, Path], None]:
 def a_brokers(nursery: Nursery, path: Path, golden: Path) -> None:
     """The smallest of the golden directories."""
     directories = [each for each in golden.iterdir() if (each / "log").is_dir()]
-    source = min(directories, key=lambda each: (sum(1 for _ in (each / "log").rglob("*")), each.name))
+    source = min(
+        directories, key=lambda each: (sum(1 for _ in (each / "log").rglob("*")), each.name)
+    )
     shutil.copytree(source / "log", path)
 
 
@@ -45,7 +52,9 @@ class Campaign:
     """One kind of directory, changed again and again."""
 
     def __init__(self, nursery: Nursery, workspace: Path, source: Path) -> None:
-        self.nursery, self.workspace, self.source = nursery, workspace, source
+        self.nursery = nursery
+        self.workspace = workspace
+        self.source = source
         self.counts: Counter[str] = Counter()
         self.bad: list[str] = []
         self.right: Rows = {}
@@ -66,7 +75,9 @@ class Campaign:
     def used(self, *, read_only: bool) -> tuple[str, Rows, int]:
         victim = self.nursery.spawn()
         try:
-            found: tuple[str, Rows, int] = victim.call("use_of_a_stranger", str(self.log), read_only, deadline_s=DEADLINE_S)
+            found: tuple[str, Rows, int] = victim.call(
+                "use_of_a_stranger", str(self.log), read_only, deadline_s=DEADLINE_S
+            )
             return found
         finally:
             self.nursery.end(victim)
@@ -81,9 +92,15 @@ class Campaign:
                 end, rows, grown_kb = self.used(read_only=read_only)
             except (Died, RemoteError, AssertionError) as problem:
                 self.bad.append(f"{what}: {problem}")
-                end, rows, grown_kb = "bad", {}, 0
+                end = "bad"
+                rows = {}
+                grown_kb = 0
             self.counts[end] += 1
-            wrong = [place for place, value in rows.items() if not others and place in self.right and self.right[place] != value]
+            wrong = [
+                place
+                for place, value in rows.items()
+                if not others and place in self.right and self.right[place] != value
+            ]
             if wrong:
                 self.bad.append(f"{what}: wrong records at {wrong[:3]}")
             if grown_kb > GROWN_MAX_KB:
@@ -94,8 +111,13 @@ class Campaign:
 
     def report(self, what: str) -> None:
         total = sum(self.counts.values())
-        add_counts(what, cases=total, right=self.counts["right"], typed_errors=total - self.counts["right"] - self.counts["bad"],
-             violations=len(self.bad))  # fmt: skip
+        add_counts(
+            what,
+            cases=total,
+            right=self.counts["right"],
+            typed_errors=total - self.counts["right"] - self.counts["bad"],
+            violations=len(self.bad),
+        )
         print(dict(self.counts))
         assert not self.bad, f"{len(self.bad)} of {total}:\n" + "\n".join(self.bad[:20])
 
@@ -107,7 +129,9 @@ def campaign(nursery: Nursery, tmp_path: Path, golden: Path, kind: str) -> Campa
 
 @pytest.mark.sample(0.5)
 @pytest.mark.parametrize("kind", SOURCES)
-def test_directories_from_a_stranger(nursery: Nursery, tmp_path: Path, golden: Path, kind: str, rng: random.Random) -> None:
+def test_directories_from_a_stranger(
+    nursery: Nursery, tmp_path: Path, golden: Path, kind: str, rng: random.Random
+) -> None:
     strange = campaign(nursery, tmp_path, golden, kind)
     for _ in range(SHORT):
         strange.case(rng)
@@ -121,19 +145,30 @@ def test_directories_from_a_stranger(nursery: Nursery, tmp_path: Path, golden: P
 def test_many_directories_from_a_stranger(
     nursery: Nursery, tmp_path: Path, golden: Path, kind: str, seed: int, piece: int
 ) -> None:
-    strange, rng = campaign(nursery, tmp_path, golden, kind), random.Random(f"{seed} {piece}")
+    strange = campaign(nursery, tmp_path, golden, kind)
+    rng = random.Random(f"{seed} {piece}")
     for _ in range(LONG):
         strange.case(rng)
     strange.report("hostile directories")
 
 
-@pytest.mark.parametrize("fault", ["a record of another value", "memory", "a signal", "a write outside", "a foreign exception"])
+@pytest.mark.parametrize(
+    "fault",
+    ["a record of another value", "memory", "a signal", "a write outside", "a foreign exception"],
+)
 def test_the_judge_sees_what_must_not_be(
-    nursery: Nursery, tmp_path: Path, golden: Path, monkeypatch: pytest.MonkeyPatch, rng: random.Random, fault: str
+    nursery: Nursery,
+    tmp_path: Path,
+    golden: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rng: random.Random,
+    fault: str,
 ) -> None:
     """Else no count of directories would show anything."""
     strange = campaign(nursery, tmp_path, golden, "closed")
-    monkeypatch.setattr("tests.faults.damage.test_hostile.mutate", lambda rng, log: ("nothing", False))
+    monkeypatch.setattr(
+        "tests.faults.damage.test_hostile.mutate", lambda rng, log: ("nothing", False)
+    )
 
     def used(*, read_only: bool) -> tuple[str, Rows, int]:
         if fault == "a signal":

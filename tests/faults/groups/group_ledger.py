@@ -1,8 +1,10 @@
-"""A group's log as the reference: its records are replayed, and every commit is compared with the owner of its partition.
+"""A group's log as the reference: its records are replayed, and every commit is compared with the
+owner of its partition.
 
-MEMBER-6: of two members with a partition at most one has commits that count. A commit of these experiments has its member and
-its first offset in its metadata. So the log alone shows whether the commits form a chain. Each begins at the end of the one
-before, and its member owned the partition in the generation of that moment. No generation gives a partition to two members.
+MEMBER-6: of two members with a partition at most one has commits that count. A commit of these
+experiments has its member and its first offset in its metadata. So the log alone shows whether the
+commits form a chain. Each begins at the end of the one before, and its member owned the partition
+in the generation of that moment. No generation gives a partition to two members.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class Ledger:
     group_id: str
     violations: list[str] = field(default_factory=list)
     committed: dict[TopicPartition, int] = field(default_factory=dict)
-    commits: dict[tuple[int, int, TopicPartition], int] = field(default_factory=dict)  # (pid, window, partition) -> generation
+    # (pid, window, partition) -> generation
+    commits: dict[tuple[int, int, TopicPartition], int] = field(default_factory=dict)
     generations: set[int] = field(default_factory=set)
     group: Group | None = None
     _owners: dict[TopicPartition, str] = field(default_factory=dict)
@@ -72,11 +75,14 @@ class Ledger:
         return self
 
     def _take_group(self, place: int, group: Group | None) -> None:
-        before, self.group = self.group, group
+        before = self.group
+        self.group = group
         if group is None:
             return
         if before is not None and group.generation < before.generation:
-            self.violations.append(f"{place}: generation {group.generation} after {before.generation}")
+            self.violations.append(
+                f"{place}: generation {group.generation} after {before.generation}"
+            )
         self.generations.add(group.generation)
         if group.state is State.STABLE:
             owners: dict[TopicPartition, str] = {}
@@ -84,14 +90,22 @@ class Ledger:
                 for tp in decode_assignment(member.assignment) if member.assignment else ():
                     if tp in owners:
                         both = f"{owners[tp]} and {member.member_id}"
-                        self.violations.append(f"{place}: {tp} belongs to {both} in generation {group.generation}")
+                        self.violations.append(
+                            f"{place}: {tp} belongs to {both} in generation {group.generation}"
+                        )
                     owners[tp] = member.member_id
-            leaving = {tp: owner for tp, owner in self._owners.items() if owner in group.members}  # until it has a new owner
-            self._owners, self._assigned = leaving | owners, group.generation
+            # until it has a new owner
+            leaving = {tp: owner for tp, owner in self._owners.items() if owner in group.members}
+            self._owners = leaving | owners
+            self._assigned = group.generation
 
     def _take_commit(self, place: int, tp: TopicPartition, offset: int, note: str) -> None:
-        covered, group = Covered.read(note), self.group
-        what = f"{place}: commit of {tp} from {covered.start} to {offset} by {covered.member_id} in {covered.generation}"
+        covered = Covered.read(note)
+        group = self.group
+        what = (
+            f"{place}: commit of {tp} from {covered.start} to {offset} by {covered.member_id} in "
+            f"{covered.generation}"
+        )
         bad = self.violations.append
         if group is None or covered.member_id not in group.members:
             bad(f"{what}: not a member")
@@ -104,7 +118,8 @@ class Ledger:
             bad(f"{what}: {last} was committed before")
         if covered.start != last:
             bad(
-                f"{what}: {'skipped' if covered.start > last else 'counted twice'} the records between {last} and {covered.start}"
+                f"{what}: {'skipped' if covered.start > last else 'counted twice'} the records "
+                f"between {last} and {covered.start}"
             )
         self.committed[tp] = offset
         self.commits[covered.pid, covered.window, tp] = covered.generation

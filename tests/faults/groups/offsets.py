@@ -1,7 +1,8 @@
 """Crashes during the deletion of a topic with committed offsets.
 
-Invariant: the first process may die at every call, and the completing process, too. The topic exists with all of its offsets,
-or is gone with all of them. A new topic of its name has none. Offsets for other topics stay.
+Invariant: the first process may die at every call, and the completing process, too. The topic
+exists with all of its offsets, or is gone with all of them. A new topic of its name has none.
+Offsets for other topics stay.
 """
 
 from __future__ import annotations
@@ -20,14 +21,19 @@ from tests.faults.partition.crashes import KINDS, MODES, Point
 from tests.support.transactional_producers import begun
 
 CONFIG: dict[str, Any] = {
-    "housekeeping": False, "offsets.topic.num.partitions": 3, "transaction.state.log.num.partitions": 1,
-}  # fmt: skip
+    "housekeeping": False,
+    "offsets.topic.num.partitions": 3,
+    "transaction.state.log.num.partitions": 1,
+}
 GROUPS = ("a", "b", "c", "d")  # over all partitions
-GONE, KEPT = TopicPartition("t", 0), TopicPartition("kept", 0)
+GONE = TopicPartition("t", 0)
+KEPT = TopicPartition("kept", 0)
 
 
 @task
-def commit_offsets(stage: Stage, group_id: str, offsets: dict[Any, Any], identity: GroupMetadata | None = None) -> None:
+def commit_offsets(
+    stage: Stage, group_id: str, offsets: dict[Any, Any], identity: GroupMetadata | None = None
+) -> None:
     stage.opened._engine.groups.commit(group_id, offsets, identity)
 
 
@@ -37,7 +43,9 @@ def committed_offsets(stage: Stage, group_id: str) -> dict[Any, Any]:
 
 
 def prepare(directory: Path) -> None:
-    """Two topics, and offsets for both, of which those of one group are part of an open transaction's."""
+    """Two topics, and offsets for both, of which those of one group are part of an open
+    transaction's.
+    """
     with embedlog.open(directory, config=CONFIG) as log:
         for topic in ("t", "kept"):
             log.create_topic(topic, 2)
@@ -63,8 +71,12 @@ def count_calls(nursery: Nursery, directory: Path) -> dict[str, int]:
     return counts
 
 
-def crash_at(nursery: Nursery, directory: Path, point: Point, nested: Point | None, witness: bool) -> list[str]:
-    """One deletion that dies at `point`, its completion at `nested`; with a witness another process has the directory open."""
+def crash_at(
+    nursery: Nursery, directory: Path, point: Point, nested: Point | None, witness: bool
+) -> list[str]:
+    """One deletion that dies at `point`, its completion at `nested`; with a witness another process
+    has the directory open.
+    """
     prepare(directory)
     opened = embedlog.open(directory, config=CONFIG) if witness else None
     try:
@@ -99,14 +111,17 @@ def finish_and_die(nursery: Nursery, directory: Path, point: Point) -> None:
 
 
 def judge(log: embedlog.Log) -> list[str]:
-    wrong, groups = [], log._engine.groups
+    wrong = []
+    groups = log._engine.groups
     if "t" in log.topics():
         expected = {GONE: OffsetAndMetadata(5), KEPT: OffsetAndMetadata(6)}
         log.create_topic("one-more")
     else:
         expected = {KEPT: OffsetAndMetadata(6)}
         log.create_topic("t", 2)  # which first completes the deletion
-    wrong += [f"{name}: {found}" for name in GROUPS if (found := groups.committed(name)) != expected]
+    wrong += [
+        f"{name}: {found}" for name in GROUPS if (found := groups.committed(name)) != expected
+    ]
     begun(log)  # the last owner of the id is gone: its open transaction is aborted
     if found := groups.committed("pending"):
         wrong.append(f"pending: {found}")
@@ -120,7 +135,12 @@ def judge(log: embedlog.Log) -> list[str]:
 def points(counts: dict[str, int]) -> list[Point]:
     """Every place where the deleter can die."""
     torn = [Point(nth, "torn_kill", ("pwrite",)) for nth in range(1, counts["pwrite"] + 1)]
-    return torn + [Point(nth, mode) for nth in range(1, sum(counts.values()) + 1) for mode in MODES if mode != "torn_kill"]
+    return torn + [
+        Point(nth, mode)
+        for nth in range(1, sum(counts.values()) + 1)
+        for mode in MODES
+        if mode != "torn_kill"
+    ]
 
 
 def nested_point(rng: random.Random) -> Point:

@@ -1,9 +1,11 @@
-"""E15: a group with members that join, leave, die, freeze and delay; records are processed under witness locks.
+"""E15: a group with members that join, leave, die, freeze and delay; records are processed under
+witness locks.
 
-A member processes the records of a poll and then commits them, under the witness of each partition; it never waits for a witness.
-The next commit repeats a refused one, unless the partition was taken away. A member that finds a witness held reports it.
-Then one of the two belongs to an earlier generation, and its commit does not count, or counted there (MEMBER-6).
-All other checks use the group's log, which contains no commit of an earlier generation.
+A member processes the records of a poll and then commits them, under the witness of each partition;
+it never waits for a witness. The next commit repeats a refused one, unless the partition was taken
+away. A member that finds a witness held reports it. Then one of the two belongs to an earlier
+generation, and its commit does not count, or counted there (MEMBER-6). All other checks use the
+group's log, which contains no commit of an earlier generation.
 """
 
 from __future__ import annotations
@@ -20,20 +22,37 @@ from pathlib import Path
 from typing import Any
 
 import embedlog
-from embedlog import CommitFailedError, FencedError, OffsetAndMetadata, RebalanceInProgressError, TopicPartition
+from embedlog import (
+    CommitFailedError,
+    FencedError,
+    OffsetAndMetadata,
+    RebalanceInProgressError,
+    TopicPartition,
+)
 from embedlog.group import State
 from tests.faults.groups.group_ledger import Covered, Ledger, lag, read_ledger
 from tests.faults.harness.content import Mark, Verdict, mark_of, value_of
 from tests.faults.harness.processes import Nursery, Victim, until
 from tests.faults.harness.tasks import TOPIC, Stage, task
 
-GROUP, PARTITIONS, MOST = "workers", 12, 6
-SESSION_MS, BEAT_MS, POLL_MS = 500, 50, 900
+GROUP = "workers"
+PARTITIONS = 12
+MOST = 6
+SESSION_MS = 500
+BEAT_MS = 50
+POLL_MS = 900
 CONFIG = {"group.min.session.timeout.ms": 50, "log.cleaner.enable": False, "housekeeping": False}
-SETTINGS = {"session_timeout_ms": SESSION_MS, "heartbeat_interval_ms": BEAT_MS, "max_poll_interval_ms": POLL_MS,
-            "enable_auto_commit": False, "auto_offset_reset": "earliest"}  # fmt: skip
+SETTINGS = {
+    "session_timeout_ms": SESSION_MS,
+    "heartbeat_interval_ms": BEAT_MS,
+    "max_poll_interval_ms": POLL_MS,
+    "enable_auto_commit": False,
+    "auto_offset_reset": "earliest",
+}
 REFUSALS = (CommitFailedError, FencedError, RebalanceInProgressError)
-WITNESS, HOLDER = "witness", struct.Struct("<qq")  # the holder: pid, window
+# the holder: pid, window
+WITNESS = "witness"
+HOLDER = struct.Struct("<qq")
 
 
 class Witness:
@@ -43,13 +62,19 @@ class Witness:
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
     def take(self, number: int, window: int) -> tuple[int, int] | None:
-        """None if it was free; else its holder, if the holder was the same before and after the attempt."""
+        """None if it was free; else its holder, if the holder was the same before and after the
+        attempt.
+        """
         before = None
         while True:
             try:
                 self._lock(fcntl.F_WRLCK, number)
             except (BlockingIOError, PermissionError):
-                pid, held = HOLDER.unpack(os.pread(self.fd, HOLDER.size, 4096 + number * HOLDER.size).ljust(HOLDER.size, b"\0"))
+                pid, held = HOLDER.unpack(
+                    os.pread(self.fd, HOLDER.size, 4096 + number * HOLDER.size).ljust(
+                        HOLDER.size, b"\0"
+                    )
+                )
                 if before == (pid, held):
                     return before
                 before = (pid, held)
@@ -61,17 +86,24 @@ class Witness:
         self._lock(fcntl.F_UNLCK, number)
 
     def _lock(self, kind: int, number: int) -> None:
-        fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, number, 1, 0))
+        fcntl.fcntl(
+            self.fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, number, 1, 0)
+        )
 
 
 class Member:
     """One member's work."""
 
-    def __init__(self, stage: Stage, consumer: embedlog.Consumer, witness: Witness, seed: int) -> None:
-        self.stage, self.consumer, self.witness = stage, consumer, witness
+    def __init__(
+        self, stage: Stage, consumer: embedlog.Consumer, witness: Witness, seed: int
+    ) -> None:
+        self.stage = stage
+        self.consumer = consumer
+        self.witness = witness
         self.rng = random.Random(seed)
         self.window = 0
-        self.open: dict[TopicPartition, tuple[int, int]] = {}  # processed and not committed: from, to
+        # processed and not committed: from, to
+        self.open: dict[TopicPartition, tuple[int, int]] = {}
 
     # ---- the log of the group ----
 
@@ -110,10 +142,17 @@ class Member:
             for number in held:
                 self.witness.give_back(number)
 
-    def _process(self, tp: TopicPartition, records: list[Any], holder: tuple[int, int] | None) -> None:
-        start, end = records[0].offset, records[-1].offset + 1
+    def _process(
+        self, tp: TopicPartition, records: list[Any], holder: tuple[int, int] | None
+    ) -> None:
+        start = records[0].offset
+        end = records[-1].offset + 1
         before = self.open.get(tp)
-        problems = [f"{tp}: offset {record.offset} is no value of ours" for record in records if mark_of(record.value) is None]
+        problems = [
+            f"{tp}: offset {record.offset} is no value of ours"
+            for record in records
+            if mark_of(record.value) is None
+        ]
         if [record.offset for record in records] != list(range(start, end)):
             problems.append(f"{tp}: offsets {[record.offset for record in records]}")
         if before is not None and before[1] != start:
@@ -133,7 +172,9 @@ class Member:
     def commit(self, window: int) -> None:
         me = self.consumer.group_metadata()
         offers = {
-            tp: OffsetAndMetadata(end, Covered(os.getpid(), window, me.member_id, me.generation, start).note())
+            tp: OffsetAndMetadata(
+                end, Covered(os.getpid(), window, me.member_id, me.generation, start).note()
+            )
             for tp, (start, end) in self.open.items()
         }
         if offers:
@@ -169,7 +210,7 @@ def belong(stage: Stage, path: str, seed: int, settings: dict[str, Any]) -> int:
     return member.window
 
 
-# ---- from outside --------------------------------------------------------------------------------------------------------
+# ---- from outside --------------------------------------------------------------------------------
 
 
 class Reports:
@@ -199,7 +240,10 @@ class Reports:
         for pid, _, tp, generation, holder in self.contested:
             counted = ledger.commits.get((*holder, tp))
             if counted == generation:
-                found.append(f"{tp}: {pid} met {holder} at work in generation {generation}, and that one's commit counted in it")
+                found.append(
+                    f"{tp}: {pid} met {holder} at work in generation {generation}, and that one's "
+                    "commit counted in it"
+                )
         covered = {tp: [False] * end for tp, end in ends.items()}
         for (_, _, tp), (start, end) in self.processed.items():
             covered[tp][start:end] = [True] * (end - start)
@@ -214,10 +258,18 @@ class Rebalancing:
     """The nemesis of one group."""
 
     def __init__(
-        self, nursery: Nursery, directory: Path, seed: int, settings: dict[str, Any], mutants: tuple[str, ...] = ()
+        self,
+        nursery: Nursery,
+        directory: Path,
+        seed: int,
+        settings: dict[str, Any],
+        mutants: tuple[str, ...] = (),
     ) -> None:
-        self.nursery, self.directory, self.mutants = nursery, directory, mutants
-        self.rng, self.settings = random.Random(seed), settings
+        self.nursery = nursery
+        self.directory = directory
+        self.mutants = mutants
+        self.rng = random.Random(seed)
+        self.settings = settings
         self.reports = Reports()
         self.log = embedlog.open(directory, config=CONFIG)
         self.log.create_topic(TOPIC, PARTITIONS, config={"flush.ms": 3_600_000})
@@ -233,7 +285,11 @@ class Rebalancing:
 
     def feed(self, count: int) -> None:
         for _ in range(count):
-            self.producer.send(TOPIC, value_of(*Mark(0, self.written), 60), partition=self.rng.randrange(PARTITIONS))
+            self.producer.send(
+                TOPIC,
+                value_of(*Mark(0, self.written), 60),
+                partition=self.rng.randrange(PARTITIONS),
+            )
             self.written += 1
         self.producer.flush()
 
@@ -244,7 +300,9 @@ class Rebalancing:
                     kind, content = victim._next(1)
                     if kind == "error":
                         kinds, text, trace = content
-                        self.reports.problems.append(f"a member without a fault failed: {kinds[0]}: {text}\n{trace}")
+                        self.reports.problems.append(
+                            f"a member without a fault failed: {kinds[0]}: {text}\n{trace}"
+                        )
                         self.members = [each for each in self.members if each is not victim]
                         break
                     if kind == "note":
@@ -315,10 +373,15 @@ class Rebalancing:
             self.wait(self.rng.uniform(0, 0.2))
 
     def settle(self) -> None:
-        """Until the group is stable, or the time is over: a killed static member counts for its session timeout."""
+        """Until the group is stable, or the time is over: a killed static member counts for its
+        session timeout.
+        """
         with contextlib.suppress(AssertionError):
             self.until(
-                lambda: (found := self.log._engine.groups.current(GROUP)) is not None and found.state is State.STABLE,
+                lambda: (
+                    (found := self.log._engine.groups.current(GROUP)) is not None
+                    and found.state is State.STABLE
+                ),
                 "stable",
                 2.0,
             )
@@ -327,17 +390,31 @@ class Rebalancing:
         self.join()
         self.join()
         self.feed(200)
-        self.until(lambda: self.log._engine.groups.current(GROUP) is not None, "a group", deadline_s)
+        self.until(
+            lambda: self.log._engine.groups.current(GROUP) is not None, "a group", deadline_s
+        )
         while self.generation() < rebalances and not self.reports.problems:
             self.event()
-        self.until(lambda: lag(self.committed(), self.ends()) == 0, "the lag to be zero", deadline_s)
+        self.until(
+            lambda: lag(self.committed(), self.ends()) == 0, "the lag to be zero", deadline_s
+        )
         for victim in self.members:
             os.kill(victim.pid, signal.SIGUSR1)
-        self.until(lambda: all(victim.pid in self.left for victim in self.members), "members to leave", deadline_s)
-        ends, ledger = self.ends(), read_ledger(self.log, GROUP)
+        self.until(
+            lambda: all(victim.pid in self.left for victim in self.members),
+            "members to leave",
+            deadline_s,
+        )
+        ends = self.ends()
+        ledger = read_ledger(self.log, GROUP)
         violations = self.reports.violations(ledger, ends)
-        counts = {"rebalances": len(ledger.generations), "commits": len(ledger.commits), "refused": len(self.reports.refused),
-                  "met": len(self.reports.contested), **dict(sorted(self.events.items()))}  # fmt: skip
+        counts = {
+            "rebalances": len(ledger.generations),
+            "commits": len(ledger.commits),
+            "refused": len(self.reports.refused),
+            "met": len(self.reports.contested),
+            **dict(sorted(self.events.items())),
+        }
         return Verdict(read=self.reports.read, acked=self.written, violations=violations), counts
 
     def generation(self) -> int:

@@ -1,4 +1,6 @@
-"""E15 and E16 of groups: members that join, leave, die, freeze and delay; zombies whose commits must not count."""
+"""E15 and E16 of groups: members that join, leave, die, freeze and delay; zombies whose commits
+must not count.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,25 @@ from tests.faults.groups import rebalancing, zombies
 from tests.faults.harness.processes import Nursery
 from tests.support.campaign_report import add_counts, pieces
 
-FAST, LONG, PIECES, OF_A_MUTANT = 6, 1200, 24, 63
-ZOMBIES_FAST, ZOMBIES_LONG, ZOMBIES_PIECES = 3, 1000, 20
+FAST = 6
+LONG = 1200
+PIECES = 24
+OF_A_MUTANT = 63
+ZOMBIES_FAST = 3
+ZOMBIES_LONG = 1000
+ZOMBIES_PIECES = 20
 ASSIGNORS = ["range", "cooperative-sticky", "sticky"]
 
 
-@pytest.mark.parametrize("assignor", [ASSIGNORS[0], pytest.param(ASSIGNORS[1], marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "assignor", [ASSIGNORS[0], pytest.param(ASSIGNORS[1], marks=pytest.mark.slow)]
+)
 def test_e15_no_partition_has_two_owners_and_nothing_is_skipped(
     nursery: Nursery, tmp_path: Path, seed: int, assignor: str
 ) -> None:
-    verdict, counts = rebalancing.experiment(nursery, tmp_path / "log", seed, FAST, assignor=assignor)
+    verdict, counts = rebalancing.experiment(
+        nursery, tmp_path / "log", seed, FAST, assignor=assignor
+    )
     add_counts("E15", **verdict.counts(), **counts)
     assert not verdict.violations, verdict
     assert counts["rebalances"] >= FAST
@@ -32,18 +43,28 @@ def test_e15_no_partition_has_two_owners_and_nothing_is_skipped(
 def test_e15_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
     assignor = ASSIGNORS[piece % len(ASSIGNORS)]
     verdict, counts = rebalancing.experiment(
-        nursery, tmp_path / "log", campaign_seed + piece, LONG // PIECES, assignor=assignor, deadline_s=120
+        nursery,
+        tmp_path / "log",
+        campaign_seed + piece,
+        LONG // PIECES,
+        assignor=assignor,
+        deadline_s=120,
     )
     add_counts("E15", **verdict.counts(), **counts)
     assert not verdict.violations, verdict
 
 
-def freeze(nursery: Nursery, directory: Path, seed: int, count: int, mutants: tuple[str, ...] = ()) -> list[str]:
+def freeze(
+    nursery: Nursery, directory: Path, seed: int, count: int, mutants: tuple[str, ...] = ()
+) -> list[str]:
     """So many trials, at any of the calls that a commit makes; what is wrong."""
-    trials, rng = zombies.Trials(nursery, directory, seed, mutants), random.Random(seed)
+    trials = zombies.Trials(nursery, directory, seed, mutants)
+    rng = random.Random(seed)
     try:
         calls = trials.count_calls()
-        outcomes = [trials.trial(nth) for nth in [1, *(rng.randint(1, calls) for _ in range(count - 1))]]
+        outcomes = [
+            trials.trial(nth) for nth in [1, *(rng.randint(1, calls) for _ in range(count - 1))]
+        ]
         wrong = [each.wrong for each in outcomes if each.wrong] + trials.verdict()
     finally:
         trials.close()
@@ -59,7 +80,9 @@ def freeze(nursery: Nursery, directory: Path, seed: int, count: int, mutants: tu
     return wrong
 
 
-def test_e16_a_frozen_members_commit_is_refused_once_its_place_is_taken(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+def test_e16_a_frozen_members_commit_is_refused_once_its_place_is_taken(
+    nursery: Nursery, tmp_path: Path, seed: int
+) -> None:
     wrong = freeze(nursery, tmp_path / "log", seed, ZOMBIES_FAST)
     assert not wrong, wrong
 
@@ -67,7 +90,9 @@ def test_e16_a_frozen_members_commit_is_refused_once_its_place_is_taken(nursery:
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
 @pieces(ZOMBIES_PIECES)
-def test_e16_of_groups_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
+def test_e16_of_groups_long(
+    nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int
+) -> None:
     wrong = freeze(nursery, tmp_path / "log", campaign_seed + piece, ZOMBIES_LONG // ZOMBIES_PIECES)
     assert not wrong, wrong
 
@@ -85,7 +110,9 @@ def test_e16_of_groups_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("mutant", ["commit_unfenced"])
 def test_e15_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: int, mutant: str) -> None:
-    verdict, counts = rebalancing.experiment(nursery, tmp_path / "log", seed, OF_A_MUTANT, assignor="range", mutants=(mutant,))
+    verdict, counts = rebalancing.experiment(
+        nursery, tmp_path / "log", seed, OF_A_MUTANT, assignor="range", mutants=(mutant,)
+    )
     print(f"E15 with {mutant}: {counts}: {verdict}")
     assert verdict.violations, f"{mutant} survived {counts}"
     add_counts("mutants", killed=1)

@@ -1,7 +1,9 @@
-"""E16 of groups: a member is frozen at any call of its commit, for longer than its lease, and replaced; then it resumes.
+"""E16 of groups: a member is frozen at any call of its commit, for longer than its lease, and
+replaced; then it resumes.
 
-The commit of the resumed member must be refused, with an error that names the reason. Only a member frozen inside the lock keeps
-its place, because no other process can take it. Then its commit counts, and the group continues after it.
+The commit of the resumed member must be refused, with an error that names the reason. Only a member
+frozen inside the lock keeps its place, because no other process can take it. Then its commit
+counts, and the group continues after it.
 """
 
 from __future__ import annotations
@@ -23,11 +25,19 @@ from tests.faults.harness.processes import Died, Nursery, RemoteError, Victim, s
 from tests.faults.harness.tasks import TOPIC, Stage, task
 from tests.faults.partition.crashes import KINDS
 
-GROUP, PARTITIONS = "workers", 3
+GROUP = "workers"
+PARTITIONS = 3
 SESSION_MS = 300
 CONFIG = GROUP_CONFIG | {"lock.timeout.ms": 400}
-SETTINGS = {"session_timeout_ms": SESSION_MS, "heartbeat_interval_ms": 40, "max_poll_interval_ms": 60_000, "group_id": GROUP,
-            "enable_auto_commit": False, "auto_offset_reset": "earliest", "partition_assignment_strategy": ["range"]}  # fmt: skip
+SETTINGS = {
+    "session_timeout_ms": SESSION_MS,
+    "heartbeat_interval_ms": 40,
+    "max_poll_interval_ms": 60_000,
+    "group_id": GROUP,
+    "enable_auto_commit": False,
+    "auto_offset_reset": "earliest",
+    "partition_assignment_strategy": ["range"],
+}
 REFUSED = {each.__name__ for each in REFUSALS}
 
 
@@ -45,7 +55,9 @@ def covering(
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     me = consumer.group_metadata()
     return {
-        tp: OffsetAndMetadata(end, Covered(os.getpid(), 0, me.member_id, me.generation, start).note())
+        tp: OffsetAndMetadata(
+            end, Covered(os.getpid(), 0, me.member_id, me.generation, start).note()
+        )
         for tp, (start, end) in ranges.items()
     }
 
@@ -72,7 +84,8 @@ class Hand:
         return sum(end - start for start, end in self.taken.values())
 
     def hand_in(self) -> None:
-        taken, self.taken = self.taken, {}
+        taken = self.taken
+        self.taken = {}
         if taken:
             self.consumer.commit(covering(self.consumer, taken))
 
@@ -104,8 +117,12 @@ def hand_in(_: Stage) -> None:
 class Trials:
     """A zombie and its heir, trial after trial. The heir is in this process."""
 
-    def __init__(self, nursery: Nursery, directory: Path, seed: int, mutants: tuple[str, ...] = ()) -> None:
-        self.nursery, self.rng, self.mutants = nursery, random.Random(seed), mutants
+    def __init__(
+        self, nursery: Nursery, directory: Path, seed: int, mutants: tuple[str, ...] = ()
+    ) -> None:
+        self.nursery = nursery
+        self.rng = random.Random(seed)
+        self.mutants = mutants
         self.directory = directory
         self.log = embedlog.open(directory, config=CONFIG)
         self.log.create_topic(TOPIC, PARTITIONS)
@@ -128,12 +145,16 @@ class Trials:
         self.producer.flush()
 
     def heirs_turn(self) -> None:
-        """A process frozen inside the lock is named in the error, and no more: the heir continues after it."""
+        """A process frozen inside the lock is named in the error, and no more: the heir continues
+        after it.
+        """
         with contextlib.suppress(LockTimeoutError, *REFUSALS):
             self.heir.take()
 
     def together(self) -> None:
-        """Both are members, and the zombie has records in progress. A single heir commits its own."""
+        """Both are members, and the zombie has records in progress. A single heir commits its
+        own.
+        """
         with contextlib.suppress(LockTimeoutError, *REFUSALS):
             self.heir.hand_in()
         for _ in range(100):
@@ -143,7 +164,12 @@ class Trials:
                 self.heirs_turn()
             owned = self.zombie.result()
             found = self.log._engine.groups.current(GROUP)
-            if owned and found is not None and found.state is State.STABLE and len(found.members) == 2:
+            if (
+                owned
+                and found is not None
+                and found.state is State.STABLE
+                and len(found.members) == 2
+            ):
                 self.heirs_turn()
                 return
         raise AssertionError(f"the zombie gets nothing: {self.log._engine.groups.current(GROUP)}")
@@ -161,7 +187,10 @@ class Trials:
         before = self.log._engine.groups.current(GROUP)
         self.zombie.arm(KINDS, "stop_before", nth=nth)
         self.zombie.start("hand_in")
-        until(lambda: state_of(self.zombie.pid) in ("T", "") or self.zombie.note_waiting(), "the zombie to stop or to end")
+        until(
+            lambda: state_of(self.zombie.pid) in ("T", "") or self.zombie.note_waiting(),
+            "the zombie to stop or to end",
+        )
         stopped = state_of(self.zombie.pid) == "T"
         taken_over = stopped and self._taken_over(before.generation if before else 0)
         if stopped:
@@ -172,11 +201,20 @@ class Trials:
         except RemoteError as problem:
             refused = problem.kind
             if not REFUSED & set(problem.kinds):
-                return Outcome(stopped, taken_over, refused, f"stopped at call {nth}: {problem}\n{problem.trace}")
+                return Outcome(
+                    stopped,
+                    taken_over,
+                    refused,
+                    f"stopped at call {nth}: {problem}\n{problem.trace}",
+                )
         except Died as problem:
             return Outcome(stopped, taken_over, refused, str(problem))
         self.zombie.call("disarm")
-        wrong = f"stopped at call {nth}, its place was taken, and its commit counts" if taken_over and not refused else ""
+        wrong = (
+            f"stopped at call {nth}, its place was taken, and its commit counts"
+            if taken_over and not refused
+            else ""
+        )
         return Outcome(stopped, taken_over, refused, wrong)
 
     def _taken_over(self, generation: int) -> bool:
@@ -184,8 +222,14 @@ class Trials:
         for _ in range(60):
             self.heirs_turn()
             found = self.log._engine.groups.current(GROUP)
-            stable = found is not None and found.generation > generation and found.state is State.STABLE
-            if stable and len(found.members) == 1 and len(self.heir.consumer.assignment()) == PARTITIONS:
+            stable = (
+                found is not None and found.generation > generation and found.state is State.STABLE
+            )
+            if (
+                stable
+                and len(found.members) == 1
+                and len(self.heir.consumer.assignment()) == PARTITIONS
+            ):
                 return True
         return False
 

@@ -1,1 +1,3 @@
-"""Victims, their tasks, self-describing values, and steps of an interleaving: the parts that all experiments use."""
+"""Victims, their tasks, self-describing values, and steps of an interleaving: the parts that all
+experiments use.
+"""

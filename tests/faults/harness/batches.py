@@ -20,14 +20,17 @@ def crc32c(data: bytes) -> int:
 
 
 def varint(number: int) -> bytes:
-    raw, out = (number << 1) ^ (number >> 63), bytearray()
+    raw = (number << 1) ^ (number >> 63)
+    out = bytearray()
     while raw > 0x7F:
         out.append(raw & 0x7F | 0x80)
         raw >>= 7
     return bytes([*out, raw])
 
 
-def batch(offset: int, value: bytes, *, epoch: int = 0, timestamp_ms: int = 1_700_000_000_000) -> bytes:
+def batch(
+    offset: int, value: bytes, *, epoch: int = 0, timestamp_ms: int = 1_700_000_000_000
+) -> bytes:
     """One batch with one record without key and headers."""
     body = b"\x00" + varint(0) + varint(0) + varint(-1) + varint(len(value)) + value + varint(0)
     record = varint(len(body)) + body
@@ -38,16 +41,22 @@ def batch(offset: int, value: bytes, *, epoch: int = 0, timestamp_ms: int = 1_70
 
 def end_of(path: Path) -> tuple[int, int]:
     """Log end offset and epoch of a segment, walked header by header."""
-    data, at, end, epoch = path.read_bytes(), 0, int(path.stem), 0
+    data = path.read_bytes()
+    at = 0
+    end = int(path.stem)
+    epoch = 0
     while at + HEAD.size <= len(data):
         fields = HEAD.unpack_from(data, at)
-        end, epoch = fields[0] + fields[6] + 1, fields[2]
+        end = fields[0] + fields[6] + 1
+        epoch = fields[2]
         at += fields[1] + 12
     return end, epoch
 
 
 def append_batch(partition: Path, value: bytes) -> int:
-    """Append one record to the last segment without the library's files, as another program does; its offset."""
+    """Append one record to the last segment without the library's files, as another program does;
+    its offset.
+    """
     path = max(partition.glob("*.log"))
     offset, epoch = end_of(path)
     with path.open("ab") as file:

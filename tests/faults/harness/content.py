@@ -1,7 +1,7 @@
 """Self-describing values, and a checker of the records that were read.
 
-Each value contains its writer, its number and a body that follows from them. So a reader can distinguish a right one from a torn,
-stale or foreign one without other data.
+Each value contains its writer, its number and a body that follows from them. So a reader can
+distinguish a right one from a torn, stale or foreign one without other data.
 """
 
 from __future__ import annotations
@@ -61,20 +61,32 @@ class Verdict:
 
     def counts(self) -> dict[str, int]:
         """For `campaign_report.add_counts`."""
-        return {"records_read": self.read, "acknowledged": self.acked, "violations": len(self.violations)}
+        return {
+            "records_read": self.read,
+            "acknowledged": self.acked,
+            "violations": len(self.violations),
+        }
 
     def __str__(self) -> str:
         shown = "".join(f"\n  {violation}" for violation in self.violations[:20])
-        return f"{len(self.violations)} violations in {self.read} records read, {self.acked} acknowledged{shown}"
+        return (
+            f"{len(self.violations)} violations in {self.read} records read, {self.acked} "
+            f"acknowledged{shown}"
+        )
 
 
-def check(rows: Mapping[int, Iterable[Row]], acks: Acks, *, log_start: int = 0, ordered: bool = True) -> Verdict:
-    """Acknowledged records are there, unchanged, once; offsets follow each other; epochs do not fall."""
+def check(
+    rows: Mapping[int, Iterable[Row]], acks: Acks, *, log_start: int = 0, ordered: bool = True
+) -> Verdict:
+    """Acknowledged records are there, unchanged, once; offsets follow each other; epochs do not
+    fall.
+    """
     verdict = Verdict(acked=len(acks))
     bad = verdict.violations.append
     seen: dict[Mark, tuple[int, int]] = {}
     for partition, found in rows.items():
-        following, epoch = None, -1
+        following = None
+        epoch = -1
         latest: dict[int, int] = {}
         for row in found:
             verdict.read += 1
@@ -82,17 +94,27 @@ def check(rows: Mapping[int, Iterable[Row]], acks: Acks, *, log_start: int = 0, 
             if following is not None and row.offset != following:
                 bad(f"partition {partition}: offset {row.offset} where {following} was due")
             if row.epoch < epoch:
-                bad(f"partition {partition}: epoch falls from {epoch} to {row.epoch} at offset {row.offset}")
-            following, epoch = row.offset + 1, row.epoch
+                bad(
+                    f"partition {partition}: epoch falls from {epoch} to {row.epoch} at offset "
+                    f"{row.offset}"
+                )
+            following = row.offset + 1
+            epoch = row.epoch
             mark = mark_of(row.value)
             if mark is None:
-                bad(f"partition {partition}: offset {row.offset} is no value of ours: {row.value[:40]!r}")
+                bad(
+                    f"partition {partition}: offset {row.offset} is no value of ours: "
+                    f"{row.value[:40]!r}"
+                )
                 continue
             if mark in seen:
                 bad(f"{mark} is at {seen[mark]} and again at {here}")
             seen[mark] = here
             if ordered and latest.get(mark.writer, -1) >= mark.number:
-                bad(f"partition {partition}: writer {mark.writer} has {mark.number} after {latest[mark.writer]}")
+                bad(
+                    f"partition {partition}: writer {mark.writer} has {mark.number} after "
+                    f"{latest[mark.writer]}"
+                )
             latest[mark.writer] = mark.number
     places = {here: mark for mark, here in seen.items()}
     for here, mark in acks.items():

@@ -23,7 +23,10 @@ class ThreadOfPython:
 
     def __init__(self, fd: int, position: int, heartbeat_ms: int) -> None:
         self.code = 0
-        self._fd, self._position, self._heartbeat_s, self._beat = fd, position, heartbeat_ms / 1000, 0
+        self._fd = fd
+        self._position = position
+        self._heartbeat_s = heartbeat_ms / 1000
+        self._beat = 0
         self._over = threading.Event()
         threading.Thread(target=self._live, daemon=True).start()
 
@@ -35,13 +38,22 @@ class ThreadOfPython:
 
 @task
 def lease(
-    _: Stage, directory: str, session_ms: int, heartbeat_ms: int, poll_ms: int = 1 << 30, python: bool = False
+    _: Stage,
+    directory: str,
+    session_ms: int,
+    heartbeat_ms: int,
+    poll_ms: int = 1 << 30,
+    python: bool = False,
 ) -> tuple[int, int]:
-    """Take a process slot and write heartbeats; with `python` in a thread that needs the interpreter."""
+    """Take a process slot and write heartbeats; with `python` in a thread that needs the
+    interpreter.
+    """
     if python:
         system.Heartbeat = lambda fd, position, *times: ThreadOfPython(fd, position, times[2])  # type: ignore
     found = Liveness(Path(directory)).lease(
-        session_timeout_ms=session_ms, heartbeat_interval_ms=heartbeat_ms, max_poll_interval_ms=poll_ms
+        session_timeout_ms=session_ms,
+        heartbeat_interval_ms=heartbeat_ms,
+        max_poll_interval_ms=poll_ms,
     )
     _held.append(found)
     return tuple(found.process_slot)

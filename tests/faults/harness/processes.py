@@ -1,7 +1,9 @@
-"""Processes under remote control: they run tasks, stop at chosen calls, are killed, and every wait for them has a deadline.
+"""Processes under remote control: they run tasks, stop at chosen calls, are killed, and every wait
+for them has a deadline.
 
-P1  no code here sleeps: every wait is for a condition, with a deadline whose error names the condition
-P2  an error inside a victim is raised as `RemoteError` with the class's name; a victim's death as `Died`
+P1  no code here sleeps: every wait is for a condition, with a deadline whose error names the
+condition P2  an error inside a victim is raised as `RemoteError` with the class's name; a victim's
+death as `Died`
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 DEADLINE_S = 30.0
 ATTEMPTS = 20  # more than a process makes at a lock before it sleeps
-SANITIZED = "EMBEDLOG_SANITIZE" in os.environ  # `make test-sanitize`: limits of memory and fatal signals are ASan's own there
+# `make test-sanitize`: limits of memory and fatal signals are ASan's own there
+SANITIZED = "EMBEDLOG_SANITIZE" in os.environ
 
 
 class Died(AssertionError):
@@ -30,7 +33,9 @@ class Died(AssertionError):
 
 
 class RemoteError(Exception):
-    """An error of a task inside a victim: `kind` names the class and those above it, `args[0]` is the text."""
+    """An error of a task inside a victim: `kind` names the class and those above it, `args[0]` is
+    the text.
+    """
 
     def __init__(self, kinds: tuple[str, ...], text: str, trace: str) -> None:
         super().__init__(text)
@@ -64,7 +69,9 @@ def state_of(pid: int) -> str:
 
 
 def is_dead(pid: int) -> bool:
-    """Gone, or a corpse that holds nothing any more: a first thread may be one while another still has the descriptors."""
+    """Gone, or a corpse that holds nothing any more: a first thread may be one while another still
+    has the descriptors.
+    """
     try:
         return state_of(pid) in ("", "Z") and len(os.listdir(f"/proc/{pid}/task")) <= 1
     except (FileNotFoundError, ProcessLookupError):
@@ -72,7 +79,9 @@ def is_dead(pid: int) -> bool:
 
 
 class Victim:
-    """One process of ours: `call` runs a task of `tests.faults.harness.tasks` in it and gives its result."""
+    """One process of ours: `call` runs a task of `tests.faults.harness.tasks` in it and gives its
+    result.
+    """
 
     def __init__(self, pid: int, line: Connection) -> None:
         self.pid = pid
@@ -94,13 +103,17 @@ class Victim:
             raise RemoteError(*content)
         return content
 
-    def call(self, task: str, *arguments: Any, deadline_s: float = DEADLINE_S, **keywords: Any) -> Any:
+    def call(
+        self, task: str, *arguments: Any, deadline_s: float = DEADLINE_S, **keywords: Any
+    ) -> Any:
         self.start(task, *arguments, **keywords)
         return self.result(deadline_s)
 
     def _next(self, deadline_s: float) -> tuple[str, Any]:
         if not self._line.poll(deadline_s):
-            raise AssertionError(f"process {self.pid} ({state_of(self.pid)!r}) sent nothing for {deadline_s:g} s")
+            raise AssertionError(
+                f"process {self.pid} ({state_of(self.pid)!r}) sent nothing for {deadline_s:g} s"
+            )
         try:
             answer: tuple[str, Any] = self._line.recv()
         except (EOFError, OSError) as gone:  # also in the middle of a message
@@ -118,7 +131,8 @@ class Victim:
             if kind == "error":
                 raise RemoteError(*content)
             if kind == "done":
-                self._last, self.ended = content, True
+                self._last = content
+                self.ended = True
                 return
             yield content
 
@@ -135,7 +149,14 @@ class Victim:
         return self._line.fileno()
 
     def arm(
-        self, kinds: Iterable[str], action: str, *, nth: int = 1, error: int = errno.EIO, sticky: bool = False, name: str = ""
+        self,
+        kinds: Iterable[str],
+        action: str,
+        *,
+        nth: int = 1,
+        error: int = errno.EIO,
+        sticky: bool = False,
+        name: str = "",
     ) -> None:
         self.call("arm", tuple(kinds), nth, action, error, sticky, name)
 
@@ -149,12 +170,22 @@ class Victim:
         self.arm(["lock"], "stop_before", name=lock, nth=ATTEMPTS)
 
     def is_refused(self, deadline_s: float = DEADLINE_S) -> bool:
-        """Whether its task waits for the lock, in contrast to one that ends. A process that waits goes on when it is resumed."""
-        until(lambda: self.note_waiting() or state_of(self.pid) == "T", f"process {self.pid} to wait or to end", deadline_s)
+        """Whether its task waits for the lock, in contrast to one that ends. A process that waits
+        goes on when it is resumed.
+        """
+        until(
+            lambda: self.note_waiting() or state_of(self.pid) == "T",
+            f"process {self.pid} to wait or to end",
+            deadline_s,
+        )
         return not self.note_waiting()
 
     def wait_stopped(self, deadline_s: float = DEADLINE_S) -> None:
-        until(lambda: state_of(self.pid) in ("T", ""), f"process {self.pid} to stop at its hook", deadline_s)
+        until(
+            lambda: state_of(self.pid) in ("T", ""),
+            f"process {self.pid} to stop at its hook",
+            deadline_s,
+        )
         if state_of(self.pid) == "":
             raise Died(f"process {self.pid} died instead of stopping")
 
@@ -184,11 +215,21 @@ class Victim:
 class Nursery:
     """Starts victims out of one zygote and ends them all on leaving."""
 
-    def __init__(self, zygote: str = "tests.faults.harness.zygote", environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        zygote: str = "tests.faults.harness.zygote",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._control, theirs = socket.socketpair()
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"} | dict(environment or {})
+        environment = (
+            os.environ
+            | {"PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"}
+            | dict(environment or {})
+        )
         command = [sys.executable, "-m", zygote, str(theirs.fileno())]
-        self._zygote = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], env=environment)
+        self._zygote = subprocess.Popen(
+            command, cwd=ROOT, pass_fds=[theirs.fileno()], env=environment
+        )
         theirs.close()
         self._victims: list[Victim] = []
 

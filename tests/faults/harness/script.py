@@ -1,7 +1,9 @@
-"""The use of a log with every kind of call: create, append, roll, sync, delete, alter, housekeep, close, open.
+"""The use of a log with every kind of call: create, append, roll, sync, delete, alter, housekeep,
+close, open.
 
-It runs inside a victim. Each acknowledgement is a note at once, so that after a crash at any call the parent has exactly the
-acknowledged records. Steps are numbered: under injected errors a failed one is repeated.
+It runs inside a victim. Each acknowledgement is a note at once, so that after a crash at any call
+the parent has exactly the acknowledged records. Steps are numbered: under injected errors a failed
+one is repeated.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class Script:
     """One run; `marks` counts its records, `acks` has the acknowledged ones."""
 
     def __init__(self, stage: Stage, path: str, seed: int, housekeeping: bool = True) -> None:
-        self.stage, self.path = stage, path
+        self.stage = stage
+        self.path = path
         self.rng = random.Random(seed)
         self.config = {"housekeeping": housekeeping}
         self.number = 0
@@ -46,7 +49,10 @@ class Script:
         yield "flush", lambda: self.flush(2)
         yield "delete", lambda: self.delete(0, 9)
         yield "partitions", self.more_partitions
-        yield "alter", lambda: tasks.on_log(stage, "alter_topic", TOPIC, {"index.interval.bytes": "400"})
+        yield (
+            "alter",
+            lambda: tasks.on_log(stage, "alter_topic", TOPIC, {"index.interval.bytes": "400"}),
+        )
         for turn in range(4):
             yield f"append more {turn}", lambda turn=turn: self.append(turn % 3)
         yield "housekeep", lambda: tasks.on_log(stage, "housekeep")
@@ -62,15 +68,22 @@ class Script:
 
     def create(self) -> None:
         there = TOPIC in self.stage.opened.topics()
-        self.twice(there, lambda: tasks.create_topic(self.stage, TOPIC, 2, CONFIG), TopicExistsError)
+        self.twice(
+            there, lambda: tasks.create_topic(self.stage, TOPIC, 2, CONFIG), TopicExistsError
+        )
 
     def more_partitions(self) -> None:
         there = len(self.stage.opened.describe_topic(TOPIC).partitions) == 3
-        self.twice(there, lambda: self.stage.opened.create_partitions(TOPIC, 3), InvalidPartitionsError)
+        self.twice(
+            there, lambda: self.stage.opened.create_partitions(TOPIC, 3), InvalidPartitionsError
+        )
 
     def twice(self, there: bool, make: Step, refusal: type[EmbedlogError]) -> None:
-        """A failed try may have made it late, or the next try may complete it and then raise an error."""
-        again, self.tried = refusal in self.tried, self.tried | {refusal}
+        """A failed try may have made it late, or the next try may complete it and then raise an
+        error.
+        """
+        again = refusal in self.tried
+        self.tried = self.tried | {refusal}
         if not there:
             try:
                 make()
@@ -113,8 +126,12 @@ def script(stage: Stage, path: str, seed: int, housekeeping: bool = True) -> Non
 
 
 @task
-def stubborn_script(stage: Stage, path: str, seed: int, kinds: tuple[str, ...], nth: int, error: int, sticky: bool) -> None:
-    """Run it with a fault armed; a step that fails must fail by a typed error, leave the log readable, and work again then."""
+def stubborn_script(
+    stage: Stage, path: str, seed: int, kinds: tuple[str, ...], nth: int, error: int, sticky: bool
+) -> None:
+    """Run it with a fault armed; a step that fails must fail by a typed error, leave the log
+    readable, and work again then.
+    """
     from embedlog._native import system
 
     stage.patience = {"retries": 0}  # a failure must be visible, not repaired by a retry

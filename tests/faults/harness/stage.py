@@ -19,7 +19,9 @@ QUIET = {"flush.ms": 3_600_000}  # no sync except explicit ones
 
 
 class Play:
-    """A directory, the processes in it by name, and the records that each process has acknowledged."""
+    """A directory, the processes in it by name, and the records that each process has
+    acknowledged.
+    """
 
     def __init__(
         self,
@@ -30,7 +32,8 @@ class Play:
         config: dict[str, Any] | None = None,
         partitions: int = 1,
     ) -> None:
-        self.nursery, self.directory = nursery, directory
+        self.nursery = nursery
+        self.directory = directory
         self.mutants = tuple(mutants)
         self.acks: dict[tuple[int, int], Mark] = {}
         self._numbers = 0
@@ -41,7 +44,9 @@ class Play:
         nursery.end(maker)
 
     def enter(self, **options: Any) -> Victim:
-        """One more process opens the directory. It has no housekeeper unless requested: the steps decide what happens."""
+        """One more process opens the directory. It has no housekeeper unless requested: the steps
+        decide what happens.
+        """
         victim = self.nursery.spawn()
         if self.mutants:
             victim.call("mutants", *self.mutants)
@@ -71,13 +76,27 @@ class Play:
         self.acks[partition, offset] = mark
         return int(offset)
 
-    def stop_in_append(self, victim: Victim, name: str, kind: str = "point", action: str = "stop_before", nth: int = 1) -> None:
+    def stop_in_append(
+        self,
+        victim: Victim,
+        name: str,
+        kind: str = "point",
+        action: str = "stop_before",
+        nth: int = 1,
+    ) -> None:
         """Let it begin an append and freeze at a named point or call of it."""
         victim.arm([kind], action, name=name, nth=nth)
         self.start_append(victim)
         victim.wait_stopped()
 
-    def die_in_append(self, victim: Victim, name: str, kind: str = "point", action: str = "kill_before", nth: int = 1) -> None:
+    def die_in_append(
+        self,
+        victim: Victim,
+        name: str,
+        kind: str = "point",
+        action: str = "kill_before",
+        nth: int = 1,
+    ) -> None:
         """Let it begin an append and be killed at a named point or call of it."""
         victim.arm([kind], action, name=name, nth=nth)
         self.start_append(victim)
@@ -106,7 +125,13 @@ class Play:
 Steps = Callable[[Play], Verdict]
 
 
-def fails_without(mutant: str, steps: Steps, nursery: Nursery, directory: Path, config: dict[str, Any] | None = None) -> None:
+def fails_without(
+    mutant: str,
+    steps: Steps,
+    nursery: Nursery,
+    directory: Path,
+    config: dict[str, Any] | None = None,
+) -> None:
     """The same steps with the rule off must show a violation, an error or a death."""
     try:
         verdict = steps(Play(nursery, directory, mutants=(mutant,), config=config))
@@ -125,7 +150,9 @@ def check_rule(mutant: str, steps: Steps, nursery: Nursery, directory: Path) -> 
 
 
 class FakeBroker:
-    """The locking of a broker: an exclusive POSIX lock on `.lock`, unlocked before it is unlinked."""
+    """The locking of a broker: an exclusive POSIX lock on `.lock`, unlocked before it is
+    unlinked.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / ".lock"
@@ -154,7 +181,8 @@ class FakeBroker:
 
     def die(self) -> None:
         """Without a mark; the lock file stays."""
-        fd, self._fd = self._fd, -1
+        fd = self._fd
+        self._fd = -1
         if fd >= 0:
             os.close(fd)
 

@@ -1,6 +1,8 @@
-"""Tasks of a victim. They run inside the forked process; each victim has one `Stage` with its state.
+"""Tasks of a victim. They run inside the forked process; each victim has one `Stage` with its
+state.
 
-Uses only public names of `embedlog`, fault hooks (`embedlog._native.system`) and mutants (`tests.support.mutants`).
+Uses only public names of `embedlog`, fault hooks (`embedlog._native.system`) and mutants
+(`tests.support.mutants`).
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class Stage:
         return self._producer
 
     def drop_producer(self) -> None:
-        producer, self._producer = self._producer, None
+        producer = self._producer
+        self._producer = None
         if producer is not None:
             producer.close()
 
@@ -85,11 +88,14 @@ def obey(line: Connection) -> None:
         line.send(answer)
 
 
-# -- hooks ------------------------------------------------------------------------------------------
+# -- hooks
+# ------------------------------------------------------------------------------------------
 
 
 @task
-def arm(_: Stage, kinds: tuple[str, ...], nth: int, action: str, error: int, sticky: bool, name: str) -> None:
+def arm(
+    _: Stage, kinds: tuple[str, ...], nth: int, action: str, error: int, sticky: bool, name: str
+) -> None:
     system.fault_arm(kinds, nth, action, error, sticky=sticky, name=name)
 
 
@@ -113,13 +119,17 @@ def mutants(_: Stage, *names: str) -> None:
 
 @task
 def trace(_: Stage, path: str | None) -> None:
-    system.fault_trace(-1 if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+    system.fault_trace(
+        -1 if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    )
 
 
 @task
 def record(_: Stage, path: str | None) -> None:
     """Record every change to files from now on."""
-    system.record_to(-1 if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+    system.record_to(
+        -1 if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    )
 
 
 @task
@@ -128,10 +138,14 @@ def shift_wall(_: Stage, ms: int) -> None:
 
 
 class NoLateImports:
-    """Refuses imports, as the files of a clone in the home directory of root do: a test passes below every directory or none."""
+    """Refuses imports, as the files of a clone in the home directory of root do: a test passes
+    below every directory or none.
+    """
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        raise ModuleNotFoundError(f"{name} was not imported before the process became another user's", name=name)
+        raise ModuleNotFoundError(
+            f"{name} was not imported before the process became another user's", name=name
+        )
 
 
 def import_modules_of_a_log() -> None:
@@ -150,7 +164,9 @@ def import_modules_of_a_log() -> None:
 
 @task
 def become(_: Stage, uid: int, gid: int, umask: int) -> None:
-    """Another user from now on: needs root, once. Late imports happen before: Python's files and this clone's may be root's."""
+    """Another user from now on: needs root, once. Late imports happen before: Python's files and
+    this clone's may be root's.
+    """
     import concurrent.futures.thread  # noqa: F401  (embedlog imports it when it syncs several directories together)
 
     import_modules_of_a_log()
@@ -163,7 +179,8 @@ def become(_: Stage, uid: int, gid: int, umask: int) -> None:
     os.setuid(uid)
 
 
-# -- the life of a log ------------------------------------------------------------------------------
+# -- the life of a log
+# ------------------------------------------------------------------------------
 
 
 @task
@@ -174,7 +191,8 @@ def open_(stage: Stage, path: str, **keywords: Any) -> None:
 @task
 def close(stage: Stage) -> None:
     """Whatever it answers, the handles are closed afterwards."""
-    log, stage.log = stage.opened, None
+    log = stage.opened
+    stage.log = None
     try:
         stage.drop_producer()
     finally:
@@ -188,7 +206,9 @@ def lock_shared(_: Stage, path: str) -> bool:
 
 
 @task
-def create_topic(stage: Stage, name: str = TOPIC, partitions: int = 1, config: dict[str, Any] | None = None) -> None:
+def create_topic(
+    stage: Stage, name: str = TOPIC, partitions: int = 1, config: dict[str, Any] | None = None
+) -> None:
     stage.opened.create_topic(name, partitions, config=config)
 
 
@@ -201,14 +221,18 @@ def on_log(stage: Stage, method: str, *arguments: Any) -> Any:
 def append(stage: Stage, values: list[bytes], partition: int = 0, topic: str = TOPIC) -> list[int]:
     """Append one batch; the offsets of its records, once acknowledged."""
     offsets: list[int] = []
-    for _, _, base, count in stage.producer.send_batch(topic, values, partition=partition).result(30):
+    for _, _, base, count in stage.producer.send_batch(topic, values, partition=partition).result(
+        30
+    ):
         offsets.extend(range(base, base + count))
     return offsets
 
 
 @task
 def append_one(stage: Stage, value: bytes, partition: int = 0, topic: str = TOPIC) -> int:
-    """Append one record; its offset, once acknowledged. From the second one on the caller's thread appends it."""
+    """Append one record; its offset, once acknowledged. From the second one on the caller's thread
+    appends it.
+    """
     return stage.producer.send(topic, value, partition=partition).result(30).offset
 
 
@@ -229,16 +253,21 @@ def delete_records(stage: Stage, offset: int, partition: int = 0, topic: str = T
 
 @task
 def ends(stage: Stage, topic: str = TOPIC) -> dict[int, tuple[int, int]]:
-    partitions = [TopicPartition(topic, n) for n in range(len(stage.opened.describe_topic(topic).partitions))]
+    partitions = [
+        TopicPartition(topic, n) for n in range(len(stage.opened.describe_topic(topic).partitions))
+    ]
     with stage.opened.consumer() as consumer:
-        first, last = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+        first = consumer.beginning_offsets(partitions)
+        last = consumer.end_offsets(partitions)
     return {tp.partition: (first[tp], last[tp]) for tp in partitions}
 
 
 @task
 def read(stage: Stage, topic: str = TOPIC, partition: int | None = None) -> dict[int, list[Row]]:
     """Everything a scan gives, by partition."""
-    rows: dict[int, list[Row]] = {n: [] for n in range(len(stage.opened.describe_topic(topic).partitions))}
+    rows: dict[int, list[Row]] = {
+        n: [] for n in range(len(stage.opened.describe_topic(topic).partitions))
+    }
     chosen = None if partition is None else [partition]
     for record in stage.opened.scan(topic, partitions=chosen).records():
         rows[record.partition].append(Row(record.offset, record.leader_epoch, record.value))
@@ -256,7 +285,9 @@ def read_directory(_: Stage, path: str, topic: str = TOPIC) -> dict[int, list[Ro
 
 @task
 def poll_all(stage: Stage, topic: str = TOPIC) -> list[Row]:
-    """The records of polls from the beginning until there are none: unlike a scan it has no end pinned before."""
+    """The records of polls from the beginning until there are none: unlike a scan it has no end
+    pinned before.
+    """
     rows: list[Row] = []
     with stage.opened.consumer(topic, auto_offset_reset="earliest") as consumer:
         while more := consumer.poll(timeout=0.0):
@@ -271,12 +302,17 @@ def poll_at(stage: Stage, offset: int, count: int = 1, topic: str = TOPIC) -> li
     with stage.opened.consumer() as consumer:
         consumer.assign([here])
         consumer.seek(here, offset)
-        return [Row(r.offset, r.leader_epoch, r.value) for r in consumer.poll(timeout=0.1, max_records=count)]
+        return [
+            Row(r.offset, r.leader_epoch, r.value)
+            for r in consumer.poll(timeout=0.1, max_records=count)
+        ]
 
 
 @task
 def wake_times(stage: Stage, count: int, topic: str = TOPIC) -> list[float]:
-    """How long after it was sent each of `count` records was returned by `poll`; a value holds its time."""
+    """How long after it was sent each of `count` records was returned by `poll`; a value holds its
+    time.
+    """
     times: list[float] = []
     with stage.opened.consumer(topic, auto_offset_reset="latest") as consumer:
         consumer.poll(timeout=0.0)
@@ -312,11 +348,14 @@ def pretend_filesystem(_: Stage, kind: int) -> None:
 
 @task
 def stop_instead_of_settling(_: Stage) -> None:
-    """Freeze where an opener waits for a departing broker's unlink, until another process resumes this one."""
+    """Freeze where an opener waits for a departing broker's unlink, until another process resumes
+    this one.
+    """
     directory.time = SimpleNamespace(sleep=lambda seconds: signal.raise_signal(signal.SIGSTOP))  # type: ignore[assignment]
 
 
-# -- work until a signal -----------------------------------------------------------------------------
+# -- work until a signal
+# -----------------------------------------------------------------------------
 
 
 @task
@@ -330,7 +369,9 @@ def write_on(
     count: int = 1 << 60,
     durable: bool = False,
 ) -> int:
-    """Append batches of one to five values to random partitions; each acknowledgement is a note (partition, base, marks)."""
+    """Append batches of one to five values to random partitions; each acknowledgement is a note
+    (partition, base, marks).
+    """
     rng = random.Random(seed)
     number = start
     while number - start < count:

@@ -1,4 +1,6 @@
-"""Tasks of a victim with transactions: one step of an owner each, so that each step can be stopped."""
+"""Tasks of a victim with transactions: one step of an owner each, so that each step can be
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,24 @@ from embedlog.storage import files
 from embedlog.storage.liveness import Liveness
 from embedlog.types import GroupMetadata, TopicPartition
 from tests.faults.harness.tasks import Stage, open_, task
-from tests.support.transactional_producers import QUIET, TOPIC, Writer, committed, help_out, last_stable
+from tests.support.transactional_producers import (
+    QUIET,
+    TOPIC,
+    Writer,
+    committed,
+    help_out,
+    last_stable,
+)
 
-CONFIG: dict[str, Any] = QUIET | {"transaction.state.log.num.partitions": 2, "offsets.topic.num.partitions": 1}
-GROUP, PLACE = GroupMetadata("g"), TopicPartition(TOPIC, 0)
-PARTITIONS, WRITES, TURNS = 2, 2, 4
+CONFIG: dict[str, Any] = QUIET | {
+    "transaction.state.log.num.partitions": 2,
+    "offsets.topic.num.partitions": 1,
+}
+GROUP = GroupMetadata("g")
+PLACE = TopicPartition(TOPIC, 0)
+PARTITIONS = 2
+WRITES = 2
+TURNS = 4
 
 _lives: list[Liveness] = []
 _writers: dict[str, Writer] = {}
@@ -25,7 +40,9 @@ _writers: dict[str, Writer] = {}
 
 @task
 def live(_: Stage, directory: str, fork: bool = False) -> tuple[int, int]:
-    """Take a process slot; with `fork` leave a child that only inherits descriptors and outlives its parent."""
+    """Take a process slot; with `fork` leave a child that only inherits descriptors and outlives
+    its parent.
+    """
     found = Liveness(Path(directory))
     _lives.append(found)
     slot, nonce, _ = found.begin()
@@ -48,7 +65,9 @@ class _Counter:
 @task
 def decide(stage: Stage, number: int) -> int:
     """Count one up, by a decision in a partition of an internal topic."""
-    topic = InternalTopic(stage.opened._engine, "__transaction_state", partitions=1, config={}, view=_Counter)
+    topic = InternalTopic(
+        stage.opened._engine, "__transaction_state", partitions=1, config={}, view=_Counter
+    )
     with topic.deciding(number, files.deadline_after(20)) as decision:
         count = int(decision.view.values.get(b"n", b"0")) + 1
         decision.append([(b"n", b"%d" % count)])
@@ -158,9 +177,15 @@ class _ByOwner(Writer):
 
 @task
 def transaction_script(
-    stage: Stage, path: str, seed: int, by_producer: bool = False, config: dict[str, str] | None = None
+    stage: Stage,
+    path: str,
+    seed: int,
+    by_producer: bool = False,
+    config: dict[str, str] | None = None,
 ) -> None:
-    """Transactions over two partitions and a group's offset; notes report each begin, decision and end."""
+    """Transactions over two partitions and a group's offset; notes report each begin, decision and
+    end.
+    """
     rng = random.Random(seed)
     open_(stage, path, config=CONFIG)
     if TOPIC not in stage.opened.topics():

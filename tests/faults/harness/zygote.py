@@ -1,4 +1,5 @@
-"""A process that has imported everything and opened nothing: it forks the victims, some hundred a second.
+"""A process that has imported everything and opened nothing: it forks the victims, some hundred a
+second.
 
 Z1  single-threaded and without handles of its own, so a fork of it is like a fresh interpreter
 Z2  a victim dies with its zygote, and the zygote with the test process (parent-death signal)
@@ -25,7 +26,8 @@ def die_with_parent() -> None:
 
 def load_tasks() -> None:
     """Import what the victims of the experiments need."""
-    # Public names are imported on first use: without this each victim would import them again, for 300 ms
+    # Public names are imported on first use: without this each victim would import them again, for
+    # 300 ms
     import embedlog
 
     for name in embedlog.__all__:

@@ -1,7 +1,9 @@
-"""E13 during compaction: a writer of keys, a housekeeper that compacts and deletes without a pause, and readers.
+"""E13 during compaction: a writer of keys, a housekeeper that compacts and deletes without a pause,
+and readers.
 
-The content of a record follows from its offset, because one writer alone assigns the offsets: key, value or tombstone. So a
-reader can check each missing offset: a later record must have its key, or the log must begin after it.
+The content of a record follows from its offset, because one writer alone assigns the offsets: key,
+value or tombstone. So a reader can check each missing offset: a later record must have its key, or
+the log must begin after it.
 """
 
 from __future__ import annotations
@@ -21,10 +23,18 @@ from tests.faults.harness.stage import Play
 from tests.faults.harness.tasks import TOPIC, Stage, task
 
 HERE = TopicPartition(TOPIC, 0)
-KEYS, WRITER = 500, 1
-COUNT, TURN = 200, 10  # records of a batch, batches of a turn
+KEYS = 500
+WRITER = 1
+# records of a batch, batches of a turn
+COUNT = 200
+TURN = 10
 TOMBSTONES = 7  # one record of so many
-CONFIG = {"min.cleanable.dirty.ratio": 0.0, "segment.bytes": 60_000, "file.delete.delay.ms": 0, "index.interval.bytes": 1000}
+CONFIG = {
+    "min.cleanable.dirty.ratio": 0.0,
+    "segment.bytes": 60_000,
+    "file.delete.delay.ms": 0,
+    "index.interval.bytes": 1000,
+}
 
 
 def key_of(number: int) -> bytes:
@@ -37,7 +47,8 @@ def is_tombstone(number: int) -> bool:
 
 def replaced_by(end: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Of each offset below `end` the next one with its key; `end` if there is none."""
-    found, latest = np.full(end, end, np.int64), dict[bytes, int]()
+    found = np.full(end, end, np.int64)
+    latest = dict[bytes, int]()
     for number in range(end - 1, -1, -1):
         key = key_of(number)
         found[number] = latest.get(key, end)
@@ -51,7 +62,9 @@ def write_keys(stage: Stage, first: int, batches: int) -> None:
     for base in range(first, first + batches * COUNT, COUNT):
         numbers = range(base, base + COUNT)
         keys = [key_of(number) for number in numbers]
-        values = [None if is_tombstone(number) else value_of(WRITER, number, 100) for number in numbers]
+        values = [
+            None if is_tombstone(number) else value_of(WRITER, number, 100) for number in numbers
+        ]
         ((_, _, found, _),) = stage.producer.send_batch(TOPIC, values, keys, partition=0).result(60)
         assert found == base, f"a batch is at {found}, the log ended at {base}"
 
@@ -82,27 +95,41 @@ class Lap:
         if key != key_of(offset):
             self.bad.append(f"offset {offset} has the key {key!r}, not {key_of(offset)!r}")
         mark = None if value is None else mark_of(value)
-        if (value is None) != is_tombstone(offset) or (mark is not None and mark != (WRITER, offset)) or (value and mark is None):
+        if (
+            (value is None) != is_tombstone(offset)
+            or (mark is not None and mark != (WRITER, offset))
+            or (value and mark is None)
+        ):
             self.bad.append(f"offset {offset} holds {value if value is None else value[:40]!r}")
 
-    def end(self, replaced: np.ndarray[Any, np.dtype[np.int64]], log_start: int, log_end: int) -> list[str]:
+    def end(
+        self, replaced: np.ndarray[Any, np.dtype[np.int64]], log_start: int, log_end: int
+    ) -> list[str]:
         """The offsets that were missing without a reason."""
         missing = ~self.seen[: self.following]
         offsets = np.flatnonzero(missing)
         wrong = offsets[(offsets >= log_start) & (replaced[offsets] >= log_end)]
-        return self.bad + [f"offset {offset} was skipped: nothing replaces it" for offset in wrong.tolist()]
+        return self.bad + [
+            f"offset {offset} was skipped: nothing replaces it" for offset in wrong.tolist()
+        ]
 
 
 @task
 def read_beside_cleaner(stage: Stage, end: int, seed: int, again: bool) -> dict[str, Any]:
-    """From the beginning to `end`; with `again` from the beginning whenever a reader is through, until the log has ended."""
-    rng, replaced = random.Random(seed), replaced_by(end)
+    """From the beginning to `end`; with `again` from the beginning whenever a reader is through,
+    until the log has ended.
+    """
+    rng = random.Random(seed)
+    replaced = replaced_by(end)
     bad: list[str] = []
     laps = read = skipped = 0
     following = 0
     while following < end and not bad:
         lap = Lap(end)
-        fetches = {"auto_offset_reset": "none", "max_partition_fetch_bytes": rng.choice((1000, 20_000, 1 << 20))}
+        fetches = {
+            "auto_offset_reset": "none",
+            "max_partition_fetch_bytes": rng.choice((1000, 20_000, 1 << 20)),
+        }
         with stage.opened.consumer(**fetches) as consumer:
             consumer.assign([HERE])
             consumer.seek_to_beginning(HERE)
@@ -118,10 +145,14 @@ def read_beside_cleaner(stage: Stage, end: int, seed: int, again: bool) -> dict[
 
 
 def polled(consumer: Any, end: int, rng: random.Random, tails: bool) -> Iterator[Any]:
-    """Records until `end`, or until there is none without `end`; after retention it continues at the start."""
+    """Records until `end`, or until there is none without `end`; after retention it continues at
+    the start.
+    """
     while consumer.position(HERE) < end:
         try:
-            records = consumer.poll(timeout=10.0 if tails else 0.0, max_records=rng.choice((7, 300, 5000)))
+            records = consumer.poll(
+                timeout=10.0 if tails else 0.0, max_records=rng.choice((7, 300, 5000))
+            )
         except OffsetOutOfRangeError:
             consumer.seek_to_beginning(HERE)
             continue
@@ -141,12 +172,18 @@ def experiment(
     mutants: tuple[str, ...] = (),
     deadline_s: float = 110,
 ) -> tuple[Verdict, dict[str, int]]:
-    """A writer and a housekeeper at the same time, turn after turn; a reader that follows and two that begin again and again."""
+    """A writer and a housekeeper at the same time, turn after turn; a reader that follows and two
+    that begin again and again.
+    """
     end = turns * TURN * COUNT
     play = Play(
-        nursery, directory, mutants=mutants, config=CONFIG | {"cleanup.policy": policy, "retention.bytes": retention_bytes}
+        nursery,
+        directory,
+        mutants=mutants,
+        config=CONFIG | {"cleanup.policy": policy, "retention.bytes": retention_bytes},
     )
-    writer, keeper = play.enter(), play.enter()
+    writer = play.enter()
+    keeper = play.enter()
     readers = [play.enter() for _ in range(3)]
     for number, reader in enumerate(readers):
         reader.start("read_beside_cleaner", end, seed + number, number > 0)
@@ -159,4 +196,7 @@ def experiment(
     results.append(keeper.call("read_beside_cleaner", end, seed, True))
     violations = [each for found in results for each in found["bad"]]
     verdict = Verdict(read=sum(found["read"] for found in results), violations=violations)
-    return verdict, {"laps": sum(found["laps"] for found in results), "skipped": sum(found["skipped"] for found in results)}
+    return verdict, {
+        "laps": sum(found["laps"] for found in results),
+        "skipped": sum(found["skipped"] for found in results),
+    }

@@ -1,9 +1,10 @@
-"""E2 and E10: the script of `tests.faults.harness.script`, with a crash or an error at a chosen call of it.
+"""E2 and E10: the script of `tests.faults.harness.script`, with a crash or an error at a chosen
+call of it.
 
-E2: the process dies at every call (before, after, or in the middle of a write), and the recovery, too. Invariant: the next
-process opens the log, has every acknowledged record, and appends.
-E10 invariant: a failed call is a typed error, and no unacknowledged record counts. The log is readable at once, and the same
-step works afterwards without reopening.
+E2: the process dies at every call (before, after, or in the middle of a write), and the recovery,
+too. Invariant: the next process opens the log, has every acknowledged record, and appends. E10
+invariant: a failed call is a typed error, and no unacknowledged record counts. The log is readable
+at once, and the same step works afterwards without reopening.
 """
 
 from __future__ import annotations
@@ -23,7 +24,15 @@ from tests.faults.harness.tasks import TOPIC
 KINDS: tuple[str, ...] = CALLS
 FAILING = tuple(kind for kind in KINDS if kind != "point")
 MODES = ("kill_before", "kill_after", "torn_kill")
-ERRORS = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EDQUOT, errno.ENOMEM, errno.EACCES, errno.EINTR)
+ERRORS = (
+    errno.ENOSPC,
+    errno.EIO,
+    errno.EMFILE,
+    errno.EDQUOT,
+    errno.ENOMEM,
+    errno.EACCES,
+    errno.EINTR,
+)
 
 
 class Point(NamedTuple):
@@ -66,8 +75,12 @@ def count_calls(nursery: Nursery, directory: Path, seed: int) -> dict[str, int]:
     return count_calls_of(nursery, directory, "script", seed)
 
 
-def count_calls_of(nursery: Nursery, directory: Path, task: str, *arguments: object) -> dict[str, int]:
-    """How many calls of each kind a task makes without a fault in a directory that is removed afterwards."""
+def count_calls_of(
+    nursery: Nursery, directory: Path, task: str, *arguments: object
+) -> dict[str, int]:
+    """How many calls of each kind a task makes without a fault in a directory that is removed
+    afterwards.
+    """
     victim = nursery.spawn()
     victim.call("counters", True)
     victim.start(task, str(directory), *arguments)
@@ -80,9 +93,17 @@ def count_calls_of(nursery: Nursery, directory: Path, task: str, *arguments: obj
 
 
 def crash_at(
-    nursery: Nursery, directory: Path, seed: int, point: Point, *, nested: Point | None = None, mutants: Sequence[str] = ()
+    nursery: Nursery,
+    directory: Path,
+    seed: int,
+    point: Point,
+    *,
+    nested: Point | None = None,
+    mutants: Sequence[str] = (),
 ) -> tuple[Verdict, bool]:
-    """One run that dies at `point` (and whose recovery dies at `nested`); the verdict, and whether the fault struck."""
+    """One run that dies at `point` (and whose recovery dies at `nested`); the verdict, and whether
+    the fault struck.
+    """
     promises = Promises()
     victim = nursery.spawn()
     victim.mutate(mutants)
@@ -97,11 +118,15 @@ def crash_at(
             second.call("read_directory", str(directory))
         except (Died, RemoteError) as end:
             if isinstance(end, RemoteError) and end.kind != "UnknownTopicOrPartitionError":
-                promises.verdict.violations.append(f"{point}, {nested}: the second open failed: {end}\n{end.trace}")
+                promises.verdict.violations.append(
+                    f"{point}, {nested}: the second open failed: {end}\n{end.trace}"
+                )
         nursery.end(second)
     verdict = aftermath(nursery, directory, promises, mutants)
     verdict.add(promises.verdict)
-    verdict.violations = [f"{point} nested {nested} in {promises.steps[-1:]}: {found}" for found in verdict.violations]
+    verdict.violations = [
+        f"{point} nested {nested} in {promises.steps[-1:]}: {found}" for found in verdict.violations
+    ]
     return verdict, struck
 
 
@@ -120,8 +145,16 @@ def run_through(victim: Victim, task: str, promises: Promises, *arguments: objec
     return True
 
 
-def aftermath(nursery: Nursery, directory: Path, promises: Promises, mutants: Sequence[str] = (), turns: int = 2) -> Verdict:
-    """The next process opens, reads, appends to every partition and closes; after a crash one more reads everything again."""
+def aftermath(
+    nursery: Nursery,
+    directory: Path,
+    promises: Promises,
+    mutants: Sequence[str] = (),
+    turns: int = 2,
+) -> Verdict:
+    """The next process opens, reads, appends to every partition and closes; after a crash one more
+    reads everything again.
+    """
     verdict = Verdict()
     for turn in range(turns):
         reader = nursery.spawn()
@@ -130,7 +163,9 @@ def aftermath(nursery: Nursery, directory: Path, promises: Promises, mutants: Se
             reader.call("open", str(directory))
             if TOPIC not in reader.call("on_log", "topics"):
                 if promises.acks:
-                    verdict.violations.append(f"the topic is gone with {len(promises.acks)} acknowledged records")
+                    verdict.violations.append(
+                        f"the topic is gone with {len(promises.acks)} acknowledged records"
+                    )
                 return verdict
             verdict.add(state_of_things(reader, promises))
             ends = reader.call("ends")
@@ -139,7 +174,9 @@ def aftermath(nursery: Nursery, directory: Path, promises: Promises, mutants: Se
                 offsets = reader.call("append", [value_of(*mark, 200)], partition)
                 promises.acks[partition, offsets[0]] = mark
                 if offsets != [end]:
-                    verdict.violations.append(f"partition {partition}: appended at {offsets}, the end was {end}")
+                    verdict.violations.append(
+                        f"partition {partition}: appended at {offsets}, the end was {end}"
+                    )
             reader.call("close")
         except (RemoteError, Died) as problem:
             trace = problem.trace if isinstance(problem, RemoteError) else ""
@@ -151,18 +188,29 @@ def aftermath(nursery: Nursery, directory: Path, promises: Promises, mutants: Se
 
 
 def state_of_things(reader: Victim, promises: Promises) -> Verdict:
-    rows, ends = reader.call("read"), reader.call("ends")
+    rows = reader.call("read")
+    ends = reader.call("ends")
     verdict = Verdict()
     for partition, (start, end) in ends.items():
         if start > promises.deletable.get(partition, 0):
-            verdict.violations.append(f"partition {partition} begins at {start}; only {promises.deletable} were deleted")
+            verdict.violations.append(
+                f"partition {partition} begins at {start}; only {promises.deletable} were deleted"
+            )
         if end < promises.durable.get(partition, 0):
-            verdict.violations.append(f"partition {partition} ends at {end}, durable was {promises.durable[partition]}")
-        if rows[partition] and (rows[partition][0].offset != start or rows[partition][-1].offset != end - 1):
+            verdict.violations.append(
+                f"partition {partition} ends at {end}, durable was {promises.durable[partition]}"
+            )
+        if rows[partition] and (
+            rows[partition][0].offset != start or rows[partition][-1].offset != end - 1
+        ):
             verdict.violations.append(f"partition {partition}: rows do not fill [{start}, {end})")
         if not rows[partition] and start != end:
             verdict.violations.append(f"partition {partition}: no rows in [{start}, {end})")
-    kept = {here: mark for here, mark in promises.acks.items() if here[1] >= ends.get(here[0], (0, 0))[0]}
+    kept = {
+        here: mark
+        for here, mark in promises.acks.items()
+        if here[1] >= ends.get(here[0], (0, 0))[0]
+    }
     verdict.add(check(rows, kept))
     return verdict
 
@@ -182,11 +230,16 @@ def fail_at(
     promises = Promises()
     victim = nursery.spawn()
     victim.mutate(mutants)
-    if run_through(victim, "stubborn_script", promises, str(directory), seed, kinds, nth, error, sticky):
+    if run_through(
+        victim, "stubborn_script", promises, str(directory), seed, kinds, nth, error, sticky
+    ):
         promises.verdict.violations.append("the process died of an error")
     nursery.end(victim)
     verdict = aftermath(nursery, directory, promises, mutants, turns=1)
     verdict.add(promises.verdict)
-    where = f"call {nth} of {kinds} fails with {errno.errorcode[error]}{' for good' if sticky else ''} ({promises.failures})"
+    where = (
+        f"call {nth} of {kinds} fails with "
+        f"{errno.errorcode[error]}{' for good' if sticky else ''} ({promises.failures})"
+    )
     verdict.violations = [f"{where}: {found}" for found in verdict.violations]
     return verdict, promises

@@ -1,7 +1,8 @@
-"""E1: writers are killed at random moments, others continue, and acknowledged records must be present.
+"""E1: writers are killed at random moments, others continue, and acknowledged records must be
+present.
 
-Invariant: every acknowledged record is present at its offset with its bytes, once; offsets are contiguous. A directory
-whose processes are all dead opens and accepts appends.
+Invariant: every acknowledged record is present at its offset with its bytes, once; offsets are
+contiguous. A directory whose processes are all dead opens and accepts appends.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from tests.faults.harness.tasks import TOPIC
 
 PARTITIONS = 4
 SIZES = (100, 40_000)
-CONFIG = {"segment.bytes": 65_536, "index.interval.bytes": 1024, "max.message.bytes": 1_048_576, "flush.ms": 100}
+CONFIG = {
+    "segment.bytes": 65_536,
+    "index.interval.bytes": 1024,
+    "max.message.bytes": 1_048_576,
+    "flush.ms": 100,
+}
 HOOKS = (
     ("pwrite",),
     ("open", "rename", "link", "unlink"),
@@ -43,7 +49,8 @@ class Killing:
     kills: int = 0
     _running: dict[int, Victim] = field(default_factory=dict)
     _numbers: dict[int, int] = field(default_factory=dict)
-    _acknowledged: set[int] = field(default_factory=set)  # running writers with an acknowledged record
+    # running writers with an acknowledged record
+    _acknowledged: set[int] = field(default_factory=set)
 
     def prepare(self) -> None:
         first = self.nursery.spawn()
@@ -59,8 +66,17 @@ class Killing:
             action = self.rng.choice(("kill_before", "kill_after", "torn_kill"))
             victim.arm(self.rng.choice(HOOKS), action, nth=self.rng.randint(1, 120))
         start = self._numbers.setdefault(writer, 0)
-        self._numbers[writer] += 1_000_000  # numbers rise whatever the dead one had not acknowledged
-        victim.start("open_and_write", str(self.directory), writer, start, PARTITIONS, self.rng.getrandbits(32), SIZES)
+        # numbers rise whatever the dead one had not acknowledged
+        self._numbers[writer] += 1_000_000
+        victim.start(
+            "open_and_write",
+            str(self.directory),
+            writer,
+            start,
+            PARTITIONS,
+            self.rng.getrandbits(32),
+            SIZES,
+        )
         self._running[writer] = victim
 
     def collect(self, writer: int) -> bool:
@@ -74,21 +90,26 @@ class Killing:
             if kind == "error":
                 raise RemoteError(*content)
             partition, offsets, marks = content
-            self.acks.update({(partition, offset): mark for offset, mark in zip(offsets, marks, strict=True)})
+            self.acks.update(
+                {(partition, offset): mark for offset, mark in zip(offsets, marks, strict=True)}
+            )
             self._acknowledged.add(writer)
         return True
 
     def round(self) -> None:
         """All processes write; one is killed, at a call of its own or from outside.
 
-        Every second one is killed within 60 ms of its first acknowledgement or later, however long it takes to open the log.
+        Every second one is killed within 60 ms of its first acknowledgement or later, however long
+        it takes to open the log.
         """
         for writer in range(self.writers):
             if writer not in self._running:
                 self.start_writer(writer)
         chosen = self.rng.choice(tuple(self._running))
         if self.rng.random() < 0.5:
-            self.watch(lambda: chosen not in self._running or chosen in self._acknowledged, DEADLINE_S)
+            self.watch(
+                lambda: chosen not in self._running or chosen in self._acknowledged, DEADLINE_S
+            )
         self.watch(lambda: False, self.rng.uniform(0.0, 0.06))
         if chosen in self._running:
             self._running[chosen].kill()
@@ -122,13 +143,18 @@ class Killing:
     def verify(self) -> Verdict:
         """Open in a fresh process, with no other process in the directory, and read everything."""
         reader = self.nursery.spawn()
-        rows = reader.call("read_directory", str(self.directory), deadline_s=600)  # some 100 MB, on a busy machine
+        # some 100 MB, on a busy machine
+        rows = reader.call("read_directory", str(self.directory), deadline_s=600)
         self.nursery.end(reader)
         return check(rows, self.acks)
 
 
-def experiment(nursery: Nursery, directory: Path, seed: int, kills: int, mutants: tuple[str, ...] = ()) -> tuple[Verdict, int]:
-    """Kill until `kills` processes have died; verify with no process alive each fiftieth time and at the end."""
+def experiment(
+    nursery: Nursery, directory: Path, seed: int, kills: int, mutants: tuple[str, ...] = ()
+) -> tuple[Verdict, int]:
+    """Kill until `kills` processes have died; verify with no process alive each fiftieth time and
+    at the end.
+    """
     killing = Killing(nursery, directory, random.Random(seed), mutants=mutants)
     killing.prepare()
     verdict = Verdict()

@@ -1,4 +1,6 @@
-"""E12 and E13: files that change under living readers and writers, and readers beside a writer that rolls and deletes."""
+"""E12 and E13: files that change under living readers and writers, and readers beside a writer that
+rolls and deletes.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,16 @@ from tests.faults.harness.tasks import TOPIC, Stage, task
 
 @task
 def try_things(stage: Stage, writer: int, start: int, partitions: int) -> list[str]:
-    """Append to, read and query every partition; the failures, by the typed error's name. Other exceptions pass."""
+    """Append to, read and query every partition; the failures, by the typed error's name. Other
+    exceptions pass.
+    """
     failed = []
     for partition in range(partitions):
         for verb, call in (
-            ("append", lambda p=partition: tasks.append(stage, [value_of(writer, start + p, 120)], p)),
+            (
+                "append",
+                lambda p=partition: tasks.append(stage, [value_of(writer, start + p, 120)], p),
+            ),
             ("read", lambda p=partition: tasks.read(stage, TOPIC, p)),
             ("durable", lambda p=partition: tasks.durable(stage, p)),
             ("flush", lambda: tasks.flush(stage)),
@@ -33,10 +40,17 @@ def try_things(stage: Stage, writer: int, start: int, partitions: int) -> list[s
 
 @task
 def write_columns(stage: Stage, writer: int, batches: int, count: int, size: int) -> int:
-    """Batches of equal values as fast as they go; housekeeping now and then; returns the log end."""
+    """Batches of equal values as fast as they go; housekeeping now and then; returns the log
+    end.
+    """
     end = 0
     for batch in range(batches):
-        end = tasks.append(stage, [value_of(writer, batch * count + at, size) for at in range(count)])[-1] + 1
+        end = (
+            tasks.append(
+                stage, [value_of(writer, batch * count + at, size) for at in range(count)]
+            )[-1]
+            + 1
+        )
         if batch % 16 == 15:
             stage.opened.housekeep()
     return end
@@ -44,10 +58,14 @@ def write_columns(stage: Stage, writer: int, batches: int, count: int, size: int
 
 @task
 def follow(stage: Stage, end: int, seed: int) -> dict[str, Any]:
-    """Tail until `end`; each value must be whole, each offset follow the last one, but where retention was faster."""
+    """Tail until `end`; each value must be whole, each offset follow the last one, but where
+    retention was faster.
+    """
     rng = random.Random(seed)
     bad: list[str] = []
-    read, jumps, following = 0, 0, -1
+    read = 0
+    jumps = 0
+    following = -1
     with stage.opened.consumer(TOPIC, auto_offset_reset="earliest") as consumer:
         last: Mark | None = None
         while following < end:
@@ -55,13 +73,17 @@ def follow(stage: Stage, end: int, seed: int) -> dict[str, Any]:
                 mark = mark_of(record.value)
                 if mark is None:
                     bad.append(f"offset {record.offset}: no whole value: {record.value[:40]!r}")
-                elif last is not None and (mark.number - last.number != record.offset - following + 1):
+                elif last is not None and (
+                    mark.number - last.number != record.offset - following + 1
+                ):
                     bad.append(f"offset {record.offset} has {mark} after {last}")
                 if following not in (-1, record.offset):
                     jumps += 1
                     if record.offset < following:
                         bad.append(f"offset {record.offset} again: {following} was due")
-                following, last, read = record.offset + 1, mark, read + 1
+                following = record.offset + 1
+                last = mark
+                read = read + 1
     return {"read": read, "jumps": jumps, "bad": bad[:20], "pid": os.getpid()}
 
 

@@ -1,4 +1,6 @@
-"""A compaction that dies at any of its calls: no last value is lost, no deleted key returns, and other processes continue."""
+"""A compaction that dies at any of its calls: no last value is lost, no deleted key returns, and
+other processes continue.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,19 @@ import pytest
 import embedlog
 from tests.faults.harness.processes import Died, Nursery
 from tests.faults.partition.crashes import Point
-from tests.partition.test_compaction import COMPACT, last_values, opened, put, random_pairs, rows, table
+from tests.partition.test_compaction import (
+    COMPACT,
+    last_values,
+    opened,
+    put,
+    random_pairs,
+    rows,
+    table,
+)
 from tests.support.campaign_report import add_counts, pieces, share
 
-POINTS_FAST, POINTS_PIECES = 5, 8
+POINTS_FAST = 5
+POINTS_PIECES = 8
 QUIET = {"config": {"housekeeping": False}}
 Pairs = list[tuple[bytes, bytes | None]]
 
@@ -33,7 +44,9 @@ def made(path: Path, seed: int) -> Pairs:
     return pairs + more
 
 
-def die_compacting(nursery: Nursery, path: Path, point: Point | None, mutants: Sequence[str] = ()) -> dict[str, int]:
+def die_compacting(
+    nursery: Nursery, path: Path, point: Point | None, mutants: Sequence[str] = ()
+) -> dict[str, int]:
     """A process compacts and dies at the point; the calls that it made if there is none."""
     victim = nursery.spawn()
     victim.mutate(mutants)
@@ -51,7 +64,9 @@ def die_compacting(nursery: Nursery, path: Path, point: Point | None, mutants: S
     return counts
 
 
-def check(log: embedlog.Log, pairs: Pairs, before: dict[int, tuple[bytes | None, bytes | None]]) -> None:
+def check(
+    log: embedlog.Log, pairs: Pairs, before: dict[int, tuple[bytes | None, bytes | None]]
+) -> None:
     found = rows(log)
     assert all(before[offset] == (key, value) for offset, key, value in found)
     assert table(found) == last_values(pairs)
@@ -70,7 +85,11 @@ def crash_everywhere(
         before = {offset: (key, value) for offset, key, value in rows(log)}
     if chosen is None:
         every = points(nursery, directory)
-        chosen = random.Random(seed).sample(every, POINTS_FAST) if piece < 0 else share(every, piece, POINTS_PIECES)
+        chosen = (
+            random.Random(seed).sample(every, POINTS_FAST)
+            if piece < 0
+            else share(every, piece, POINTS_PIECES)
+        )
     for number, point in enumerate(chosen):
         path = directory / "log"
         shutil.copytree(directory / "made", path)
@@ -100,14 +119,18 @@ def points(nursery: Nursery, directory: Path) -> list[Point]:
     return every + [Point(nth, "torn_kill", ("pwrite",)) for nth in range(1, counts["pwrite"] + 1)]
 
 
-def test_e2_a_compaction_that_dies_anywhere_loses_no_last_value(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+def test_e2_a_compaction_that_dies_anywhere_loses_no_last_value(
+    nursery: Nursery, tmp_path: Path, seed: int
+) -> None:
     crash_everywhere(nursery, tmp_path, seed, None)
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(900)
 def test_e2_compaction_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: int) -> None:
-    """Old files that go before the new ones are called complete are missing if the compaction dies in between."""
+    """Old files that go before the new ones are called complete are missing if the compaction dies
+    in between.
+    """
     try:
         crash_everywhere(nursery, tmp_path, seed, None, 0, ("aside_before_swap",))
     except (AssertionError, embedlog.EmbedlogError) as problem:
@@ -120,5 +143,7 @@ def test_e2_compaction_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
 @pieces(POINTS_PIECES)
-def test_e2_compaction_at_every_call(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
+def test_e2_compaction_at_every_call(
+    nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int
+) -> None:
     crash_everywhere(nursery, tmp_path, campaign_seed, None, piece)

@@ -1,4 +1,6 @@
-"""E1 and E2: processes die at random moments and at chosen calls; acknowledged records are present."""
+"""E1 and E2: processes die at random moments and at chosen calls; acknowledged records are
+present.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,18 @@ from tests.faults.harness.processes import Nursery
 from tests.faults.partition import crashes, kills
 from tests.support.campaign_report import add_counts, pieces, share
 
-KILLS_FAST, KILLS_LONG, KILLS_PIECES, KILLS_OF_A_MUTANT = 30, 10_000, 20, 600
-POINTS_FAST, POINTS_PIECES = 6, 24
+KILLS_FAST = 30
+KILLS_LONG = 10_000
+KILLS_PIECES = 20
+KILLS_OF_A_MUTANT = 600
+POINTS_FAST = 6
+POINTS_PIECES = 24
 CALLS_MORE = 20  # a run makes some calls more than another: its housekeeper keeps no count
 
 
-def test_e1_killed_writers_lose_nothing_that_was_acknowledged(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+def test_e1_killed_writers_lose_nothing_that_was_acknowledged(
+    nursery: Nursery, tmp_path: Path, seed: int
+) -> None:
     verdict, killed = kills.experiment(nursery, tmp_path / "log", seed, KILLS_FAST)
     add_counts("E1", kills=killed, **verdict.counts())
     assert not verdict.violations, verdict
@@ -39,37 +47,62 @@ def test_e1_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: in
 @pytest.mark.parametrize("mutant", ["no_append_lock", "publish_before_write"])
 @pytest.mark.faults
 def test_e1_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: int, mutant: str) -> None:
-    """With the rule off the same experiment must find something, within a few times the kills of the fast form."""
-    verdict, killed = kills.experiment(nursery, tmp_path / "log", seed, KILLS_OF_A_MUTANT, mutants=(mutant,))
+    """With the rule off the same experiment must find something, within a few times the kills of
+    the fast form.
+    """
+    verdict, killed = kills.experiment(
+        nursery, tmp_path / "log", seed, KILLS_OF_A_MUTANT, mutants=(mutant,)
+    )
     print(f"E1 with {mutant}: {killed} kills: {verdict}")
     assert verdict.violations, f"{mutant} survived {killed} kills"
     add_counts("mutants", killed=1)
 
 
 def points(counts: dict[str, int]) -> list[crashes.Point]:
-    """Every place where the script can die: each call, before and after it, and in the middle of each write."""
+    """Every place where the script can die: each call, before and after it, and in the middle of
+    each write.
+    """
     calls = range(1, sum(counts.values()) + CALLS_MORE)
     whole = [crashes.Point(nth, mode) for nth in calls for mode in ("kill_before", "kill_after")]
-    return [crashes.Point(nth, "torn_kill", ("pwrite",)) for nth in range(1, counts["pwrite"] + 1)] + whole
+    return [
+        crashes.Point(nth, "torn_kill", ("pwrite",)) for nth in range(1, counts["pwrite"] + 1)
+    ] + whole
 
 
-def crash_everywhere(nursery: Nursery, directory: Path, seed: int, chosen: Sequence[crashes.Point]) -> None:
-    """Crashes at the points; every third recovery dies, too, at a call that the seed and the point draw."""
-    total, struck, nested = Verdict(), 0, 0
+def crash_everywhere(
+    nursery: Nursery, directory: Path, seed: int, chosen: Sequence[crashes.Point]
+) -> None:
+    """Crashes at the points; every third recovery dies, too, at a call that the seed and the point
+    draw.
+    """
+    total = Verdict()
+    struck = 0
+    nested = 0
     for point in chosen:
         rng = random.Random(f"{seed} {point}")
-        again = crashes.Point(rng.randint(1, 150), rng.choice(crashes.MODES)) if rng.random() < 1 / 3 else None
+        again = (
+            crashes.Point(rng.randint(1, 150), rng.choice(crashes.MODES))
+            if rng.random() < 1 / 3
+            else None
+        )
         verdict, hit = crashes.crash_at(nursery, directory, seed, point, nested=again)
         total.add(verdict)
-        struck, nested = struck + hit, nested + (again is not None)
+        struck = struck + hit
+        nested = nested + (again is not None)
         assert not total.violations, total
         shutil.rmtree(directory, ignore_errors=True)
-    add_counts("E2", points=len(chosen), crashes=struck, crashes_of_a_recovery=nested, **total.counts())
+    add_counts(
+        "E2", points=len(chosen), crashes=struck, crashes_of_a_recovery=nested, **total.counts()
+    )
 
 
-def test_e2_a_crash_at_any_call_leaves_a_log_that_goes_on(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+def test_e2_a_crash_at_any_call_leaves_a_log_that_goes_on(
+    nursery: Nursery, tmp_path: Path, seed: int
+) -> None:
     every = points(crashes.count_calls(nursery, tmp_path / "log", seed))
-    crash_everywhere(nursery, tmp_path / "log", seed, random.Random(seed).sample(every, POINTS_FAST))
+    crash_everywhere(
+        nursery, tmp_path / "log", seed, random.Random(seed).sample(every, POINTS_FAST)
+    )
 
 
 @pytest.mark.faults

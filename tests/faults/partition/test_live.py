@@ -1,4 +1,6 @@
-"""E12 and E13: control files cut or replaced under living processes, and readers beside a writer that rolls and deletes."""
+"""E12 and E13: control files cut or replaced under living processes, and readers beside a writer
+that rolls and deletes.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,13 @@ def remove(path: Path) -> None:
     path.unlink()
 
 
-HARMS: list[Callable[[Path], None]] = [cut_to_nothing, cut_in_half, fill_with_noise, replace_by_noise, remove]
+HARMS: list[Callable[[Path], None]] = [
+    cut_to_nothing,
+    cut_in_half,
+    fill_with_noise,
+    replace_by_noise,
+    remove,
+]
 NAMES = [
     "embedlog.page",
     "embedlog.control",
@@ -65,15 +73,20 @@ def test_e12_a_file_harmed_under_living_processes_is_an_exception(
     name: str,
     harm: Callable[[Path], None],
 ) -> None:
-    """Both processes continue, the other partition works in both; if only a cache was damaged, nothing fails."""
+    """Both processes continue, the other partition works in both; if only a cache was damaged,
+    nothing fails.
+    """
     play = Play(nursery, tmp_path / "log", partitions=2, config={"segment.bytes": 400})
-    a, b = play.enter(), play.enter()
+    a = play.enter()
+    b = play.enter()
     for partition in (0, 1):
         play.append(a, partition)
         play.append(b, partition)
         play.append(b, partition)
     a.call("flush")
-    target = min((play.directory if name == "embedlog.control" else play.partition).glob(f"*{name}"))
+    target = min(
+        (play.directory if name == "embedlog.control" else play.partition).glob(f"*{name}")
+    )
     harm(target)
     failed = []
     for number, victim in enumerate((a, b)):
@@ -85,13 +98,21 @@ def test_e12_a_file_harmed_under_living_processes_is_an_exception(
     if name in CACHES:
         assert not failed, failed
     rows = a.call("read", TOPIC, 1)
-    verdict = check(rows, {here: mark for here, mark in play.acks.items() if here[0] == 1}, ordered=False)
+    verdict = check(
+        rows, {here: mark for here, mark in play.acks.items() if here[0] == 1}, ordered=False
+    )
     add_counts("E12", damaged_files=1, **verdict.counts())
     assert not verdict.violations, verdict
 
 
 def tail_beside(
-    nursery: Nursery, directory: Path, seed: int, batches: int, retention_bytes: int, readers: int = 3, deadline_s: float = 110
+    nursery: Nursery,
+    directory: Path,
+    seed: int,
+    batches: int,
+    retention_bytes: int,
+    readers: int = 3,
+    deadline_s: float = 110,
 ) -> tuple[Verdict, int]:
     play = Play(
         nursery,
@@ -105,11 +126,13 @@ def tail_beside(
     )
     writer = play.enter()
     tails = [play.enter() for _ in range(readers)]
-    count, size = 200, 100
+    count = 200
+    size = 100
     for number, tail in enumerate(tails):
         tail.start("follow", batches * count, seed + number)
     writer.call("write_columns", 1, batches, count, size, deadline_s=deadline_s)
-    verdict, jumps = Verdict(), 0
+    verdict = Verdict()
+    jumps = 0
     for tail in tails:
         found = tail.result(deadline_s=deadline_s)
         verdict.read += found["read"]
@@ -118,7 +141,9 @@ def tail_beside(
     return verdict, jumps
 
 
-def test_e13_readers_beside_a_rolling_writer_see_every_record_once(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+def test_e13_readers_beside_a_rolling_writer_see_every_record_once(
+    nursery: Nursery, tmp_path: Path, seed: int
+) -> None:
     verdict, jumps = tail_beside(nursery, tmp_path / "log", seed, batches=150, retention_bytes=-1)
     add_counts("E13", **verdict.counts())
     assert not verdict.violations, verdict
@@ -127,7 +152,9 @@ def test_e13_readers_beside_a_rolling_writer_see_every_record_once(nursery: Nurs
 
 
 def test_e13_readers_survive_retention(nursery: Nursery, tmp_path: Path, seed: int) -> None:
-    verdict, jumps = tail_beside(nursery, tmp_path / "log", seed, batches=100, retention_bytes=400_000)
+    verdict, jumps = tail_beside(
+        nursery, tmp_path / "log", seed, batches=100, retention_bytes=400_000
+    )
     add_counts("E13", jumps_to_the_start=jumps, **verdict.counts())
     assert not verdict.violations, verdict
 
@@ -151,7 +178,9 @@ def test_e13_readers_beside_a_cleaner_miss_only_what_was_replaced(
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
 @pieces(len(CLEANED))
-def test_e13_with_compaction_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
+def test_e13_with_compaction_long(
+    nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int
+) -> None:
     policy, retention_bytes = CLEANED[piece]
     verdict, counts = compacting.experiment(
         nursery,
@@ -171,7 +200,12 @@ def test_e13_with_compaction_long(nursery: Nursery, tmp_path: Path, campaign_see
 @pieces(len(RETENTIONS))
 def test_e13_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
     verdict, jumps = tail_beside(
-        nursery, tmp_path / "log", campaign_seed + piece, batches=8000, retention_bytes=RETENTIONS[piece], deadline_s=1700
+        nursery,
+        tmp_path / "log",
+        campaign_seed + piece,
+        batches=8000,
+        retention_bytes=RETENTIONS[piece],
+        deadline_s=1700,
     )
     add_counts("E13", jumps_to_the_start=jumps, **verdict.counts())
     assert not verdict.violations, verdict
@@ -187,9 +221,12 @@ SLOW = {
 @pytest.mark.faults
 @pytest.mark.parametrize("mutant", SLOW)
 def test_e13_kills_the_mutant(nursery: Nursery, tmp_path: Path, mutant: str) -> None:
-    """A reader gets bytes before they are written or published, as soon as the writer is a little slow between the two."""
+    """A reader gets bytes before they are written or published, as soon as the writer is a little
+    slow between the two.
+    """
     play = Play(nursery, tmp_path / "log", mutants=(mutant,))
-    writer, reader = play.enter(), play.enter()
+    writer = play.enter()
+    reader = play.enter()
     play.append(writer)
     kind, name = SLOW[mutant]
     writer.arm([kind], "delay", error=2000, name=name)
@@ -205,7 +242,9 @@ def test_e13_kills_the_mutant(nursery: Nursery, tmp_path: Path, mutant: str) -> 
 
 
 def odd_sight(reader: Victim) -> str:
-    """The errors of a reader at this moment: an exception, a torn value, more or fewer records than are published."""
+    """The errors of a reader at this moment: an exception, a torn value, more or fewer records than
+    are published.
+    """
     try:
         first = reader.call("ends")[0][1]
         rows = reader.call("poll_all")
@@ -214,4 +253,6 @@ def odd_sight(reader: Victim) -> str:
         return str(problem)
     if not first <= len(rows) <= last:
         return f"{len(rows)} records, published were {first} to {last}"
-    return next((f"offset {row.offset} is not whole" for row in rows if mark_of(row.value) is None), "")
+    return next(
+        (f"offset {row.offset} is not whole" for row in rows if mark_of(row.value) is None), ""
+    )

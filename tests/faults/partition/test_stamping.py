@@ -1,4 +1,6 @@
-"""Stamped batches and markers under crashes and errors at chosen calls: the same step again, and nothing is lost or doubled."""
+"""Stamped batches and markers under crashes and errors at chosen calls: the same step again, and
+nothing is lost or doubled.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,28 @@ from tests.faults.harness.processes import Nursery
 from tests.faults.partition import stamping
 from tests.support.campaign_report import add_counts, pieces
 
-FAST, LONG, LONG_PIECES = 4, 3000, 30
+FAST = 4
+LONG = 3000
+LONG_PIECES = 30
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EMFILE)
-PLACES = ("before-publish", "after-publish", "before-unlock", "roll-intent", "roll-created", "roll-published")
+PLACES = (
+    "before-publish",
+    "after-publish",
+    "before-unlock",
+    "roll-intent",
+    "roll-created",
+    "roll-published",
+)
 
 
-def crashes(nursery: Nursery, directory: Path, seed: int, limit: int, mutants: tuple[str, ...] = ()) -> Verdict:
-    """Crashes at random calls, at the places where something is half done, and again in the repair."""
-    rng, total = random.Random(seed), Verdict()
+def crashes(
+    nursery: Nursery, directory: Path, seed: int, limit: int, mutants: tuple[str, ...] = ()
+) -> Verdict:
+    """Crashes at random calls, at the places where something is half done, and again in the
+    repair.
+    """
+    rng = random.Random(seed)
+    total = Verdict()
     todo = stamping.steps(seed, 40, time.time_ns() // 1_000_000)
     answers, found, counts = stamping.undisturbed(nursery, directory, todo)
     todo = stamping.conditional(todo, answers)
@@ -38,7 +54,11 @@ def crashes(nursery: Nursery, directory: Path, seed: int, limit: int, mutants: t
             arms = [(("pwrite",), "torn_kill", rng.randint(1, counts["pwrite"]), name)]
         if rng.random() < 0.3:
             arms.append((tuple(counts), kind, rng.randint(1, 150), ""))
-        total.add(stamping.crash_at(nursery, directory, todo, (answers, found), arms, mutants, alone=number % 4 == 3))
+        total.add(
+            stamping.crash_at(
+                nursery, directory, todo, (answers, found), arms, mutants, alone=number % 4 == 3
+            )
+        )
         shutil.rmtree(directory, ignore_errors=True)
         if total.violations:
             break
@@ -46,13 +66,22 @@ def crashes(nursery: Nursery, directory: Path, seed: int, limit: int, mutants: t
 
 
 def errors(nursery: Nursery, directory: Path, seed: int, limit: int) -> Verdict:
-    rng, total = random.Random(seed), Verdict()
+    rng = random.Random(seed)
+    total = Verdict()
     todo = stamping.steps(seed, 40, time.time_ns() // 1_000_000)
     answers, found, counts = stamping.undisturbed(nursery, directory, todo)
     todo = stamping.conditional(todo, answers)
     for _ in range(limit):
-        nth = rng.randint(1, sum(counts[kind] for kind in ("open", "pread", "pwrite", "ftruncate", "unlink", "rename", "stat")))
-        verdict, _failures = stamping.fail_at(nursery, directory, todo, (answers, found), nth, rng.choice(ERRORS))
+        nth = rng.randint(
+            1,
+            sum(
+                counts[kind]
+                for kind in ("open", "pread", "pwrite", "ftruncate", "unlink", "rename", "stat")
+            ),
+        )
+        verdict, _failures = stamping.fail_at(
+            nursery, directory, todo, (answers, found), nth, rng.choice(ERRORS)
+        )
         total.add(verdict)
         shutil.rmtree(directory)
         if total.violations:
@@ -78,13 +107,19 @@ def test_after_an_error_at_any_call_the_same_step_again_makes_the_log_that_would
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("experiment", [crashes, errors])
 @pieces(LONG_PIECES)
-def test_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, experiment: Callable[..., Verdict], piece: int) -> None:
+def test_long(
+    nursery: Nursery,
+    tmp_path: Path,
+    campaign_seed: int,
+    experiment: Callable[..., Verdict],
+    piece: int,
+) -> None:
     verdict = experiment(nursery, tmp_path / "log", campaign_seed + piece, LONG // LONG_PIECES)
     add_counts(f"stamped, {experiment.__name__}", runs=LONG // LONG_PIECES, **verdict.counts())
     assert not verdict.violations, verdict
 
 
-# ---- the rules, switched off one by one ------------------------------------------------------------
+# ---- the rules, switched off one by one ----------------------------------------------------------
 
 A, B = stamping.PRODUCERS[:2]
 
@@ -106,24 +141,35 @@ def dies_in_the_last_step(
     """The last step is interrupted there, and repeated by the next process."""
     answers, found, _ = stamping.undisturbed(nursery, directory, todo)
     nth = len(todo) if name.endswith("publish") else 1
-    verdict = stamping.crash_at(nursery, directory, todo, (answers, found), [(kinds, action, nth, name)], mutants)
+    verdict = stamping.crash_at(
+        nursery, directory, todo, (answers, found), [(kinds, action, nth, name)], mutants
+    )
     shutil.rmtree(directory, ignore_errors=True)
     return verdict
 
 
-@pytest.mark.parametrize(("mutant", "kinds", "action", "name"), [
-    ("entry_after_publish", ("point",), "kill_before", "after-publish"),
-    ("entry_after_publish", ("pwrite",), "kill_before", ".txnindex"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mutant", "kinds", "action", "name"),
+    [
+        ("entry_after_publish", ("point",), "kill_before", "after-publish"),
+        ("entry_after_publish", ("pwrite",), "kill_before", ".txnindex"),
+    ],
+)
 def test_append_6_the_entry_comes_before_the_publication(
     nursery: Nursery, tmp_path: Path, mutant: str, kinds: tuple[str, ...], action: str, name: str
 ) -> None:
     todo: list[stamping.Step] = [send(A, 0, 0), stamping.End(A, 1, commit=False)]
-    assert not dies_in_the_last_step(nursery, tmp_path / "log", todo, kinds, action, name).violations
-    assert dies_in_the_last_step(nursery, tmp_path / "log", todo, kinds, action, name, (mutant,)).violations
+    assert not dies_in_the_last_step(
+        nursery, tmp_path / "log", todo, kinds, action, name
+    ).violations
+    assert dies_in_the_last_step(
+        nursery, tmp_path / "log", todo, kinds, action, name, (mutant,)
+    ).violations
 
 
-def test_a_transaction_that_a_dead_process_opened_is_undecided_for_readers(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_transaction_that_a_dead_process_opened_is_undecided_for_readers(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     """Its batch is taken over by the repair, and with it the last stable offset stops there."""
     todo: list[stamping.Step] = [send(A, 0, 0)]
     steps = nursery, tmp_path / "log", todo, ("point",), "kill_before", "before-publish"

@@ -1,7 +1,9 @@
-"""The power-loss experiment: record the script once, then open many of the disks that a power loss may leave.
+"""The power-loss experiment: record the script once, then open many of the disks that a power loss
+may leave.
 
-Invariant: records of a completed flush are present and unchanged; all present records are a prefix of the written ones.
-A record at the offset of an older acknowledged one has a larger epoch. The log opens and accepts appends.
+Invariant: records of a completed flush are present and unchanged; all present records are a prefix
+of the written ones. A record at the offset of an older acknowledged one has a larger epoch. The log
+opens and accepts appends.
 """
 
 from __future__ import annotations
@@ -30,14 +32,19 @@ class Known:
     def take(self, change: Change) -> None:
         match json.loads(change.data):
             case ["acked", rows]:
-                self.acks |= {(partition, offset): Mark(writer, number) for partition, offset, writer, number in rows}
+                self.acks |= {
+                    (partition, offset): Mark(writer, number)
+                    for partition, offset, writer, number in rows
+                }
             case ["durable", ends]:
                 self.durable |= {int(partition): end for partition, end in ends.items()}
             case ["may delete", partition, offset]:
                 self.deletable[partition] = offset
 
 
-def record(nursery: Nursery, directory: Path, seed: int, mutants: Sequence[str] = ()) -> list[Change]:
+def record(
+    nursery: Nursery, directory: Path, seed: int, mutants: Sequence[str] = ()
+) -> list[Change]:
     path = directory.with_name(f"{directory.name}.recording")
     victim = nursery.spawn()
     victim.mutate(mutants)
@@ -46,13 +53,17 @@ def record(nursery: Nursery, directory: Path, seed: int, mutants: Sequence[str] 
     return list(changes(path))
 
 
-def experiment(nursery: Nursery, workspace: Path, seed: int, states: int, mutants: Sequence[str] = ()) -> tuple[Verdict, int]:
+def experiment(
+    nursery: Nursery, workspace: Path, seed: int, states: int, mutants: Sequence[str] = ()
+) -> tuple[Verdict, int]:
     """Open `states` disks, cut at moments drawn by the seed; stops at the first tenth violation."""
     rng = random.Random(seed)
     root = workspace / "recorded"
     found = record(nursery, root, seed, mutants)
     moments = sorted(rng.randrange(len(found)) for _ in range(states))
-    known, verdict, opened = Known(), Verdict(), 0
+    known = Known()
+    verdict = Verdict()
+    opened = 0
     for where, target in disks(found, root, workspace, moments, rng, known.take):
         one = judge(nursery, target, known, mutants)
         one.violations = [f"{where}: {violation}" for violation in one.violations]
@@ -74,9 +85,12 @@ def judge(nursery: Nursery, directory: Path, known: Known, mutants: Sequence[str
         topics = reader.call("on_log", "topics")
         if TOPIC not in topics:
             if any(known.durable.values()):
-                verdict.violations.append("the topic is gone with records that a flush had promised")
+                verdict.violations.append(
+                    "the topic is gone with records that a flush had promised"
+                )
             return verdict
-        rows, ends = reader.call("read"), reader.call("ends")
+        rows = reader.call("read")
+        ends = reader.call("ends")
         for partition in ends:
             for violation in partition_after(partition, rows[partition], ends[partition], known):
                 verdict.violations.append(violation)
@@ -91,7 +105,9 @@ def judge(nursery: Nursery, directory: Path, known: Known, mutants: Sequence[str
     return verdict
 
 
-def partition_after(partition: int, rows: list[Row], bounds: tuple[int, int], known: Known) -> list[str]:
+def partition_after(
+    partition: int, rows: list[Row], bounds: tuple[int, int], known: Known
+) -> list[str]:
     """What is wrong with one partition after the power loss."""
     start, end = bounds
     bad = []
@@ -101,21 +117,40 @@ def partition_after(partition: int, rows: list[Row], bounds: tuple[int, int], kn
     if start > known.deletable.get(partition, 0):
         bad.append(f"partition {partition} begins at {start}, more than was deleted")
     if [row.offset for row in rows] != list(range(start, end)):
-        bad.append(f"partition {partition}: offsets do not fill [{start}, {end}): {[row.offset for row in rows]}")
+        bad.append(
+            f"partition {partition}: offsets do not fill [{start}, {end}): "
+            f"{[row.offset for row in rows]}"
+        )
     for row in rows:
         acked = known.acks.get((partition, row.offset))
         if mark_of(row.value) is None or (acked is not None and mark_of(row.value) != acked):
-            bad.append(f"partition {partition}: offset {row.offset} holds {row.value[:30]!r}, acknowledged was {acked}")
+            bad.append(
+                f"partition {partition}: offset {row.offset} holds {row.value[:30]!r}, "
+                f"acknowledged was {acked}"
+            )
     return bad
 
 
-def epoch_rises(verdict: Verdict, reader: Victim, partition: int, rows: list[Row], bounds: tuple[int, int], known: Known) -> None:
-    """Records written over a lost tail that was acknowledged have a larger epoch than all before."""
+def epoch_rises(
+    verdict: Verdict,
+    reader: Victim,
+    partition: int,
+    rows: list[Row],
+    bounds: tuple[int, int],
+    known: Known,
+) -> None:
+    """Records written over a lost tail that was acknowledged have a larger epoch than all
+    before.
+    """
     (offset,) = reader.call("append", [value_of(7, partition, 150)], partition)
     if offset != bounds[1]:
-        verdict.violations.append(f"partition {partition}: appended at {offset}, the end was {bounds[1]}")
+        verdict.violations.append(
+            f"partition {partition}: appended at {offset}, the end was {bounds[1]}"
+        )
     row = reader.call("read", TOPIC, partition)[partition][-1]
     before = max((row.epoch for row in rows), default=0)
     if (partition, offset) in known.acks and row.epoch <= before:
         was = known.acks[partition, offset]
-        verdict.violations.append(f"partition {partition}: offset {offset}: {was}, then another one in epoch {row.epoch}")
+        verdict.violations.append(
+            f"partition {partition}: offset {offset}: {was}, then another one in epoch {row.epoch}"
+        )

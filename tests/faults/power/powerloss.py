@@ -1,9 +1,10 @@
 """Disks that a power loss may leave, simulated from a recording: E5 in small.
 
-The recording (`system.record_to`) has every change that a process made to files, in order, with its bytes, and
-the promises it gave in between. A crash state is a possible disk after any prefix of it. Data reaches the disk by a
-sync of its file, names by a sync of their directory. Of the other changes the disk has none, all, a prefix, or any subset. Data
-may be torn at 512 bytes, and a file may have its size without its data.
+The recording (`system.record_to`) has every change that a process made to files, in order, with its
+bytes, and the promises it gave in between. A crash state is a possible disk after any prefix of it.
+Data reaches the disk by a sync of its file, names by a sync of their directory. Of the other
+changes the disk has none, all, a prefix, or any subset. Data may be torn at 512 bytes, and a file
+may have its size without its data.
 
 W1  data and names persist separately; a sync of a file says nothing about its name
 W2  a rename is one change of one directory, atomic, but not ordered with the data of the file
@@ -32,7 +33,9 @@ SECTOR_BYTES = 512
 
 
 class Change(NamedTuple):
-    """One record: the kind of call, its number (position, size), its names, its bytes; or a promise."""
+    """One record: the kind of call, its number (position, size), its names, its bytes; or a
+    promise.
+    """
 
     kind: str
     number: int
@@ -77,7 +80,8 @@ class Inode:
     """A file: its content on the disk for certain, and the later changes, oldest first."""
 
     disk: bytes = b""
-    pending: list[tuple[int, bytes | None]] = field(default_factory=list)  # (position, data), or (size, None) for a cut
+    # (position, data), or (size, None) for a cut
+    pending: list[tuple[int, bytes | None]] = field(default_factory=list)
 
     def settle(self) -> None:
         self.disk = applied(self.disk, self.pending)
@@ -98,7 +102,9 @@ def applied(content: bytes, wanted: list[tuple[int, bytes | None]]) -> bytes:
 
 @dataclass
 class Folder:
-    """A directory: the names that are on the disk, and the changes since. A change sets names to inodes (None: gone)."""
+    """A directory: the names that are on the disk, and the changes since. A change sets names to
+    inodes (None: gone).
+    """
 
     disk: dict[str, Inode] = field(default_factory=dict)
     now: dict[str, Inode] = field(default_factory=dict)
@@ -180,12 +186,14 @@ class Disk:
             place[0].change({place[1]: None})
 
     def _link(self, change: Change) -> None:
-        inode, place = self._inode(change.name), self._place(change.second)
+        inode = self._inode(change.name)
+        place = self._place(change.second)
         if inode is not None and place:
             place[0].change({place[1]: inode})
 
     def _rename(self, change: Change) -> None:
-        source, target = self._place(change.name), self._place(change.second)
+        source = self._place(change.name)
+        target = self._place(change.second)
         if change.name in self.folders:  # a directory: its content moves with it
             self.folders[change.second] = self.folders.pop(change.name)
         elif source and target and source[0] is target[0]:
@@ -215,11 +223,15 @@ class Disk:
         return made
 
     def states_by_name(self, path: str) -> Iterator[dict[str, bytes]]:
-        """Disks with all data, on which of the pending names of one directory some came: first, last, one, all but one."""
+        """Disks with all data, on which of the pending names of one directory some came: first,
+        last, one, all but one.
+        """
         pending = self.folders[path].pending
         every = range(len(pending))
         choices = {tuple(every[:at]) for at in every} | {tuple(every[at:]) for at in every}
-        choices |= {(at,) for at in every} | {tuple(other for other in every if other != at) for at in every}
+        choices |= {(at,) for at in every} | {
+            tuple(other for other in every if other != at) for at in every
+        }
         elsewhere = {
             os.path.join(folder, name): inode
             for folder in self.folders
@@ -236,11 +248,16 @@ class Disk:
     def _content(self, inode: Inode, habit: str, rng: random.Random) -> bytes:
         kept = chosen(inode.pending, habit, rng)
         if habit in ("prefix", "subset") and rng.random() < 0.5:
-            kept = [torn(write, rng) for write in kept[-1:]] if len(kept) == 1 else kept[:-1] + [torn(w, rng) for w in kept[-1:]]
+            kept = (
+                [torn(write, rng) for write in kept[-1:]]
+                if len(kept) == 1
+                else kept[:-1] + [torn(w, rng) for w in kept[-1:]]
+            )
         content = applied(inode.disk, kept)
         whole = applied(inode.disk, inode.pending)
         if habit == "subset" and len(whole) > len(content) and rng.random() < 0.3:
-            content += bytes(rng.randint(0, len(whole) - len(content)))  # the size came, the data did not
+            # the size came, the data did not
+            content += bytes(rng.randint(0, len(whole) - len(content)))
         return content
 
 
@@ -252,11 +269,13 @@ def disks(
     rng: random.Random,
     promise: Callable[[Change], None],
 ) -> Iterator[tuple[str, Path]]:
-    """Disks that a power loss at these moments (sorted) may leave: the moment in words, and the directory.
+    """Disks that a power loss at these moments (sorted) may leave: the moment in words, and the
+    directory.
 
     `promise` takes the promises before that moment.
     """
-    disk, rest = Disk(root), deque(moments)
+    disk = Disk(root)
+    rest = deque(moments)
     for at, change in enumerate(found):
         if change.kind == "promise":
             promise(change)
@@ -267,7 +286,11 @@ def disks(
             number = len(moments) - len(rest) - 1
             target = workspace / f"cut-{number}"
             materialise(disk.state(rng), root, target, list(disk.folders))
-            yield f"power loss after change {at} ({change.kind} {Path(change.name).name}), state {number}", target
+            yield (
+                f"power loss after change {at} ({change.kind} {Path(change.name).name}), state "
+                f"{number}",
+                target,
+            )
 
 
 def chosen(pending: list[Any], habit: str, rng: random.Random) -> list[Any]:

@@ -1,12 +1,16 @@
-"""A file system that loses its cache while the machine runs: E5 on a real disk image, for transactions.
+"""A file system that loses its cache while the machine runs: E5 on a real disk image, for
+transactions.
 
-Two writers and a copier run transactions with `flush.messages=1` on an ext4 or xfs image. Then the file system is shut down
-without a sync (the ioctl GOINGDOWN), unmounted and mounted again. Invariants: a transaction is visible whole or not at all, an
-aborted one never. No record is copied twice; records below the group's committed offsets are copied.
+Two writers and a copier run transactions with `flush.messages=1` on an ext4 or xfs image. Then the
+file system is shut down without a sync (the ioctl GOINGDOWN), unmounted and mounted again.
+Invariants: a transaction is visible whole or not at all, an aborted one never. No record is copied
+twice; records below the group's committed offsets are copied.
 
-Runs as a program in its own mount namespace: `unshare -m python -m tests.faults.power.remounting KIND SEED CUTS DIRECTORY`.
-Its last line is JSON: `cuts`, `transactions`, `violations`; or `missing`, the missing tool. One more argument, `boot-only`,
-selects the mutant: the library assumes that the page cache is valid for the whole boot.
+Runs as a program in its own mount namespace:
+`unshare -m python -m tests.faults.power.remounting KIND SEED CUTS DIRECTORY`. Its last line is
+JSON: `cuts`, `transactions`, `violations`; or `missing`, the missing tool. One more argument,
+`boot-only`, selects the mutant: the library assumes that the page cache is valid for the whole
+boot.
 """
 
 from __future__ import annotations
@@ -33,7 +37,8 @@ from embedlog.coordination import directory
 from embedlog.partition import state
 from embedlog.storage import control_page
 
-GOINGDOWN, NO_LOG_FLUSH = 0x8004587D, 2
+GOINGDOWN = 0x8004587D
+NO_LOG_FLUSH = 2
 IMAGE_MB = {"ext4": 128, "xfs": 300}
 SMALL = {"segment.bytes": 20_000}
 CONFIG: dict[str, Any] = {
@@ -58,17 +63,29 @@ def missing(kind: str) -> str:
 
 
 def command(kind: str, seed: int, cuts: int, area: Path, *more: str) -> list[str]:
-    return ["unshare", "-m", sys.executable, "-m", "tests.faults.power.remounting", kind, str(seed), str(cuts), str(area), *more]
+    return [
+        "unshare",
+        "-m",
+        sys.executable,
+        "-m",
+        "tests.faults.power.remounting",
+        kind,
+        str(seed),
+        str(cuts),
+        str(area),
+        *more,
+    ]
 
 
-# ---- the image -------------------------------------------------------------------------------------------------------
+# ---- the image -----------------------------------------------------------------------------------
 
 
 class Disk:
     """An image, mounted by a loop device below `area`."""
 
     def __init__(self, kind: str, area: Path) -> None:
-        self._image, self._place = area / "image", area / "mount"
+        self._image = area / "image"
+        self._place = area / "mount"
         self.log = self._place / "log"
         self._place.mkdir()
         with self._image.open("wb") as file:
@@ -77,7 +94,9 @@ class Disk:
         subprocess.run(["mount", "--make-rprivate", "/"], check=True, capture_output=True)
 
     def mount(self) -> None:
-        subprocess.run(["mount", "-o", "loop", self._image, self._place], check=True, capture_output=True)
+        subprocess.run(
+            ["mount", "-o", "loop", self._image, self._place], check=True, capture_output=True
+        )
 
     def shut_down(self) -> None:
         """From now on nothing reaches the image."""
@@ -88,27 +107,39 @@ class Disk:
     def unmount(self) -> None:
         """The kernel may hold the mount for a moment after its last user died."""
         deadline = time.monotonic() + UNMOUNT_S
-        while (ended := subprocess.run(["umount", self._place], capture_output=True, check=False)).returncode:
+        while (
+            ended := subprocess.run(["umount", self._place], capture_output=True, check=False)
+        ).returncode:
             if time.monotonic() > deadline:
                 raise RuntimeError(ended.stderr.decode())
             os.sched_yield()
 
 
-# ---- the processes ---------------------------------------------------------------------------------------------------
+# ---- the processes -------------------------------------------------------------------------------
 
 
 def write(path: Path, cut: int, who: int, seed: int) -> None:
-    """Transactions without end. A record has its transaction, its number, their count, and whether the transaction is aborted."""
+    """Transactions without end. A record has its transaction, its number, their count, and whether
+    the transaction is aborted.
+    """
     rng = random.Random(f"{seed} {cut} {who}")
     log = embedlog.open(path, config=CONFIG)
     producer = log.producer(transactional_id=f"x{who}")
     producer.init_transactions()
     turn = 0
     while True:
-        count, aborted = rng.randrange(1, 8), rng.random() < 0.3
+        count = rng.randrange(1, 8)
+        aborted = rng.random() < 0.3
         producer.begin_transaction()
         for number in range(count):
-            value = b"%d.%d.%d %d %d %d " % (cut, who, turn, number, count, aborted) + b"." * rng.randrange(300)
+            value = b"%d.%d.%d %d %d %d " % (
+                cut,
+                who,
+                turn,
+                number,
+                count,
+                aborted,
+            ) + b"." * rng.randrange(300)
             producer.send("t", value, partition=rng.randrange(3))
         if aborted:
             producer.abort_transaction()
@@ -123,16 +154,23 @@ def copy(path: Path) -> None:
     producer = log.producer(transactional_id="copy")
     producer.init_transactions()
     consumer = log.consumer(
-        "t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False, isolation_level="read_committed",
-        session_timeout_ms=6000, max_poll_records=50,
-    )  # fmt: skip
+        "t",
+        group_id="g",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+        session_timeout_ms=6000,
+        max_poll_records=50,
+    )
     while True:
         records = consumer.poll(timeout=0.2)
         if not records:
             continue
         producer.begin_transaction()
         for record in records:
-            producer.send("o", b"%d %d" % (record.partition, record.offset), partition=record.partition % 2)
+            producer.send(
+                "o", b"%d %d" % (record.partition, record.offset), partition=record.partition % 2
+            )
         offsets = {tp: consumer.position(tp) for tp in consumer.assignment()}
         producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
         producer.commit_transaction()
@@ -158,7 +196,7 @@ def running(*works: Callable[[], None]) -> Iterator[None]:
             os.waitpid(pid, 0)
 
 
-# ---- the judge -------------------------------------------------------------------------------------------------------
+# ---- the judge -----------------------------------------------------------------------------------
 
 
 def judged(path: Path) -> tuple[int, list[str]]:
@@ -168,7 +206,8 @@ def judged(path: Path) -> tuple[int, list[str]]:
         for name in ("x0", "x1", "copy"):
             with log.producer(transactional_id=name) as producer:
                 producer.init_transactions()
-        found, visible = defaultdict(list), set()
+        found = defaultdict(list)
+        visible = set()
         for record in log.scan("t", isolation_level="read_committed").records():
             name, *numbers = record.value.split(b" ")[:4]
             found[name.decode()].append(tuple(map(int, numbers)))
@@ -179,17 +218,33 @@ def judged(path: Path) -> tuple[int, list[str]]:
                 wrong.append(f"transaction {name} was aborted and is visible")
             elif sorted(number for number, _, _ in records) != list(range(count)):
                 wrong.append(f"transaction {name}: {len(records)} of {count} records are visible")
-        copied = Counter(tuple(map(int, r.value.split())) for r in log.scan("o", isolation_level="read_committed").records())
-        wrong += [f"record {place} is copied {count} times" for place, count in copied.items() if count > 1]
+        copied = Counter(
+            tuple(map(int, r.value.split()))
+            for r in log.scan("o", isolation_level="read_committed").records()
+        )
+        wrong += [
+            f"record {place} is copied {count} times"
+            for place, count in copied.items()
+            if count > 1
+        ]
         offsets = log.group_offsets("g") if "g" in log.groups() else {}
         for partition, committed in offsets.items():
-            below = {place for place in visible if place[0] == partition.partition and place[1] < committed.offset}
-            wrong += [f"offset {committed.offset} is committed, {place} is not copied" for place in sorted(below - set(copied))]
+            below = {
+                place
+                for place in visible
+                if place[0] == partition.partition and place[1] < committed.offset
+            }
+            wrong += [
+                f"offset {committed.offset} is committed, {place} is not copied"
+                for place in sorted(below - set(copied))
+            ]
     return len(found), wrong
 
 
 def in_child(work: Callable[[], Any]) -> Any:
-    """The result of `work`, computed in a process of its own, so that nothing of it stays open on the disk."""
+    """The result of `work`, computed in a process of its own, so that nothing of it stays open on
+    the disk.
+    """
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -216,7 +271,10 @@ def set_up(path: Path) -> None:
 
 def experiment(kind: str, seed: int, cuts: int, area: Path) -> dict[str, Any]:
     """Up to `cuts` cuts of one disk; ends at the first violation."""
-    rng, transactions, violations, cut = random.Random(seed), 0, [], 0
+    rng = random.Random(seed)
+    transactions = 0
+    violations = []
+    cut = 0
     disk = Disk(kind, area)
     disk.mount()
     try:
@@ -242,7 +300,8 @@ def main(kind: str, seed: str, cuts: str, area: str, *more: str) -> None:
             module.cache_number = lambda path: control_page.boot_number()  # type: ignore[attr-defined]
     try:
         print(json.dumps(experiment(kind, int(seed), int(cuts), Path(area))))
-    except subprocess.CalledProcessError as problem:  # containers without loop devices, or without the right to mount
+    except subprocess.CalledProcessError as problem:
+        # containers without loop devices, or without the right to mount
         print(json.dumps({"missing": f"{problem.cmd[0]}: {problem.stderr.decode().strip()}"}))
 
 

@@ -1,4 +1,6 @@
-"""Power loss, simulated from a recording (a small E5): durable records are present, the others are a prefix."""
+"""Power loss, simulated from a recording (a small E5): durable records are present, the others are
+a prefix.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,14 @@ from tests.faults.harness.processes import Nursery
 from tests.faults.power import cuts
 from tests.support.campaign_report import add_counts, pieces
 
-STATES_FAST, STATES_LONG, STATES_PIECES = 15, 10_000, 40
+STATES_FAST = 15
+STATES_LONG = 10_000
+STATES_PIECES = 40
 
 
-def test_e5_disks_after_a_power_loss_keep_what_was_durable(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+def test_e5_disks_after_a_power_loss_keep_what_was_durable(
+    nursery: Nursery, tmp_path: Path, seed: int
+) -> None:
     verdict, opened = cuts.experiment(nursery, tmp_path, seed, STATES_FAST)
     add_counts("E5", disks=opened, **verdict.counts())
     assert not verdict.violations, verdict
@@ -24,7 +30,9 @@ def test_e5_disks_after_a_power_loss_keep_what_was_durable(nursery: Nursery, tmp
 @pytest.mark.timeout(1800)
 @pieces(STATES_PIECES)
 def test_e5_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
-    verdict, opened = cuts.experiment(nursery, tmp_path, campaign_seed + piece, STATES_LONG // STATES_PIECES)
+    verdict, opened = cuts.experiment(
+        nursery, tmp_path, campaign_seed + piece, STATES_LONG // STATES_PIECES
+    )
     add_counts("E5", disks=opened, **verdict.counts())
     assert not verdict.violations, verdict
 

@@ -1,6 +1,8 @@
-"""Counters in a log: each process appends the number after the last one, at the offset after it, and is killed at a chosen call.
+"""Counters in a log: each process appends the number after the last one, at the offset after it,
+and is killed at a chosen call.
 
-Invariant: the log has the numbers 1, 2, 3, … each once, and every acknowledged number at its offset.
+Invariant: the log has the numbers 1, 2, 3, … each once, and every acknowledged number at its
+offset.
 """
 
 from __future__ import annotations
@@ -16,13 +18,22 @@ from tests.faults.harness.tasks import TOPIC, Stage, task
 
 CONFIG = {"segment.bytes": 4_000, "index.interval.bytes": 300, "flush.ms": 3_600_000}
 QUIET = {"housekeeping": False}
-PLACES = ("before-publish", "after-publish", "before-unlock", "roll-intent", "roll-created", "roll-published")
+PLACES = (
+    "before-publish",
+    "after-publish",
+    "before-unlock",
+    "roll-intent",
+    "roll-created",
+    "roll-published",
+)
 CALLS = ("open", "pread", "pwrite", "ftruncate", "unlink", "rename", "stat", "lock")
 
 
 @task
 def count_on(stage: Stage, path: str, times: int) -> int:
-    """Open and increment; a note (offset, number) for each acknowledged increment. Returns the number of conflicts."""
+    """Open and increment; a note (offset, number) for each acknowledged increment. Returns the
+    number of conflicts.
+    """
     conflicts = 0
     stage.log = log = embedlog.open(path, config=QUIET)
     if TOPIC not in log.topics():
@@ -33,7 +44,9 @@ def count_on(stage: Stage, path: str, times: int) -> int:
                 last = log.last_record(TOPIC, 0)
                 number, end = (1, 0) if last is None else (int(last.value) + 1, last.offset + 1)
                 try:
-                    offset = producer.send(TOPIC, b"%d" % number, expected_offset=end).result(60).offset
+                    offset = (
+                        producer.send(TOPIC, b"%d" % number, expected_offset=end).result(60).offset
+                    )
                     break
                 except OffsetMismatchError:
                     conflicts += 1
@@ -77,14 +90,18 @@ def killed(nursery: Nursery, directory: Path, rng: random.Random, kills: int) ->
 def arm(victim: Victim, rng: random.Random, number: int) -> None:
     """At a place where something is half done, in the middle of a write, or at any call."""
     if number % 3 == 0:
-        victim.arm(["point"], "kill_before", nth=rng.randint(1, 20), name=PLACES[number // 3 % len(PLACES)])
+        victim.arm(
+            ["point"], "kill_before", nth=rng.randint(1, 20), name=PLACES[number // 3 % len(PLACES)]
+        )
     elif number % 3 == 1:
         victim.arm(["pwrite"], "torn_kill", nth=rng.randint(1, 30), name=".log")
     else:
         victim.arm(CALLS, rng.choice(("kill_before", "kill_after")), nth=rng.randint(1, 300))
 
 
-def violations(directory: Path, acknowledged: dict[int, int], count: int | None = None) -> Iterator[str]:
+def violations(
+    directory: Path, acknowledged: dict[int, int], count: int | None = None
+) -> Iterator[str]:
     with embedlog.open(directory, config=QUIET) as log:
         found = {record.offset: int(record.value) for record in log.scan(TOPIC).records()}
     if [*found.values()] != list(range(1, len(found) + 1)):

@@ -1,8 +1,10 @@
-"""E14: idempotent producers in many processes, under temporary errors and kill -9: each record once, in order.
+"""E14: idempotent producers in many processes, under temporary errors and kill -9: each record
+once, in order.
 
-A child sends as an application does: one by one, with or without waiting, in columns. Sometimes its disk refuses all calls on log
-and index from some call on, until a moment later; no future may fail because of that. The parent checks the log: acknowledged
-records are present, and none is present twice. Those of one process and one writer are in the order of their sends.
+A child sends as an application does: one by one, with or without waiting, in columns. Sometimes its
+disk refuses all calls on log and index from some call on, until a moment later; no future may fail
+because of that. The parent checks the log: acknowledged records are present, and none is present
+twice. Those of one process and one writer are in the order of their sends.
 """
 
 from __future__ import annotations
@@ -22,17 +24,37 @@ from tests.faults.harness.tasks import TOPIC, Stage, open_, task
 from tests.faults.partition.kills import Killing
 
 CONFIG = {"segment.bytes": 1 << 17, "index.interval.bytes": 0, "flush.ms": 100}
-PRODUCER = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 4, "delivery_timeout_ms": 120_000, "batch_size": 2000}
-REFUSED = (("pwrite",), ("pwrite", "ftruncate"), ("open", "pwrite"), ("ftruncate", "pwrite", "stat"))
+PRODUCER = {
+    "retry_backoff_ms": 1,
+    "retry_backoff_max_ms": 4,
+    "delivery_timeout_ms": 120_000,
+    "batch_size": 2000,
+}
+REFUSED = (
+    ("pwrite",),
+    ("pwrite", "ftruncate"),
+    ("open", "pwrite"),
+    ("ftruncate", "pwrite", "stat"),
+)
 UNDER_WAY = 200
 
 
 class Sending:
     """One life of one writer."""
 
-    def __init__(self, stage: Stage, producer: embedlog.Producer, rng: random.Random, writer: int, number: int) -> None:
-        self.stage, self.producer, self.rng = stage, producer, rng
-        self.writer, self.number = writer, number
+    def __init__(
+        self,
+        stage: Stage,
+        producer: embedlog.Producer,
+        rng: random.Random,
+        writer: int,
+        number: int,
+    ) -> None:
+        self.stage = stage
+        self.producer = producer
+        self.rng = rng
+        self.writer = writer
+        self.number = number
         self.under_way: deque[tuple[Any, list[Mark], int]] = deque()
         self.pause = threading.Event()
 
@@ -46,7 +68,9 @@ class Sending:
         way = self.rng.random()
         if way < 0.2:
             marks, values = self.values(self.rng.randint(1, 40))
-            self.under_way.append((self.producer.send_batch(TOPIC, values, partition=partition), marks, partition))
+            self.under_way.append(
+                (self.producer.send_batch(TOPIC, values, partition=partition), marks, partition)
+            )
             return
         marks, values = self.values(1)
         future = self.producer.send(TOPIC, values[0], partition=partition)
@@ -60,25 +84,32 @@ class Sending:
             future, marks, partition = self.under_way.popleft()
             found = future.result(60)
             if isinstance(found, list):
-                offsets = [offset for _, _, base, count in found for offset in range(base, base + count)]
+                offsets = [
+                    offset for _, _, base, count in found for offset in range(base, base + count)
+                ]
             else:
                 offsets = [found.offset]
             self.stage.note((partition, offsets, marks))
 
     def stumble(self) -> None:
         """The disk refuses, from one of the next calls on, for a moment."""
-        kinds, error = self.rng.choice(REFUSED), self.rng.choice((errno.ENOSPC, errno.EIO))
+        kinds = self.rng.choice(REFUSED)
+        error = self.rng.choice((errno.ENOSPC, errno.EIO))
         system.fault_arm(kinds, self.rng.randint(1, 4), "fail", error, sticky=True)
         for _ in range(self.rng.randint(1, 5)):
             marks, values = self.values(1)
             partition = self.rng.randrange(2)
-            self.under_way.append((self.producer.send(TOPIC, values[0], partition=partition), marks, partition))
+            self.under_way.append(
+                (self.producer.send(TOPIC, values[0], partition=partition), marks, partition)
+            )
             self.pause.wait(self.rng.uniform(0, 0.003))
         system.fault_off()
 
 
 @task
-def send_through_errors(stage: Stage, path: str, writer: int, start: int, partitions: int, seed: int, turns: int) -> int:
+def send_through_errors(
+    stage: Stage, path: str, writer: int, start: int, partitions: int, seed: int, turns: int
+) -> int:
     """Send until `turns` are over or death; the number of the last record."""
     open_(stage, path)
     rng = random.Random(seed)
@@ -96,7 +127,8 @@ def send_through_errors(stage: Stage, path: str, writer: int, start: int, partit
 class Repeating(Killing):
     """Writers of two partitions, killed one after the other."""
 
-    partitions, turns = 2, 1_000_000
+    partitions = 2
+    turns = 1_000_000
 
     def prepare(self) -> None:
         first = self.nursery.spawn()
@@ -109,17 +141,33 @@ class Repeating(Killing):
         victim = self.nursery.spawn()
         victim.call("mutants", *self.mutants)
         start = self._numbers.setdefault(writer, 0)
-        self._numbers[writer] += 1_000_000  # numbers rise whatever the dead one had not acknowledged
+        # numbers rise whatever the dead one had not acknowledged
+        self._numbers[writer] += 1_000_000
         seed = self.rng.getrandbits(32)
-        victim.start("send_through_errors", str(self.directory), writer, start, self.partitions, seed, self.turns)
+        victim.start(
+            "send_through_errors",
+            str(self.directory),
+            writer,
+            start,
+            self.partitions,
+            seed,
+            self.turns,
+        )
         self._running[writer] = victim
 
 
 def experiment(
-    nursery: Nursery, directory: Path, seed: int, kills: int, mutants: tuple[str, ...] = (), writers: int = 8
+    nursery: Nursery,
+    directory: Path,
+    seed: int,
+    kills: int,
+    mutants: tuple[str, ...] = (),
+    writers: int = 8,
 ) -> tuple[Verdict, int]:
     """Kill one of the writers again and again, and all at the end; then look."""
-    under_fire = Repeating(nursery, directory, random.Random(seed), writers=writers, mutants=mutants)
+    under_fire = Repeating(
+        nursery, directory, random.Random(seed), writers=writers, mutants=mutants
+    )
     under_fire.prepare()
     verdict = Verdict()
     try:

@@ -11,7 +11,9 @@ from tests.faults.harness.processes import Nursery
 from tests.faults.producer import counting
 from tests.support.campaign_report import add_counts, pieces
 
-KILLS_FAST, KILLS_LONG, KILLS_PIECES = 3, 600, 20
+KILLS_FAST = 3
+KILLS_LONG = 600
+KILLS_PIECES = 20
 
 
 def test_a_process_that_is_killed_anywhere_leaves_a_counter_that_counts_on(
@@ -31,6 +33,8 @@ def test_two_processes_count_to_two_thousand(nursery: Nursery, tmp_path: Path) -
 @pytest.mark.timeout(1800)
 @pieces(KILLS_PIECES)
 def test_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
-    wrong = counting.killed(nursery, tmp_path / "log", random.Random(campaign_seed + piece), KILLS_LONG // KILLS_PIECES)
+    wrong = counting.killed(
+        nursery, tmp_path / "log", random.Random(campaign_seed + piece), KILLS_LONG // KILLS_PIECES
+    )
     add_counts("counted", kills=KILLS_LONG // KILLS_PIECES)
     assert not wrong

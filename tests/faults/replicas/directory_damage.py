@@ -1,4 +1,6 @@
-"""Damage of one directory of a set while processes use it: missing files, changed files, copies of directories."""
+"""Damage of one directory of a set while processes use it: missing files, changed files, copies of
+directories.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,18 @@ CACHES = (
 )  # made again from the log
 
 
-TUPLES = range(384, 880)  # in a control page: both copies of the published tuple, whose checksums protect them
+# in a control page: both copies of the published tuple, whose checksums protect them
+TUPLES = range(384, 880)
 USED_BYTES = 2048  # of a control page
 
 
 def partitions_of(directory: Path) -> list[Path]:
     """The partition directories, of topics and of the decision log."""
-    return sorted(path for path in directory.iterdir() if path.is_dir() and path.name.rpartition("-")[2].isdigit())
+    return sorted(
+        path
+        for path in directory.iterdir()
+        if path.is_dir() and path.name.rpartition("-")[2].isdigit()
+    )
 
 
 def damage(directory: Path, rng: random.Random) -> str:
@@ -48,11 +55,18 @@ def damage(directory: Path, rng: random.Random) -> str:
 
 
 def damage_cache(directory: Path, rng: random.Random) -> str:
-    """Damage an index, a snapshot, a control page or a checkpoint of one partition of a directory; what was done."""
-    kinds = {kind: sorted(path for each in partitions_of(directory) for path in each.glob(kind)) for kind in CACHES}
+    """Damage an index, a snapshot, a control page or a checkpoint of one partition of a directory;
+    what was done.
+    """
+    kinds = {
+        kind: sorted(path for each in partitions_of(directory) for path in each.glob(kind))
+        for kind in CACHES
+    }
     kind = rng.choice([kind for kind, paths in kinds.items() if paths])
     path = rng.choice(kinds[kind])
-    how = rng.choice(("removed", "cut", "zeros", "tuple") if kind == PAGE else ("removed", "cut", "flip"))
+    how = rng.choice(
+        ("removed", "cut", "zeros", "tuple") if kind == PAGE else ("removed", "cut", "flip")
+    )
     told = flipped(path, rng.choice(TUPLES), rng) if how == "tuple" else changed(path, how, rng)
     return f"{path.parent.name}/{path.name} {told}"
 
@@ -78,14 +92,17 @@ def damage_topic_id(path: Path, rng: random.Random) -> str:
 
 
 def damage_page(directory: Path, rng: random.Random) -> str:
-    """Change a bit of a control page which no process uses; what was done. A mapped page is memory, not a file."""
+    """Change a bit of a control page which no process uses; what was done. A mapped page is memory,
+    not a file.
+    """
     pages = [path for each in partitions_of(directory) if (path := each / PAGE).exists()]
     path = rng.choice([*pages, directory / CONTROL])
     return f"{path.relative_to(directory)} {flipped(path, rng.randrange(USED_BYTES), rng)}"
 
 
 KINDS = (damage, damage_cache, damage_identity, damage_page)  # of a closed directory
-AFTER_KILLS = (damage_cache, damage_page)  # after a crash of all, a partition waits for each log of its ISR (REPLICA-13)
+# after a crash of all, a partition waits for each log of its ISR (REPLICA-13)
+AFTER_KILLS = (damage_cache, damage_page)
 
 
 def changed(path: Path, how: str, rng: random.Random) -> str:
@@ -116,7 +133,9 @@ def flipped(path: Path, at: int, rng: random.Random) -> str:
 
 
 def remove(directory: Path) -> None:
-    """Remove a directory in which processes create and rename files: at the end it has another name, which they do not know."""
+    """Remove a directory in which processes create and rename files: at the end it has another
+    name, which they do not know.
+    """
     gone = directory.with_name(f"{directory.name}.{uuid.uuid4().hex}-delete")
     directory.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)

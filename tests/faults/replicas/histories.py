@@ -1,9 +1,11 @@
-"""E17: a set of three directories under faults of processes and of directories, in a seeded random order.
+"""E17: a set of three directories under faults of processes and of directories, in a seeded random
+order.
 
-Two producers, an owner of transactions, a reader and a member of a group work all the time. An episode has one fault of a
-directory, one of a process, or both. Then the fault ends, and the set becomes level: only a minority may fail between two levels.
-A backup, or the replacement of a directory by another one, takes the place of a fault of a directory.
-While a fault lasts, appends must continue. They need not while a process is frozen, because it may hold the locks of decisions,
+Two producers, an owner of transactions, a reader and a member of a group work all the time. An
+episode has one fault of a directory, one of a process, or both. Then the fault ends, and the set
+becomes level: only a minority may fail between two levels. A backup, or the replacement of a
+directory by another one, takes the place of a fault of a directory. While a fault lasts, appends
+must continue. They need not while a process is frozen, because it may hold the locks of decisions,
 or of two replicas.
 """
 
@@ -30,15 +32,32 @@ from tests.faults.replicas.set_processes import LEVEL_S, Processes, Role
 from tests.faults.replicas.set_tasks import PARTITIONS, TOPIC
 
 FAILING: dict[int, tuple[tuple[str, ...], ...]] = {
-    errno.EIO: (("pwrite",), ("pread",), ("fsync", "fdatasync"), ("open",), ("stat",), ("pwrite", "pread", "fsync", "open")),
+    errno.EIO: (
+        ("pwrite",),
+        ("pread",),
+        ("fsync", "fdatasync"),
+        ("open",),
+        ("stat",),
+        ("pwrite", "pread", "fsync", "open"),
+    ),
     errno.ENOSPC: (("pwrite", "mkdir", "fallocate", "open"), ("pwrite",)),
     errno.EROFS: (("pwrite", "open", "mkdir", "unlink", "rename"),),
 }
 WAYS = {  # how often each way is taken
-    "remove": 4, "errors": 5, "damage": 4, "caches": 2, "identity": 2, "closed": 2, "put back": 2, "clone": 1, "hang": 2,
-    "replace": 2, "backup": 2,
-}  # fmt: skip
-HANGING = {("pwrite",): 5000, ("pread",): 5000, ("fsync", "fdatasync"): 5000, ("stat",): 50}  # ms; each call has several `stat`
+    "remove": 4,
+    "errors": 5,
+    "damage": 4,
+    "caches": 2,
+    "identity": 2,
+    "closed": 2,
+    "put back": 2,
+    "clone": 1,
+    "hang": 2,
+    "replace": 2,
+    "backup": 2,
+}
+# ms; each call has several `stat`
+HANGING = {("pwrite",): 5000, ("pread",): 5000, ("fsync", "fdatasync"): 5000, ("stat",): 50}
 STOPPING = (("pwrite",), ("lock",), ("point",), ("fsync", "fdatasync"), ("pread",))
 DYING = (*STOPPING, ("open", "rename", "link", "unlink"), ("ftruncate", "close"))
 
@@ -47,10 +66,12 @@ DYING = (*STOPPING, ("open", "rename", "link", "unlink"), ("ftruncate", "close")
 class History(Processes):
     """A set with its processes and its faults."""
 
-    ways: Mapping[str, int] = field(default_factory=lambda: WAYS)  # faults of directories, with their weights
+    # faults of directories, with their weights
+    ways: Mapping[str, int] = field(default_factory=lambda: WAYS)
     frozen: list[Role] = field(default_factory=list)  # in this episode
     operators: list[Operator] = field(default_factory=list)  # in this episode
-    damaged: bool = False  # the next level repairs: damage that no process has read is found by a comparison
+    # the next level repairs: damage that no process has read is found by a comparison
+    damaged: bool = False
 
     def prepare(self) -> None:
         first = self.nursery.spawn()
@@ -62,8 +83,16 @@ class History(Processes):
         self.lines.append(f"min.insync.replicas={least}")
         writers = [Role(f"writer {number}", "produce_on", (number,), 0) for number in (1, 2)]
         owner = Role("owner", "transact_on", (TRANSACTIONS,), 0)
-        readers = [Role("reader", "read_on", (isolation,), -1) for isolation in ("read_uncommitted", "read_committed")]
-        self.roles = [*writers, owner, self.rng.choice(readers), Role("member", "consume_on", (), -1)]
+        readers = [
+            Role("reader", "read_on", (isolation,), -1)
+            for isolation in ("read_uncommitted", "read_committed")
+        ]
+        self.roles = [
+            *writers,
+            owner,
+            self.rng.choice(readers),
+            Role("member", "consume_on", (), -1),
+        ]
 
     # ---- faults ----------------------------------------------------------------------------------
 
@@ -77,7 +106,13 @@ class History(Processes):
         self.frozen = []
         every = ("directory", "directory", "process", "process", "both")
         kinds = self.rng.choice(every if len(self.ways) > 1 else ("directory", "both"))
-        steps = [self.fail_directory] if kinds == "directory" else [self.fail_process] if kinds == "process" else []
+        steps = (
+            [self.fail_directory]
+            if kinds == "directory"
+            else [self.fail_process]
+            if kinds == "process"
+            else []
+        )
         for step in steps or self.rng.sample([self.fail_directory, self.fail_process], 2):
             step(ends)
         if self.frozen:
@@ -92,12 +127,17 @@ class History(Processes):
         for role in self.roles:
             if role.victim is not None and not self.alive(role):
                 self.bury(role)
-        self.progress("after " + self.lines[-1], 2) if any(self.is_writer(role) for role in self.roles) else None
+        self.progress("after " + self.lines[-1], 2) if any(
+            self.is_writer(role) for role in self.roles
+        ) else None
         self.level()
 
     def wait_frozen(self) -> None:
-        """While a process is frozen: until records were acknowledged, or until waits for its locks have ended."""
-        before, end = self.ledger.counts["acknowledged"], time.monotonic() + self.rng.choice((0.5, 4.0, 8.0))
+        """While a process is frozen: until records were acknowledged, or until waits for its locks
+        have ended.
+        """
+        before = self.ledger.counts["acknowledged"]
+        end = time.monotonic() + self.rng.choice((0.5, 4.0, 8.0))
         while time.monotonic() < end and self.ledger.counts["acknowledged"] < before + 60:
             self.pump()
 
@@ -109,10 +149,15 @@ class History(Processes):
             return
         error = self.rng.choice(list(FAILING))
         kinds = self.rng.choice(FAILING[error])
-        sticky, nth = self.rng.random() < 0.7, self.rng.randint(1, 60)
+        sticky = self.rng.random() < 0.7
+        nth = self.rng.randint(1, 60)
         running = [role for role in self.roles if self.alive(role)]
         struck = running if self.rng.random() < 0.6 else [self.rng.choice(running)]
-        self.note("errors", f"{errno.errorcode[error]} in d{node} at {kinds} {nth}{' and later' * sticky} in {len(struck)}")
+        self.note(
+            "errors",
+            f"{errno.errorcode[error]} in d{node} at {kinds} {nth}{' and later' * sticky} in "
+            f"{len(struck)}",
+        )
         for role in struck:
             assert role.victim is not None
             self.arm(role, kinds, "fail", nth, error, sticky, f"/d{node}/")
@@ -120,32 +165,47 @@ class History(Processes):
 
     def remove(self, node: int, ends: list[Callable[[], object]]) -> None:
         self.note("removals", f"d{node} is removed")
-        here, there = self.root / f"d{node}", self.root / "removed"
+        here = self.root / f"d{node}"
+        there = self.root / "removed"
         here.rename(there)
         ends.append(lambda: there.rename(here))
 
     def hang(self, node: int, ends: list[Callable[[], object]]) -> None:
-        """From some call on, each one of a kind in this directory takes a while, in one process or in all."""
+        """From some call on, each one of a kind in this directory takes a while, in one process or
+        in all.
+        """
         kinds = self.rng.choice(list(HANGING))
         delay_ms = self.rng.choice((1, 10, 100)) * HANGING[kinds] // 100
         running = [role for role in self.roles if self.alive(role)]
         struck = running if self.rng.random() < 0.5 else [self.rng.choice(running)]
         self.note("hangs", f"{kinds} in d{node} take {delay_ms} ms in {len(struck)}")
         for role in struck:
-            self.arm(role, kinds, "delay", self.rng.randint(1, 60), delay_ms * 1000, True, f"/d{node}/")
+            self.arm(
+                role, kinds, "delay", self.rng.randint(1, 60), delay_ms * 1000, True, f"/d{node}/"
+            )
         ends += [functools.partial(self.disarm, role) for role in struck]
 
     def damage(self, node: int, ends: list[Callable[[], object]]) -> None:
-        self.note("damages", f"in d{node} {directory_damage.damage(self.root / f'd{node}', self.rng)}")
+        self.note(
+            "damages", f"in d{node} {directory_damage.damage(self.root / f'd{node}', self.rng)}"
+        )
         self.damaged = True
 
     def caches(self, node: int, ends: list[Callable[[], object]]) -> None:
-        self.note("caches", f"in d{node} {directory_damage.damage_cache(self.root / f'd{node}', self.rng)}")
+        self.note(
+            "caches",
+            f"in d{node} {directory_damage.damage_cache(self.root / f'd{node}', self.rng)}",
+        )
         self.damaged = True
 
     def identity(self, node: int, ends: list[Callable[[], object]]) -> None:
-        """Damage a topic id. Processes that have the partition open do not read it again, so it is put back at the end."""
-        path = self.rng.choice(directory_damage.partitions_of(self.root / f"d{node}")) / PARTITION_METADATA
+        """Damage a topic id. Processes that have the partition open do not read it again, so it is
+        put back at the end.
+        """
+        path = (
+            self.rng.choice(directory_damage.partitions_of(self.root / f"d{node}"))
+            / PARTITION_METADATA
+        )
         before = path.read_bytes() if path.exists() else None
         self.note("identities", f"in d{node} {directory_damage.damage_topic_id(path, self.rng)}")
         self.damaged = True
@@ -159,22 +219,31 @@ class History(Processes):
         ends.append(end)
 
     def closed(self, node: int, ends: list[Callable[[], object]]) -> None:
-        """Damage a directory while no process has the set open: all were killed, or the last one closed it in order."""
+        """Damage a directory while no process has the set open: all were killed, or the last one
+        closed it in order.
+        """
         for role in self.roles:
             self.kill(role)
         in_order = self.rng.random() < 0.7
         if in_order:
             self.level()
-        damage = self.rng.choice(directory_damage.KINDS if in_order else directory_damage.AFTER_KILLS)
+        damage = self.rng.choice(
+            directory_damage.KINDS if in_order else directory_damage.AFTER_KILLS
+        )
         told = damage(self.root / f"d{node}", self.rng)
-        self.note("damages of a closed set", f"closed{'' if in_order else ' by kills'}: in d{node} {told}")
+        self.note(
+            "damages of a closed set", f"closed{'' if in_order else ' by kills'}: in d{node} {told}"
+        )
         self.damaged = True
         for role in self.roles:
             self.start(role)
 
     def put_back(self, node: int, ends: list[Callable[[], object]]) -> None:
-        """Replace a directory by its copy of some appends before. It is away until it is replaced at the end."""
-        here, earlier = self.root / f"d{node}", self.root / "earlier"
+        """Replace a directory by its copy of some appends before. It is away until it is replaced
+        at the end.
+        """
+        here = self.root / f"d{node}"
+        earlier = self.root / "earlier"
         directory_damage.copy(here, earlier)
         count = self.rng.randint(1, 20)
         self.wait_frozen() if self.frozen else self.progress(f"a copy of d{node}", count)
@@ -189,16 +258,16 @@ class History(Processes):
         operator.start("replace_stranger", self.paths, str(path), LEVEL_S)
         kind, found = self.await_end(operator, -3)
         if kind != "done" or found:
-            self.ledger.violations.append(f"{path.name} is not replaced: {kind} {found}; {self.states()}")
+            self.ledger.violations.append(
+                f"{path.name} is not replaced: {kind} {found}; {self.states()}"
+            )
         self.nursery.end(operator)
 
     def clone(self, node: int, ends: list[Callable[[], object]]) -> None:
         """Replace a directory by a copy of another one, for a while."""
-        here, aside, other = (
-            self.root / f"d{node}",
-            self.root / "aside",
-            self.rng.choice([each for each in self.numbers if each != node]),
-        )
+        here = self.root / f"d{node}"
+        aside = self.root / "aside"
+        other = self.rng.choice([each for each in self.numbers if each != node])
         self.note("clones", f"d{node} is a copy of d{other}")
         here.rename(aside)
         directory_damage.copy(self.root / f"d{other}", here)
@@ -213,7 +282,8 @@ class History(Processes):
 
     def replace(self, number: int, ends: list[Callable[[], object]]) -> None:
         """Replace a directory by a new one, while all work."""
-        old, new = self.root / f"d{number}", self.root / f"d{max(self.numbers) + 1 + len(self.lines)}"
+        old = self.root / f"d{number}"
+        new = self.root / f"d{max(self.numbers) + 1 + len(self.lines)}"
         self.note("replacements", f"{new.name} replaces d{number}")
 
         def finish() -> None:
@@ -225,7 +295,8 @@ class History(Processes):
     def backup(self, number: int, ends: list[Callable[[], object]]) -> None:
         """Back the set up. The copy has what was acknowledged before."""
         self.note("backups", "a backup is made")
-        target, before = self.root / "backup", self.ledger.ended_so_far()
+        target = self.root / "backup"
+        before = self.ledger.ended_so_far()
 
         def finish() -> None:
             self.pump(0)  # the request of each transaction that the backup has was sent before
@@ -259,7 +330,8 @@ class History(Processes):
             operator.finish()
         else:
             self.ledger.violations.append(
-                f"{STALL}{operator.task} did not end after {self.lines[-1]}: {kind} {found}; {self.states()}"
+                f"{STALL}{operator.task} did not end after {self.lines[-1]}: {kind} {found}; "
+                f"{self.states()}"
             )
 
     # ---- faults of processes ---------------------------------------------------------------------
@@ -287,7 +359,15 @@ class History(Processes):
             kinds = self.rng.choice(STOPPING)
             self.note("freezes", f"{role.name} freezes at {kinds}")
             role.thawed = False
-            self.arm(role, kinds, self.rng.choice(("stop_before", "stop_after")), self.rng.randint(1, 60), 0, False, "")
+            self.arm(
+                role,
+                kinds,
+                self.rng.choice(("stop_before", "stop_after")),
+                self.rng.randint(1, 60),
+                0,
+                False,
+                "",
+            )
             self.frozen.append(role)
             ends.append(lambda: self.thaw(role))
 
@@ -316,7 +396,10 @@ class History(Processes):
         kind, found = self.await_end(healer.victim, -1)
         if kind != "done" or found:
             after = self.lines[-1]
-            self.ledger.violations.append(f"{STALL}the set does not become level after {after}: {kind} {found}; {self.states()}")
+            self.ledger.violations.append(
+                f"{STALL}the set does not become level after {after}: {kind} {found}; "
+                f"{self.states()}"
+            )
         self.nursery.end(healer.victim)
 
     def finish(self) -> Verdict:
@@ -337,21 +420,35 @@ class History(Processes):
             last.call("close")
             self.nursery.end(last)
             self.level()
-        return self.ledger.judge({number: self.root / f"d{number}" for number in self.numbers}, TOPIC, PARTITIONS)
+        return self.ledger.judge(
+            {number: self.root / f"d{number}" for number in self.numbers}, TOPIC, PARTITIONS
+        )
 
 
 def experiment(
-    nursery: Nursery, root: Path, seed: int, episodes: int, mutants: tuple[str, ...] = (), *, way: str | None = None
+    nursery: Nursery,
+    root: Path,
+    seed: int,
+    episodes: int,
+    mutants: tuple[str, ...] = (),
+    *,
+    way: str | None = None,
 ) -> tuple[Verdict, Counter[str]]:
-    """One history of so many faults; with a way, each fault contains one of a directory in this way."""
+    """One history of so many faults; with a way, each fault contains one of a directory in this
+    way.
+    """
     root.mkdir(parents=True, exist_ok=True)
-    history = History(nursery, root, random.Random(seed), mutants, ways=WAYS if way is None else {way: 1})
+    history = History(
+        nursery, root, random.Random(seed), mutants, ways=WAYS if way is None else {way: 1}
+    )
     history.prepare()
     for _ in range(episodes):
         history.episode()
         if history.ledger.violations:
             break
     verdict = history.finish()
-    verdict.violations = [f"{text} [seed {seed}, {'; '.join(history.lines)}]" for text in verdict.violations]
+    verdict.violations = [
+        f"{text} [seed {seed}, {'; '.join(history.lines)}]" for text in verdict.violations
+    ]
     print("; ".join(history.lines), dict(history.ledger.failures), dict(history.ledger.counts))
     return verdict, history.counts

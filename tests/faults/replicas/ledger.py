@@ -1,4 +1,5 @@
-"""What the processes of a set reported, and the judge of the files that they leave. No code of the package is used.
+"""What the processes of a set reported, and the judge of the files that they leave. No code of the
+package is used.
 
 The judge reads the segments and the decision log by the words of Kafka's format.
 """
@@ -15,7 +16,8 @@ from typing import Any, NamedTuple
 from tests.faults.harness.content import Mark, Verdict, mark_of
 from tests.support.oracle import HEADER, read_batch, whole_batches
 
-TRANSACTIONAL, CONTROL = 16, 32
+TRANSACTIONAL = 16
+CONTROL = 32
 PARTITION_RECORD = 3
 REPLICA_STATE = "__replica_state-0"
 INTERNAL = ("__consumer_offsets", "__transaction_state")
@@ -71,13 +73,19 @@ class Ledger:
             self.violations.append(f"{call}: {text}")
 
     def _fell(self, reporter: int, partition: int, before: int, end: int, replicas: str) -> None:
-        self.violations.append(f"the end of partition {partition} fell from {before} to {end}; directly after that:\n{replicas}")
+        self.violations.append(
+            f"the end of partition {partition} fell from {before} to {end}; directly after "
+            f"that:\n{replicas}"
+        )
 
     def _acked(self, reporter: int, partition: int, found: Iterable[tuple[int, Mark]]) -> None:
         for offset, mark in found:
             known = self.acks.setdefault((partition, offset), mark := Mark(*mark))
             if known != mark:
-                self.violations.append(f"two acknowledgements of partition {partition}, offset {offset}: {known} and {mark}")
+                self.violations.append(
+                    f"two acknowledgements of partition {partition}, offset {offset}: {known} and "
+                    f"{mark}"
+                )
             self.counts["acknowledged"] += 1
 
     def _ending(self, reporter: int, writer: int, turn: int, commit: bool) -> None:
@@ -87,12 +95,21 @@ class Ledger:
         self.ended[writer, turn] = commit
         self.counts["transactions"] += 1
 
-    def _rows(self, reporter: int, isolation: str, rows: Iterable[tuple[int, int, int, bytes]], ends: Mapping[int, int]) -> None:
+    def _rows(
+        self,
+        reporter: int,
+        isolation: str,
+        rows: Iterable[tuple[int, int, int, bytes]],
+        ends: Mapping[int, int],
+    ) -> None:
         self._see(reporter, rows)
         for partition, end in ends.items():
-            before = self.ends.get(partition, 0)  # also of earlier readers: at most one runs at a time
+            # also of earlier readers: at most one runs at a time
+            before = self.ends.get(partition, 0)
             if end < before:
-                self.violations.append(f"{isolation}: the end of partition {partition} fell from {before} to {end}")
+                self.violations.append(
+                    f"{isolation}: the end of partition {partition} fell from {before} to {end}"
+                )
             self.ends[partition] = max(before, end)
 
     def _see(self, reporter: int, rows: Iterable[tuple[int, int, int, bytes]]) -> None:
@@ -100,28 +117,38 @@ class Ledger:
             self.counts["records_read"] += 1
             before, highest = self._latest.get((reporter, partition), (-1, -1))
             if offset <= before:
-                self.violations.append(f"reader {reporter} of partition {partition} got {offset} after {before}")
+                self.violations.append(
+                    f"reader {reporter} of partition {partition} got {offset} after {before}"
+                )
             if epoch < highest:
                 self.violations.append(
-                    f"reader {reporter} of partition {partition} got epoch {epoch} after {highest} at {offset}"
+                    f"reader {reporter} of partition {partition} got epoch {epoch} after "
+                    f"{highest} at {offset}"
                 )
             self._latest[reporter, partition] = (offset, max(epoch, highest))
             known = self.shown.setdefault((partition, offset), (epoch, value))
             if known != (epoch, value):
                 both = f"{_told(*known)} and {_told(epoch, value)}"
-                self.violations.append(f"two records were read at partition {partition}, offset {offset}: {both}")
+                self.violations.append(
+                    f"two records were read at partition {partition}, offset {offset}: {both}"
+                )
 
     def _consumed(self, reporter: int, rows: Iterable[tuple[int, int, int, bytes]]) -> None:
         for partition, offset, epoch, value in rows:
             self.consumed.add((partition, offset))
             known = self.shown.setdefault((partition, offset), (epoch, value))
             if known != (epoch, value):
-                self.violations.append(f"the group got another record than a reader at partition {partition}, offset {offset}")
+                self.violations.append(
+                    f"the group got another record than a reader at partition {partition}, offset "
+                    f"{offset}"
+                )
 
     # ---- the files -------------------------------------------------------------------------------
 
     def judge(self, directories: Mapping[int, Path], topic: str, partitions: int) -> Verdict:
-        """The files of all directories, when every process has ended and every replica is in sync."""
+        """The files of all directories, when every process has ended and every replica is in
+        sync.
+        """
         verdict = Verdict(len(self.acks), self.counts["records_read"], list(self.violations))
         bad = verdict.violations.append
         if self.violations:
@@ -129,7 +156,9 @@ class Ledger:
         seen: dict[Mark, tuple[int, int]] = {}
         whole: dict[tuple[int, int], list[bool]] = {}
         for number in range(partitions):
-            logs = {node: log_bytes(path / f"{topic}-{number}") for node, path in directories.items()}
+            logs = {
+                node: log_bytes(path / f"{topic}-{number}") for node, path in directories.items()
+            }
             first = next(iter(logs.values()))
             for problem in unequal(logs):
                 bad(f"partition {number}: {problem}")
@@ -146,31 +175,47 @@ class Ledger:
                     bad(f"{mark} is at {seen[mark]} and again at {(number, row.offset)}")
                 seen[mark] = (number, row.offset)
                 if latest.get(mark.writer, -1) >= mark.number:
-                    bad(f"partition {number}: writer {mark.writer} has {mark.number} after {latest[mark.writer]}")
+                    bad(
+                        f"partition {number}: writer {mark.writer} has {mark.number} after "
+                        f"{latest[mark.writer]}"
+                    )
                 latest[mark.writer] = mark.number
                 if row.committed and (number, row.offset) not in self.consumed:
                     bad(f"the group never got partition {number}, offset {row.offset}")
                 if mark.writer >= TRANSACTIONS:
-                    whole.setdefault((mark.writer, mark.number // partitions), []).append(row.committed)
+                    whole.setdefault((mark.writer, mark.number // partitions), []).append(
+                        row.committed
+                    )
             for (at, offset), (epoch, value) in self.shown.items():
                 there = found.get(offset)
                 if at == number and (there is None or (there.epoch, there.value) != (epoch, value)):
                     now = _told(there.epoch, there.value) if there is not None else "nothing"
-                    bad(f"partition {number}, offset {offset}: {_told(epoch, value)} was read; now {now}")
+                    bad(
+                        f"partition {number}, offset {offset}: {_told(epoch, value)} was read; "
+                        f"now {now}"
+                    )
             for (at, offset), mark in self.acks.items():
                 there = found.get(offset)
                 if at == number and (there is None or mark_of(there.value) != mark):
                     now = _told(there.epoch, there.value) if there is not None else "nothing"
-                    bad(f"acknowledged {mark} at partition {number}, offset {offset} is at {seen.get(mark)}; now {now} is there")
+                    bad(
+                        f"acknowledged {mark} at partition {number}, offset {offset} is at "
+                        f"{seen.get(mark)}; now {now} is there"
+                    )
             if (end := end_of(first)) < self.ends.get(number, 0):
-                bad(f"partition {number} ends at {end}, below the end {self.ends[number]} that a reader saw")
+                bad(
+                    f"partition {number} ends at {end}, below the end {self.ends[number]} that a "
+                    "reader saw"
+                )
         self._judge_transactions(whole, partitions, bad, self.ended)
         for problem in (*two_leaders(directories), *unequal_values(directories)):
             bad(problem)
         return verdict
 
     def judge_backup(self, directory: Path, topic: str, partitions: int, before: Ended) -> None:
-        """The files of a backup: what was acknowledged or decided before it began, and whole transactions."""
+        """The files of a backup: what was acknowledged or decided before it began, and whole
+        transactions.
+        """
         whole: dict[tuple[int, int], list[bool]] = {}
 
         def bad(text: str) -> None:
@@ -183,12 +228,17 @@ class Ledger:
             marks = {offset: mark_of(row.value) for offset, row in found.items()}
             for (at, offset), mark in before.acks.items():
                 if at == number and marks.get(offset) != mark:
-                    bad(f"acknowledged {mark} at partition {number}, offset {offset}; {marks.get(offset)} is there")
+                    bad(
+                        f"acknowledged {mark} at partition {number}, offset {offset}; "
+                        f"{marks.get(offset)} is there"
+                    )
             for offset, mark in marks.items():
                 if mark is None:
                     bad(f"partition {number}: offset {offset} is no value of ours")
                 elif mark.writer >= TRANSACTIONS:
-                    whole.setdefault((mark.writer, mark.number // partitions), []).append(found[offset].committed)
+                    whole.setdefault((mark.writer, mark.number // partitions), []).append(
+                        found[offset].committed
+                    )
         self._judge_transactions(whole, partitions, bad, before.transactions)
 
     def ended_so_far(self) -> Ended:
@@ -211,22 +261,29 @@ class Ledger:
         for place, commit in ended.items():
             found = whole.get(place, [])
             if commit != (bool(found) and all(found)):
-                bad(f"transaction {place} was {'committed' if commit else 'aborted'}, and is {found}")
+                bad(
+                    f"transaction {place} was {'committed' if commit else 'aborted'}, and is "
+                    f"{found}"
+                )
 
     def _read(self, data: bytes, found: dict[int, Stored]) -> Iterator[str]:
         """The records of a log, and what is wrong with it."""
         batches = whole_batches(data)
         if sum(map(len, batches)) != len(data):
             yield f"{len(data) - sum(map(len, batches))} bytes after the last whole batch"
-        following, last_epoch = 0, -1
+        following = 0
+        last_epoch = -1
         pending: dict[tuple[int, int], list[Stored]] = {}
         for raw in batches:
-            base, _, epoch, _, _, attributes, delta, _, _, producer, _, _, _ = HEADER.unpack_from(raw)
+            base, _, epoch, _, _, attributes, delta, _, _, producer, _, _, _ = HEADER.unpack_from(
+                raw
+            )
             if base != following:
                 yield f"offset {base} where {following} was due"
             if epoch < last_epoch:
                 yield f"epoch {epoch} after {last_epoch} at offset {base}"
-            following, last_epoch = base + delta + 1, epoch
+            following = base + delta + 1
+            last_epoch = epoch
             rows = read_batch(raw)
             if attributes & CONTROL:
                 commits = struct.unpack_from(">hh", rows[0].key or b"\0\0\0\0")[1] == 1
@@ -263,13 +320,24 @@ def end_of(data: bytes) -> int:
 
 
 def unequal_values(directories: Mapping[int, Path]) -> Iterator[str]:
-    """Internal topics whose last values differ: each directory compacts them by itself, so their bytes may differ."""
-    names = {path.name for each in directories.values() for topic in INTERNAL for path in each.glob(f"{topic}-*")}
+    """Internal topics whose last values differ: each directory compacts them by itself, so their
+    bytes may differ.
+    """
+    names = {
+        path.name
+        for each in directories.values()
+        for topic in INTERNAL
+        for path in each.glob(f"{topic}-*")
+    }
     for name in sorted(name for name in names if name.rpartition("-")[2].isdigit()):
         found = {node: last_values(log_bytes(path / name)) for node, path in directories.items()}
         first, expected = next(iter(found.items()))
         for node, values in found.items():
-            keys = {key for key in expected.keys() | values.keys() if expected.get(key) != values.get(key)}
+            keys = {
+                key
+                for key in expected.keys() | values.keys()
+                if expected.get(key) != values.get(key)
+            }
             if keys:
                 yield f"{name}: nodes {first} and {node} have other last values of {len(keys)} keys"
 
@@ -293,7 +361,8 @@ def unequal(logs: Mapping[int, bytes]) -> Iterator[str]:
     for node, other in logs.items():
         if other != data:
             at = next(
-                (at for at, (one, two) in enumerate(zip(data, other, strict=False)) if one != two), min(len(data), len(other))
+                (at for at, (one, two) in enumerate(zip(data, other, strict=False)) if one != two),
+                min(len(data), len(other)),
             )
             yield f"nodes {first} and {node} differ at byte {at}, of {len(data)} and {len(other)}"
 
@@ -313,18 +382,29 @@ class Led(NamedTuple):
 
 def decisions(directory: Path) -> list[Led]:
     """The partitions' records in a copy of the decision log."""
-    rows = [row for raw in whole_batches(log_bytes(directory / REPLICA_STATE)) for row in read_batch(raw)]
-    return [_partition_record(row.value) for row in rows if row.value and row.value[1] == PARTITION_RECORD]
+    rows = [
+        row
+        for raw in whole_batches(log_bytes(directory / REPLICA_STATE))
+        for row in read_batch(raw)
+    ]
+    return [
+        _partition_record(row.value)
+        for row in rows
+        if row.value and row.value[1] == PARTITION_RECORD
+    ]
 
 
 def _partition_record(value: bytes) -> Led:
-    """Kafka's PartitionRecord: frame version, type, version; the fields of version 0 come first, the tagged fields last."""
+    """Kafka's PartitionRecord: frame version, type, version; the fields of version 0 come first,
+    the tagged fields last.
+    """
     at = 3
     number, topic = struct.unpack_from(">i16s", value, at)
     at += 20
     arrays = []
     for _ in range(4):  # replicas, isr, removing, adding
-        count, shift = 0, 0
+        count = 0
+        shift = 0
         while True:
             byte = value[at]
             at += 1
@@ -344,7 +424,13 @@ def two_leaders(directories: Mapping[int, Path]) -> Iterator[str]:
     numbers: dict[tuple[Any, int], Led] = {}
     for node, path in directories.items():
         for led in decisions(path):
-            if led.leader >= 0 and leaders.setdefault((led.place, led.leader_epoch), led.leader) != led.leader:
-                yield f"node {node}: epoch {led.leader_epoch} of {led.place} has the leaders {led.leader} and another"
+            if (
+                led.leader >= 0
+                and leaders.setdefault((led.place, led.leader_epoch), led.leader) != led.leader
+            ):
+                yield (
+                    f"node {node}: epoch {led.leader_epoch} of {led.place} has the leaders "
+                    f"{led.leader} and another"
+                )
             if numbers.setdefault((led.place, led.partition_epoch), led) != led:
                 yield f"node {node}: two decisions of the number {led.partition_epoch}: {led}"

@@ -35,12 +35,15 @@ def without_open_transactions(log: embedlog.Log, deadline_s: float) -> None:
 
 
 def closed(stage: Stage) -> None:
-    log, stage.log = stage.opened, None
+    log = stage.opened
+    stage.log = None
     log.close()
 
 
 @task
-def replace_directory(stage: Stage, paths: Sequence[str], old: str, new: str, deadline_s: float) -> None:
+def replace_directory(
+    stage: Stage, paths: Sequence[str], old: str, new: str, deadline_s: float
+) -> None:
     """Add a directory, move all replicas of another one to it, and retire that one."""
 
     def operation(log: embedlog.Log) -> None:
@@ -71,7 +74,8 @@ def replace_stranger(stage: Stage, paths: Sequence[str], path: str, deadline_s: 
 
 @task
 def back_up(stage: Stage, paths: Sequence[str], target: str, deadline_s: float) -> None:
-    """Copy the set to a directory, and open the copy, which completes the decided transactions and aborts the others.
+    """Copy the set to a directory, and open the copy, which completes the decided transactions and
+    aborts the others.
 
     What a killed process has left there is removed before.
     """

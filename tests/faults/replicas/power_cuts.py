@@ -1,8 +1,9 @@
-"""E17 with power losses: a set is recorded once, and each of its directories loses its unsynced changes on its own.
+"""E17 with power losses: a set is recorded once, and each of its directories loses its unsynced
+changes on its own.
 
-Invariants: an acknowledged record of a durable topic, and a flushed one of any topic, is present and unchanged in every replica.
-The records of a partition have no gaps, and each is the acknowledged one. A record at the offset of a lost one has a larger
-epoch.
+Invariants: an acknowledged record of a durable topic, and a flushed one of any topic, is present
+and unchanged in every replica. The records of a partition have no gaps, and each is the
+acknowledged one. A record at the offset of a lost one has a larger epoch.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from tests.support.replica_directories import take_for_originals
 
 NAMES = ("d1", "d2", "d3")
 TOPICS = {"durable": {"flush.messages": "1"}, "plain": {"flush.ms": "3600000"}}
-STEPS, LEVEL_S = 60, 60.0
+STEPS = 60
+LEVEL_S = 60.0
 QUIET = CONFIG | {"housekeeping": False}
 
 
@@ -52,22 +54,34 @@ class _Script:
     """Appends, flushes, rolls, orderly closes, and a directory that is away for a while."""
 
     def __init__(self, root: Path, rng: random.Random, promise: Any) -> None:
-        self.paths, self.rng, self.promise = [root / name for name in NAMES], rng, promise
-        self.number, self.away = 0, ""
+        self.paths = [root / name for name in NAMES]
+        self.rng = rng
+        self.promise = promise
+        self.number = 0
+        self.away = ""
         self.log = embedlog.open(self.paths, config=QUIET)
         for name, config in TOPICS.items():
             self.log.create_topic(
-                name, replication_factor=3, config={"segment.bytes": "4096", "min.insync.replicas": "2", **config}
+                name,
+                replication_factor=3,
+                config={"segment.bytes": "4096", "min.insync.replicas": "2", **config},
             )
             self.promise("created", name)
 
     def run(self) -> None:
-        steps = [self.append] * 8 + [self.flush, self.housekeep, self.reopen, self.remove, self.bring_back]
+        steps = [self.append] * 8 + [
+            self.flush,
+            self.housekeep,
+            self.reopen,
+            self.remove,
+            self.bring_back,
+        ]
         for _ in range(STEPS):
             self.rng.choice(steps)()
 
     def append(self) -> None:
-        name, count = self.rng.choice(list(TOPICS)), self.rng.randint(1, 5)
+        name = self.rng.choice(list(TOPICS))
+        count = self.rng.randint(1, 5)
         marks = [Mark(1, self.number + at) for at in range(count)]
         self.number += count
         with self.log.producer(linger_ms=0) as producer:
@@ -91,7 +105,8 @@ class _Script:
 
     def remove(self) -> None:
         self.log.housekeep()
-        if not self.away and not self.log.metrics()["UnderReplicatedPartitions"]:  # otherwise appends would be refused
+        # otherwise appends would be refused
+        if not self.away and not self.log.metrics()["UnderReplicatedPartitions"]:
             self.away = str(self.rng.choice(self.paths))
             os.rename(self.away, f"{self.away}-away")
 
@@ -111,7 +126,8 @@ class Known:
     def take(self, change: Change) -> None:
         match json.loads(change.data):
             case ["created", name]:
-                self.acks[name], self.durable[name] = {}, 0
+                self.acks[name] = {}
+                self.durable[name] = 0
             case ["acked", name, base, marks]:
                 self.acks[name] |= {base + at: Mark(*mark) for at, mark in enumerate(marks)}
                 if name == "durable":
@@ -120,16 +136,25 @@ class Known:
                 self.durable[name] = max(self.durable[name], end)
 
 
-def experiment(nursery: Nursery, workspace: Path, seed: int, states: int, mutants: Sequence[str] = ()) -> tuple[Verdict, int]:
-    """Open `states` sets after a power loss at moments drawn by the seed; stops at the first violation."""
-    rng, root, recording = random.Random(seed), workspace / "recorded", workspace / "recording"
+def experiment(
+    nursery: Nursery, workspace: Path, seed: int, states: int, mutants: Sequence[str] = ()
+) -> tuple[Verdict, int]:
+    """Open `states` sets after a power loss at moments drawn by the seed; stops at the first
+    violation.
+    """
+    rng = random.Random(seed)
+    root = workspace / "recorded"
+    recording = workspace / "recording"
     victim = nursery.spawn()
     victim.mutate(mutants)
     victim.call("recorded_set", str(root), seed, str(recording), deadline_s=300)
     nursery.end(victim)
     found = list(changes(recording))
     moments = sorted(rng.randrange(len(found)) for _ in range(states))
-    disks, known, verdict, opened = {name: Disk(root / name) for name in NAMES}, Known(), Verdict(), 0
+    disks = {name: Disk(root / name) for name in NAMES}
+    known = Known()
+    verdict = Verdict()
+    opened = 0
     for at, change in enumerate(found):
         if change.kind == "promise":
             known.take(change)
@@ -146,7 +171,10 @@ def experiment(nursery: Nursery, workspace: Path, seed: int, states: int, mutant
             verdict.add(one)
             opened += 1
             if one.violations:
-                verdict.violations = [f"seed {seed}, after change {at} of {len(found)}: {each}" for each in verdict.violations]
+                verdict.violations = [
+                    f"seed {seed}, after change {at} of {len(found)}: {each}"
+                    for each in verdict.violations
+                ]
                 return verdict, opened
             shutil.rmtree(target)
     return verdict, opened
@@ -154,7 +182,8 @@ def experiment(nursery: Nursery, workspace: Path, seed: int, states: int, mutant
 
 def judge(nursery: Nursery, target: Path, known: Known, mutants: Sequence[str]) -> Verdict:
     """The set after the power loss: it becomes level, keeps its promises, and accepts appends."""
-    verdict, reader = Verdict(acked=sum(map(len, known.acks.values()))), nursery.spawn()
+    verdict = Verdict(acked=sum(map(len, known.acks.values())))
+    reader = nursery.spawn()
     paths = [str(target / name) for name in NAMES]
     bad = verdict.violations.append
     try:
@@ -174,11 +203,17 @@ def judge(nursery: Nursery, target: Path, known: Known, mutants: Sequence[str]) 
                 continue
             rows = reader.call("read", name)[0]
             verdict.read += len(rows)
-            for text in (*_promises(rows, acks, known.durable[name]), *_next(reader, name, rows, acks)):
+            for text in (
+                *_promises(rows, acks, known.durable[name]),
+                *_next(reader, name, rows, acks),
+            ):
                 bad(f"topic {name}: {text}")
         reader.call("close")
         for name in known.acks:
-            logs = {node: log_bytes(target / directory / f"{name}-0") for node, directory in enumerate(NAMES, 1)}
+            logs = {
+                node: log_bytes(target / directory / f"{name}-0")
+                for node, directory in enumerate(NAMES, 1)
+            }
             for problem in unequal({node: data.rstrip(b"\0") for node, data in logs.items()}):
                 bad(f"topic {name}: {problem}")
     except (RemoteError, Died) as problem:
@@ -202,7 +237,9 @@ def _promises(rows: list[Row], acks: dict[int, Mark], durable: int) -> list[str]
 
 
 def _next(reader: Victim, name: str, rows: list[Row], acks: dict[int, Mark]) -> list[str]:
-    """A record after the power loss: at the end, and in a larger epoch at the offset of a lost one."""
+    """A record after the power loss: at the end, and in a larger epoch at the offset of a lost
+    one.
+    """
     (offset,) = reader.call("append", [value_of(7, 0, 150)], 0, name)
     last = reader.call("read", name)[0][-1]
     if offset != len(rows) or last.offset != offset:

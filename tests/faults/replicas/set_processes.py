@@ -14,7 +14,8 @@ from tests.faults.harness.processes import Died, Nursery, Victim, state_of
 from tests.faults.replicas.ledger import STALL, Ledger
 
 NODES = (1, 2, 3)
-PROGRESS_S, LEVEL_S = 90.0, 120.0
+PROGRESS_S = 90.0
+LEVEL_S = 120.0
 
 
 @dataclass
@@ -27,7 +28,8 @@ class Role:
     number: int  # of the next value; it grows with each process
     victim: Victim | None = None
     started: int = 0
-    thawed: bool = False  # it was frozen, and continues. It may meet the fault once more before it has disarmed it
+    # it was frozen, and continues. It may meet the fault once more before it has disarmed it
+    thawed: bool = False
 
 
 @dataclass
@@ -42,7 +44,8 @@ class Processes:
     counts: Counter[str] = field(default_factory=Counter)
     lines: list[str] = field(default_factory=list)
     roles: list[Role] = field(default_factory=list)
-    numbers: list[int] = field(default_factory=lambda: list(NODES))  # of the directories that are in the set
+    # of the directories that are in the set
+    numbers: list[int] = field(default_factory=lambda: list(NODES))
 
     @property
     def paths(self) -> list[str]:
@@ -51,7 +54,9 @@ class Processes:
     def start(self, role: Role) -> None:
         victim = self.nursery.spawn()
         victim.mutate(self.mutants)
-        role.victim, role.started, role.thawed = victim, role.started + 1, False
+        role.victim = victim
+        role.started = role.started + 1
+        role.thawed = False
         victim.start("open_set", self.paths, LEVEL_S)
         self._run(role)
 
@@ -84,10 +89,13 @@ class Processes:
             except Died:
                 return False
             if kind == "note":
-                reporter = 1_000_000 * (1 + self.roles.index(role)) + role.started  # not `id`: a later process can get the same
+                # not `id`: a later process can get the same
+                reporter = 1_000_000 * (1 + self.roles.index(role)) + role.started
                 self.ledger.take(reporter, content)
             elif kind == "error":
-                self.ledger.violations.append(f"{STALL}{role.name} ended: {content[1]}\n{content[2]}")
+                self.ledger.violations.append(
+                    f"{STALL}{role.name} ended: {content[1]}\n{content[2]}"
+                )
                 return False
         return True
 
@@ -107,19 +115,29 @@ class Processes:
 
     def progress(self, what: str, count: int = 5, deadline_s: float = PROGRESS_S) -> None:
         """Wait until a number of records was acknowledged from now on."""
-        began, end = self.ledger.counts["acknowledged"], time.monotonic() + deadline_s
+        began = self.ledger.counts["acknowledged"]
+        end = time.monotonic() + deadline_s
         while self.ledger.counts["acknowledged"] < began + count and not self.ledger.violations:
             if time.monotonic() > end:
-                self.ledger.violations.append(f"{STALL}no record was acknowledged for {deadline_s:g} s: {what}; {self.states()}")
+                self.ledger.violations.append(
+                    f"{STALL}no record was acknowledged for {deadline_s:g} s: {what}; "
+                    f"{self.states()}"
+                )
                 return
             self.pump()
 
     def states(self) -> str:
-        found = [f"{role.name} {state_of(role.victim.pid)!r}" for role in self.roles if role.victim is not None]
+        found = [
+            f"{role.name} {state_of(role.victim.pid)!r}"
+            for role in self.roles
+            if role.victim is not None
+        ]
         return f"{', '.join(found)}; {dict(self.ledger.failures)}"
 
     def await_end(self, victim: Victim, reporter: int) -> tuple[str, Any]:
-        """Take the notes of all processes until this one has ended its task: done, error, died or late, with what it returned."""
+        """Take the notes of all processes until this one has ended its task: done, error, died or
+        late, with what it returned.
+        """
         end = time.monotonic() + LEVEL_S + 60
         while time.monotonic() < end:
             if not victim.note_waiting():
@@ -142,7 +160,16 @@ class Processes:
     def alive(role: Role) -> bool:
         return role.victim is not None and role.victim.alive
 
-    def arm(self, role: Role, kinds: tuple[str, ...], action: str, nth: int, error: int, sticky: bool, name: str) -> None:
+    def arm(
+        self,
+        role: Role,
+        kinds: tuple[str, ...],
+        action: str,
+        nth: int,
+        error: int,
+        sticky: bool,
+        name: str,
+    ) -> None:
         """Arm a fault in a process that is in the middle of its task."""
         assert role.victim is not None
         role.victim.start("arm", kinds, nth, action, error, sticky, name)

@@ -1,4 +1,5 @@
-"""Tasks of a victim that has a set of directories open: they produce, read and consume until a signal, and report each step.
+"""Tasks of a victim that has a set of directories open: they produce, read and consume until a
+signal, and report each step.
 
 An error of a call is a note. The task continues with the next value and a new client.
 """
@@ -18,18 +19,24 @@ from tests.faults.harness.content import Mark, value_of
 from tests.faults.harness.tasks import TASKS, Stage, task
 
 T = TypeVar("T")
-TOPIC, GROUP, PARTITIONS = "t", "g", 2
+TOPIC = "t"
+GROUP = "g"
+PARTITIONS = 2
 CONFIG: dict[str, Any] = {
-    "lock_timeout_ms": 3000, "log.flush.scheduler.interval.ms": 50, "offsets.topic.num.partitions": 1,
+    "lock_timeout_ms": 3000,
+    "log.flush.scheduler.interval.ms": 50,
+    "offsets.topic.num.partitions": 1,
     "transaction.state.log.num.partitions": 1,
-}  # fmt: skip
+}
 TOPIC_CONFIG = {"segment.bytes": 65_536, "index.interval.bytes": 1024}
 SIZES = (40, 700)
 RESULT_S = 60
 
 
 def repeated(stage: Stage, name: str, deadline_s: float, operation: Callable[[], T]) -> T:
-    """Execute an operation; after an error again, until the deadline: a fault may end in the meantime."""
+    """Execute an operation; after an error again, until the deadline: a fault may end in the
+    meantime.
+    """
     end = time.monotonic() + deadline_s
     while True:
         try:
@@ -44,7 +51,9 @@ def repeated(stage: Stage, name: str, deadline_s: float, operation: Callable[[],
 @task
 def open_set(stage: Stage, paths: Sequence[str], deadline_s: float = 30.0, **config: Any) -> None:
     """Open a set."""
-    stage.log = repeated(stage, "open", deadline_s, lambda: embedlog.open(list(paths), config=CONFIG | config))
+    stage.log = repeated(
+        stage, "open", deadline_s, lambda: embedlog.open(list(paths), config=CONFIG | config)
+    )
 
 
 @task
@@ -84,7 +93,9 @@ def _told(problem: BaseException) -> str:
 def produce_on(stage: Stage, writer: int, start: int, seed: int) -> None:
     """Append batches to random partitions with acks=all; each acknowledgement is a note."""
     _obey_beside(stage)
-    rng, number, producer = random.Random(seed), start, None
+    rng = random.Random(seed)
+    number = start
+    producer = None
     while True:
         partition = rng.randrange(PARTITIONS)
         marks = [Mark(writer, number + at) for at in range(rng.randint(1, 4))]
@@ -113,9 +124,13 @@ def _close(client: Any) -> None:
 
 @task
 def transact_on(stage: Stage, writer: int, start: int, seed: int) -> None:
-    """Transactions with a record in each partition. The notes are their numbers, before the end and after it."""
+    """Transactions with a record in each partition. The notes are their numbers, before the end and
+    after it.
+    """
     _obey_beside(stage)
-    rng, turn, producer = random.Random(seed), start, None
+    rng = random.Random(seed)
+    turn = start
+    producer = None
     while True:
         marks = [Mark(writer, turn * PARTITIONS + partition) for partition in range(PARTITIONS)]
         commit = rng.random() < 0.7
@@ -140,10 +155,14 @@ def transact_on(stage: Stage, writer: int, start: int, seed: int) -> None:
 
 @task
 def read_on(stage: Stage, isolation: Literal["read_uncommitted", "read_committed"]) -> None:
-    """Follow all partitions from the beginning; notes of the rows and of the ends that readers see."""
+    """Follow all partitions from the beginning; notes of the rows and of the ends that readers
+    see.
+    """
     _obey_beside(stage)
     places = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
-    consumer, positions, before = None, dict.fromkeys(places, 0), dict[int, int]()
+    consumer = None
+    positions = dict.fromkeys(places, 0)
+    before = dict[int, int]()
     while True:
         try:
             if consumer is None:
@@ -155,7 +174,15 @@ def read_on(stage: Stage, isolation: Literal["read_uncommitted", "read_committed
             positions |= {place: consumer.position(place) for place in places}
             ends = {place.partition: end for place, end in consumer.end_offsets(places).items()}
             for number in [number for number, end in ends.items() if end < before.get(number, 0)]:
-                stage.note(("fell", number, before[number], ends[number], str(stage.opened.replicas(TOPIC))))
+                stage.note(
+                    (
+                        "fell",
+                        number,
+                        before[number],
+                        ends[number],
+                        str(stage.opened.replicas(TOPIC)),
+                    )
+                )
             before = ends
         except EmbedlogError as problem:
             stage.note(("failed", "read", _told(problem)))
@@ -167,10 +194,14 @@ def read_on(stage: Stage, isolation: Literal["read_uncommitted", "read_committed
 
 @task
 def consume_on(stage: Stage, until_end: bool = False) -> int:
-    """A member of the group: each row is noted before its offset is committed. The number of rows, if there is an end."""
+    """A member of the group: each row is noted before its offset is committed. The number of rows,
+    if there is an end.
+    """
     if not until_end:
         _obey_beside(stage)
-    places, consumer, total = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)], None, 0
+    places = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+    consumer = None
+    total = 0
     while True:
         try:
             if consumer is None:
@@ -188,7 +219,8 @@ def consume_on(stage: Stage, until_end: bool = False) -> int:
             if until_end and len(consumer.assignment()) == len(places):
                 ends = consumer.end_offsets(places)
                 read = all(consumer.position(place) >= ends[place] for place in places)
-                if read and not stage.opened.open_transactions():  # a killed owner's one is ended by the housekeeper
+                # a killed owner's one is ended by the housekeeper
+                if read and not stage.opened.open_transactions():
                     consumer.close()
                     return total
         except EmbedlogError as problem:
@@ -199,11 +231,13 @@ def consume_on(stage: Stage, until_end: bool = False) -> int:
 
 @task
 def level(stage: Stage, paths: Sequence[str], deadline_s: float, repair: bool = False) -> str:
-    """Open the set and do the work of its housekeeper until every replica is in sync; what is missing at the deadline.
+    """Open the set and do the work of its housekeeper until every replica is in sync; what is
+    missing at the deadline.
 
     `repair`: also compare all replicas, and repair damaged ones.
     """
-    end, missing = time.monotonic() + deadline_s, ""
+    end = time.monotonic() + deadline_s
+    missing = ""
     open_set(stage, paths, deadline_s)
     try:
         while time.monotonic() < end:
@@ -219,7 +253,8 @@ def level(stage: Stage, paths: Sequence[str], deadline_s: float, repair: bool = 
             time.sleep(0.05)
         return missing
     finally:
-        log, stage.log = stage.opened, None
+        log = stage.opened
+        stage.log = None
         log.close()
 
 
@@ -240,6 +275,12 @@ def _missing(log: embedlog.Log) -> str:
     for place, each in state.partitions.items():
         name = f"{state.topics[place[0]].name}-{place[1]}"
         if sorted(each.isr) != sorted(each.replicas) or each.leader < 0:
-            found.append(f"{name}: leader {each.leader}, ISR {each.isr} of {each.replicas}, ELR {each.elr}")
-    away = [f"node {each.node}: {each.problem}" for each in replicas.directories if each.problem or each.directory is None]
+            found.append(
+                f"{name}: leader {each.leader}, ISR {each.isr} of {each.replicas}, ELR {each.elr}"
+            )
+    away = [
+        f"node {each.node}: {each.problem}"
+        for each in replicas.directories
+        if each.problem or each.directory is None
+    ]
     return "; ".join(found + away)

@@ -30,7 +30,8 @@ class FaultyWriter(DataSourceStreamArrowWriter):
     """A writer with faults."""
 
     def __init__(self, real: Any, plan: str) -> None:
-        self.real, self.plan = real, plan
+        self.real = real
+        self.plan = plan
 
     def write(self, iterator: Iterator[Any]) -> Any:
         happen(self.plan, "task-begins")

@@ -1,7 +1,9 @@
-"""A driver of Spark that dies, or gets an error, at any call of a batch's commit; without Spark, so it is cheap.
+"""A driver of Spark that dies, or gets an error, at any call of a batch's commit; without Spark, so
+it is cheap.
 
-The driver dies at every call, and the next one, too. Invariant: a reader of committed records gets all records of the batch for
-a partition or none. A repeated batch is written once, later batches work, and nothing stays staged.
+The driver dies at every call, and the next one, too. Invariant: a reader of committed records gets
+all records of the batch for a partition or none. A repeated batch is written once, later batches
+work, and nothing stays staged.
 """
 
 from __future__ import annotations
@@ -30,21 +32,30 @@ from tests.faults.harness.processes import Died, Nursery, RemoteError
 from tests.faults.harness.tasks import Stage, task
 from tests.faults.partition.crashes import FAILING, KINDS, Point
 
-TASKS, ROWS = 2, 30
+TASKS = 2
+ROWS = 30
 PARTITIONS = {"t": 2, "u": 1}
 NAME = "stream"
-CONFIG = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}  # of the log while it is made
-CHANGING = tuple(kind for kind in KINDS if kind not in ("open", "close", "pread", "stat", "lock", "list"))
+# of the log while it is made
+CONFIG = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
+CHANGING = tuple(
+    kind for kind in KINDS if kind not in ("open", "close", "pread", "stat", "lock", "list")
+)
 Rows = Counter[tuple[str, bytes | None, bytes | None]]
 
 
 def rows_of(batch: int, task: int) -> list[tuple[str, bytes, bytes]]:
     """(topic, key, value)."""
-    return [("tu"[number % 3 == 0], b"%d" % (number % 5), b"%d.%d.%d" % (batch, task, number)) for number in range(ROWS)]
+    return [
+        ("tu"[number % 3 == 0], b"%d" % (number % 5), b"%d.%d.%d" % (batch, task, number))
+        for number in range(ROWS)
+    ]
 
 
 def wanted(*batches: int) -> Rows:
-    return Counter(row for batch in batches for task in range(TASKS) for row in rows_of(batch, task))
+    return Counter(
+        row for batch in batches for task in range(TASKS) for row in rows_of(batch, task)
+    )
 
 
 def make(directory: Path) -> None:
@@ -69,7 +80,9 @@ class Driver:
     """The steps of Spark for a stream's batch: tasks stage, the driver commits."""
 
     def __init__(self, directory: str, overwrite: bool = False) -> None:
-        self.settings: WriteSettings = parse_write({"path": directory, "transactionalId": NAME}, stream=False)
+        self.settings: WriteSettings = parse_write(
+            {"path": directory, "transactionalId": NAME}, stream=False
+        )
         self.overwrite = overwrite
         (place,) = self.settings.staging_places()
         self.area = staging.StagingArea(place.staging, staging.name_of(os.getpid()), NAME)
@@ -79,12 +92,18 @@ class Driver:
 
     def _task(self, batch: int, number: int) -> staging.Staged:
         topics, keys, values = zip(*rows_of(batch, number), strict=True)
-        rows = pa.record_batch({"value": pa.array(values), "topic": pa.array(topics), "key": pa.array(keys)})
-        attempt = Task(self.area, {"value": 0, "topic": 1, "key": 2}, "", task=number, query="q", batch=batch)
+        rows = pa.record_batch(
+            {"value": pa.array(values), "topic": pa.array(topics), "key": pa.array(keys)}
+        )
+        attempt = Task(
+            self.area, {"value": 0, "topic": 1, "key": 2}, "", task=number, query="q", batch=batch
+        )
         return attempt.stage([rows.slice(0, ROWS // 2), rows.slice(ROWS // 2)])
 
     def commit(self, batch: int, staged: Sequence[staging.Staged]) -> bool:
-        return transactional_write.commit(self.settings, WriteId(NAME, batch, "q"), staged, self.area, overwrite=self.overwrite)
+        return transactional_write.commit(
+            self.settings, WriteId(NAME, batch, "q"), staged, self.area, overwrite=self.overwrite
+        )
 
     def write(self, batch: int) -> bool:
         return self.commit(batch, self.stage(batch))
@@ -92,10 +111,18 @@ class Driver:
 
 @task
 def land_batch(
-    _: Stage, directory: str, batch: int, arming: tuple[Any, ...] | None = None, overwrite: bool = False
+    _: Stage,
+    directory: str,
+    batch: int,
+    arming: tuple[Any, ...] | None = None,
+    overwrite: bool = False,
 ) -> tuple[str, bool, dict[str, int]]:
-    """A driver's batch, with a fault armed during its commit: its error, whether it wrote, the number of its calls."""
-    driver, raised, written = Driver(directory, overwrite), "", False
+    """A driver's batch, with a fault armed during its commit: its error, whether it wrote, the
+    number of its calls.
+    """
+    driver = Driver(directory, overwrite)
+    raised = ""
+    written = False
     staged = driver.stage(batch)
     system.fault_counters(True)
     if arming is not None:
@@ -112,7 +139,9 @@ def land_batch(
 
 @task
 def land_and_mark_apart(_: Stage, directory: str) -> None:
-    """The forbidden way: the rows in their transaction, and in a later step the note that they are written. Dies in between."""
+    """The forbidden way: the rows in their transaction, and in a later step the note that they are
+    written. Dies in between.
+    """
 
     def nothing(*_: object) -> None:
         """The mark is left for later."""
@@ -139,43 +168,69 @@ def forget(directory: Path) -> None:
 
 
 def points(counts: dict[str, int]) -> list[Point]:
-    """Before each call that changes something, and in the middle of each write: between two of them nothing else can be left."""
+    """Before each call that changes something, and in the middle of each write: between two of them
+    nothing else can be left.
+    """
     torn = [Point(nth, "torn_kill", ("pwrite",)) for nth in range(1, counts["pwrite"] + 1)]
-    return torn + [Point(nth, "kill_before", CHANGING) for nth in range(1, sum(counts[kind] for kind in CHANGING) + 1)]
+    return torn + [
+        Point(nth, "kill_before", CHANGING)
+        for nth in range(1, sum(counts[kind] for kind in CHANGING) + 1)
+    ]
 
 
-# ---- one run ---------------------------------------------------------------------------------------------------------
+# ---- one run -------------------------------------------------------------------------------------
 
 
 def crash_at(
-    nursery: Nursery, directory: Path, point: Point, nested: Point | None = None, overwrite: bool = False
+    nursery: Nursery,
+    directory: Path,
+    point: Point,
+    nested: Point | None = None,
+    overwrite: bool = False,
 ) -> tuple[list[str], int]:
-    """Batch 1 by a driver that dies at `point`, and by one that dies at `nested`; what is wrong then, and how many died."""
+    """Batch 1 by a driver that dies at `point`, and by one that dies at `nested`; what is wrong
+    then, and how many died.
+    """
     make(directory)
-    wrong, died = [], 0
+    wrong = []
+    died = 0
     for each in (point, nested):
         if each is not None:
-            died += one_driver(nursery, directory, (each.kinds, each.nth, each.mode, 0), overwrite, wrong)
+            died += one_driver(
+                nursery, directory, (each.kinds, each.nth, each.mode, 0), overwrite, wrong
+            )
             wrong += half_a_batch(directory, overwrite)
     wrong += repeated(nursery, directory, overwrite)
-    return [f"{point}, then {nested}{', overwriting' if overwrite else ''}: {each}" for each in wrong], died
+    return [
+        f"{point}, then {nested}{', overwriting' if overwrite else ''}: {each}" for each in wrong
+    ], died
 
 
-def fail_at(nursery: Nursery, directory: Path, nth: int, error: int, overwrite: bool = False) -> tuple[list[str], bool]:
-    """Batch 1 by a driver with one failed call; what is wrong then, and whether it raised although it had written."""
+def fail_at(
+    nursery: Nursery, directory: Path, nth: int, error: int, overwrite: bool = False
+) -> tuple[list[str], bool]:
+    """Batch 1 by a driver with one failed call; what is wrong then, and whether it raised although
+    it had written.
+    """
     make(directory)
     wrong: list[str] = []
     victim = nursery.spawn()
-    raised, _, _ = victim.call("land_batch", str(directory), 1, (FAILING, nth, "fail", error), overwrite)
+    raised, _, _ = victim.call(
+        "land_batch", str(directory), 1, (FAILING, nth, "fail", error), overwrite
+    )
     nursery.end(victim)
     there = bool(seen(directory) & wanted(1))
     if not raised and not there:
         wrong.append("the commit did not raise, and nothing is there")
     wrong += half_a_batch(directory, overwrite) + repeated(nursery, directory, overwrite)
-    return [f"call {nth} fails with {os.strerror(error)} ({raised}): {each}" for each in wrong], bool(raised) and there
+    return [
+        f"call {nth} fails with {os.strerror(error)} ({raised}): {each}" for each in wrong
+    ], bool(raised) and there
 
 
-def one_driver(nursery: Nursery, directory: Path, arming: tuple[Any, ...], overwrite: bool, wrong: list[str]) -> bool:
+def one_driver(
+    nursery: Nursery, directory: Path, arming: tuple[Any, ...], overwrite: bool, wrong: list[str]
+) -> bool:
     """Whether it died on the way."""
     victim = nursery.spawn()
     try:
@@ -201,7 +256,8 @@ def seen(directory: Path) -> Rows:
 
 def half_a_batch(directory: Path, overwrite: bool) -> list[str]:
     """A reader starts before any repair: it sees batch 0, and batch 1 after it or instead of it."""
-    found, wrong = seen(directory), []
+    found = seen(directory)
+    wrong = []
     for name, count in PARTITIONS.items():
         for number in range(count):
             batches = [_part(rows, name, number) for rows in (found, wanted(0), wanted(1))]
@@ -212,23 +268,33 @@ def half_a_batch(directory: Path, overwrite: bool) -> list[str]:
 
 
 def _part(rows: Rows, topic: str, number: int) -> Rows:
-    return Counter({
-        row: count for row, count in rows.items() if row[0] == topic and partition_of(row[1] or b"", PARTITIONS[topic]) == number
-    })  # fmt: skip
+    return Counter(
+        {
+            row: count
+            for row, count in rows.items()
+            if row[0] == topic and partition_of(row[1] or b"", PARTITIONS[topic]) == number
+        }
+    )
 
 
 def repeated(nursery: Nursery, directory: Path, overwrite: bool) -> list[str]:
     """The driver that continues: batch 1 once more, and batch 2."""
     wrong = []
     victim = nursery.spawn()
-    for batch, due in ((1, wanted(1) if overwrite else wanted(0, 1)), (2, wanted(2) if overwrite else wanted(0, 1, 2))):
+    for batch, due in (
+        (1, wanted(1) if overwrite else wanted(0, 1)),
+        (2, wanted(2) if overwrite else wanted(0, 1, 2)),
+    ):
         try:
             raised, _, _ = victim.call("land_batch", str(directory), batch, None, overwrite)
         except RemoteError as problem:
             raised = str(problem)
         found = seen(directory)
         if raised or found != due:
-            wrong.append(f"batch {batch} repeated ({raised or 'well'}): {found - due} too much, {due - found} too little")
+            wrong.append(
+                f"batch {batch} repeated ({raised or 'well'}): {found - due} too much, "
+                f"{due - found} too little"
+            )
     nursery.end(victim)
     left = [name for _, _, names in os.walk(f"{directory}.staging") for name in names]
     return [*wrong, *(f"{name} stays staged" for name in left)]

@@ -1,18 +1,22 @@
 """A streaming word count into a topic, whose tasks, commits and drivers die as a plan says.
 
-    python -m tests.faults.spark.sparking <directory>                    a driver that runs the query until everything is written
-    python -m tests.faults.spark.sparking <directory> <seed> <count>     a driver that retries tasks, under this number of faults
+    python -m tests.faults.spark.sparking <directory>                    a driver that runs the
+    query until everything is written python -m tests.faults.spark.sparking <directory> <seed>
+    <count>     a driver that retries tasks, under this number of faults
 
-A plan is a directory of notes: `<where>` contains the fault. The first process at this place removes the note and has the fault.
+A plan is a directory of notes: `<where>` contains the fault. The first process at this place
+removes the note and has the fault.
 
-    task-begins, task-reads, task-ends         in a task: before its first read, after its first batch, after its last batch
-    commit-begins, commit-ends                 in the driver's commit, before and after the work
-    commit-call                                at the nth call of the commit that changes a file
+    task-begins, task-reads, task-ends         in a task: before its first read, after its first
+    batch, after its last batch commit-begins, commit-ends                 in the driver's commit,
+    before and after the work commit-call                                at the nth call of the
+    commit that changes a file
 
-Faults: `exit` (the process ends), `kill` (SIGKILL), `raise`, `driver` (SIGKILL to the JVM and to the process).
+Faults: `exit` (the process ends), `kill` (SIGKILL), `raise`, `driver` (SIGKILL to the JVM and to
+the process).
 
-Invariant: after every fault the topic has each word as often as the lines of the written batches. After the end of the query it
-has each word as often as all lines.
+Invariant: after every fault the topic has each word as often as the lines of the written batches.
+After the end of the query it has each word as often as all lines.
 """
 
 from __future__ import annotations
@@ -34,10 +38,36 @@ from embedlog.spark import staging
 WHERE_TASK = ("task-begins", "task-reads", "task-ends")
 WHERE_COMMIT = ("commit-begins", "commit-ends")
 CALL = "commit-call"
-CHANGING = ("pwrite", "fsync", "fdatasync", "ftruncate", "rename", "unlink", "mkdir", "mmap", "point")
+CHANGING = (
+    "pwrite",
+    "fsync",
+    "fdatasync",
+    "ftruncate",
+    "rename",
+    "unlink",
+    "mkdir",
+    "mmap",
+    "point",
+)
 DEADLINE_S = 150
 CALLS = 280  # about as many as a commit makes of these
-WORDS = ["the", "log", "is", "the", "truth", "and", "all", "the", "rest", "is", "a", "cache", "of", "the", "log"]
+WORDS = [
+    "the",
+    "log",
+    "is",
+    "the",
+    "truth",
+    "and",
+    "all",
+    "the",
+    "rest",
+    "is",
+    "a",
+    "cache",
+    "of",
+    "the",
+    "log",
+]
 Fault = tuple[str, str]  # place and kind
 TRIGGERS = ("available", "once", "interval")
 TO_THE_END = ("available", "interval")  # after a failure `once` repeats the failed batch only
@@ -47,10 +77,14 @@ TO_THE_END = ("available", "interval")  # after a failure `once` repeats the fai
 
 
 class World:
-    """A log with topic `lines`, which a query splits into topic `words`; the plan; the checkpoint."""
+    """A log with topic `lines`, which a query splits into topic `words`; the plan; the
+    checkpoint.
+    """
 
     def __init__(self, directory: Path) -> None:
-        self.path, self.plan, self.checkpoint = directory / "log", directory / "plan", directory / "checkpoint"
+        self.path = directory / "log"
+        self.plan = directory / "plan"
+        self.checkpoint = directory / "checkpoint"
         self.lines = 0
 
     def make(self) -> None:
@@ -68,7 +102,10 @@ class World:
 
     def ends(self) -> dict[int, int]:
         with embedlog.open(self.path, read_only=True) as log:
-            return {here.partition: here.log_end_offset for here in log.describe_topic("lines").partitions}
+            return {
+                here.partition: here.log_end_offset
+                for here in log.describe_topic("lines").partitions
+            }
 
     def scheme(self, where: str, what: str) -> None:
         (self.plan / where).write_text(what)
@@ -81,24 +118,42 @@ class World:
         return found
 
     def counts(self) -> tuple[Counter[str], Counter[str]]:
-        """The words of the lines, and the words in the topic, as readers of committed records get them."""
+        """The words of the lines, and the words in the topic, as readers of committed records get
+        them.
+        """
         with embedlog.open(self.path, read_only=True) as log:
-            said = [word.decode() for record in log.scan("lines").records() for word in (record.value or b"").split()]
+            said = [
+                word.decode()
+                for record in log.scan("lines").records()
+                for word in (record.value or b"").split()
+            ]
             scan = log.scan("words", isolation_level="read_committed")
             return Counter(said), Counter((record.key or b"").decode() for record in scan.records())
 
     def counts_so_far(self) -> tuple[Counter[str], Counter[str]]:
-        """The words of the lines up to the batch that the log has written last, bounded by the checkpoint. Also the words
-        in the topic, after housekeeping has completed the decided transactions."""
+        """The words of the lines up to the batch that the log has written last, bounded by the
+        checkpoint. Also the words in the topic, after housekeeping has completed the decided
+        transactions.
+        """
         with embedlog.open(self.path) as log:
             log.housekeep()
-            marks = [offset.offset for name in log.groups() for offset in log.group_offsets(name).values()]
+            marks = [
+                offset.offset
+                for name in log.groups()
+                for offset in log.group_offsets(name).values()
+            ]
             ends = {0: 0, 1: 0}
             if marks:
-                _, _, source = (self.checkpoint / "offsets" / str(marks[0] - 1)).read_text().splitlines()
-                ends = {int(number): end for number, end in json.loads(source)["o"]["lines"].items()}
+                _, _, source = (
+                    (self.checkpoint / "offsets" / str(marks[0] - 1)).read_text().splitlines()
+                )
+                ends = {
+                    int(number): end for number, end in json.loads(source)["o"]["lines"].items()
+                }
             scan = log.scan("lines", end_offset=ends)
-            said = Counter(word.decode() for record in scan.records() for word in (record.value or b"").split())
+            said = Counter(
+                word.decode() for record in scan.records() for word in (record.value or b"").split()
+            )
         return said, self.counts()[1]
 
     def staged(self) -> list[str]:
@@ -109,12 +164,24 @@ def start(spark: Any, world: World, trigger: str, most: int) -> Any:
     """The query, started."""
     from pyspark.sql import functions as f
 
-    lines = spark.readStream.format("embedlog").option("subscribe", "lines").option("startingOffsets", "earliest")
+    lines = (
+        spark.readStream.format("embedlog")
+        .option("subscribe", "lines")
+        .option("startingOffsets", "earliest")
+    )
     lines = lines.option("maxOffsetsPerTrigger", most).load(str(world.path))
-    words = lines.select(f.explode(f.split(f.col("value").cast("string"), " ")).alias("key")).withColumn("value", f.lit("1"))
-    writer = words.writeStream.format("faulty").option("topic", "words").option("plan", str(world.plan))
+    words = lines.select(
+        f.explode(f.split(f.col("value").cast("string"), " ")).alias("key")
+    ).withColumn("value", f.lit("1"))
+    writer = (
+        words.writeStream.format("faulty").option("topic", "words").option("plan", str(world.plan))
+    )
     writer = writer.option("checkpointLocation", str(world.checkpoint))
-    kinds = {"available": {"availableNow": True}, "once": {"once": True}, "interval": {"processingTime": "10 milliseconds"}}
+    kinds = {
+        "available": {"availableNow": True},
+        "once": {"once": True},
+        "interval": {"processingTime": "10 milliseconds"},
+    }
     return writer.trigger(**kinds[trigger]).start(str(world.path))
 
 
@@ -123,9 +190,14 @@ def run(spark: Any, world: World, trigger: str, most: int) -> str:
     query = start(spark, world, trigger, most)
     try:
         deadline = time.monotonic() + DEADLINE_S
-        while not query.awaitTermination(0.1) and not (trigger == "interval" and has_read(query) == world.ends()):
+        while not query.awaitTermination(0.1) and not (
+            trigger == "interval" and has_read(query) == world.ends()
+        ):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the query still runs after {DEADLINE_S} s: {query.status}, {query.lastProgress}")
+                raise TimeoutError(
+                    f"the query still runs after {DEADLINE_S} s: {query.status}, "
+                    f"{query.lastProgress}"
+                )
     except TimeoutError:
         raise
     except Exception as problem:  # noqa: BLE001 (whatever becomes of it: the next run has to mend it)
@@ -201,10 +273,14 @@ def compare(said: Counter[str], written: Counter[str], fault: str) -> None:
     assert written == said, f"after {fault}: {written - said} too many, {said - written} too few"
 
 
-def under_fire(spark: Any, world: World, rng: random.Random, chosen: list[Fault], each: int = 1) -> dict[str, int]:
-    """Each fault in a run of its own, and after every `each` faults a run that completes all work; triggers vary between runs.
+def under_fire(
+    spark: Any, world: World, rng: random.Random, chosen: list[Fault], each: int = 1
+) -> dict[str, int]:
+    """Each fault in a run of its own, and after every `each` faults a run that completes all work;
+    triggers vary between runs.
 
-    After each fault the topic has the words of the written batches, and after the completing run all words.
+    After each fault the topic has the words of the written batches, and after the completing run
+    all words.
     """
     struck = ended = 0
     for number, (where, what) in enumerate(chosen, 1):
@@ -224,12 +300,16 @@ def under_fire(spark: Any, world: World, rng: random.Random, chosen: list[Fault]
 def main(directory: str, seed: str = "", count: str = "0") -> None:
     from tests.spark import session
 
-    world, rng = World(Path(directory)), random.Random(seed)
+    world = World(Path(directory))
+    rng = random.Random(seed)
     master = "local[2,3]" if seed else "local[2]"  # tries, in brackets: a single one otherwise
     with session.started(master, Path(directory) / f"session-{os.getpid()}") as spark:
         register(spark)
         if seed:
-            chosen = [(rng.choice(WHERE_TASK), rng.choice(("exit", "kill", "raise"))) for _ in range(int(count))]
+            chosen = [
+                (rng.choice(WHERE_TASK), rng.choice(("exit", "kill", "raise")))
+                for _ in range(int(count))
+            ]
             print(json.dumps(under_fire(spark, world, rng, chosen)))
         else:
             print(run(spark, world, "available", 20))

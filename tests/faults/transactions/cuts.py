@@ -1,7 +1,8 @@
-"""Power losses in the middle of transactions: a recording of the script on durable topics, replayed into disks.
+"""Power losses in the middle of transactions: a recording of the script on durable topics, replayed
+into disks.
 
-Invariant (TXN-5): transactions are present as a whole or not at all. Acknowledged ends are final, and `init_transactions` returns
-the last outcome. Nothing stays open, and the id can continue.
+Invariant (TXN-5): transactions are present as a whole or not at all. Acknowledged ends are final,
+and `init_transactions` returns the last outcome. Nothing stays open, and the id can continue.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from tests.support.mutants import mutated
 
 @task
 def recorded_transactions(stage: Stage, path: str, seed: int, recording_path: str) -> None:
-    """Run the script on durable topics and record every change, and each note as a promise between them."""
+    """Run the script on durable topics and record every change, and each note as a promise between
+    them.
+    """
     fd = os.open(recording_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     system.record_to(fd)
 
@@ -40,9 +43,14 @@ def recorded_transactions(stage: Stage, path: str, seed: int, recording_path: st
     os.close(fd)
 
 
-def experiment(nursery: Nursery, workspace: Path, seed: int, states: int, mutants: Sequence[str] = ()) -> tuple[list[str], int]:
-    """Open `states` disks, cut at moments drawn by the seed; what is wrong with the first bad one, and how many were opened."""
-    rng, root = random.Random(seed), workspace / "recorded"
+def experiment(
+    nursery: Nursery, workspace: Path, seed: int, states: int, mutants: Sequence[str] = ()
+) -> tuple[list[str], int]:
+    """Open `states` disks, cut at moments drawn by the seed; what is wrong with the first bad one,
+    and how many were opened.
+    """
+    rng = random.Random(seed)
+    root = workspace / "recorded"
     path = workspace / "recording"
     victim = nursery.spawn()
     victim.call("mutants", *mutants)
@@ -51,8 +59,16 @@ def experiment(nursery: Nursery, workspace: Path, seed: int, states: int, mutant
     found = list(changes(path))
     first = next(at for at, change in enumerate(found) if change.kind == "promise")
     moments = sorted(rng.randrange(first, len(found)) for _ in range(states))
-    notes, opened = Notes(), 0
-    for where, target in disks(found, root, workspace, moments, rng, lambda change: notes.take(tuple(json.loads(change.data)))):
+    notes = Notes()
+    opened = 0
+    for where, target in disks(
+        found,
+        root,
+        workspace,
+        moments,
+        rng,
+        lambda change: notes.take(tuple(json.loads(change.data))),
+    ):
         wrong = judge(target, notes, mutants)
         opened += 1
         if wrong:

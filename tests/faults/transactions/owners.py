@@ -1,9 +1,9 @@
 """E16 and E18: zombies at every stop of a transaction, and crashes at every call of one.
 
-E18: the owner dies at every call, and its helper, too. Invariant: readers of committed records get whole transactions or none of
-their records, and the group has their offsets or none. An acknowledged result is final; an unknown result is that of
-`init_transactions`. Nothing stays open. E16 invariant: an owner whose place was taken while it was stopped gets an error and
-writes nothing.
+E18: the owner dies at every call, and its helper, too. Invariant: readers of committed records get
+whole transactions or none of their records, and the group has their offsets or none. An
+acknowledged result is final; an unknown result is that of `init_transactions`. Nothing stays open.
+E16 invariant: an owner whose place was taken while it was stopped gets an error and writes nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,16 @@ from embedlog.types import OffsetAndMetadata
 from tests.faults.harness.processes import Died, Nursery, RemoteError, Victim
 from tests.faults.harness.transaction_tasks import CONFIG, GROUP, PARTITIONS, PLACE, TURNS, WRITES
 from tests.faults.partition.crashes import KINDS, MODES, Point, count_calls_of
-from tests.support.transactional_producers import TOPIC, Writer, committed, everything, help_out, last_stable, soon, state_of
+from tests.support.transactional_producers import (
+    TOPIC,
+    Writer,
+    committed,
+    everything,
+    help_out,
+    last_stable,
+    soon,
+    state_of,
+)
 
 
 @dataclass
@@ -36,18 +45,33 @@ class Notes:
         {"began": self.stamps, "deciding": self.deciding, "ended": self.ended}[what][turn] = content
 
 
-def count_calls(nursery: Nursery, directory: Path, seed: int, by_producer: bool = False) -> dict[str, int]:
+def count_calls(
+    nursery: Nursery, directory: Path, seed: int, by_producer: bool = False
+) -> dict[str, int]:
     return count_calls_of(nursery, directory, "transaction_script", seed, by_producer)
 
 
 def points(counts: dict[str, int]) -> list[Point]:
-    """Every place where the owner can die: each call, before and after it, and in the middle of each write."""
+    """Every place where the owner can die: each call, before and after it, and in the middle of
+    each write.
+    """
     torn = [Point(nth, "torn_kill", ("pwrite",)) for nth in range(1, counts["pwrite"] + 1)]
-    return torn + [Point(nth, mode) for nth in range(1, sum(counts.values()) + 1) for mode in MODES if mode != "torn_kill"]
+    return torn + [
+        Point(nth, mode)
+        for nth in range(1, sum(counts.values()) + 1)
+        for mode in MODES
+        if mode != "torn_kill"
+    ]
 
 
 def crash_at(
-    nursery: Nursery, directory: Path, seed: int, point: Point, nested: Point | None, by_reader: bool, by_producer: bool = False
+    nursery: Nursery,
+    directory: Path,
+    seed: int,
+    point: Point,
+    nested: Point | None,
+    by_reader: bool,
+    by_producer: bool = False,
 ) -> list[str]:
     """One run that dies at `point`, whose helper dies at `nested`; what is wrong afterwards."""
     notes = Notes()
@@ -72,7 +96,10 @@ def crash_at(
             return [f"{point}, {nested}: the helper failed: {problem}\n{problem.trace}"]
         finally:
             nursery.end(second)
-    return [f"{point} nested {nested}, notes {notes}: {found}" for found in aftermath(directory, notes, by_reader)]
+    return [
+        f"{point} nested {nested}, notes {notes}: {found}"
+        for found in aftermath(directory, notes, by_reader)
+    ]
 
 
 def aftermath(directory: Path, notes: Notes, by_reader: bool) -> list[str]:
@@ -85,7 +112,8 @@ def aftermath(directory: Path, notes: Notes, by_reader: bool) -> list[str]:
             for partition in range(PARTITIONS):
                 help_out(log, partition)
             state = state_of(log, "id")
-            settled = state is not None and state.status in SETTLED  # else it was registered, and nothing written
+            # else it was registered, and nothing written
+            settled = state is not None and state.status in SETTLED
             outcome = state.outcome if state is not None else None
         heir = Writer(log)
         told_now = heir.init()
@@ -118,7 +146,10 @@ def check(rows: list[bytes | None], notes: Notes, outcome: Outcome | None) -> li
             if expected and not notes.deciding.get(turn):
                 wrong.append(f"transaction {turn} was committed without a request")
         if (found > 0) != bool(expected):
-            wrong.append(f"transaction {turn}: {found} records are seen, expected {expected}, outcome {outcome}")
+            wrong.append(
+                f"transaction {turn}: {found} records are seen, expected {expected}, outcome "
+                f"{outcome}"
+            )
     return wrong
 
 
@@ -127,7 +158,9 @@ def check_offset(log: embedlog.Log, rows: list[bytes | None]) -> list[str]:
     seen = [int(value.split(b".")[0]) + 1 for value in rows if value is not None]
     expected = {PLACE: OffsetAndMetadata(max(seen))} if seen else {}
     found = log._engine.groups.committed(GROUP.group_id, None, soon())
-    return [] if found == expected else [f"the group has committed {found} where {expected} was due"]
+    return (
+        [] if found == expected else [f"the group has committed {found} where {expected} was due"]
+    )
 
 
 def nested_point(rng: random.Random) -> Point:
@@ -138,7 +171,9 @@ def nested_point(rng: random.Random) -> Point:
 
 
 class FreezePoint(NamedTuple):
-    """Where the owner freezes: in which of its verbs, at which call or point, and whether it has decided by then."""
+    """Where the owner freezes: in which of its verbs, at which call or point, and whether it has
+    decided by then.
+    """
 
     verb: str
     kind: str
@@ -146,7 +181,8 @@ class FreezePoint(NamedTuple):
     decided: bool = False
 
 
-STATE_LOCK, DATA_LOCK = "__transaction_state-", "t-0/embedlog.lock"
+STATE_LOCK = "__transaction_state-"
+DATA_LOCK = "t-0/embedlog.lock"
 STOPS = (
     FreezePoint("first", "lock", STATE_LOCK),
     FreezePoint("later", "lock", DATA_LOCK),
@@ -167,7 +203,8 @@ def start(zombie: Victim, verb: str) -> None:
 
 def trial(nursery: Nursery, log: embedlog.Log, stop: FreezePoint, by_timeout: bool) -> list[str]:
     """Freeze an owner at a stop, take its place, wake it up; what is wrong then."""
-    wrong, before = [], committed(log)
+    wrong = []
+    before = committed(log)
     zombie = nursery.spawn()
     zombie.call("open", str(log.path), config=CONFIG)
     zombie.call("owner", "id", 1 if by_timeout else 60_000)
@@ -193,10 +230,14 @@ def trial(nursery: Nursery, log: embedlog.Log, stop: FreezePoint, by_timeout: bo
     nursery.end(zombie)
     expected = [b"zombie", b"heir"] if stop.decided else [b"heir"]
     if committed(log)[len(before) :] != expected or b"late" in everything(log):
-        wrong.append(f"{stop}: {committed(log)[len(before) :]} where {expected} was due, {everything(log)}")
+        wrong.append(
+            f"{stop}: {committed(log)[len(before) :]} where {expected} was due, {everything(log)}"
+        )
     if outcome is None or outcome.kind != ("commit" if stop.decided else "abort"):
         wrong.append(f"{stop}: the heir got {outcome}")
-    if any(stable != end for stable, end in (last_stable(log, number) for number in range(PARTITIONS))):
+    if any(
+        stable != end for stable, end in (last_stable(log, number) for number in range(PARTITIONS))
+    ):
         wrong.append(f"{stop}: something stays open")
     return wrong
 

@@ -1,4 +1,6 @@
-"""E16 and E18: owners of transactions killed at any call and frozen at any stop, and the processes after them."""
+"""E16 and E18: owners of transactions killed at any call and frozen at any stop, and the processes
+after them.
+"""
 
 from __future__ import annotations
 
@@ -20,26 +22,37 @@ from tests.faults.transactions import cuts, owners
 from tests.support.campaign_report import add_counts, pieces, share
 from tests.support.transactional_producers import TOPIC, Writer, committed, help_out, last_stable
 
-POINTS_FAST, POINTS_PRODUCER, POINTS_PIECES = 7, 4, 16
-TRIALS_LONG, TRIALS_PIECES = 1000, 10
-DISKS_FAST, DISKS_LONG, DISKS_PIECES = 5, 5000, 25
+POINTS_FAST = 7
+POINTS_PRODUCER = 4
+POINTS_PIECES = 16
+TRIALS_LONG = 1000
+TRIALS_PIECES = 10
+DISKS_FAST = 5
+DISKS_LONG = 5000
+DISKS_PIECES = 25
 
 
 def prepared(path: Path, **config: object) -> embedlog.Log:
     """A log with its topic and `__transaction_state`."""
-    log = embedlog.open(path, config=CONFIG | {name.replace("_", "."): value for name, value in config.items()})
+    log = embedlog.open(
+        path, config=CONFIG | {name.replace("_", "."): value for name, value in config.items()}
+    )
     log.create_topic(TOPIC, PARTITIONS)
     log._engine.transactions.topic.partition_of("id")
     return log
 
 
-def crash_everywhere(nursery: Nursery, directory: Path, seed: int, chosen: Sequence[Point], by_producer: bool = False) -> None:
+def crash_everywhere(
+    nursery: Nursery, directory: Path, seed: int, chosen: Sequence[Point], by_producer: bool = False
+) -> None:
     """Crashes at the points; every third helper dies, too; every second helper is a reader."""
     nested = 0
     for point in chosen:
         rng = random.Random(f"{seed} {point}")
         again = owners.nested_point(rng) if rng.random() < 1 / 3 else None
-        wrong = owners.crash_at(nursery, directory, seed, point, again, rng.random() < 0.5, by_producer)
+        wrong = owners.crash_at(
+            nursery, directory, seed, point, again, rng.random() < 0.5, by_producer
+        )
         nested += again is not None
         assert not wrong, wrong[0]
         shutil.rmtree(directory, ignore_errors=True)
@@ -50,25 +63,39 @@ def test_e18_a_crash_at_any_call_of_a_transaction_leaves_it_whole_or_not_there(
     nursery: Nursery, tmp_path: Path, seed: int
 ) -> None:
     every = owners.points(owners.count_calls(nursery, tmp_path / "log", seed))
-    crash_everywhere(nursery, tmp_path / "log", seed, random.Random(seed).sample(every, POINTS_FAST))
+    crash_everywhere(
+        nursery, tmp_path / "log", seed, random.Random(seed).sample(every, POINTS_FAST)
+    )
 
 
-def test_e18_a_producer_that_dies_leaves_whole_transactions(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+def test_e18_a_producer_that_dies_leaves_whole_transactions(
+    nursery: Nursery, tmp_path: Path, seed: int
+) -> None:
     every = owners.points(owners.count_calls(nursery, tmp_path / "log", seed, by_producer=True))
-    crash_everywhere(nursery, tmp_path / "log", seed, random.Random(seed).sample(every, POINTS_PRODUCER), by_producer=True)
+    crash_everywhere(
+        nursery,
+        tmp_path / "log",
+        seed,
+        random.Random(seed).sample(every, POINTS_PRODUCER),
+        by_producer=True,
+    )
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
 @pieces(POINTS_PIECES)
-def test_e18_at_every_call(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
+def test_e18_at_every_call(
+    nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int
+) -> None:
     every = owners.points(owners.count_calls(nursery, tmp_path / "log", campaign_seed))
     crash_everywhere(nursery, tmp_path / "log", campaign_seed, share(every, piece, POINTS_PIECES))
 
 
 @pytest.mark.sample(0.5)
 @pytest.mark.parametrize("by_timeout", [False, True], ids=["heir", "timeout"])
-@pytest.mark.parametrize("stop", owners.STOPS, ids=lambda stop: f"{stop.verb}-{stop.name.strip('_-').replace('/', '.')}")
+@pytest.mark.parametrize(
+    "stop", owners.STOPS, ids=lambda stop: f"{stop.verb}-{stop.name.strip('_-').replace('/', '.')}"
+)
 def test_e16_who_was_frozen_while_another_took_its_place_is_fenced(
     nursery: Nursery, tmp_path: Path, stop: owners.FreezePoint, by_timeout: bool
 ) -> None:
@@ -91,7 +118,10 @@ def test_e16_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: i
     add_counts("E16", zombies=TRIALS_LONG // TRIALS_PIECES, violations=0)
 
 
-FROZEN = {"registered": ("point", "txn-registered"), "writing": ("pwrite", f"{TOPIC}-1/{0:020d}.log")}
+FROZEN = {
+    "registered": ("point", "txn-registered"),
+    "writing": ("pwrite", f"{TOPIC}-1/{0:020d}.log"),
+}
 
 
 @pytest.mark.parametrize(("kind", "name"), FROZEN.values(), ids=FROZEN)
@@ -113,8 +143,12 @@ def test_who_is_frozen_inside_a_lock_is_named_and_nobody_breaks_in(
         assert committed(log) == [b"slow"]
 
 
-def test_who_waits_for_a_partition_keeps_no_other_transaction_waiting(nursery: Nursery, tmp_path: Path) -> None:
-    """Both ids have their state in one partition; a frozen appender is in the data partition of the first."""
+def test_who_waits_for_a_partition_keeps_no_other_transaction_waiting(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    """Both ids have their state in one partition; a frozen appender is in the data partition of the
+    first.
+    """
     with prepared(tmp_path / "log", transaction_state_log_num_partitions=1) as log:
         log._engine.partition(TOPIC, 0).bounds()  # open already: else the opening waits
         frozen = nursery.spawn()
@@ -122,7 +156,8 @@ def test_who_waits_for_a_partition_keeps_no_other_transaction_waiting(nursery: N
         frozen.arm(["pwrite"], "stop_before", name=f"/{TOPIC}-0/")
         frozen.start("append", [b"slow"], 0)
         frozen.wait_stopped()
-        waiting, other = Writer(log, "waiting"), Writer(log, "other")
+        waiting = Writer(log, "waiting")
+        other = Writer(log, "other")
         waiting.init()
         other.init()
         thread = threading.Thread(target=waiting.write, args=(b"waiting",))
@@ -141,9 +176,12 @@ def test_who_waits_for_a_partition_keeps_no_other_transaction_waiting(nursery: N
         assert committed(log) == [b"slow", b"waiting", b"other"]
 
 
-def test_a_reader_is_not_kept_by_a_lock_that_a_frozen_process_holds(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_reader_is_not_kept_by_a_lock_that_a_frozen_process_holds(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     with prepared(tmp_path / "log") as log:
-        dead, frozen = nursery.spawn(), nursery.spawn()
+        dead = nursery.spawn()
+        frozen = nursery.spawn()
         dead.call("open", str(log.path), config=CONFIG)
         dead.call("owner", "dead")
         dead.call("transact", "dead", [b"left open"], 0)
@@ -157,14 +195,19 @@ def test_a_reader_is_not_kept_by_a_lock_that_a_frozen_process_holds(nursery: Nur
         assert time.monotonic() - began < 5, "the lock timeout of the log is ten seconds"
         frozen.resume()
         frozen.result()
-        until(lambda: help_out(log, 0) or last_stable(log, 0) == (3, 3), "the transaction to end", 10)
+        until(
+            lambda: help_out(log, 0) or last_stable(log, 0) == (3, 3), "the transaction to end", 10
+        )
         assert last_stable(log, 0) == (3, 3)
         assert committed(log) == [b"slow"]
 
 
-def test_a_killed_owners_transaction_is_aborted_at_once_a_frozen_ones_after_its_timeout(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_killed_owners_transaction_is_aborted_at_once_a_frozen_ones_after_its_timeout(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     with prepared(tmp_path / "log") as log:
-        killed, frozen = nursery.spawn(), nursery.spawn()
+        killed = nursery.spawn()
+        frozen = nursery.spawn()
         for victim, name, timeout_ms in ((killed, "killed", 60_000), (frozen, "frozen", 400)):
             victim.call("open", str(log.path), config=CONFIG)
             victim.call("owner", name, timeout_ms)
@@ -186,7 +229,9 @@ def test_a_killed_owners_transaction_is_aborted_at_once_a_frozen_ones_after_its_
         assert committed(log) == []
 
 
-def test_txn_5_a_power_loss_leaves_whole_transactions(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+def test_txn_5_a_power_loss_leaves_whole_transactions(
+    nursery: Nursery, tmp_path: Path, seed: int
+) -> None:
     wrong, opened = cuts.experiment(nursery, tmp_path, seed, DISKS_FAST)
     assert not wrong, wrong[0]
     add_counts("E5, transactions", disks=opened, violations=0)
@@ -195,8 +240,12 @@ def test_txn_5_a_power_loss_leaves_whole_transactions(nursery: Nursery, tmp_path
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
 @pieces(DISKS_PIECES)
-def test_txn_5_power_losses_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
-    wrong, opened = cuts.experiment(nursery, tmp_path, campaign_seed + piece, DISKS_LONG // DISKS_PIECES)
+def test_txn_5_power_losses_long(
+    nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int
+) -> None:
+    wrong, opened = cuts.experiment(
+        nursery, tmp_path, campaign_seed + piece, DISKS_LONG // DISKS_PIECES
+    )
     assert not wrong, wrong[0]
     add_counts("E5, transactions", disks=opened, violations=0)
 
@@ -204,7 +253,9 @@ def test_txn_5_power_losses_long(nursery: Nursery, tmp_path: Path, campaign_seed
 @pytest.mark.faults
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("mutant", ["prepare_unsynced", "no_sweep"])
-def test_a_power_loss_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: int, mutant: str) -> None:
+def test_a_power_loss_kills_the_mutant(
+    nursery: Nursery, tmp_path: Path, seed: int, mutant: str
+) -> None:
     for turn in range(10):
         workspace = tmp_path / str(turn)
         workspace.mkdir()

@@ -1,4 +1,6 @@
-"""Appends to a leader and its followers in one call of the C core: what it commits, and what the copy must do."""
+"""Appends to a leader and its followers in one call of the C core: what it commits, and what the
+copy must do.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +34,24 @@ class Set:
     """A leader with followers that have everything it has."""
 
     def __init__(self, partitions: Sequence[Partition], *, install: bool = True) -> None:
-        self.leader, self.others = partitions[0], list(partitions[1:])
+        self.leader = partitions[0]
+        self.others = list(partitions[1:])
         isr = (1 << len(partitions)) - 1
         if install:
             assert self.leader.replica.lead(Decision(0, EPOCH, 1, isr, 1))
             for each in self.others:
                 each.replica.follow(0, EPOCH, self.leader.epoch_end)
-        self.followers = self.leader.replica.with_followers([each.replica for each in self.others], EPOCH)
+        self.followers = self.leader.replica.with_followers(
+            [each.replica for each in self.others], EPOCH
+        )
 
-    def append(self, run: EncodedRun, stamp: Stamp | None = None, followers: Followers | None = None) -> AppendProgress:
+    def append(
+        self, run: EncodedRun, stamp: Stamp | None = None, followers: Followers | None = None
+    ) -> AppendProgress:
         progress = AppendProgress(run)
-        self.leader.append(run, stamp=stamp, progress=progress, followers=followers or self.followers)
+        self.leader.append(
+            run, stamp=stamp, progress=progress, followers=followers or self.followers
+        )
         return progress
 
     def level(self) -> None:
@@ -69,12 +78,16 @@ class Set:
 @contextlib.contextmanager
 def a_set(root: Path, count: int = 3, **config: object) -> Iterator[Set]:
     with contextlib.ExitStack() as stack:
-        yield Set([stack.enter_context(replica(root / f"d{slot}", slot, config)) for slot in range(count)])
+        yield Set(
+            [stack.enter_context(replica(root / f"d{slot}", slot, config)) for slot in range(count)]
+        )
 
 
 def test_a_run_is_committed_in_one_call(tmp_path: Path) -> None:
     with a_set(tmp_path) as replicas:
-        assert replicas.append(run_of(b"first")).committed == 0, "the start of the epoch is not in the files of the followers"
+        assert replicas.append(run_of(b"first")).committed == 0, (
+            "the start of the epoch is not in the files of the followers"
+        )
         replicas.level()
         progress = replicas.append(run_of(b"second", b"third"))
         assert progress.committed == 3
@@ -82,15 +95,21 @@ def test_a_run_is_committed_in_one_call(tmp_path: Path) -> None:
         assert replicas.ends() == [3, 3, 3]
         assert len(set(replicas.logs())) == 1
         replicas.append(run_of(b"fourth"))
-        assert [each.published().high_watermark for each in replicas.others] == [3, 3], "they know what was committed before"
+        assert [each.published().high_watermark for each in replicas.others] == [3, 3], (
+            "they know what was committed before"
+        )
 
 
 @pytest.mark.parametrize("number", range(4))
 def test_followers_have_the_files_that_a_copy_makes(tmp_path: Path, seed: int, number: int) -> None:
     rng = random.Random(f"{seed} {number}")
     time_type = {"message.timestamp.type": rng.choice(["CreateTime", "LogAppendTime"])}
-    with a_set(tmp_path / "together", **time_type) as replicas, replica(tmp_path / "copy", 7, time_type) as copied:
-        sequences, at_once = dict.fromkeys((None, 5, 6), 0), 0
+    with (
+        a_set(tmp_path / "together", **time_type) as replicas,
+        replica(tmp_path / "copy", 7, time_type) as copied,
+    ):
+        sequences = dict.fromkeys((None, 5, 6), 0)
+        at_once = 0
         copied.replica.follow(0, EPOCH, replicas.leader.epoch_end)
         for _ in range(40):
             producer = rng.choice(list(sequences))
@@ -100,7 +119,9 @@ def test_followers_have_the_files_that_a_copy_makes(tmp_path: Path, seed: int, n
                 progress = replicas.append(run_of(*values, batch_bytes=size))
             else:
                 stamp = Stamp(producer, 0)
-                progress = replicas.append(stamped(stamp, sequences[producer], *values, batch_bytes=size), stamp)
+                progress = replicas.append(
+                    stamped(stamp, sequences[producer], *values, batch_bytes=size), stamp
+                )
                 sequences[producer] += len(values)
             committed = progress.committed > progress.appended().last_offset
             at_once += committed
@@ -115,7 +136,11 @@ def test_followers_have_the_files_that_a_copy_makes(tmp_path: Path, seed: int, n
         for each in replicas.others:
             assert content(each)[1:] == expected[1:]
             for suffix in ("index", "timeindex"):
-                files = sorted((tmp_path / "together").glob(f"d{replicas.others.index(each) + 1}/t-0/*.{suffix}"))
+                files = sorted(
+                    (tmp_path / "together").glob(
+                        f"d{replicas.others.index(each) + 1}/t-0/*.{suffix}"
+                    )
+                )
                 assert [path.read_bytes() for path in files] == [
                     (tmp_path / "copy" / "t-0" / path.name).read_bytes() for path in files
                 ], suffix
@@ -136,7 +161,8 @@ def test_the_log_of_each_follower_loads_after_an_orderly_close(tmp_path: Path) -
 def test_a_follower_that_is_locked_is_not_waited_for(tmp_path: Path) -> None:
     with a_set(tmp_path) as replicas:
         replicas.prepare()
-        with embedlog.open(tmp_path / "d1", config={"housekeeping": False}) as other:  # its locks are those of another process
+        # its locks are those of another process
+        with embedlog.open(tmp_path / "d1", config={"housekeeping": False}) as other:
             other._engine.home.context.node_slot = 1
             with other._engine.partition("t", 0).exclusive():
                 progress = replicas.append(run_of(b"second"))
@@ -150,7 +176,8 @@ def test_a_follower_that_is_locked_is_not_waited_for(tmp_path: Path) -> None:
 def test_a_follower_in_use_by_a_thread_is_not_waited_for(tmp_path: Path) -> None:
     with a_set(tmp_path) as replicas:
         replicas.prepare()
-        taken, done = threading.Event(), threading.Event()
+        taken = threading.Event()
+        done = threading.Event()
 
         def hold() -> None:
             with replicas.others[1]._state.mutex:
@@ -216,7 +243,10 @@ def test_an_isr_that_is_too_small_for_this_process_refuses_the_run(tmp_path: Pat
     with a_set(tmp_path) as replicas:
         replicas.prepare()
         others = [each.replica for each in replicas.others]
-        needing = {needed: replicas.leader.replica.with_followers(others, EPOCH, needed) for needed in (3, 4)}
+        needing = {
+            needed: replicas.leader.replica.with_followers(others, EPOCH, needed)
+            for needed in (3, 4)
+        }
         with pytest.raises(TooFew):
             replicas.append(run_of(b"refused"), followers=needing[4])
         assert replicas.ends() == [1, 1, 1]
@@ -266,7 +296,9 @@ def test_a_file_that_was_replaced_in_a_follower_is_noticed(tmp_path: Path, name:
 
 
 @pytest.mark.parametrize("name", ["embedlog.lock", "embedlog.page", ".lock"])
-def test_the_first_append_after_a_decision_compares_the_paths_of_a_follower(tmp_path: Path, name: str) -> None:
+def test_the_first_append_after_a_decision_compares_the_paths_of_a_follower(
+    tmp_path: Path, name: str
+) -> None:
     """CAPPENDLOCK-4: a directory in the place of a follower joins the ISR with a decision."""
     with a_set(tmp_path, count=2) as replicas:
         replicas.prepare()
@@ -281,8 +313,11 @@ def test_the_first_append_after_a_decision_compares_the_paths_of_a_follower(tmp_
         assert replicas.append(run_of(b"third")).committed == 0
 
 
-def test_an_append_that_fails_at_any_call_commits_nothing_that_a_follower_lacks(tmp_path: Path) -> None:
-    nth, struck = 0, True
+def test_an_append_that_fails_at_any_call_commits_nothing_that_a_follower_lacks(
+    tmp_path: Path,
+) -> None:
+    nth = 0
+    struck = True
     while struck:
         nth += 1
         with a_set(tmp_path / str(nth), count=2) as replicas:
@@ -295,7 +330,8 @@ def test_an_append_that_fails_at_any_call_commits_nothing_that_a_follower_lacks(
                 committed = 0
             struck = bool(system.fault_counters()[1])
             system.fault_off()
-            one, two = replicas.leader.published(), replicas.others[0].published()
+            one = replicas.leader.published()
+            two = replicas.others[0].published()
             assert one.high_watermark <= min(one.log_end, two.log_end)
             assert committed in (0, 2)
             assert not committed or one.high_watermark == two.log_end == 2
@@ -305,12 +341,17 @@ def test_an_append_that_fails_at_any_call_commits_nothing_that_a_follower_lacks(
 
 
 def killed(root: Path, point: str, nth: int) -> bool:
-    """Whether another process was killed at the nth passage of a point of an append to three directories."""
+    """Whether another process was killed at the nth passage of a point of an append to three
+    directories.
+    """
     pid = os.fork()
     if pid == 0:
         try:
             with contextlib.ExitStack() as stack:
-                replicas = Set([stack.enter_context(replica(root / f"d{slot}", slot)) for slot in range(3)], install=False)
+                replicas = Set(
+                    [stack.enter_context(replica(root / f"d{slot}", slot)) for slot in range(3)],
+                    install=False,
+                )
                 replicas.prepare()
                 system.fault_arm(["point"], nth, "kill_before", name=point)
                 replicas.append(run_of(b"second"))
@@ -320,8 +361,11 @@ def killed(root: Path, point: str, nth: int) -> bool:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_after_a_kill_the_leader_has_every_record_of_its_followers(tmp_path: Path, point: str) -> None:
-    ends, nth = set(), 0
+def test_after_a_kill_the_leader_has_every_record_of_its_followers(
+    tmp_path: Path, point: str
+) -> None:
+    ends = set()
+    nth = 0
     while True:
         nth += 1
         with a_set(tmp_path / f"{nth}") as replicas:
@@ -342,8 +386,12 @@ def test_after_a_kill_the_leader_has_every_record_of_its_followers(tmp_path: Pat
     assert nth > 3, "each directory passes this point"
 
 
-def test_after_a_slow_write_of_a_follower_the_lock_of_the_leader_is_not_held_for_its_writes(tmp_path: Path) -> None:
-    """The first run waits for the slow disk. The rest is left to the copy, which does not hold the leader's lock."""
+def test_after_a_slow_write_of_a_follower_the_lock_of_the_leader_is_not_held_for_its_writes(
+    tmp_path: Path,
+) -> None:
+    """The first run waits for the slow disk. The rest is left to the copy, which does not hold the
+    leader's lock.
+    """
     with a_set(tmp_path) as found:
         found.prepare()
         system.fault_arm(["pwrite"], 1, "delay", 300_000, name="d1/t-0/")

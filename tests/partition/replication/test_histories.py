@@ -1,4 +1,6 @@
-"""Random histories of three replicas, each used through two handles, compared after each step with a small model of the rules."""
+"""Random histories of three replicas, each used through two handles, compared after each step with
+a small model of the rules.
+"""
 
 from __future__ import annotations
 
@@ -50,18 +52,32 @@ class Model:
 
     def commit(self) -> None:
         leader = self.replicas[self.leader]
-        members = [self.replicas[slot] for slot in SLOTS if self.maximal >> slot & 1 and slot != self.leader]
+        members = [
+            self.replicas[slot]
+            for slot in SLOTS
+            if self.maximal >> slot & 1 and slot != self.leader
+        ]
         if all(each.epoch == leader.epoch and each.role == ROLE_FOLLOWER for each in members):
             end = min([len(leader.log), *[len(each.log) for each in members]])
             if self.decided.bit_count() >= self.min_in_sync:
                 leader.high_watermark = max(leader.high_watermark, end)
 
     def follow(self, slot: int) -> None:
-        leader, follower = self.replicas[self.leader], self.replicas[slot]
+        leader = self.replicas[self.leader]
+        follower = self.replicas[slot]
         if follower.epoch < leader.epoch:
-            same = next((at for at, (a, b) in enumerate(zip(leader.log, follower.log, strict=False)) if a != b), None)
+            same = next(
+                (
+                    at
+                    for at, (a, b) in enumerate(zip(leader.log, follower.log, strict=False))
+                    if a != b
+                ),
+                None,
+            )
             end = min(len(leader.log), len(follower.log)) if same is None else same
-            follower.log, follower.epoch, follower.role = follower.log[:end], leader.epoch, ROLE_FOLLOWER
+            follower.log = follower.log[:end]
+            follower.epoch = leader.epoch
+            follower.role = ROLE_FOLLOWER
             follower.high_watermark = min(follower.high_watermark, end)
 
     def check(self) -> None:
@@ -78,11 +94,15 @@ class Model:
 
 def records(partition: Partition) -> list[Record]:
     """Epoch and value of each record up to the log end."""
-    now, found, offset = partition.published(), [], 0
+    now = partition.published()
+    found = []
+    offset = 0
     while offset < now.log_end:
         fetched = partition.replica.read(offset)
         for row in fetched.batches:
-            columns = decode(fetched.data, fetched.batches[fetched.batches["base_offset"] == row["base_offset"]])
+            columns = decode(
+                fetched.data, fetched.batches[fetched.batches["base_offset"] == row["base_offset"]]
+            )
             values = columns.values
             assert isinstance(values, BytesColumn)
             found += [(int(row["leader_epoch"]), value or b"") for value in values]
@@ -94,7 +114,9 @@ class History:
     """The steps of one history."""
 
     def __init__(self, handles: list[list[Partition]], rng: random.Random) -> None:
-        self.handles, self.rng, self.model = handles, rng, Model()
+        self.handles = handles
+        self.rng = rng
+        self.model = Model()
         self.count = 0
 
     def use(self, slot: int) -> Partition:
@@ -103,10 +125,16 @@ class History:
     def install(self, slot: int, epoch: int, isr: int) -> None:
         model = self.model
         for partition in [self.use(slot)]:
-            assert partition.replica.lead(Decision(slot, epoch, model.partition_epoch + 1, isr, model.min_in_sync))
-        model.leader, model.epoch, model.decided, model.maximal = slot, epoch, isr, isr
+            assert partition.replica.lead(
+                Decision(slot, epoch, model.partition_epoch + 1, isr, model.min_in_sync)
+            )
+        model.leader = slot
+        model.epoch = epoch
+        model.decided = isr
+        model.maximal = isr
         model.partition_epoch += 1
-        model.replicas[slot].epoch, model.replicas[slot].role = epoch, ROLE_LEADER
+        model.replicas[slot].epoch = epoch
+        model.replicas[slot].role = ROLE_LEADER
 
     def append(self) -> None:
         leader = self.use(self.model.leader)
@@ -116,24 +144,30 @@ class History:
         leader.append(run_of(*values))
         replica_of = self.model.replicas[self.model.leader]
         replica_of.log += [(self.model.epoch, value) for value in values]
-        if self.model.maximal == 1 << self.model.leader and self.model.decided.bit_count() >= self.model.min_in_sync:
+        if (
+            self.model.maximal == 1 << self.model.leader
+            and self.model.decided.bit_count() >= self.model.min_in_sync
+        ):
             replica_of.high_watermark = len(replica_of.log)
 
     def follow(self, slot: int, most: int) -> None:
         if slot == self.model.leader:
             return
-        leader, follower = self.use(self.model.leader), self.use(slot)
+        leader = self.use(self.model.leader)
+        follower = self.use(slot)
         follower.replica.follow(self.model.leader, self.model.epoch, leader.epoch_end)
         self.model.follow(slot)
         now = leader.published()
         fetched = leader.replica.read(follower.published().log_end, most)
         end = follower.replica.take(fetched, self.model.epoch, now.high_watermark)
-        ours, theirs = self.model.replicas[slot], self.model.replicas[self.model.leader]
+        ours = self.model.replicas[slot]
+        theirs = self.model.replicas[self.model.leader]
         ours.log = theirs.log[:end]
         ours.high_watermark = max(ours.high_watermark, min(theirs.high_watermark, end))
 
     def commit(self) -> None:
-        leader, model = self.use(model_leader := self.model.leader), self.model
+        leader = self.use(model_leader := self.model.leader)
+        model = self.model
         followers = [(slot, self.use(slot).replica) for slot in SLOTS if slot != model_leader]
         leader.replica.commit(followers, model.epoch)
         model.commit()
@@ -143,13 +177,17 @@ class History:
         self.install(self.model.leader, self.model.epoch, isr)
 
     def grow(self) -> None:
-        slot, model = self.rng.choice(SLOTS), self.model
+        slot = self.rng.choice(SLOTS)
+        model = self.model
         if slot == model.leader:
             return
         self.follow(slot, 1 << 20)
-        while len(model.replicas[slot].log) < len(model.replicas[model.leader].log):  # a read ends with its segment
+        # a read ends with its segment
+        while len(model.replicas[slot].log) < len(model.replicas[model.leader].log):
             self.follow(slot, 1 << 20)
-        joined = self.use(model.leader).replica.join(self.use(slot).replica, slot, model.epoch, model.partition_epoch)
+        joined = self.use(model.leader).replica.join(
+            self.use(slot).replica, slot, model.epoch, model.partition_epoch
+        )
         assert joined
         model.maximal |= 1 << slot
         if self.rng.random() < 0.8:
@@ -177,9 +215,14 @@ class History:
 
     def compare(self) -> None:
         for slot in SLOTS:
-            partition, expected = self.use(slot), self.model.replicas[slot]
+            partition = self.use(slot)
+            expected = self.model.replicas[slot]
             now, state = partition.replica.published()
-            assert (now.log_end, now.epoch, state.role) == (len(expected.log), expected.epoch, expected.role), slot
+            assert (now.log_end, now.epoch, state.role) == (
+                len(expected.log),
+                expected.epoch,
+                expected.role,
+            ), slot
             assert now.high_watermark == expected.high_watermark, slot
             assert records(partition) == expected.log, slot
         self.model.check()
@@ -188,9 +231,12 @@ class History:
         """After an interrupted step the model continues with what the replicas contain."""
         for slot in SLOTS:
             with self.use(slot).replica.exclusive() as held:
-                now, state = held.now, held.replica
+                now = held.now
+                state = held.replica
             expected = self.model.replicas[slot]
-            assert now.high_watermark >= min(expected.high_watermark, now.log_end), "the high watermark fell"
+            assert now.high_watermark >= min(expected.high_watermark, now.log_end), (
+                "the high watermark fell"
+            )
             found = records(self.use(slot))
             self.model.replicas[slot] = Modelled(now.epoch, state.role, now.high_watermark, found)
             if (
@@ -198,16 +244,24 @@ class History:
                 and now.epoch >= self.model.epoch
                 and state.partition_epoch >= self.model.partition_epoch
             ):
-                self.model.leader, self.model.epoch, self.model.partition_epoch = slot, now.epoch, state.partition_epoch
-                self.model.decided, self.model.maximal = state.decided_isr, state.maximal_isr
+                self.model.leader = slot
+                self.model.epoch = now.epoch
+                self.model.partition_epoch = state.partition_epoch
+                self.model.decided = state.decided_isr
+                self.model.maximal = state.maximal_isr
         self.model.check()
 
 
 @pytest.mark.parametrize("interrupted", [False, True], ids=["whole steps", "interrupted steps"])
-def test_three_replicas_agree_with_the_model_after_each_step(tmp_path: Path, interrupted: bool, seed: int) -> None:
+def test_three_replicas_agree_with_the_model_after_each_step(
+    tmp_path: Path, interrupted: bool, seed: int
+) -> None:
     rng = random.Random(seed)
     with ExitStack() as opened:
-        handles = [[opened.enter_context(replica(tmp_path / str(slot), slot)) for _ in range(2)] for slot in SLOTS]
+        handles = [
+            [opened.enter_context(replica(tmp_path / str(slot), slot)) for _ in range(2)]
+            for slot in SLOTS
+        ]
         history = History(handles, rng)
         history.install(0, 1, 0b111)
         for _ in range(120):

@@ -1,4 +1,6 @@
-"""A replica without a role: nothing after its checkpointed high watermark is retained away, compacted, or noted as committed."""
+"""A replica without a role: nothing after its checkpointed high watermark is retained away,
+compacted, or noted as committed.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +20,47 @@ from embedlog.partition.partition import Partition
 from embedlog.storage import checkpoints, file_names
 from tests.support.replica_logs import lead, replica
 
-COMPACT = {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": 0.0, "delete.retention.ms": 0}
+COMPACT = {
+    "cleanup.policy": "compact,delete",
+    "min.cleanable.dirty.ratio": 0.0,
+    "delete.retention.ms": 0,
+}
 
 
 def put(partition: Partition, key: bytes, value: bytes, count: int = 1) -> None:
     for _ in range(count):
-        columns = Columns(1, BytesColumn.of([value]), BytesColumn.of([key]), timestamps=time.time_ns() // 1_000_000)
+        columns = Columns(
+            1,
+            BytesColumn.of([value]),
+            BytesColumn.of([key]),
+            timestamps=time.time_ns() // 1_000_000,
+        )
         (run,) = record_batch.encode(columns, batch_bytes=1 << 20, run_bytes=1 << 20)
         partition.append(run)
 
 
 def offsets_of(partition: Partition, key: bytes) -> list[int]:
-    found, offset = list[int](), partition.published().log_start
+    found = list[int]()
+    offset = partition.published().log_start
     while len((fetched := partition.replica.read(offset)).batches):
-        for columns in record_batch.decode_parts(fetched.data, fetched.batches, columns={"offset", "key"}):
+        for columns in record_batch.decode_parts(
+            fetched.data, fetched.batches, columns={"offset", "key"}
+        ):
             assert columns.keys is not None
-            found += [int(at) for at, each in zip(columns.offsets, columns.keys, strict=True) if each == key]
+            found += [
+                int(at)
+                for at, each in zip(columns.offsets, columns.keys, strict=True)
+                if each == key
+            ]
         offset = fetched.next_offset
     return found
 
 
 @contextlib.contextmanager
 def without_a_role(root: Path) -> Iterator[Partition]:
-    """A replica after an orderly close: `k` is committed at 0, and was overwritten after the high watermark, at 6."""
+    """A replica after an orderly close: `k` is committed at 0, and was overwritten after the high
+    watermark, at 6.
+    """
     with replica(root, config=COMPACT) as partition:
         lead(partition, 0, isr=1)
         put(partition, b"k", b"committed")
@@ -53,7 +73,9 @@ def without_a_role(root: Path) -> Iterator[Partition]:
     with replica(root) as partition:
         _, found = partition.replica.published()
         assert found.role == ROLE_NONE
-        assert partition.published().high_watermark == 16, "a page that was made from files shows their end"
+        assert partition.published().high_watermark == 16, (
+            "a page that was made from files shows their end"
+        )
         yield partition
 
 

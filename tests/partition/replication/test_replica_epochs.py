@@ -1,4 +1,6 @@
-"""The epoch of the last batch, from a checkpoint that was compared, and whether a log has the record of an epoch."""
+"""The epoch of the last batch, from a checkpoint that was compared, and whether a log has the
+record of an epoch.
+"""
 
 from __future__ import annotations
 
@@ -48,18 +50,23 @@ def check(partitions: list[Partition], rng: random.Random) -> None:
 def test_it_is_that_of_the_batch_whatever_two_processes_do(
     tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, settled_ms: int
 ) -> None:
-    """Epochs without a batch, cuts, deleted records, and a checkpoint that is missing, of other epochs or damaged."""
+    """Epochs without a batch, cuts, deleted records, and a checkpoint that is missing, of other
+    epochs or damaged.
+    """
     monkeypatch.setattr(epoch_file, "SETTLED_MS", settled_ms)
     with replica_logs.replica(tmp_path) as one, replica_logs.replica(tmp_path) as other:
         path = one.path / file_names.EPOCHS
         for _ in range(60):
-            each, step = rng.choice((one, other)), rng.random()
+            each = rng.choice((one, other))
+            step = rng.random()
             now, replica = each.replica.published()
             if step < 0.3:
                 replica_logs.lead(each, now.epoch + rng.randint(1, 3))
             elif step < 0.6 and replica.role == ROLE_LEADER:
                 each.replica.require(now.epoch, all_in_sync=False)
-                each.append(run_of(*[rng.randbytes(rng.randint(1, 80)) for _ in range(rng.randint(1, 4))]))
+                each.append(
+                    run_of(*[rng.randbytes(rng.randint(1, 80)) for _ in range(rng.randint(1, 4))])
+                )
             elif step < 0.75:
                 end = max(now.high_watermark, rng.choice(replica_logs.boundaries(each)))
                 each.replica.follow(3, now.epoch + 1, lambda epoch, end=end: (epoch, end))  # type: ignore[misc]
@@ -68,7 +75,9 @@ def test_it_is_that_of_the_batch_whatever_two_processes_do(
                 each.delete_records(rng.choice(replica_logs.boundaries(each)[: rng.randint(1, 20)]))
             elif step < 0.9:
                 path.unlink(missing_ok=True)
-            elif path.exists() and (checkpoints.read_epochs(path).latest or (0, 0))[1] < now.log_end:
+            elif (
+                path.exists() and (checkpoints.read_epochs(path).latest or (0, 0))[1] < now.log_end
+            ):
                 data = path.read_bytes()  # no batch shows damage of an epoch that has none
                 damage(path, data.replace(b"2", b"3") if step < 0.95 else data[:-3])
             with each.replica.exclusive() as held:  # which makes a damaged file again
@@ -83,7 +92,11 @@ def test_no_batch_is_read_for_it_unless_the_file_is_not_compared(
         replica_logs.fill(partition, rng, epochs=2)
         reads: list[object] = []
         fetch = partition._reader.fetch
-        monkeypatch.setattr(partition._reader, "fetch", lambda *each, **rest: (reads.append(each), fetch(*each, **rest))[1])
+        monkeypatch.setattr(
+            partition._reader,
+            "fetch",
+            lambda *each, **rest: (reads.append(each), fetch(*each, **rest))[1],
+        )
         replica_logs.lead(partition, 9)
         replica_logs.lead(partition, 12)  # epochs without a batch
         partition.replica.follow(3, 13, lambda epoch: (epoch, partition.published().log_end))
@@ -121,7 +134,8 @@ def test_what_an_election_sees_is_read_again_if_the_log_is_cut_meanwhile(
     with replica_logs.replica(tmp_path) as partition:
         replica_logs.fill(partition, rng, epochs=2)
         partition.replica.follow(3, 13, lambda epoch: (epoch, partition.published().log_end))
-        stored, cuts = ReplicaEpochs._stored_last, list[int]()
+        stored = ReplicaEpochs._stored_last
+        cuts = list[int]()
 
         def cutting(self: ReplicaEpochs, now: Any) -> int | None:
             if not cuts:
@@ -183,20 +197,32 @@ def copied(source: Partition, target: Partition, offsets: Iterable[int]) -> None
 
 
 def check_answers(found: Partition, kept: Collection[int], log_start: int = 0) -> None:
-    """For each place at which a leader of an epoch can have appended a record, which this log has or not."""
+    """For each place at which a leader of an epoch can have appended a record, which this log has
+    or not.
+    """
     for epoch, first in enumerate(FIRST):
         for offset in range(first, 8):
             there = offset < 6 and EPOCHS[offset] == epoch
             answer = found.replica.epochs.contains(epoch, offset)
             assert answer in (there, None), (epoch, offset)
-            shown = offset in kept or any(EPOCHS[each] == epoch and each > offset for each in kept) or offset >= 6
+            shown = (
+                offset in kept
+                or any(EPOCHS[each] == epoch and each > offset for each in kept)
+                or offset >= 6
+            )
             if shown and (offset >= log_start or offset in kept):
                 assert answer is there, (epoch, offset)
 
 
-@pytest.mark.parametrize("kept", [kept for size in range(6) for kept in combinations(range(5), size)], ids=str)
-def test_what_a_compaction_removed_is_neither_there_nor_lost(tmp_path: Path, source: Partition, kept: tuple[int, ...]) -> None:
-    """An epoch without a batch counted as never there: such a record was appended again. A later one was acknowledged if lost."""
+@pytest.mark.parametrize(
+    "kept", [kept for size in range(6) for kept in combinations(range(5), size)], ids=str
+)
+def test_what_a_compaction_removed_is_neither_there_nor_lost(
+    tmp_path: Path, source: Partition, kept: tuple[int, ...]
+) -> None:
+    """An epoch without a batch counted as never there: such a record was appended again. A later
+    one was acknowledged if lost.
+    """
     with replica_logs.replica(tmp_path / "copy") as copy:
         copied(source, copy, (*kept, 5))
         check_answers(copy, (*kept, 5))
@@ -212,14 +238,19 @@ def test_what_was_deleted_may_have_been_there(source: Partition, log_start: int)
 def test_a_log_that_began_again_without_a_batch_knows_nothing(source: Partition) -> None:
     with source.replica.exclusive() as held:
         held.restart(6)
-    assert [source.replica.epochs.contains(1, offset) for offset in (2, 3, 6)] == [None, None, False]
+    assert [source.replica.epochs.contains(1, offset) for offset in (2, 3, 6)] == [
+        None,
+        None,
+        False,
+    ]
 
 
 def test_a_record_is_looked_for_again_if_the_log_start_moves_meanwhile(
     source: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert source.replica.commit([], 2) == 6
-    reader, moved = source._reader, list[int]()
+    reader = source._reader
+    moved = list[int]()
     fetch = reader.fetch
 
     def moving(offset: int, **options: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Leaders and followers: installed decisions, truncation by epochs, the commit, joining, refused appends."""
+"""Leaders and followers: installed decisions, truncation by epochs, the commit, joining, refused
+appends.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from embedlog._native.replication import ROLE_FOLLOWER, ROLE_LEADER, ROLE_NONE
 from embedlog.errors import EmbedlogError, OffsetOutOfRangeError
 from embedlog.format.record_batch import Stamp
 from embedlog.partition.partition import Partition
-from embedlog.partition.replication.replica_log import Decision, Fenced, NotLeader, TooFew, agreed_end
+from embedlog.partition.replication.replica_log import (
+    Decision,
+    Fenced,
+    NotLeader,
+    TooFew,
+    agreed_end,
+)
 from embedlog.storage.checkpoints import EpochCache
 from tests.support.replica_logs import content, lead, replica
 from tests.support.stamped_batches import run_of, stamped
@@ -45,7 +53,9 @@ def copy(leader: Partition, follower: Partition) -> None:
 
 
 def commit(leader: Partition, *followers: tuple[int, Partition]) -> int:
-    return leader.replica.commit([(slot, each.replica) for slot, each in followers], leader.published().epoch)
+    return leader.replica.commit(
+        [(slot, each.replica) for slot, each in followers], leader.published().epoch
+    )
 
 
 def test_an_append_needs_a_page_that_leads_in_the_required_epoch(tmp_path: Path) -> None:
@@ -85,7 +95,10 @@ def test_a_page_with_a_role_refuses_appends_outside_of_its_set(tmp_path: Path) -
     with replica(tmp_path) as one:
         lead(one, 1)
         one.append(run_of(b"a"))
-        with embedlog.open(tmp_path, config={"housekeeping": False}) as alone, pytest.raises(NotLeader):
+        with (
+            embedlog.open(tmp_path, config={"housekeeping": False}) as alone,
+            pytest.raises(NotLeader),
+        ):
             alone._engine.partition("t", 0).append(run_of(b"b"))
 
 
@@ -96,7 +109,12 @@ def test_a_decision_is_installed_over_an_older_one_only(tmp_path: Path) -> None:
         assert not one.replica.lead(Decision(0, 1, 6, 1, 1))
         assert one.replica.lead(Decision(0, 2, 6, 3, 1))
         now, state = one.replica.published()
-        assert (state.maximal_isr, state.decided_isr, state.partition_epoch, now.epoch) == (3, 3, 6, 2)
+        assert (state.maximal_isr, state.decided_isr, state.partition_epoch, now.epoch) == (
+            3,
+            3,
+            6,
+            2,
+        )
         one.replica.require(2, all_in_sync=False)
         one.append(run_of(b"a"))
         assert one.replica.lead(Decision(0, 4, 7, 1, 1))
@@ -104,7 +122,9 @@ def test_a_decision_is_installed_over_an_older_one_only(tmp_path: Path) -> None:
         assert content(one).epochs == [(2, 0), (4, 1)]
     with replica(tmp_path) as one:
         assert one.replica.published()[1].role == ROLE_NONE
-        assert one.replica.lead(Decision(0, 4, 7, 1, 1)), "after an orderly close it is installed anew"
+        assert one.replica.lead(Decision(0, 4, 7, 1, 1)), (
+            "after an orderly close it is installed anew"
+        )
         now, state = one.replica.published()
         assert (state.role, state.epoch_start, now.high_watermark) == (ROLE_LEADER, 1, 0)
 
@@ -132,7 +152,9 @@ def test_the_high_watermark_is_the_least_end_of_the_maximal_isr(tmp_path: Path) 
             two.replica.commit([], 1)
 
 
-def test_a_member_whose_page_was_replaced_or_whose_log_is_being_cut_does_not_count(tmp_path: Path) -> None:
+def test_a_member_whose_page_was_replaced_or_whose_log_is_being_cut_does_not_count(
+    tmp_path: Path,
+) -> None:
     with three(tmp_path) as (one, two, _):
         lead(one, 1, 0b011)
         one.append(run_of(b"a"))
@@ -167,12 +189,18 @@ def test_readers_end_at_the_high_watermark(tmp_path: Path) -> None:
             assert partition.fetch(0).next_offset == 1
             assert not len(partition.fetch(1).batches)
             assert partition.bounds().high_watermark == 1
-            assert partition.offset_for_time(int(first.batches["max_timestamp"][0]) + 10_000_000) is None
+            assert (
+                partition.offset_for_time(int(first.batches["max_timestamp"][0]) + 10_000_000)
+                is None
+            )
         assert tail is not None
         assert not tail.records(), "the tail ends there, too"
         page = one.mapped_page
         assert page is not None
-        assert waits.Waiter().wait([(page, 1)], False, [], system.boot_ns() + 1_000_000) == system.TIMED_OUT
+        assert (
+            waits.Waiter().wait([(page, 1)], False, [], system.boot_ns() + 1_000_000)
+            == system.TIMED_OUT
+        )
         copy(one, two)
         assert commit(one, (1, two)) == 3
         assert waits.Waiter().wait([(page, 1)], False, [], system.boot_ns() + 1_000_000_000) == 0
@@ -214,7 +242,9 @@ def test_a_replica_joins_with_everything_that_a_member_must_have(tmp_path: Path)
         two.replica.follow(0, 1, one.epoch_end)
         assert not one.replica.join(two.replica, 1, 1, 1), "it lacks records"
         copy(one, two)
-        assert not one.replica.join(two.replica, 1, 1, 9), "the page does not contain the newest decision"
+        assert not one.replica.join(two.replica, 1, 1, 9), (
+            "the page does not contain the newest decision"
+        )
         with pytest.raises(NotLeader):
             one.replica.join(two.replica, 1, 2, 1)
         assert one.replica.join(two.replica, 1, 1, 1)
@@ -225,7 +255,9 @@ def test_a_replica_joins_with_everything_that_a_member_must_have(tmp_path: Path)
         assert one.published().high_watermark == 2, "the high watermark waits for the new member"
 
 
-def test_a_replica_that_lacks_the_start_of_the_epoch_or_is_in_another_epoch_does_not_join(tmp_path: Path) -> None:
+def test_a_replica_that_lacks_the_start_of_the_epoch_or_is_in_another_epoch_does_not_join(
+    tmp_path: Path,
+) -> None:
     with three(tmp_path) as (one, two, other):
         lead(one, 1, ALL)
         one.append(run_of(b"a"))
@@ -240,12 +272,16 @@ def test_a_replica_that_lacks_the_start_of_the_epoch_or_is_in_another_epoch_does
         assert not one.replica.join(two.replica, 1, 2, 2), "its page has a lower epoch"
         other.replica.follow(0, 2, one.epoch_end)
         assert other.published().log_end == 1
-        assert not one.replica.join(other.replica, 2, 2, 2), "it lacks a record below the start of the epoch"
+        assert not one.replica.join(other.replica, 2, 2, 2), (
+            "it lacks a record below the start of the epoch"
+        )
         copy(one, other)
         assert one.replica.join(other.replica, 2, 2, 2)
 
 
-def test_the_log_start_ends_at_the_high_watermark_and_a_replica_joins_with_it(tmp_path: Path) -> None:
+def test_the_log_start_ends_at_the_high_watermark_and_a_replica_joins_with_it(
+    tmp_path: Path,
+) -> None:
     with three(tmp_path) as (one, two, _):
         lead(one, 1, 0b011)
         one.append(run_of(b"a"))
@@ -290,7 +326,9 @@ def test_epochs_agree_as_a_search_over_all_offsets_finds() -> None:
     for _ in range(300):
         shared = [epoch for epoch in range(rng.randint(0, 4)) for _ in range(rng.randint(0, 3))]
         ours = shared + [5 + 2 * each for each in range(2) for _ in range(rng.randint(0, 3))]
-        theirs = shared + [6 + 2 * each for each in range(3) for _ in range(rng.randint(0, 3))] + [20]
+        theirs = (
+            shared + [6 + 2 * each for each in range(3) for _ in range(rng.randint(0, 3))] + [20]
+        )
         caches = []
         for log in (ours, theirs):
             cache = EpochCache()
@@ -302,7 +340,9 @@ def test_epochs_agree_as_a_search_over_all_offsets_finds() -> None:
         assert found == len(shared), (ours, theirs)
 
 
-def test_an_epoch_that_began_without_a_publication_begins_again_at_the_log_end(tmp_path: Path) -> None:
+def test_an_epoch_that_began_without_a_publication_begins_again_at_the_log_end(
+    tmp_path: Path,
+) -> None:
     with replica(tmp_path) as one:
         lead(one, 3)
         with one.replica.exclusive() as held:
@@ -332,8 +372,12 @@ def test_the_epochs_stay_if_the_begin_of_one_fails(tmp_path: Path) -> None:
         assert content(one).epochs == [(5, 0)]
 
 
-def test_a_replica_that_begins_again_at_a_lower_log_start_has_no_purged_to_above_it(tmp_path: Path) -> None:
-    """It would seem to have begun with that value, and miss a later compaction of its leader (REPLICALOG-6, REPLICALOG-7)."""
+def test_a_replica_that_begins_again_at_a_lower_log_start_has_no_purged_to_above_it(
+    tmp_path: Path,
+) -> None:
+    """It would seem to have begun with that value, and miss a later compaction of its leader
+    (REPLICALOG-6, REPLICALOG-7).
+    """
     with replica(tmp_path / "one") as found:
         lead(found, 1)
         for _ in range(4):

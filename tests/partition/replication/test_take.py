@@ -16,7 +16,16 @@ from embedlog.errors import CorruptRecordError, EmbedlogError
 from embedlog.format.record_batch import Stamp
 from embedlog.partition.partition import Partition
 from embedlog.partition.replication.replica_log import Fenced
-from tests.support.replica_logs import SMALL, Content, boundaries, content, copy, fill, lead, replica
+from tests.support.replica_logs import (
+    SMALL,
+    Content,
+    boundaries,
+    content,
+    copy,
+    fill,
+    lead,
+    replica,
+)
 from tests.support.stamped_batches import run_of, stamped
 
 CHANGING = ["open", "pwrite", "ftruncate", "rename", "unlink", "fsync", "fdatasync"]
@@ -42,12 +51,15 @@ def test_a_copy_in_random_pieces_is_the_log_of_the_leader(tmp_path: Path, seed: 
     time_type = {"message.timestamp.type": rng.choice(["CreateTime", "LogAppendTime"])}
     with replica(tmp_path / "one", config=time_type) as one:
         fill(one, rng)
-        expected, times = content(one), one.offset_for_time(0)
+        expected = content(one)
+        times = one.offset_for_time(0)
         with replica(tmp_path / "two", 1, OTHER_SEGMENTS) as two:
             copy(one, two, one.published().log_end, one.published().epoch, rng)
             same(content(two), expected)
             assert two.published().high_watermark == one.published().high_watermark
-            assert two.published().segment_base != one.published().segment_base, "segments roll by the settings of the follower"
+            assert two.published().segment_base != one.published().segment_base, (
+                "segments roll by the settings of the follower"
+            )
             ours = [(each.base, each.next_offset) for each in two.segments(two.published())]
     with replica(tmp_path / "two", 1) as two:
         same(content(two), expected)
@@ -71,7 +83,11 @@ def test_batches_of_each_codec_are_copied_unchanged(tmp_path: Path, codec: str) 
 
 
 def compacted(path: Path) -> None:
-    config = SMALL | {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0, "delete.retention.ms": 0}
+    config = SMALL | {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": 0.0,
+        "delete.retention.ms": 0,
+    }
     with embedlog.open(path, config={"housekeeping": False}) as log:
         log.create_topic("t", config=config)
         with log.producer(linger_ms=0) as producer:
@@ -107,19 +123,25 @@ def test_a_batch_that_does_not_continue_the_log_is_not_taken(tmp_path: Path) -> 
         later = one.replica.read(ends[2])
         with two.replica.exclusive() as held:
             assert not held.take(later.data, later.batches, Leading(0, 9))
-            assert not held.take(later.data, later.batches, Leading(0, 9, gaps_allowed=True), ends[2])
+            assert not held.take(
+                later.data, later.batches, Leading(0, 9, gaps_allowed=True), ends[2]
+            )
             assert held.now.log_end == 0
         first = one.replica.read(0, 1)
         with two.replica.exclusive() as held:
             with pytest.raises(Fenced):
                 held.take(first.data, first.batches, Leading(0, 8))
-            assert not held.take(first.data, first.batches, Leading(0, 10)), "the page is in an earlier epoch"
+            assert not held.take(first.data, first.batches, Leading(0, 10)), (
+                "the page is in an earlier epoch"
+            )
             assert held.take(first.data, first.batches, Leading(0, 9))
             assert not held.take(first.data, first.batches, Leading(0, 9)), "it is there already"
         assert two.published().high_watermark == 0
         with two.replica.exclusive() as held:
             assert held.take(b"", first.batches[:0], Leading(1 << 40, 9))
-        assert two.published().high_watermark == two.published().log_end, "never above the own log end"
+        assert two.published().high_watermark == two.published().log_end, (
+            "never above the own log end"
+        )
 
 
 def test_an_epoch_without_a_batch_stays_the_newest_one(tmp_path: Path) -> None:
@@ -136,12 +158,18 @@ def test_an_epoch_without_a_batch_stays_the_newest_one(tmp_path: Path) -> None:
         assert content(two).epochs[-1] == (9, end), "a load keeps it"
 
 
-def test_a_copy_that_fails_at_any_call_leaves_whole_batches_and_can_continue(tmp_path: Path) -> None:
+def test_a_copy_that_fails_at_any_call_leaves_whole_batches_and_can_continue(
+    tmp_path: Path,
+) -> None:
     with replica(tmp_path / "one") as one:
         fill(one, random.Random(3), epochs=2, steps=8)
-        expected, end, epoch = content(one), one.published().log_end, one.published().epoch
+        expected = content(one)
+        end = one.published().log_end
+        epoch = one.published().epoch
         ends = {0, *boundaries(one)}
-        nth, struck, felt = 0, True, 0
+        nth = 0
+        struck = True
+        felt = 0
         while struck:
             nth += 1 if nth < 40 else 7
             path = tmp_path / f"two{nth}"
@@ -163,9 +191,12 @@ def test_a_copy_that_fails_at_any_call_leaves_whole_batches_and_can_continue(tmp
     assert felt >= 10, "hardly any call was hit"
 
 
-def test_the_last_stable_offset_passes_a_transaction_with_the_high_watermark(tmp_path: Path) -> None:
+def test_the_last_stable_offset_passes_a_transaction_with_the_high_watermark(
+    tmp_path: Path,
+) -> None:
     """Four transactions end between two raises of the high watermark of a follower."""
-    one_stamp, two_stamp = Stamp(1, 0, True, True), Stamp(2, 0, True, True)
+    one_stamp = Stamp(1, 0, True, True)
+    two_stamp = Stamp(2, 0, True, True)
     with replica(tmp_path / "one") as one, replica(tmp_path / "two", 1) as two:
         lead(one, 1)
         one.append(stamped(one_stamp, 0, b"a"), stamp=one_stamp)  # 0
@@ -186,7 +217,9 @@ def test_the_last_stable_offset_passes_a_transaction_with_the_high_watermark(tmp
                 assert held.take(b"", fetched.batches[:0], Leading(mark, 1))
             found.append(two.bounds().last_stable)
         exact = [0, 0, 0, 1, 1, 3, 6, 7]
-        assert all(one_offset <= other for one_offset, other in zip(found, exact, strict=True)), found
+        assert all(one_offset <= other for one_offset, other in zip(found, exact, strict=True)), (
+            found
+        )
         assert found[3] == 1, "the first marker counts at once"
         assert found[6:] == [6, 7], "at the last marker everything is stable"
         follower = two.fetch(0, isolation="read_committed")

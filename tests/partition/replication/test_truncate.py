@@ -1,4 +1,6 @@
-"""Cuts of a replica's log, complete and interrupted: the result is the log of the remaining batches."""
+"""Cuts of a replica's log, complete and interrupted: the result is the log of the remaining
+batches.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,16 @@ from tests.support.replica_logs import Content, boundaries, content, copy, fill,
 from tests.support.stamped_batches import run_of
 
 CHANGING = ["open", "pwrite", "ftruncate", "rename", "unlink", "fsync", "fdatasync"]
-POINTS = ["cut-intent", "cut-begun", "cut-durable", "cut-manifest", "cut-segment", "cut-indexes", "cut-done", "cut-published"]
+POINTS = [
+    "cut-intent",
+    "cut-begun",
+    "cut-durable",
+    "cut-manifest",
+    "cut-segment",
+    "cut-indexes",
+    "cut-done",
+    "cut-published",
+]
 SEED = 20261122
 
 
@@ -45,7 +56,9 @@ def agree(found: Content, expected: Content) -> None:
     assert found.log == expected.log
     assert found.aborted == expected.aborted
     assert found.epochs == expected.epochs
-    assert found.producers[6:] == expected.producers[6:] or sorted(found.producers) == sorted(expected.producers)
+    assert found.producers[6:] == expected.producers[6:] or sorted(found.producers) == sorted(
+        expected.producers
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -61,7 +74,8 @@ def test_a_cut_leaves_the_log_of_the_remaining_batches(tmp_path: Path, seed: int
         with replica(tmp_path / f"cut{number}") as partition:
             inside = rng.random() < 0.3 and end + 1 not in ends and end < ends[-1]
             cut(partition, end + inside)
-            found, now = content(partition), partition.published()
+            found = content(partition)
+            now = partition.published()
             agree(found, reference(tmp_path / "first", tmp_path / f"kept{number}", end))
             assert (now.log_end, now.generation % 2) == (end, 0)
             assert partition.durable_offset <= end
@@ -70,7 +84,9 @@ def test_a_cut_leaves_the_log_of_the_remaining_batches(tmp_path: Path, seed: int
             later = content(partition)
         with replica(tmp_path / f"cut{number}") as partition:
             assert content(partition).log == later.log
-            assert partition.published().epoch == later.epochs[-1][0], "a load in a set begins no epoch"
+            assert partition.published().epoch == later.epochs[-1][0], (
+                "a load in a set begins no epoch"
+            )
 
 
 def test_a_cut_that_fails_at_any_call_is_completed_by_the_next_use(tmp_path: Path) -> None:
@@ -80,7 +96,9 @@ def test_a_cut_that_fails_at_any_call_is_completed_by_the_next_use(tmp_path: Pat
         end = ends[len(ends) // 3]
         assert partition.published().segment_base > end, "the cut removes segments"
     expected = reference(tmp_path / "first", tmp_path / "kept", end)
-    nth, struck, begun = 0, True, 0
+    nth = 0
+    struck = True
+    begun = 0
     while struck:
         nth += 1
         path = tmp_path / "cut"
@@ -95,7 +113,11 @@ def test_a_cut_that_fails_at_any_call_is_completed_by_the_next_use(tmp_path: Pat
                 begun += bool(partition._state.page.word(system.WORD_CUT_INTENT))
             struck = bool(system.fault_counters()[1])
             system.fault_off()
-            if struck and not partition._state.page.word(system.WORD_CUT_INTENT) and partition.published().log_end != end:
+            if (
+                struck
+                and not partition._state.page.word(system.WORD_CUT_INTENT)
+                and partition.published().log_end != end
+            ):
                 continue  # it was not begun
             with partition.replica.exclusive() as held:
                 assert held.now.log_end == end
@@ -122,10 +144,13 @@ def killed(path: Path, point: str, end: int, restart: bool) -> None:
 @pytest.mark.sample(0.4)
 @pytest.mark.parametrize("lost", [False, True], ids=["page kept", "page lost"])
 @pytest.mark.parametrize("point", POINTS)
-def test_a_load_after_a_kill_in_a_cut_finds_a_prefix_that_has_the_remaining_log(tmp_path: Path, point: str, lost: bool) -> None:
+def test_a_load_after_a_kill_in_a_cut_finds_a_prefix_that_has_the_remaining_log(
+    tmp_path: Path, point: str, lost: bool
+) -> None:
     source(tmp_path / "log")
     with replica(tmp_path / "log") as partition:
-        ends, whole = boundaries(partition), content(partition)
+        ends = boundaries(partition)
+        whole = content(partition)
     end = ends[len(ends) // 3]
     expected = reference(tmp_path / "log", tmp_path / "kept", end)
     killed(tmp_path / "log", point, end, restart=False)
@@ -141,7 +166,9 @@ def test_a_load_after_a_kill_in_a_cut_finds_a_prefix_that_has_the_remaining_log(
 
 @pytest.mark.sample(0.4)
 @pytest.mark.parametrize("point", POINTS)
-def test_a_load_after_a_kill_in_a_restart_finds_a_prefix_or_the_new_start(tmp_path: Path, point: str) -> None:
+def test_a_load_after_a_kill_in_a_restart_finds_a_prefix_or_the_new_start(
+    tmp_path: Path, point: str
+) -> None:
     source(tmp_path / "log")
     with replica(tmp_path / "log") as partition:
         whole = content(partition)
@@ -152,7 +179,12 @@ def test_a_load_after_a_kill_in_a_restart_finds_a_prefix_or_the_new_start(tmp_pa
         with partition.replica.exclusive() as held:
             held.restart(500)
         now = partition.published()
-        assert (now.log_start, now.log_end, now.high_watermark, now.first_unstable) == (500, 500, 500, -1)
+        assert (now.log_start, now.log_end, now.high_watermark, now.first_unstable) == (
+            500,
+            500,
+            500,
+            -1,
+        )
 
 
 def test_a_log_that_begins_again_is_empty_for_each_reader_and_appender(tmp_path: Path) -> None:
@@ -168,7 +200,10 @@ def test_a_log_that_begins_again_is_empty_for_each_reader_and_appender(tmp_path:
             assert partition.append(run_of(b"a", b"b")).base_offset == start
             partition.sync()
         with replica(tmp_path / "log") as partition:
-            assert (partition.published().log_start, partition.published().log_end) == (start, start + 2)
+            assert (partition.published().log_start, partition.published().log_end) == (
+                start,
+                start + 2,
+            )
 
 
 def test_descriptors_of_replaced_files_are_not_used_again(tmp_path: Path) -> None:
@@ -179,7 +214,8 @@ def test_descriptors_of_replaced_files_are_not_used_again(tmp_path: Path) -> Non
         lead(one, epoch)
         one.append(run_of(b"x" * 1400))
         one.append(run_of(b"y"))
-        base, end = one.published().segment_base, one.published().log_end
+        base = one.published().segment_base
+        end = one.published().log_end
         with replica(tmp_path / "log") as other:
             other.replica.require(epoch, all_in_sync=False)
             assert other.append(run_of(b"other")).base_offset == end

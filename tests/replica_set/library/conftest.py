@@ -1,4 +1,6 @@
-"""Each log that a test here opens is a set of three directories, and each of its topics has three copies."""
+"""Each log that a test here opens is a set of three directories, and each of its topics has three
+copies.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ import pytest
 import embedlog
 from tests.replica_set.library.opening import opened_as_set
 
-FILES, INSIDE = "it changes or reads files of one directory", "it looks into the partition object of one directory"
+FILES = "it changes or reads files of one directory"
+INSIDE = "it looks into the partition object of one directory"
 ZYGOTE = "its processes open one directory"
 FAILOVER = "a failing call or a held lock is a failover in a set"
 ENOUGH = "three directories are enough for min.insync.replicas=2"
@@ -81,7 +84,9 @@ def _on_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A run without slow tests does not collect those of this directory: each of its workers would for nothing."""
+    """A run without slow tests does not collect those of this directory: each of its workers would
+    for nothing.
+    """
     runs_slow_tests = "not slow" not in config.option.markexpr
     is_slow = collection_path.name.startswith("test_") and collection_path.name not in SHORT
     return None if runs_slow_tests or not is_slow else True

@@ -13,8 +13,12 @@ NODES = ("d1", "d2", "d3")
 open_log = embedlog.open
 
 
-def opened_as_set(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], **settings: Any) -> embedlog.Log:
-    """A set below the path. A directory with other content is opened as it is; so is the copy that a backup made."""
+def opened_as_set(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], **settings: Any
+) -> embedlog.Log:
+    """A set below the path. A directory with other content is opened as it is; so is the copy that
+    a backup made.
+    """
     if not isinstance(path, str | os.PathLike):
         return open_log(path, **settings)
     root = Path(path)

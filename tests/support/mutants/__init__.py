@@ -1,6 +1,14 @@
 """Mutants: the library with one rule switched off, which some test must notice."""
 
-from tests.support.mutants import clients, coordination, partition, replica_rules, replica_set, states, storage
+from tests.support.mutants import (
+    clients,
+    coordination,
+    partition,
+    replica_rules,
+    replica_set,
+    states,
+    storage,
+)
 from tests.support.mutants.registry import (
     C_BITS,
     PATCHES,

@@ -22,7 +22,8 @@ def _offsets_outlive_the_topic(original, self, topics, deadline_ns, is_deleted=l
 
 @replaces("many_housekeepers", "embedlog.admin.housekeeper:Housekeeper.by_hand")
 def _without_the_lock(original, self, deadline_ns, work):
-    held, self.jobs.lock = self.jobs.lock, SimpleNamespace(hold=lambda _: contextlib.nullcontext())
+    held = self.jobs.lock
+    self.jobs.lock = SimpleNamespace(hold=lambda _: contextlib.nullcontext())
     try:
         original(self, deadline_ns, work)
     finally:

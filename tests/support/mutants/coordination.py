@@ -45,14 +45,20 @@ def _caught_up_without_the_purged_records(original, mirror, state, now, limit_by
 # ---- transactions ------------------------------------------------------------------------------------
 
 
-@replaces("register_apart", "embedlog.coordination.transactions.transactional_id_owner:Owner.begin_in")
+@replaces(
+    "register_apart", "embedlog.coordination.transactions.transactional_id_owner:Owner.begin_in"
+)
 def _begun_in_nothing(original, self, runs, deadline_ns=None):
     return None
 
 
-@replaces("register_apart", "embedlog.coordination.transactions.transactional_id_owner:Owner._append_first")
+@replaces(
+    "register_apart",
+    "embedlog.coordination.transactions.transactional_id_owner:Owner._append_first",
+)
 def _written_after_the_lock(original, self, partition, run, where, deadline_ns, progress):
-    stamp, self._registration_tried = self.stamp, True
+    stamp = self.stamp
+    self._registration_tried = True
     with self._deciding(deadline_ns) as decision:
         problem = self._register(decision, stamp, (where,))
     if problem is not None:
@@ -60,7 +66,9 @@ def _written_after_the_lock(original, self, partition, run, where, deadline_ns, 
     return self._write_first(partition, run, progress, deadline_ns=deadline_ns)
 
 
-@replaces("data_unsynced", "embedlog.coordination.transactions.transactional_id_owner:Owner._sync_data")
+@replaces(
+    "data_unsynced", "embedlog.coordination.transactions.transactional_id_owner:Owner._sync_data"
+)
 def _data_may_be_lost(original, self, deadline_ns):
     return None
 
@@ -83,14 +91,24 @@ def _offsets_may_be_lost(original, partitions):
     return [each for each in partitions if transaction_checks.asks_for_durability(each)]
 
 
-@replaces("no_sweep", "embedlog.coordination.transactions.transaction_coordinator:Transactions.recover_if_due")
+@replaces(
+    "no_sweep",
+    "embedlog.coordination.transactions.transaction_coordinator:Transactions.recover_if_due",
+)
 def _no_sweep(original, self, deadline_ns):
     return None
 
 
-@replaces("lift_settled_only", "embedlog.coordination.transactions.transaction_coordinator:Transactions._raise_epoch")
-def _lifted_before_the_decision_is_carried_out(original, self, name, producer_id, epoch, deadline_ns):
-    lift = lambda old: old and transaction.raise_epoch(old, producer_id, epoch, transaction_checks.now())  # noqa: E731
+@replaces(
+    "lift_settled_only",
+    "embedlog.coordination.transactions.transaction_coordinator:Transactions._raise_epoch",
+)
+def _lifted_before_the_decision_is_carried_out(
+    original, self, name, producer_id, epoch, deadline_ns
+):
+    lift = lambda old: (  # noqa: E731
+        old and transaction.raise_epoch(old, producer_id, epoch, transaction_checks.now())
+    )
     self.decide(name, lift, deadline_ns)
 
 
@@ -118,6 +136,8 @@ def _judged_like_a_dynamic_member(original, self, member, now_ns):
     return original(self, replace(member, instance_id=None), now_ns)
 
 
-@replaces("commit_to_deleted", "embedlog.coordination.groups.offset_commits:Offsets.are_there_locked")
+@replaces(
+    "commit_to_deleted", "embedlog.coordination.groups.offset_commits:Offsets.are_there_locked"
+)
 def _there_without_a_look(original, self, wanted):
     return True

@@ -36,7 +36,8 @@ def _every_offset_is_expected(original, lock, progress, log_end):
 @replaces("entry_after_publish", "embedlog.partition.markers:_write")
 def _entry_after_publication(original, held, state, producer, batch, commit):
     """The marker goes in as one that has no entry, as a commit's."""
-    now, code = held.now, original(held, state, producer, batch, True)
+    now = held.now
+    code = original(held, state, producer, batch, True)
     if commit or producer.transaction_start < 0 or code != system.APPENDED:
         return code
     after = held.page.read()
@@ -48,7 +49,9 @@ def _entry_after_publication(original, held, state, producer, batch, commit):
     with files.opened(path, files.CREATE, held.mode) as fd:
         files.write_all(fd, entry, now.transaction_entries * len(entry), path)
     digest = aborted_transactions.digest(entry, after.transaction_digest)
-    held.publish_replaced(after._replace(transaction_entries=after.transaction_entries + 1, transaction_digest=digest))
+    held.publish_replaced(
+        after._replace(transaction_entries=after.transaction_entries + 1, transaction_digest=digest)
+    )
     return code
 
 
@@ -59,7 +62,9 @@ def _entry_after_publication(original, held, state, producer, batch, commit):
 def _bounded_by_the_file(original, self):
     now = original(self)
     found = files.facts_of(file_names.segment_path(self._state.path, now.segment_base))
-    return now._replace(segment_size=found.size if found else 0, log_end=1 << 62, high_watermark=1 << 62)
+    return now._replace(
+        segment_size=found.size if found else 0, log_end=1 << 62, high_watermark=1 << 62
+    )
 
 
 @replaces("mixed_moments", "embedlog.partition.reader:Reader.consistent")
@@ -92,7 +97,9 @@ def _any_epoch(original, self, path, batches, position):
 
 
 @replaces("no_epoch_check", "embedlog.segment:Walk.__init__")
-def _walk_over_any_epoch(original, self, fd, path, chain, start, size, records=None, epochs=None, *, bounded=True):
+def _walk_over_any_epoch(
+    original, self, fd, path, chain, start, size, records=None, epochs=None, *, bounded=True
+):
     original(self, fd, path, chain, start, size, records, bounded=bounded)
 
 
@@ -159,7 +166,9 @@ def _torn_wherever_it_ends(original, self, base, path, end, size, problem, run, 
         original(self, base, path, end, size, problem, run, proven=proven)
 
 
-@replaces("truncate_below_recovery_point", "embedlog.partition.recovery.loader:_Loader._check_durable_end")
+@replaces(
+    "truncate_below_recovery_point", "embedlog.partition.recovery.loader:_Loader._check_durable_end"
+)
 def _any_end(original, self, active):
     return None
 

@@ -1,9 +1,11 @@
-"""The registry of mutants: defines, applies and undoes patches of named functions and methods of the library.
+"""The registry of mutants: defines, applies and undoes patches of named functions and methods of
+the library.
 
-M1  a mutant has one name and at least one patch of Python, one bit of the C core's test build, or both
-M2  a replacement gets the original first, then the arguments of the call; its parameters have the names of the original's
-M3  a patch reaches every module that imported the function by name, also a module that is imported later
-M4  two mutants that are applied at the same time never patch the same name
+M1  a mutant has one name and at least one patch of Python, one bit of the C core's test build, or
+both M2  a replacement gets the original first, then the arguments of the call; its parameters have
+the names of the original's M3  a patch reaches every module that imported the function by name,
+also a module that is imported later M4  two mutants that are applied at the same time never patch
+the same name
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ C_BITS = {
 
 @dataclass(frozen=True)
 class Patch:
-    """One function or method of the library (``package.module:Class.method``) and its replacement."""
+    """One function or method of the library (``package.module:Class.method``) and its
+    replacement.
+    """
 
     path: str
     replacement: Callable[..., Any]
@@ -62,7 +66,8 @@ class Patch:
 
 
 PATCHES: dict[str, list[Patch]] = {}
-_applied: dict[str, list[tuple[Patch, Any, Any]]] = {}  # by mutant: patch, original, the object in its place
+# by mutant: patch, original, the object in its place
+_applied: dict[str, list[tuple[Patch, Any, Any]]] = {}
 
 
 def replaces(mutant: str, path: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -129,12 +134,18 @@ def _set_bits() -> None:
 
 
 def _bind(patch: Patch, old: Any, new: Any) -> None:
-    """Put one object in every place of another: a method has one place, a function may be imported by name."""
+    """Put one object in every place of another: a method has one place, a function may be imported
+    by name.
+    """
     owner, name = patch.place
     setattr(owner, name, new)
     if not inspect.ismodule(owner):
         return
-    for module in [each for key, each in list(sys.modules.items()) if key.partition(".")[0] in ("embedlog", "tests")]:
+    for module in [
+        each
+        for key, each in list(sys.modules.items())
+        if key.partition(".")[0] in ("embedlog", "tests")
+    ]:
         for bound in [key for key, value in vars(module).items() if value is old]:
             setattr(module, bound, new)
 

@@ -12,8 +12,12 @@ from tests.support.mutants.registry import replaces
 
 
 @replaces("no_fence", "embedlog.partition.replication.locked_replica:LockedReplica.take")
-def _taken_in_any_epoch(original: Any, self: Any, data: Any, rows: Any, leading: Any, at: int | None = None) -> Any:
-    return original(self, data, rows, leading._replace(epoch=max(leading.epoch, self.now.epoch)), at)
+def _taken_in_any_epoch(
+    original: Any, self: Any, data: Any, rows: Any, leading: Any, at: int | None = None
+) -> Any:
+    return original(
+        self, data, rows, leading._replace(epoch=max(leading.epoch, self.now.epoch)), at
+    )
 
 
 @replaces("all_agreed", "embedlog.partition.replication.replica_log:agreed_end")
@@ -22,19 +26,25 @@ def _nothing_diverges(original: Any, epochs: Any, log_end: int, epoch_end: Any) 
 
 
 @replaces("leaders_end_counts", "embedlog.partition.replication.replica_log:ReplicaLog.commit")
-def _committed_without_members(original: Any, self: Any, followers: Any, epoch: int, deadline_ns: int | None = None) -> int:
+def _committed_without_members(
+    original: Any, self: Any, followers: Any, epoch: int, deadline_ns: int | None = None
+) -> int:
     with self.exclusive(deadline_ns) as held:
         held.publish(held.now._replace(high_watermark=held.now.log_end), held.replica)
         return int(held.now.high_watermark)
 
 
 @replaces("any_size_commits", "embedlog.partition.replication.replica_log:ReplicaLog.lead")
-def _no_required_size(original: Any, self: Any, decision: Any, deadline_ns: int | None = None) -> Any:
+def _no_required_size(
+    original: Any, self: Any, decision: Any, deadline_ns: int | None = None
+) -> Any:
     return original(self, decision._replace(min_in_sync=1), deadline_ns)
 
 
 @replaces("absent_member_left", "embedlog.partition.replication.replica_log:ReplicaLog.commit")
-def _only_given_members(original: Any, self: Any, followers: Any, epoch: int, deadline_ns: int | None = None) -> Any:
+def _only_given_members(
+    original: Any, self: Any, followers: Any, epoch: int, deadline_ns: int | None = None
+) -> Any:
     own = 1 << self._state.context.node_slot
     given = own | sum(1 << slot for slot, _ in followers)
     with self.exclusive(deadline_ns) as held:
@@ -43,7 +53,9 @@ def _only_given_members(original: Any, self: Any, followers: Any, epoch: int, de
 
 
 @replaces("absent_member_left", "embedlog.replica_set.partition_replicas:PartitionReplicas._evict")
-def _not_evicted(original: Any, self: Any, leader: Any, node: int, end: int, deadline_ns: int) -> None:
+def _not_evicted(
+    original: Any, self: Any, leader: Any, node: int, end: int, deadline_ns: int
+) -> None:
     return None
 
 
@@ -58,10 +70,16 @@ def _of_any_change(original: Any, state: Any, place: Any, change: int) -> Any:
 
 
 @replaces("older_decision_counts", "embedlog.partition.replication.replica_log:ReplicaLog.lead")
-def _installed_over_any(original: Any, self: Any, decision: Any, deadline_ns: int | None = None) -> bool:
+def _installed_over_any(
+    original: Any, self: Any, decision: Any, deadline_ns: int | None = None
+) -> bool:
     with self.exclusive(deadline_ns) as held:
-        changed = held.replica._replace(role=ROLE_LEADER, partition_epoch=decision.partition_epoch, decided_isr=decision.isr)
-        held.publish(held.now._replace(epoch=decision.epoch), changed._replace(maximal_isr=decision.isr))
+        changed = held.replica._replace(
+            role=ROLE_LEADER, partition_epoch=decision.partition_epoch, decided_isr=decision.isr
+        )
+        held.publish(
+            held.now._replace(epoch=decision.epoch), changed._replace(maximal_isr=decision.isr)
+        )
     return True
 
 
@@ -82,7 +100,11 @@ def _none_is_a_stranger(original: Any, entered: Any, state: Any) -> str:
 
 @replaces("no_member_is_awaited", "embedlog.replication.elections:_after_crash")
 def _crashed_leads_at_once(original: Any, state: Any, old: Any, seen: Any) -> Any:
-    return [node for node, each in seen.items() if each.found is Found.CRASHED and node in (*old.isr, *old.elr)]
+    return [
+        node
+        for node, each in seen.items()
+        if each.found is Found.CRASHED and node in (*old.isr, *old.elr)
+    ]
 
 
 @replaces("leader_syncs_alone", "embedlog.replica_set.parallel_sync:sync_all")
@@ -100,13 +122,19 @@ def _needed_in_a_set(original: Any, self: Any, end: int, first_base: int) -> boo
     return True
 
 
-@replaces("errors_are_raised", "embedlog.replica_set.partition_directories:PartitionDirectories.blame")
-def _nothing_is_blamed(original: Any, self: Any, problem: Any, deadline_ns: int | None = None) -> int:
+@replaces(
+    "errors_are_raised", "embedlog.replica_set.partition_directories:PartitionDirectories.blame"
+)
+def _nothing_is_blamed(
+    original: Any, self: Any, problem: Any, deadline_ns: int | None = None
+) -> int:
     raise problem
 
 
 @replaces("one_opens_alone", "embedlog.replica_set.set_up:enter_alone")
-def _not_checked(original: Any, directory: Any, *, alone: bool, deadline_ns: int, mode: int = 0o666) -> bool:
+def _not_checked(
+    original: Any, directory: Any, *, alone: bool, deadline_ns: int, mode: int = 0o666
+) -> bool:
     return True
 
 
@@ -115,7 +143,10 @@ def _no_deleted_record_is_lacking(original: Any, follower: Any, leader: Any) -> 
     return False
 
 
-@replaces("decisions_count_at_once", "embedlog.replica_set.replicated_partition:ReplicatedPartition.confirm")
+@replaces(
+    "decisions_count_at_once",
+    "embedlog.replica_set.replicated_partition:ReplicatedPartition.confirm",
+)
 def _not_confirmed(original: Any, self: Any, end: int, epoch: int) -> bool:
     return True
 
@@ -139,7 +170,9 @@ def _marked_in_any_epoch(
 
 
 @replaces("no_late_copies", "embedlog.admin.replica_housekeeper:ReplicaHousekeeper.tend")
-def _not_tended(original: Any, self: Any, step_s: float | None = None, *, used_only: bool = False) -> None:
+def _not_tended(
+    original: Any, self: Any, step_s: float | None = None, *, used_only: bool = False
+) -> None:
     return None
 
 
@@ -148,12 +181,17 @@ def _not_noted(original: Any, self: Any, place: Any, topic: str) -> None:
     return None
 
 
-@replaces("damage_is_raised", "embedlog.replica_set.partition_directories:PartitionDirectories._note_damage")
+@replaces(
+    "damage_is_raised",
+    "embedlog.replica_set.partition_directories:PartitionDirectories._note_damage",
+)
 def _damage_is_an_error(original: Any, self: Any, node: int, problem: Any) -> None:
     raise problem
 
 
-@replaces("near_at_any_offset", "embedlog.replica_set.reading.nearby_partition:NearbyPartition._near")
+@replaces(
+    "near_at_any_offset", "embedlog.replica_set.reading.nearby_partition:NearbyPartition._near"
+)
 def _follower_of_any_epoch(original: Any, self: Any, offset: int) -> Any:
     self._epoch, self._nodes = self._replicas.in_rack(self._rack)
     for node in self._nodes:
@@ -168,8 +206,14 @@ def _no_file_of_members(original: Any, path: Any, *, deadline_ns: int, mode: int
     return None
 
 
-@replaces("committed_without_the_lock", "embedlog.partition.replication.replica_log:ReplicaLog.commit")
-def _committed_beside_appends(original: Any, self: Any, followers: Any, epoch: int, deadline_ns: int | None = None) -> int:
-    members = replica_log.Members([replica_log._member(slot, follower) for slot, follower in followers])
+@replaces(
+    "committed_without_the_lock", "embedlog.partition.replication.replica_log:ReplicaLog.commit"
+)
+def _committed_beside_appends(
+    original: Any, self: Any, followers: Any, epoch: int, deadline_ns: int | None = None
+) -> int:
+    members = replica_log.Members(
+        [replica_log._member(slot, follower) for slot, follower in followers]
+    )
     code, mark = members.commit(self._lock.writer.native(), self._state.context.node_slot, epoch)
     return int(mark) if code >= 0 else int(original(self, followers, epoch, deadline_ns))

@@ -10,7 +10,9 @@ def _no_clone_is_found(original, found):
     return None
 
 
-@replaces("minority_decides", "embedlog.replica_set.decisions.decision_session:Session._require_majority")
+@replaces(
+    "minority_decides", "embedlog.replica_set.decisions.decision_session:Session._require_majority"
+)
 def _any_number_is_enough(original, self, nodes, states, undecided=False):
     return None
 
@@ -25,7 +27,9 @@ def _length_alone(original, copy):
     return (0, copy.end)
 
 
-@replaces("found_record_counts", "embedlog.replica_set.decisions.decision_session:Session._is_settled")
+@replaces(
+    "found_record_counts", "embedlog.replica_set.decisions.decision_session:Session._is_settled"
+)
 def _settled_as_it_is(original, self, best, view):
     return True
 
@@ -35,16 +39,24 @@ def _not_synced(original, self, deadline_ns):
     return None
 
 
-@replaces("old_voters_alone", "embedlog.replica_set.decisions.decision_session:Session._require_majority")
+@replaces(
+    "old_voters_alone", "embedlog.replica_set.decisions.decision_session:Session._require_majority"
+)
 def _a_majority_of_the_old_ones(original, self, nodes, states, undecided=False):
     original(self, nodes, states[:1], undecided)
 
 
-@replaces("acknowledged_by_the_leader", "embedlog.replica_set.partition_replicas:PartitionReplicas.commit")
+@replaces(
+    "acknowledged_by_the_leader", "embedlog.replica_set.partition_replicas:PartitionReplicas.commit"
+)
 def _committed_at_once(original, self, leader, end, deadline_ns, *, wait=True):
     return end
 
 
 @replaces("tail_is_kept", "embedlog.partition.replication.replica_log:ReplicaLog.follow")
-def _nothing_is_cut(original, self, leader, epoch, epoch_end, deadline_ns=None, *, limit=None, start=None):
-    return original(self, leader, epoch, lambda known: (known, 1 << 62), deadline_ns, limit=limit, start=start)
+def _nothing_is_cut(
+    original, self, leader, epoch, epoch_end, deadline_ns=None, *, limit=None, start=None
+):
+    return original(
+        self, leader, epoch, lambda known: (known, 1 << 62), deadline_ns, limit=limit, start=start
+    )

@@ -1,4 +1,6 @@
-"""Mutants of the pure rules: sequences of producers, states of transactions, states of groups, decisions about replicas."""
+"""Mutants of the pure rules: sequences of producers, states of transactions, states of groups,
+decisions about replicas.
+"""
 
 from __future__ import annotations
 
@@ -31,25 +33,35 @@ def _every_batch_opens(original, producer, stamp):
 
 
 @replaces("init_keeps_epoch", "embedlog.transaction:initialize")
-def _initialized_in_the_old_epoch(original, old, process_slot, timeout_ms, new_id, now, claimed=None):
+def _initialized_in_the_old_epoch(
+    original, old, process_slot, timeout_ms, new_id, now, claimed=None
+):
     new = original(old, process_slot, timeout_ms, new_id, now, claimed)
-    same_id = isinstance(new, Transaction) and old is not None and new.producer_id == old.producer_id
+    same_id = (
+        isinstance(new, Transaction) and old is not None and new.producer_id == old.producer_id
+    )
     return new._replace(epoch=old.epoch) if same_id else new
 
 
 @replaces("forget_outcome", "embedlog.transaction:initialize")
-def _initialized_without_outcome(original, old, process_slot, timeout_ms, new_id, now, claimed=None):
+def _initialized_without_outcome(
+    original, old, process_slot, timeout_ms, new_id, now, claimed=None
+):
     new = original(old, process_slot, timeout_ms, new_id, now, claimed)
     return new._replace(outcome=None) if isinstance(new, Transaction) else new
 
 
 @replaces("register_unfenced", "embedlog.transaction:register")
 def _registered_in_any_epoch(original, old, producer_id, epoch, partitions, now, process_slot=None):
-    return original(old, producer_id, epoch if old is None else old.epoch, partitions, now, process_slot)
+    return original(
+        old, producer_id, epoch if old is None else old.epoch, partitions, now, process_slot
+    )
 
 
 @replaces("register_while_prepared", "embedlog.transaction:register")
-def _registered_over_a_decision(original, old, producer_id, epoch, partitions, now, process_slot=None):
+def _registered_over_a_decision(
+    original, old, producer_id, epoch, partitions, now, process_slot=None
+):
     if old is not None and old.status in PREPARED:
         old = old._replace(status=Status.EMPTY)
     return original(old, producer_id, epoch, partitions, now, process_slot)
@@ -89,7 +101,9 @@ def _any_commit(original, old, member_id, generation, instance_id, *, transactio
 
 
 @replaces("commit_of_any_generation", "embedlog.group:may_commit")
-def _commit_of_any_generation(original, old, member_id, generation, instance_id, *, transactional=False):
+def _commit_of_any_generation(
+    original, old, member_id, generation, instance_id, *, transactional=False
+):
     present = generation if old is None or generation < 0 else old.generation
     return original(old, member_id, present, instance_id, transactional=transactional)
 
@@ -121,10 +135,26 @@ def _the_first_in_the_assignment(original, old, candidates, seen):
 
 @replaces("elect_in_same_epoch", "embedlog.replication.elections:changed")
 def _changed_in_the_old_epoch(
-    original, state, old, *, isr, eligible=(), replicas=None, leader=None, recovering=False, foreign=()
+    original,
+    state,
+    old,
+    *,
+    isr,
+    eligible=(),
+    replicas=None,
+    leader=None,
+    recovering=False,
+    foreign=(),
 ):
     new = original(
-        state, old, isr=isr, eligible=eligible, replicas=replicas, leader=leader, recovering=recovering, foreign=foreign
+        state,
+        old,
+        isr=isr,
+        eligible=eligible,
+        replicas=replicas,
+        leader=leader,
+        recovering=recovering,
+        foreign=foreign,
     )
     return replace(new, leader_epoch=old.leader_epoch)
 

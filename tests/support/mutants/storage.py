@@ -21,7 +21,9 @@ def _no_sync_of_a_temporary_file(original, fd, path=""):
 
 @replaces("blind_checkpoints", "embedlog.storage.checkpoints:update")
 def _written_without_reading(original, path, changes, mode=0o666):
-    checkpoints.write_offsets(path, {key: offset for key, offset in changes.items() if offset is not None}, mode)
+    checkpoints.write_offsets(
+        path, {key: offset for key, offset in changes.items() if offset is not None}, mode
+    )
 
 
 @replaces("no_interval_digest", "embedlog.storage.interval_digests:opened")

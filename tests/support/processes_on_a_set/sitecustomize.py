@@ -1,4 +1,6 @@
-"""In a Python process that a test starts with this folder on its path: each log that it opens is a set of three directories."""
+"""In a Python process that a test starts with this folder on its path: each log that it opens is a
+set of three directories.
+"""
 
 from __future__ import annotations
 

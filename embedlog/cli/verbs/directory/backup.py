@@ -1,4 +1,6 @@
-"""Contains the verbs `backup` and `restore`: consistent copies of a log that other processes may be writing."""
+"""Contains the verbs `backup` and `restore`: consistent copies of a log that other processes may be
+writing.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ def backup(destination: str) -> int:
 def restore(source: str) -> int:
     """Copy the backup SOURCE to the directory, which must be absent or empty.
 
-    Every batch is checked; a damaged backup is refused, and nothing of the copy is left. JSON: {"source", "bytes"}.
+    Every batch is checked; a damaged backup is refused, and nothing of the copy is left. JSON:
+    {"source", "bytes"}.
     """
     places = directories()
     if len(places) > 1:

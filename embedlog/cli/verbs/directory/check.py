@@ -1,8 +1,10 @@
-"""Contains the verbs `check` and `repair`: what is damaged in the files of a log, what it means, and what repairs it.
+"""Contains the verbs `check` and `repair`: what is damaged in the files of a log, what it means,
+and what repairs it.
 
 CHECKVERB-1  damage and invalid caches are findings: the exit status is 1
 CHECKVERB-2  `repair` changes files only with `--execute`
-CHECKVERB-3  of a set each directory is checked, and the replicas are compared; a set is repaired from its replicas
+CHECKVERB-3  of a set each directory is checked, and the replicas are compared; a set is repaired
+    from its replicas
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ Advance = Callable[[int, int], object]
 
 @verb()
 def check() -> int:
-    """Read all files of a log, and compare them: checksums, offsets, indexes, digests, epochs, snapshots, replicas.
+    """Read all files of a log, and compare them: checksums, offsets, indexes, digests, epochs,
+    snapshots, replicas.
 
-    Other processes may use the log meanwhile. JSON: "findings" (a list of "severity", "kind", "path", "position", "topic",
-    "partition", "first_offset", "end_offset", "message", "expected", "found", "meaning", "remedy"), "repaired", "partitions",
-    "segments", "batches", "size_bytes".
+    Other processes may use the log meanwhile. JSON: "findings" (a list of "severity", "kind",
+    "path", "position", "topic", "partition", "first_offset", "end_offset", "message", "expected",
+    "found", "meaning", "remedy"), "repaired", "partitions", "segments", "batches", "size_bytes".
     """
     with progress() as advance:
         found = _checked(advance)
@@ -34,9 +37,12 @@ def check() -> int:
 
 
 @verb()
-@click.option("--execute", is_flag=True, help="Change the files; without it the findings are printed only.")
+@click.option(
+    "--execute", is_flag=True, help="Change the files; without it the findings are printed only."
+)
 def repair(execute: bool) -> int:
-    """Cut damaged bytes out of segments and keep them in files, and make indexes and other caches again.
+    """Cut damaged bytes out of segments and keep them in files, and make indexes and other caches
+    again.
 
     No good record is removed, and no process may have the directory open. JSON: as of check.
     """
@@ -69,7 +75,12 @@ def _print(found: embedlog.CheckReport) -> int:
         document(
             {
                 "findings": [
-                    {"severity": each.severity, **each._asdict(), "meaning": each.meaning, "remedy": each.remedy}
+                    {
+                        "severity": each.severity,
+                        **each._asdict(),
+                        "meaning": each.meaning,
+                        "remedy": each.remedy,
+                    }
                     for each in found.findings
                 ],
                 "repaired": list(found.repaired),

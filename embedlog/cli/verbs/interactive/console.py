@@ -15,15 +15,34 @@ from embedlog.console import start
 
 @verb()
 @click.argument("directories", nargs=-1, metavar="[DIR]...")
-@click.option("--write", is_flag=True, help="Allow changes: each is confirmed with the name of what is changed.")
-@click.option("--interval", "interval_s", type=click.FloatRange(0.1, 3600), default=1.0, help="Seconds between reads; default 1.")
+@click.option(
+    "--write",
+    is_flag=True,
+    help="Allow changes: each is confirmed with the name of what is changed.",
+)
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(0.1, 3600),
+    default=1.0,
+    help="Seconds between reads; default 1.",
+)
 @click.option("--web", is_flag=True, help="Serve the console to browsers.")
 @click.option("--host", default="127.0.0.1", help="The address of --web; 127.0.0.1 if not given.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8000, help="The port of --web; 8000 if not given.")
-def console(directories: tuple[str, ...], write: bool, interval_s: float, web: bool, host: str, port: int) -> int:
-    """Show a log in a terminal: topics, records, groups, transactions, replicas, settings, processes, damage.
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=8000,
+    help="The port of --web; 8000 if not given.",
+)
+def console(
+    directories: tuple[str, ...], write: bool, interval_s: float, web: bool, host: str, port: int
+) -> int:
+    """Show a log in a terminal: topics, records, groups, transactions, replicas, settings,
+    processes, damage.
 
-    DIR is the directory, or those of a set, as with -d. `?` lists the keys. JSON: none; `--json` is refused.
+    DIR is the directory, or those of a set, as with -d. `?` lists the keys. JSON: none; `--json` is
+    refused.
     """
     if current().json:
         raise click.UsageError("the console has no JSON: the other verbs print it")
@@ -31,7 +50,10 @@ def console(directories: tuple[str, ...], write: bool, interval_s: float, web: b
         current().directories = directories
     start.check_packages()
     if not web and not start.has_terminal():
-        raise click.UsageError(f"the console needs a terminal: {start.redirected()}, is none; --web serves it to a browser")
+        raise click.UsageError(
+            f"the console needs a terminal: {start.redirected()}, is none; --web serves it to a "
+            "browser"
+        )
     with open_log():
         pass
     places = invocation.directories()
