@@ -10,31 +10,32 @@ ERROR-5  the text of an error is one printable line, because names and values in
     file or a user
 
     EmbedlogError > PlacedError (has topic, partition, offset; its subclasses are marked with *)
-      the data          CorruptRecordError  UnsupportedFormatError  OffsetOutOfRangeError* >
-      LogTruncationError* the names         UnknownTopicOrPartitionError  TopicExistsError >
-      TopicMismatchError  InvalidTopicError
-                        InvalidPartitionsError  InvalidReplicationFactorError
-                        InvalidReplicaAssignmentError NoOffsetForPartitionError*  UnknownSchemaError
+      the data          CorruptRecordError  UnsupportedFormatError
+                        OffsetOutOfRangeError* > LogTruncationError*
+      the names         UnknownTopicOrPartitionError  TopicExistsError > TopicMismatchError
+                        InvalidTopicError  InvalidPartitionsError  InvalidReplicationFactorError
+                        InvalidReplicaAssignmentError  NoOffsetForPartitionError*
+                        UnknownSchemaError
       the input         RecordTooLargeError  InvalidRecordError  InvalidTimestampError
-      PolicyViolationError
-                        SerializationError*  DeliveryError  ConfigError > UnknownOptionError
-                        (TypeError)  InvalidGroupIdError OutOfOrderSequenceError
-                        DuplicateSequenceError  OffsetMismatchError*  IncompatibleSchemaError
+                        PolicyViolationError  SerializationError*  DeliveryError
+                        ConfigError > UnknownOptionError (TypeError)  InvalidGroupIdError
+                        OutOfOrderSequenceError  DuplicateSequenceError  OffsetMismatchError*
+                        IncompatibleSchemaError
       the group         CommitFailedError > UnknownMemberError  IllegalGenerationError
-      RebalanceInProgressError
-                        GroupNotFoundError  GroupNotEmptyError  GroupSubscribedError  GroupSizeError
-                        InconsistentGroupProtocolError  RetriableCommitFailedError  ListenerError
-                        AssignorError
-      other processes   FencedError > FencedInstanceIdError  DirectoryInUseError  LockTimeoutError
-      (TimeoutError) too slow          DeadlineError (TimeoutError) > BufferExhaustedError the
-      storage       StorageError (OSError)  DurabilityError  ForeignDirectoryError
-      UnsupportedFilesystemError the replicas      NotEnoughReplicasError* >
-      NotEnoughReplicasAfterAppendError*  LeaderNotAvailableError*
-                        NotEnoughDirectoriesError  ReplicaSetError  ElectionNotNeededError
-                        PreferredLeaderNotAvailableError  EligibleLeadersNotAvailableError
-                        NoReassignmentInProgressError
-      the handle        ClosedError > ForkedError  StateError > InvalidTransactionStateError
-      TransactionAbortedError
+                        RebalanceInProgressError  GroupNotFoundError  GroupNotEmptyError
+                        GroupSubscribedError  GroupSizeError  InconsistentGroupProtocolError
+                        RetriableCommitFailedError  ListenerError  AssignorError
+      other processes   FencedError > FencedInstanceIdError  DirectoryInUseError
+                        LockTimeoutError (TimeoutError)
+      too slow          DeadlineError (TimeoutError) > BufferExhaustedError
+      the storage       StorageError (OSError)  DurabilityError  ForeignDirectoryError
+                        UnsupportedFilesystemError
+      the replicas      NotEnoughReplicasError* > NotEnoughReplicasAfterAppendError*
+                        LeaderNotAvailableError*  NotEnoughDirectoriesError  ReplicaSetError
+                        ElectionNotNeededError  PreferredLeaderNotAvailableError
+                        EligibleLeadersNotAvailableError  NoReassignmentInProgressError
+      the handle        ClosedError > ForkedError
+                        StateError > InvalidTransactionStateError  TransactionAbortedError
                         ConcurrentUseError  WakeupError  ReadOnlyError
       the installation  MissingExtraError (ImportError)  UnsupportedPlatformError
 """

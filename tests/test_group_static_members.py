@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from embedlog import group as rules
-from embedlog.format.consumer_protocol import Subscription, encode_subscription
+from embedlog.format.consumer_protocol import MemberSubscription, encode_subscription
 from embedlog.group import Group, Refusal, State, Verdict
 from embedlog.types import TopicPartition
 from tests.support.group_members import (
@@ -78,7 +78,7 @@ def test_another_choice_of_protocols_at_the_restart_begins_a_rebalance() -> None
 
 
 def test_what_the_last_process_owned_is_no_part_of_what_is_asked_for() -> None:
-    owning = encode_subscription(Subscription(("t",), None, (TopicPartition("t", 0),), 4))
+    owning = encode_subscription(MemberSubscription(("t",), None, (TopicPartition("t", 0),), 4))
     old = stable(A, member("i-1", "i", (("range", owning),)))
     assert taken(rules.join(old, NEW, LIMITS, LATER)).state is State.STABLE
     opaque = stable(A, member("i-1", "i", (("range", b"?"),)))
@@ -221,7 +221,7 @@ def saying(name: str, owned: int, generation: int) -> rules.Member:
         protocols=(
             (
                 "cooperative-sticky",
-                encode_subscription(Subscription(("t",), None, tps, generation)),
+                encode_subscription(MemberSubscription(("t",), None, tps, generation)),
             ),
         ),
     )

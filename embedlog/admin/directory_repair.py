@@ -34,19 +34,19 @@ from embedlog.errors import (
 from embedlog.integrity.directory_check import (
     ClosedDirectory,
     Count,
-    Place,
+    PartitionPlace,
     Progress,
     Total,
     check_partition,
-    root_findings,
+    check_root,
 )
-from embedlog.integrity.partition_repair import PartitionRepair
+from embedlog.integrity.partition_repair import ClosedPartitionRepair
 from embedlog.integrity.report import CheckReport
 from embedlog.storage import checkpoints, file_names, files, identity, location
 from embedlog.storage.manifest import Manifest
 
 if TYPE_CHECKING:
-    from embedlog.integrity.partition_check import Checked, Known
+    from embedlog.integrity.partition_check import PartitionFacts, PartitionResult
     from embedlog.integrity.report import Finding
 
 logger = logging.getLogger("embedlog")
@@ -92,29 +92,29 @@ def _remove_caches(path: Path, names: list[str]) -> list[str]:
     return [f"{name} is made again" for name in names]
 
 
-def _repair(directory: ClosedDirectory) -> tuple[list[str], list[Place]]:
+def _repair(directory: ClosedDirectory) -> tuple[list[str], list[PartitionPlace]]:
     """Change the files; the descriptions of the changes, and the partitions that were changed."""
     path = directory.path
     total = Total()
-    places = list(directory.places())
+    places = list(directory.find_partitions())
     done = _repair_topics(path, directory) + _repair_meta(path)
     places = [place._replace(topic_id=_id_of(place, places)) for place in places]
     count = Count(0, None)
     touched = []
     ends = _ends(path)
     for place in places:
-        known = directory.known(place)
+        known = directory.facts_of(place)
         checked = check_partition(known, count, total)
         if checked is None or all(each.severity == "note" for each in checked.findings):
             continue
-        repair = PartitionRepair(known, checked, _end(known, checked, ends), 0o666)
+        repair = ClosedPartitionRepair(known, checked, _end(known, checked, ends), 0o666)
         repair.run()
         done += repair.done
         touched.append(place)
     return done + _repair_root(path, places, total), touched
 
 
-def _id_of(place: Place, places: list[Place]) -> str | None:
+def _id_of(place: PartitionPlace, places: list[PartitionPlace]) -> str | None:
     """The id of the topic of a partition; if its file is damaged, that of another partition of the
     topic.
     """
@@ -134,8 +134,8 @@ def _ends(path: Path) -> checkpoints.Offsets:
     return found
 
 
-def _end(known: Known, checked: Checked, ends: checkpoints.Offsets) -> int:
-    """The log end that is known from anywhere (SEGMENTCUT-2). A checkpoint after the end of a
+def _end(known: PartitionFacts, checked: PartitionResult, ends: checkpoints.Offsets) -> int:
+    """The log end that is known from anywhere. A checkpoint after the end of a
     complete log is wrong itself.
     """
     end = 0 if checked.end is None else checked.end
@@ -179,9 +179,9 @@ def _repair_meta(path: Path) -> list[str]:
     return []
 
 
-def _repair_root(path: Path, places: list[Place], total: Total) -> list[str]:
+def _repair_root(path: Path, places: list[PartitionPlace], total: Total) -> list[str]:
     """Write the damaged checkpoints of the directory again."""
-    names = _named(root_findings(path, total.ends), "checkpoint")
+    names = _named(check_root(path, total.ends), "checkpoint")
     done = []
     if file_names.LOG_STARTS in names:
         names.remove(file_names.LOG_STARTS)
@@ -192,7 +192,7 @@ def _repair_root(path: Path, places: list[Place], total: Total) -> list[str]:
     return done + _remove_caches(path, names)
 
 
-def _starts(places: list[Place]) -> checkpoints.Offsets:
+def _starts(places: list[PartitionPlace]) -> checkpoints.Offsets:
     """The log starts by the manifests that have one."""
     found: checkpoints.Offsets = {}
     for place in places:
@@ -205,7 +205,7 @@ def _starts(places: list[Place]) -> checkpoints.Offsets:
     return found
 
 
-def _load(path: Path, touched: list[Place]) -> list[str]:
+def _load(path: Path, touched: list[PartitionPlace]) -> list[str]:
     """Open the log, and load the changed partitions (DIRECTORYREPAIR-2); the problems."""
     problems = []
     try:

@@ -42,18 +42,18 @@ from embedlog.errors import (
 from embedlog.integrity.directory_check import (
     ClosedDirectory,
     Count,
-    Place,
+    PartitionPlace,
     Progress,
     Total,
     check_closed,
     check_partition,
+    check_root,
+    find_lost_topics,
     is_outdated,
-    lost_topics,
     missing_partition,
-    root_findings,
     size_of,
 )
-from embedlog.integrity.partition_check import Known
+from embedlog.integrity.partition_check import PartitionFacts
 from embedlog.integrity.report import CheckReport, Finding
 from embedlog.storage import file_names, files, identity, location
 from embedlog.storage.manifest import Manifest, SegmentInfo
@@ -89,7 +89,7 @@ def check(
         for _, place in members:
             engine.check_open()
             _check(directory, place, count, one)
-        one.findings += root_findings(directory.path, one.ends, partial(_end_now, directory))
+        one.findings += check_root(directory.path, one.ends, partial(_end_now, directory))
         total.merge(one)
     total.findings += of_set
     return total.report()
@@ -138,7 +138,7 @@ def _end_now(directory: LogDirectory, topic: str, number: int) -> int:
         return 0
 
 
-def _places(directory: LogDirectory, total: Total) -> Iterator[Place]:
+def _places(directory: LogDirectory, total: Total) -> Iterator[PartitionPlace]:
     """The partitions of a directory; those that are missing are findings. Topics may be created and
     deleted meanwhile.
     """
@@ -146,7 +146,7 @@ def _places(directory: LogDirectory, total: Total) -> Iterator[Place]:
     there = topic_directories.scan_directories(directory.path).live
     written = TopicRegistry(directory.path)
     written.load()  # a reader's registry prefers what the directories say
-    total.findings += lost_topics(written)
+    total.findings += find_lost_topics(written)
     recorded = {topic.name for topic in written.all()}
     topics = {
         topic.name: topic for registry in (directory.registry, written) for topic in registry.all()
@@ -161,7 +161,7 @@ def _places(directory: LogDirectory, total: Total) -> Iterator[Place]:
                 identified = topic.name in recorded or files.exists(
                     path / file_names.PARTITION_METADATA
                 )
-                yield Place(
+                yield PartitionPlace(
                     path, topic.name, number, topic.topic_id, compacted, compacted, identified
                 )
             elif not files.is_directory(path) and _is_wanted(directory, topic, number):
@@ -185,7 +185,7 @@ def _is_wanted(directory: LogDirectory, topic: Topic, number: int) -> bool:
     )
 
 
-def _check(directory: LogDirectory, place: Place, count: Count, total: Total) -> None:
+def _check(directory: LogDirectory, place: PartitionPlace, count: Count, total: Total) -> None:
     """Check one partition (LOGCHECK-1, LOGCHECK-3)."""
     try:
         partition = directory.partition(place.topic, place.number)
@@ -228,7 +228,7 @@ def _check(directory: LogDirectory, place: Place, count: Count, total: Total) ->
         one = Total()
         context = directory.context
         closed = ClosedDirectory(directory.path)
-        known = closed.known(place)
+        known = closed.facts_of(place)
         check_partition(
             replace(known, clean=context.clean, foreign=known.foreign or context.foreign),
             count,
@@ -241,7 +241,7 @@ def _check(directory: LogDirectory, place: Place, count: Count, total: Total) ->
     total.merge(one)
 
 
-def _unreadable(partition: Partition, known: Known) -> list[Finding]:
+def _unreadable(partition: Partition, known: PartitionFacts) -> list[Finding]:
     """A finding if a reader refuses the first batch of a segment (LOGCHECK-4)."""
     for info in known.segments or ():
         offset = max(info.base, known.log_start)
@@ -257,7 +257,7 @@ def _unreadable(partition: Partition, known: Known) -> list[Finding]:
     return []
 
 
-def _known(directory: LogDirectory, partition: Partition, place: Place) -> Known:
+def _known(directory: LogDirectory, partition: Partition, place: PartitionPlace) -> PartitionFacts:
     """A partition as it is published now."""
     now, present = partition.present()
     segments = tuple(present)
@@ -277,7 +277,7 @@ def _known(directory: LogDirectory, partition: Partition, place: Place) -> Known
             for each in segments
         )
     foreign = directory.context.foreign or is_outdated(place, directory.context.visit)
-    return Known(
+    return PartitionFacts(
         place.path,
         place.topic,
         place.number,

@@ -75,9 +75,9 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
     after the other.
 
     Examples:
-        >>> async with log.async_consumer("events", auto_offset_reset="earliest") as consumer:
-        # doctest: +SKIP ...     async for record in consumer: ...         print(record.offset,
-        record.value)
+        >>> async with log.async_consumer("events") as consumer:             # doctest: +SKIP
+        ...     async for record in consumer:
+        ...         print(record.offset, record.value)
     """
 
     def __init__(self, engine: Engine, topics: Iterable[str], config: ConsumerConfig) -> None:

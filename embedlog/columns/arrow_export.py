@@ -1,12 +1,11 @@
 """Defines the Arrow columns of records: their names and types, and the descriptions that `_rows`
 turns into capsules.
 
-ARROWOUT-1  names, types and order of the columns are public (the API page); the module does not
-    need pyarrow
-ARROWOUT-2  no buffer is copied: a description refers to the decoder's arrays, and constant columns
-    share one array
-ARROWOUT-3  every field is nullable in the schema, as in a schema written by hand; only keys, values
-    and header values can be null
+- Names, types and order of the columns are public (the API page); the module does not need pyarrow.
+- No buffer is copied: a description refers to the decoder's arrays, and constant columns share one
+  array.
+- Every field is nullable in the schema, as in a schema written by hand; only keys, values and
+  header values can be null.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ FIELDS: dict[str, Schema] = {
 ALL_COLUMNS = tuple(FIELDS)
 
 
-def checked_columns(columns: Iterable[str] | None) -> tuple[str, ...]:
+def check_columns(columns: Iterable[str] | None) -> tuple[str, ...]:
     """The requested columns in their order; None is all. Raises ConfigError for an unknown or
     repeated column, and for none.
     """
@@ -68,7 +67,7 @@ def checked_columns(columns: Iterable[str] | None) -> tuple[str, ...]:
     return names
 
 
-def schema(columns: Sequence[str]) -> Schema:
+def schema_of(columns: Sequence[str]) -> Schema:
     """The schema of a record batch with these columns."""
     return ("+s", "", False, tuple(FIELDS[name] for name in columns), None)
 
@@ -85,33 +84,27 @@ class Layout:
         self._partition = partition
         self._constants: dict[str, NDArray[np.int32]] = {}
 
-    def rows(self, decoded: Decoded) -> Array:
+    def describe_rows(self, decoded: Decoded) -> Array:
         """One struct array: a record batch of `decoded`."""
         count = decoded.count
-        return (
-            count,
-            0,
-            0,
-            (None,),
-            tuple(self._column(name, decoded, count) for name in self._columns),
-            None,
-        )
+        columns = tuple(self._describe_column(name, decoded, count) for name in self._columns)
+        return (count, 0, 0, (None,), columns, None)
 
-    def _column(self, name: str, decoded: Decoded, count: int) -> Array:
+    def _describe_column(self, name: str, decoded: Decoded, count: int) -> Array:
         if name == "key":
-            return _bytes(decoded.keys, count)
+            return _describe_bytes(decoded.keys, count)
         if name == "value":
-            return _bytes(decoded.values, count)
+            return _describe_bytes(decoded.values, count)
         if name == "headers":
-            return _headers(decoded.headers, count)
+            return _describe_headers(decoded.headers, count)
         if name == "topic":
             return (count, 0, 0, (None, self._constant(name, 0, count)), (), self._topic)
         if name == "partition":
-            return _numbers(self._constant(name, self._partition, count), count)
-        return _numbers(getattr(decoded, _ATTRIBUTES[name]), count)
+            return _describe_numbers(self._constant(name, self._partition, count), count)
+        return _describe_numbers(getattr(decoded, _ATTRIBUTES[name]), count)
 
     def _constant(self, name: str, number: int, count: int) -> NDArray[np.int32]:
-        """`count` equal numbers: a slice of an array that all batches share (ARROWOUT-2)."""
+        """`count` equal numbers: a slice of an array that all batches share."""
         array = self._constants.get(name)
         if array is None or len(array) < count:
             size = count if array is None else max(count, 2 * len(array))
@@ -127,67 +120,45 @@ _ATTRIBUTES = {
 }
 
 
-def _numbers(array: NDArray[Any], count: int) -> Array:
+def _describe_numbers(array: NDArray[Any], count: int) -> Array:
     return (count, 0, 0, (None, array), (), None)
 
 
-def _bytes(column: BytesColumn | None, count: int) -> Array:
+def _describe_bytes(column: BytesColumn | None, count: int) -> Array:
     if column is None:  # not in the data: every row is null
-        return (
-            count,
-            count,
-            0,
-            (np.zeros((count + 7) // 8, np.uint8), np.zeros(count + 1, np.int32), b""),
-            (),
-            None,
-        )
-    validity = _validity(column, count)
-    return (
-        count,
-        0 if validity is None else UNKNOWN_NULLS,
-        0,
-        (validity, _starts(column.offsets), column.data),
-        (),
-        None,
-    )
+        no_validity = np.zeros((count + 7) // 8, np.uint8)
+        return (count, count, 0, (no_validity, np.zeros(count + 1, np.int32), b""), (), None)
+    validity = _align_validity(column, count)
+    null_count = 0 if validity is None else UNKNOWN_NULLS
+    buffers = (validity, _narrow_offsets(column.offsets), column.data)
+    return (count, null_count, 0, buffers, (), None)
 
 
-def _validity(column: BytesColumn, count: int) -> NDArray[np.uint8] | None:
+def _align_validity(column: BytesColumn, count: int) -> NDArray[np.uint8] | None:
     if column.validity is None or column.validity_offset == 0:
         return column.validity
     bits = np.unpackbits(column.validity, bitorder="little")[column.validity_offset :][:count]
     return np.packbits(bits, bitorder="little")
 
 
-def _starts(offsets: NDArray[Any]) -> NDArray[np.int32]:
+def _narrow_offsets(offsets: NDArray[Any]) -> NDArray[np.int32]:
     """The offsets in 32 bits, as in Arrow's `binary`; the decoder limits a chunk to that size."""
     return offsets if offsets.dtype == np.int32 else offsets.astype(np.int32)
 
 
-def _headers(headers: Headers | None, count: int) -> Array:
+def _describe_headers(headers: Headers | None, count: int) -> Array:
     if headers is None:
         empty: Array = (0, 0, 0, (None, np.zeros(1, np.int32), b""), (), None)
-        return (
-            count,
-            0,
-            0,
-            (None, np.zeros(count + 1, np.int32)),
-            ((0, 0, 0, (None,), (empty, empty), None),),
-            None,
-        )
-    total = len(headers.keys)
-    pair: Array = (
-        total,
-        0,
-        0,
-        (None,),
-        (_bytes(_utf8(headers.keys), total), _bytes(headers.values, total)),
-        None,
-    )
-    return (count, 0, 0, (None, headers.starts), (pair,), None)
+        no_pairs: Array = (0, 0, 0, (None,), (empty, empty), None)
+        return (count, 0, 0, (None, np.zeros(count + 1, np.int32)), (no_pairs,), None)
+    pair_count = len(headers.keys)
+    names = _describe_bytes(_repair_utf8(headers.keys), pair_count)
+    values = _describe_bytes(headers.values, pair_count)
+    pairs: Array = (pair_count, 0, 0, (None,), (names, values), None)
+    return (count, 0, 0, (None, headers.starts), (pairs,), None)
 
 
-def _utf8(names: BytesColumn) -> BytesColumn:
+def _repair_utf8(names: BytesColumn) -> BytesColumn:
     """The names as valid UTF-8, which Kafka specifies, a writer may have violated, and Arrow
     requires.
 

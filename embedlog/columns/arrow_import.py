@@ -1,9 +1,7 @@
 """Converts Arrow data (capsules of the C data interface) to columns, without pyarrow.
 
-ARROWIN-1  byte strings are read in place; only the view layouts are copied, because they have no
-    offsets
-ARROWIN-2  an unknown column, a wrong type, or a null row is refused with the name and Arrow's
-    format
+- Byte strings are read in place; only the view layouts are copied, because they have no offsets.
+- An unknown column, a wrong type, or a null row is refused with the name and Arrow's format.
 """
 
 from __future__ import annotations
@@ -103,7 +101,7 @@ class Node(NamedTuple):
             return None
         return np.frombuffer(self.buffers[0], dtype=np.uint8)
 
-    def valid(self) -> NDArray[np.bool_]:
+    def valid_rows(self) -> NDArray[np.bool_]:
         """Which rows are not null."""
         bits = self.validity
         if bits is None:
@@ -128,7 +126,7 @@ def has_arrow_interface(source: object) -> bool:
     return hasattr(source, "__arrow_c_array__") or hasattr(source, "__arrow_c_stream__")
 
 
-def arrays(source: Any) -> Iterator[Node]:
+def read_arrays(source: Any) -> Iterator[Node]:
     """The arrays of an object with `__arrow_c_array__` (one) or `__arrow_c_stream__` (any
     number).
     """
@@ -139,7 +137,7 @@ def arrays(source: Any) -> Iterator[Node]:
         yield Node(*node)
 
 
-def bytes_column(node: Node, what: str) -> BytesColumn:
+def read_bytes(node: Node, name: str) -> BytesColumn:
     """A column of binary or string type, in any of Arrow's layouts.
 
     Dictionaries, run-end encoded and fixed-size columns are made plain by a copy; the others are
@@ -150,43 +148,47 @@ def bytes_column(node: Node, what: str) -> BytesColumn:
     rows = node.length
     start = node.offset
     if node.dictionary is not None:
-        return _taken(bytes_column(Node(*node.dictionary), what), _indexes(node, what), what)
+        return _select_rows(
+            read_bytes(Node(*node.dictionary), name), _read_indexes(node, name), name
+        )
     if node.format == "+r" and len(node.children) == 2:
-        return _taken(bytes_column(Node(*node.children[1]), what), _runs(node, what), what)
+        return _select_rows(read_bytes(Node(*node.children[1]), name), _read_runs(node, name), name)
     if node.format.startswith("w:") and node.buffers:
-        return _fixed(node, what)
+        return _read_fixed_size(node, name)
     if node.format not in (*_NARROW, *_WIDE, *_VIEWS, "n"):
         raise TypeError(
-            f"the column {what!r} has the Arrow type {type_name(node)}: it takes binary or "
+            f"the column {name!r} has the Arrow type {type_name(node)}: it takes binary or "
             "string, cast it"
         )
     if rows == 0 or node.format == "n":
-        bits = np.zeros((rows + 7) // 8, dtype=np.uint8)
+        validity = np.zeros((rows + 7) // 8, dtype=np.uint8) if rows else None
         return BytesColumn(
-            np.empty(0, dtype=np.uint8), np.zeros(rows + 1, dtype=np.int32), bits if rows else None
+            np.empty(0, dtype=np.uint8), np.zeros(rows + 1, dtype=np.int32), validity
         )
     if node.format in _VIEWS:
-        validity, views, *pools = node.buffers
-        data, offsets = _rows.column_from_views(
-            views, validity if node.null_count else None, tuple(pools[:-1]), start, rows
+        valid_bits, views, *pools = node.buffers
+        data, ends = _rows.column_from_views(
+            views, valid_bits if node.null_count else None, tuple(pools[:-1]), start, rows
         )
         return BytesColumn(
             np.frombuffer(data, dtype=np.uint8),
-            np.frombuffer(offsets, dtype=np.int64),
+            np.frombuffer(ends, dtype=np.int64),
             node.validity,
             start,
         )
-    offsets_of: Any = np.int32 if node.format in _NARROW else np.int64
-    places = np.frombuffer(node.buffers[1], dtype=offsets_of)[start : start + rows + 1]
-    return BytesColumn(np.frombuffer(node.buffers[2], dtype=np.uint8), places, node.validity, start)
+    offset_type: Any = np.int32 if node.format in _NARROW else np.int64
+    offsets = np.frombuffer(node.buffers[1], dtype=offset_type)[start : start + rows + 1]
+    return BytesColumn(
+        np.frombuffer(node.buffers[2], dtype=np.uint8), offsets, node.validity, start
+    )
 
 
-def _indexes(node: Node, what: str) -> list[int | None]:
+def _read_indexes(node: Node, name: str) -> list[int | None]:
     """The dictionary's row of each row; None for a null."""
     kind: Any = _INDEXES.get(node.format)
     if kind is None:
         raise TypeError(
-            f"the column {what!r} has the Arrow type {type_name(node)}: the indices are no integers"
+            f"the column {name!r} has the Arrow type {type_name(node)}: the indices are no integers"
         )
     if node.length == 0:
         return []
@@ -196,32 +198,29 @@ def _indexes(node: Node, what: str) -> list[int | None]:
     if node.null_count:
         numbers = [
             number if is_valid else None
-            for number, is_valid in zip(numbers, node.valid(), strict=True)
+            for number, is_valid in zip(numbers, node.valid_rows(), strict=True)
         ]
     return numbers
 
 
-def _runs(node: Node, what: str) -> list[int | None]:
+def _read_runs(node: Node, name: str) -> list[int | None]:
     """The run of each row. The offset and the length of the array count rows, not runs."""
-    ends = _integers(Node(*node.children[0]), what)
+    ends = _read_integers(Node(*node.children[0]), name)
     if node.length == 0:
         return []
-    if (
-        not len(ends)
-        or ends[0] < 1
-        or (np.diff(ends) < 1).any()
-        or ends[-1] < node.offset + node.length
-    ):
-        expected = f"rising ends up to {node.offset + node.length}"
+    rows_end = node.offset + node.length
+    is_rising = len(ends) > 0 and ends[0] >= 1 and not (np.diff(ends) < 1).any()
+    if not is_rising or ends[-1] < rows_end:
         raise InvalidRecordError(
-            f"the runs of the column {what!r} do not cover its rows", expected=expected
+            f"the runs of the column {name!r} do not cover its rows",
+            expected=f"rising ends up to {rows_end}",
         )
-    rows = np.arange(node.offset, node.offset + node.length)
+    rows = np.arange(node.offset, rows_end)
     runs: list[int | None] = np.searchsorted(ends, rows, side="right").tolist()
     return runs
 
 
-def _taken(column: BytesColumn, rows: list[int | None], what: str) -> BytesColumn:
+def _select_rows(column: BytesColumn, rows: list[int | None], name: str) -> BytesColumn:
     """Some rows of a column, each any number of times; None is a null.
 
     Raises InvalidRecordError for a row that does not exist.
@@ -230,14 +229,14 @@ def _taken(column: BytesColumn, rows: list[int | None], what: str) -> BytesColum
     for row in rows:
         if row is not None and not 0 <= row < len(values):
             raise InvalidRecordError(
-                f"the column {what!r} refers to a value that its dictionary does not have",
+                f"the column {name!r} refers to a value that its dictionary does not have",
                 expected=f"0 to {len(values) - 1}",
                 found=row,
             )
     return BytesColumn.of([None if row is None else values[row] for row in rows])
 
 
-def _fixed(node: Node, what: str) -> BytesColumn:
+def _read_fixed_size(node: Node, name: str) -> BytesColumn:
     """A column of byte strings of one size, which has no offsets. Raises InvalidRecordError."""
     width = int(node.format[2:])
     first = node.offset * width
@@ -251,45 +250,45 @@ def type_name(node: Node) -> str:
     """The type of an array as pyarrow writes it; a type without a name here as its format in the C
     data interface.
     """
-    name = _NAMES.get(node.format) or next(
-        (name for head, name in _HEADS.items() if node.format.startswith(head)), None
-    )
-    known = name or f"with the format {node.format!r}"
-    return known if node.dictionary is None else f"dictionary of {known} indices"
+    name = _NAMES.get(node.format)
+    if name is None:
+        name = f"with the format {node.format!r}"
+        for head, head_name in _HEADS.items():
+            if node.format.startswith(head):
+                name = head_name
+    return name if node.dictionary is None else f"dictionary of {name} indices"
 
 
-def table(node: Node) -> Table:
+def read_table(node: Node) -> Table:
     """The columns of a struct array or record batch. Raises TypeError, InvalidRecordError."""
-    if not node.valid().all():
+    if not node.valid_rows().all():
         raise InvalidRecordError("a row of the Arrow data is null: it has no value to write")
-    found = Table()
-    for each in node.children:
-        child = Node(*each)
+    columns = Table()
+    for description in node.children:
+        child = Node(*description)
         name = child.name
-        child = _rows_of(child, node, name)
+        child = _cut_child(child, node, name)
         if name == "value":
-            found.values = bytes_column(child, name)
+            columns.values = read_bytes(child, name)
         elif name == "key":
-            found.keys = bytes_column(child, name)
+            columns.keys = read_bytes(child, name)
         elif name == "headers":
-            found.headers = _headers(child)
+            columns.headers = _read_headers(child)
         elif name == "timestamp":
-            found.timestamps = _timestamps(child)
+            columns.timestamps = _read_timestamps(child)
         elif name == "partition":
-            found.partitions = _partitions(child)
+            columns.partitions = _read_partitions(child)
         elif name not in ASSIGNED:
-            hint = (
-                "; reset_index() makes a column of a frame's index, or drops it"
-                if name.startswith("__index_level_")
-                else ""
-            )
+            hint = ""
+            if name.startswith("__index_level_"):
+                hint = "; reset_index() makes a column of a frame's index, or drops it"
             raise TypeError(f"the column {name!r} is none of {', '.join(COLUMNS)}{hint}")
-    if found.values is None:
+    if columns.values is None:
         raise TypeError("the Arrow data has no column 'value'")
-    return found
+    return columns
 
 
-def _rows_of(child: Node, parent: Node, what: str) -> Node:
+def _cut_child(child: Node, parent: Node, name: str) -> Node:
     """The child of a struct, cut to the rows of the struct, which begin at its own offset. Raises
     InvalidRecordError.
 
@@ -299,37 +298,36 @@ def _rows_of(child: Node, parent: Node, what: str) -> Node:
     end = parent.offset + parent.length
     if child.length < end:
         raise InvalidRecordError(
-            f"the column {what!r} is shorter than its Arrow array says",
+            f"the column {name!r} is shorter than its Arrow array says",
             expected=end,
             found=child.length,
         )
     return child._replace(offset=child.offset + parent.offset, length=parent.length)
 
 
-def _integers(node: Node, name: str) -> NDArray[np.int64]:
-    kind: Any = _INTEGERS.get(
-        node.format, np.int64 if node.format[:4] in _PER_MILLISECOND else None
-    )
+def _read_integers(node: Node, name: str) -> NDArray[np.int64]:
+    kind: Any = _INTEGERS.get(node.format)
+    if node.format[:4] in _PER_MILLISECOND:
+        kind = np.int64
     if kind is None or node.dictionary is not None:
         raise TypeError(
             f"the column {name!r} has the Arrow type {type_name(node)}: it takes integers"
         )
     if node.length == 0:
         return np.empty(0, dtype=np.int64)
-    return np.frombuffer(node.buffers[1], dtype=kind)[
-        node.offset : node.offset + node.length
-    ].astype(np.int64)
+    integers = np.frombuffer(node.buffers[1], dtype=kind)
+    return integers[node.offset : node.offset + node.length].astype(np.int64)
 
 
-def _timestamps(node: Node) -> NDArray[np.int64]:
+def _read_timestamps(node: Node) -> NDArray[np.int64]:
     """Milliseconds; a null is the current time, a date its midnight in UTC, and a time without a
     zone one in UTC.
     """
     if node.format in _DATES and node.dictionary is None:
         kind, scale = _DATES[node.format]
-        dates = _integers(node._replace(format=_FORMATS[kind]), "timestamp") * scale
-        return np.where(node.valid(), dates, system.wall_ms()) if node.null_count else dates
-    numbers = _integers(node, "timestamp")
+        dates = _read_integers(node._replace(format=_FORMATS[kind]), "timestamp") * scale
+        return np.where(node.valid_rows(), dates, system.wall_ms()) if node.null_count else dates
+    numbers = _read_integers(node, "timestamp")
     if node.format not in ("l", *_INTEGERS) and node.format[:4] not in _PER_MILLISECOND:
         raise TypeError(
             f"the column 'timestamp' has the Arrow type {type_name(node)}: it takes a timestamp "
@@ -337,30 +335,30 @@ def _timestamps(node: Node) -> NDArray[np.int64]:
         )
     scale = _PER_MILLISECOND.get(node.format[:4], 1)
     milliseconds = numbers * 1000 if scale == 0 else numbers // scale
-    return (
-        np.where(node.valid(), milliseconds, system.wall_ms()) if node.null_count else milliseconds
-    )
+    if node.null_count:
+        return np.where(node.valid_rows(), milliseconds, system.wall_ms())
+    return milliseconds
 
 
-def times(source: Any) -> NDArray[np.int64]:
+def read_times(source: Any) -> NDArray[np.int64]:
     """The milliseconds of an Arrow array or of a chunked one. Raises TypeError,
     InvalidRecordError.
     """
-    chunks = [_timestamps(node) for node in arrays(source)]
+    chunks = [_read_timestamps(node) for node in read_arrays(source)]
     return np.concatenate(chunks) if chunks else np.empty(0, dtype=np.int64)
 
 
-def _partitions(node: Node) -> NDArray[np.int64]:
+def _read_partitions(node: Node) -> NDArray[np.int64]:
     """Partition numbers; -1 for a null: the partitioner chooses."""
     if node.format not in _INTEGERS:
         raise TypeError(
             f"the column 'partition' has the Arrow type {type_name(node)}: it takes integers"
         )
-    numbers = _integers(node, "partition")
-    return np.where(node.valid(), numbers, -1) if node.null_count else numbers
+    numbers = _read_integers(node, "partition")
+    return np.where(node.valid_rows(), numbers, -1) if node.null_count else numbers
 
 
-def _headers(node: Node) -> Headers:
+def _read_headers(node: Node) -> Headers:
     """list<struct<key: string, value: binary>>, small or large, or a map; a null list is empty."""
     entries = Node(*node.children[0]) if node.format in ("+l", "+L", "+m") else None
     if entries is None or entries.format != "+s" or len(entries.children) != 2:
@@ -369,15 +367,16 @@ def _headers(node: Node) -> Headers:
             "list<struct<key: string, value: binary>>"
         )
     keys, values = (Node(*child) for child in entries.children)
-    keys = _rows_of(keys, entries, "headers")
-    values = _rows_of(values, entries, "headers")
-    columns = [bytes_column(each, "headers") for each in (keys, values)]
-    if columns[0].validity is not None and not keys.valid().all():
+    keys = _cut_child(keys, entries, "headers")
+    values = _cut_child(values, entries, "headers")
+    key_column = read_bytes(keys, "headers")
+    value_column = read_bytes(values, "headers")
+    if key_column.validity is not None and not keys.valid_rows().all():
         raise InvalidRecordError("the key of a header is null")
     if node.length == 0:
-        return Headers(np.zeros(1, dtype=np.int32), *columns)
+        return Headers(np.zeros(1, dtype=np.int32), key_column, value_column)
     kind: Any = np.int64 if node.format == "+L" else np.int32
     starts = np.frombuffer(node.buffers[1], dtype=kind)[node.offset : node.offset + node.length + 1]
-    if node.null_count and np.diff(starts)[~node.valid()].any():
+    if node.null_count and np.diff(starts)[~node.valid_rows()].any():
         raise InvalidRecordError("a null list of headers is not empty")
-    return Headers(starts.astype(np.int32, copy=False), *columns)
+    return Headers(starts.astype(np.int32, copy=False), key_column, value_column)

@@ -1,10 +1,9 @@
 """Contains `Batch`, records of one partition as columns without an object per record.
 
-BATCH-1  a Batch needs numpy only; Arrow consumers take it through `__arrow_c_array__`, without a
-    copy
-BATCH-2  its arrays are read-only views that keep their memory alive without the Batch
-BATCH-3  rows are in offset order; offsets may have gaps (compaction, markers)
-BATCH-4  a column that the scan does not read is an error, never an empty column
+- A Batch needs numpy only; Arrow consumers take it through `__arrow_c_array__`, without a copy.
+- Its arrays are read-only views that keep their memory alive without the Batch.
+- Rows are in offset order; offsets may have gaps (compaction, markers).
+- A column that the scan does not read is an error, never an empty column.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from embedlog._native import _rows
 from embedlog._native._rows import Record
 from embedlog._native.lazy_numpy import np
-from embedlog.columns.arrow_export import ALL_COLUMNS, Layout, schema
+from embedlog.columns.arrow_export import ALL_COLUMNS, Layout, schema_of
 from embedlog.config import keywords, other_clients
 from embedlog.errors import ConfigError
 from embedlog.format.record_columns import BytesColumn, Decoded, Headers
@@ -28,13 +27,11 @@ __all__ = ["Batch", "record_of", "records_of"]
 Column = TypeVar("Column")
 
 
-def _parts(column: BytesColumn | None) -> tuple[Any, Any, Any, int] | None:
+def _buffers_of(column: BytesColumn | None) -> tuple[Any, Any, Any, int] | None:
     """A column in the form of `_rows`."""
-    return (
-        None
-        if column is None
-        else (column.data, column.offsets, column.validity, column.validity_offset)
-    )
+    if column is None:
+        return None
+    return column.data, column.offsets, column.validity, column.validity_offset
 
 
 def records_of(topic: str, partition: int, decoded: Decoded) -> list[Record]:
@@ -48,7 +45,13 @@ def record_of(topic: str, partition: int, decoded: Decoded, row: int) -> Record:
 
 
 def _records(topic: str, partition: int, decoded: Decoded, start: int, stop: int) -> list[Record]:
-    headers = decoded.headers
+    headers = None
+    if decoded.headers is not None:
+        headers = (
+            decoded.headers.starts,
+            _buffers_of(decoded.headers.keys),
+            _buffers_of(decoded.headers.values),
+        )
     return _rows.records_from_columns(
         topic,
         partition,
@@ -56,9 +59,9 @@ def _records(topic: str, partition: int, decoded: Decoded, start: int, stop: int
         decoded.timestamps,
         decoded.timestamp_types,
         decoded.leader_epochs,
-        _parts(decoded.keys),
-        _parts(decoded.values),
-        None if headers is None else (headers.starts, _parts(headers.keys), _parts(headers.values)),
+        _buffers_of(decoded.keys),
+        _buffers_of(decoded.values),
+        headers,
         start,
         stop,
     )
@@ -122,49 +125,49 @@ class Batch(metaclass=other_clients.Hinting):
     @property
     def offsets(self) -> NDArray[np.int64]:
         """The offset of each record."""
-        return _read_only(self._read("offset", self._decoded.offsets))
+        return _read_only(self._require_column("offset", self._decoded.offsets))
 
     @property
     def timestamps_ms(self) -> NDArray[np.int64]:
         """The timestamp of each record, in milliseconds since 1970 UTC."""
-        return _read_only(self._read("timestamp", self._decoded.timestamps))
+        return _read_only(self._require_column("timestamp", self._decoded.timestamps))
 
     @property
     def timestamp_types(self) -> NDArray[np.int8]:
         """0 for a timestamp of the producer, 1 for the time of the append."""
-        return _read_only(self._read("timestamp_type", self._decoded.timestamp_types))
+        return _read_only(self._require_column("timestamp_type", self._decoded.timestamp_types))
 
     @property
     def leader_epochs(self) -> NDArray[np.int32]:
         """The leader epoch in which each record was appended."""
-        return _read_only(self._read("leader_epoch", self._decoded.leader_epochs))
+        return _read_only(self._require_column("leader_epoch", self._decoded.leader_epochs))
 
     @property
     def keys(self) -> BytesColumn:
         """The keys; `keys[i]` is bytes or None."""
-        return self._read("key", self._decoded.keys)
+        return self._require_column("key", self._decoded.keys)
 
     @property
     def values(self) -> BytesColumn:
         """The values; `values[i]` is bytes or None."""
-        return self._read("value", self._decoded.values)
+        return self._require_column("value", self._decoded.values)
 
     @property
     def headers(self) -> Headers | None:
         """The headers: those of row i are `keys` and `values` from `starts[i]` up to
         `starts[i + 1]`.
         """
-        self._require(("headers",))
+        self._check_columns(("headers",))
         return self._decoded.headers
 
-    def _read(self, name: str, column: Column | None) -> Column:
-        """The column, if it was read (BATCH-4)."""
+    def _require_column(self, name: str, column: Column | None) -> Column:
+        """The column, if it was read."""
         if column is None:
-            self._require((name,))
+            self._check_columns((name,))
         assert column is not None
         return column
 
-    def _require(self, names: Sequence[str]) -> None:
+    def _check_columns(self, names: Sequence[str]) -> None:
         missing = [name for name in names if name not in self.columns]
         if missing:
             raise ConfigError(
@@ -175,15 +178,15 @@ class Batch(metaclass=other_clients.Hinting):
         """The same records as objects. Raises ConfigError for a batch of a scan that does not read
         all columns.
         """
-        self._require(ALL_COLUMNS)
+        self._check_columns(ALL_COLUMNS)
         return records_of(self.topic, self.partition, self._decoded)
 
     def __arrow_c_schema__(self) -> object:
-        return _rows.arrow_schema(schema(self.columns))
+        return _rows.arrow_schema(schema_of(self.columns))
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         """A struct array with the columns of a scan. A requested schema is ignored: the consumer
         may cast.
         """
-        rows = Layout(self.topic, self.partition, self.columns).rows(self._decoded)
-        return _rows.arrow_schema(schema(self.columns)), _rows.arrow_array(rows)
+        rows = Layout(self.topic, self.partition, self.columns).describe_rows(self._decoded)
+        return _rows.arrow_schema(schema_of(self.columns)), _rows.arrow_array(rows)

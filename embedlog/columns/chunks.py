@@ -1,18 +1,18 @@
 """Reads and decodes the visible records of some batches of a partition in one step.
 
-CHUNK-1  every record of a chunk is visible at the isolation level and inside the window
-CHUNK-2  a chunk is at least one batch and has about the requested bytes; it may have no record
-    (markers, aborted, compacted)
-CHUNK-3  a chunk ends before a batch that cannot be decoded: the next chunk begins at its first
-    offset, and fails
-CHUNK-4  a run is one batch whose records are made when they are taken. It exists only if the whole
-    batch can be parsed
-CHUNK-5  the read-ahead divides data that is not compressed by the index: each thread reads and
-    decodes ranges of its own. Compressed data is read by one thread, and decoded by all
-CHUNK-6  few offsets are read like those of a consumer: one verified batch, of which only the wanted
-    records are made
-CHUNK-7  a window ends at its end offset, which was an end of the log once. If the log ends below
-    that, a replica that shows more is waited for, and records that are lost are an error
+- Every record of a chunk is visible at the isolation level and inside the window.
+- A chunk is at least one batch and has about the requested bytes; it may have no record (markers,
+  aborted, compacted).
+- A chunk ends before a batch that cannot be decoded: the next chunk begins at its first offset, and
+  fails.
+- A run is one batch whose records are made when they are taken. It exists only if the whole batch
+  can be parsed.
+- The read-ahead divides data that is not compressed by the index: each thread reads and decodes
+  ranges of its own. Compressed data is read by one thread, and decoded by all.
+- Few offsets are read like those of a consumer: one verified batch, of which only the wanted
+  records are made.
+- A window ends at its end offset, which was an end of the log once. If the log ends below that, a
+  replica that shows more is waited for, and records that are lost are an error.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, in_file
 from embedlog.format import record_batch
 from embedlog.format.buffer_pool import SharedBytes, shared_pool
 from embedlog.format.compression import LimitExceeded
-from embedlog.format.decoder import GROUP_BYTES, plain_section
+from embedlog.format.decoder import GROUP_BYTES, expand_section
 from embedlog.format.record_columns import OFFSET_MAX, OFFSET_MIN, Decoded, Window
-from embedlog.format.visibility import READ_COMMITTED, end_offset, seen
+from embedlog.format.visibility import READ_COMMITTED, end_offset, filter_visible
 
 if TYPE_CHECKING:
     from embedlog.partition.api import ReadableLog
@@ -71,27 +71,32 @@ def read_chunk(
         return None
     window = Window(start_offset=offset)
     with in_file(fetched.path, fetched.position):
-        parts = groups(visible(fetched, window), batch_bytes)
+        parts = group_batches(visible_batches(fetched, window), batch_bytes)
         batches = parts[0] if parts else fetched.batches[:0]
         try:
             part = decode(fetched, batches, window)
         except CorruptRecordError:
-            good = _good_prefix(fetched, batches, window)
+            good = _count_decodable(fetched, batches, window)
             if good == 0:
                 raise
             part = decode(fetched, batches[:good], window)
     assert part.decoded is not None
     if part.batch_count < len(batches):
-        following = int(batches["base_offset"][part.batch_count])
+        next_offset = int(batches["base_offset"][part.batch_count])
+    elif len(parts) > 1:
+        next_offset = int(parts[1]["base_offset"][0])
     else:
-        following = int(parts[1]["base_offset"][0]) if len(parts) > 1 else fetched.next_offset
-    batch_bytes = average(part, batch_bytes)
+        next_offset = fetched.next_offset
     return Chunk(
-        part.decoded, following, len(fetched.data), batch_bytes, _epoch(fetched.batches, following)
+        part.decoded,
+        next_offset=next_offset,
+        size_bytes=len(fetched.data),
+        batch_bytes=mean_batch_bytes(part, batch_bytes),
+        epoch=_epoch_below(fetched.batches, next_offset),
     )
 
 
-class Run(NamedTuple):
+class BatchRun(NamedTuple):
     """The records of one batch, made when they are taken; then as `Chunk`."""
 
     records: RecordRun
@@ -100,7 +105,7 @@ class Run(NamedTuple):
     epoch: int
 
 
-def read_run(partition: ReadableLog, offset: int, *, isolation: str) -> Run | None:
+def read_run(partition: ReadableLog, offset: int, *, isolation: str) -> BatchRun | None:
     """The records of one batch from `offset` on; None if `read_chunk` must find them, or why they
     cannot be read.
     """
@@ -108,27 +113,24 @@ def read_run(partition: ReadableLog, offset: int, *, isolation: str) -> Run | No
         offset, max_bytes=SHORT_BYTES, isolation=isolation, pool=shared_pool()
     )
     batches = fetched.batches
-    if (
-        len(batches) > 1
-        or fetched.aborted
-        or (len(batches) and batches["attributes"][0] & record_batch.CONTROL)
-    ):
-        batches = visible(fetched, Window(start_offset=offset))
+    has_control = len(batches) > 0 and batches["attributes"][0] & record_batch.CONTROL
+    if len(batches) > 1 or fetched.aborted or has_control:
+        batches = visible_batches(fetched, Window(start_offset=offset))
     if not len(batches):
         return None
     row = batches[:1]
     try:
-        body = plain_section(fetched.data, row[0], 0, fetched.decompressed_max)
+        body = expand_section(fetched.data, row[0], 0, fetched.decompressed_max)
     except (CorruptRecordError, LimitExceeded):
         return None
     records = record_run(partition.topic, partition.number, row, body, offset)
     if records is None or not records.count:
         return None
     next_offset = int(row["base_offset"][0]) + int(row["last_offset_delta"][0]) + 1
-    return Run(records, next_offset, len(fetched.data), records.leader_epoch)
+    return BatchRun(records, next_offset, len(fetched.data), records.leader_epoch)
 
 
-def _epoch(batches: record_batch.Batches, end: int) -> int:
+def _epoch_below(batches: record_batch.Batches, end: int) -> int:
     """Leader epoch of the last batch below `end`."""
     row = len(batches) - 1
     while row >= 0 and batches["base_offset"][row] >= end:
@@ -136,32 +138,36 @@ def _epoch(batches: record_batch.Batches, end: int) -> int:
     return int(batches["leader_epoch"][row]) if row >= 0 else -1
 
 
-def groups(batches: record_batch.Batches, batch_bytes: int) -> list[record_batch.Batches]:
+def group_batches(batches: record_batch.Batches, batch_bytes: int) -> list[record_batch.Batches]:
     """Compressed batches in groups of about GROUP_BYTES when decoded, at least one each; other
     batches in one group.
 
     The estimate is the size of the last batches, not their ratio: producers limit the size of a
     batch, not its ratio.
     """
+    if not len(batches):
+        return []
     if len(batches) < 2 or not (batches["attributes"] & record_batch.CODEC_MASK).any():
-        return [batches] if len(batches) else []
+        return [batches]
     count = min(GROUP_MAX, max(1, GROUP_BYTES // batch_bytes))
     return [batches[start : start + count] for start in range(0, len(batches), count)]
 
 
-def average(part: record_batch.Part, before: int) -> int:
+def mean_batch_bytes(part: record_batch.DecodedPart, previous: int) -> int:
     """The mean of decoded bytes per batch; `before` if it is unknown."""
     decoded = part.decoded
     if decoded is None or decoded.values is None or part.batch_count == 0:
-        return before
-    total = len(decoded.values.data) + (0 if decoded.keys is None else len(decoded.keys.data))
-    return max(1, total // part.batch_count)
+        return previous
+    size_bytes = len(decoded.values.data)
+    if decoded.keys is not None:
+        size_bytes += len(decoded.keys.data)
+    return max(1, size_bytes // part.batch_count)
 
 
-def visible(fetched: Any, window: Window) -> record_batch.Batches:
+def visible_batches(fetched: Any, window: Window) -> record_batch.Batches:
     """The fetched batches that may contain a record for this reader."""
     aborts = record_batch.aborts(fetched.data, fetched.batches) if fetched.aborted else None
-    batches = seen(fetched.batches, fetched.aborted, aborts)
+    batches = filter_visible(fetched.batches, fetched.aborted, aborts)
     if window.start_ms > OFFSET_MIN:
         batches = batches[batches["max_timestamp"] >= window.start_ms]
     if window.end_ms < OFFSET_MAX:
@@ -171,7 +177,7 @@ def visible(fetched: Any, window: Window) -> record_batch.Batches:
     return batches
 
 
-def decode(fetched: Any, batches: record_batch.Batches, window: Window) -> record_batch.Part:
+def decode(fetched: Any, batches: record_batch.Batches, window: Window) -> record_batch.DecodedPart:
     """The records of the first of these batches inside the window. Raises CorruptRecordError."""
     return record_batch.decode_some(
         fetched.data, batches, window=window, pool=shared_pool(), limit=fetched.decompressed_max
@@ -183,8 +189,8 @@ def is_plain(batches: record_batch.Batches) -> bool:
     return len(batches) > 0 and not (batches["attributes"] & record_batch.CODEC_MASK).any()
 
 
-def _good_prefix(fetched: Any, batches: record_batch.Batches, window: Window) -> int:
-    """How many batches can be decoded one by one before the first failure (CHUNK-3); at least 1."""
+def _count_decodable(fetched: Any, batches: record_batch.Batches, window: Window) -> int:
+    """How many batches can be decoded one by one before the first failure; at least 1."""
     for row in range(len(batches)):
         try:
             decode(fetched, batches[row : row + 1], window)
@@ -193,19 +199,19 @@ def _good_prefix(fetched: Any, batches: record_batch.Batches, window: Window) ->
     return min(1, len(batches))
 
 
-class Piece(NamedTuple):
+class EncodedPiece(NamedTuple):
     """Fetched batches that are decoded together."""
 
     number: int  # of the partition
     window: Window
     fetched: Any
-    data: memoryview  # the fetched bytes, for the thread that decodes the piece (BUFFERPOOL-5)
+    data: memoryview  # the fetched bytes, for the thread that decodes the piece
     batches: record_batch.Batches
     whole: bool  # no other piece contains these bytes
 
 
-class Range(NamedTuple):
-    """Offsets of a partition whose batches are read by the thread that decodes them (CHUNK-5)."""
+class EncodedRange(NamedTuple):
+    """Offsets of a partition whose batches are read by the thread that decodes them."""
 
     number: int  # of the partition
     partition: Any
@@ -214,14 +220,14 @@ class Range(NamedTuple):
 
 
 class Decodings(NamedTuple):
-    """The decoded part of a piece, if any, and the rest."""
+    """The decoded part of a piece, if any, and what remains of the piece."""
 
     number: int  # of the partition
     decoded: Decoded | None
-    rest: Piece | Range | None
+    remaining: EncodedPiece | EncodedRange | None
 
 
-class Source:
+class ChunkSource:
     """The chunks of several partitions, in the order of the partitions, for the read-ahead of a
     scan.
 
@@ -244,7 +250,7 @@ class Source:
             for number in sorted(windows, reverse=True)
         ]
         self._position = self._waiting[-1][2].start_offset if self._waiting else 0
-        self._pieces: deque[Piece | Range] = deque()
+        self._pieces: deque[EncodedPiece | EncodedRange] = deque()
         self._batch_bytes = BATCH_GUESS
         self._isolation = isolation
         self._columns = columns
@@ -255,25 +261,25 @@ class Source:
         # with one processor a division costs more than it saves
         self._shared = len(os.sched_getaffinity(0)) > 1
 
-    def fetch(self) -> Piece | None:
+    def fetch(self) -> EncodedPiece | None:
         """The next encoded piece; None after the last. REQUIRES: no call of `fetch_apart`."""
-        piece = self._next(divides=False)
-        assert not isinstance(piece, Range)
+        piece = self._next_piece(divides=False)
+        assert not isinstance(piece, EncodedRange)
         return piece
 
-    def fetch_apart(self) -> Piece | Range | None:
-        """The next encoded piece, or a range that the decoding thread reads (CHUNK-5); None after
+    def fetch_apart(self) -> EncodedPiece | EncodedRange | None:
+        """The next encoded piece, or a range that the decoding thread reads; None after
         the last.
         """
-        return self._next(divides=self._shared)
+        return self._next_piece(divides=self._shared)
 
-    def _next(self, *, divides: bool) -> Piece | Range | None:
+    def _next_piece(self, *, divides: bool) -> EncodedPiece | EncodedRange | None:
         while not self._pieces:
             if not self._waiting:
                 return None
             number, partition, window = self._waiting[-1]
             if self._position < window.end_offset:
-                self._take(number, partition, window, divides)
+                self._take_batches(number, partition, window, divides)
                 continue
             self._waiting.pop()
             if self._waiting:
@@ -289,94 +295,95 @@ class Source:
             return None
         window = piece.window
         batches = piece.batches
+        last_offsets = batches["base_offset"] + batches["last_offset_delta"]
         whole = batches["magic"] == 2
         whole &= (batches["base_offset"] >= window.start_offset) & (window.start_ms == OFFSET_MIN)
-        whole &= (batches["base_offset"] + batches["last_offset_delta"] < window.end_offset) & (
-            window.end_ms == OFFSET_MAX
-        )
+        whole &= (last_offsets < window.end_offset) & (window.end_ms == OFFSET_MAX)
         count = int(batches["records"][whole].sum())
-        rest: Piece | Range | None = piece._replace(batches=batches[~whole], whole=False)
-        while rest is not None:
-            found = self.rest(rest)
-            count += 0 if found.decoded is None else found.decoded.count
-            rest = found.rest
+        remaining: EncodedPiece | EncodedRange | None = piece._replace(
+            batches=batches[~whole], whole=False
+        )
+        while remaining is not None:
+            decodings = self.decode_rest(remaining)
+            if decodings.decoded is not None:
+                count += decodings.decoded.count
+            remaining = decodings.remaining
         return count
 
-    def few(self) -> bool:
+    def has_few_offsets(self) -> bool:
         """Whether all windows together have at most FEW_OFFSETS: then a thread costs more than it
         saves.
         """
-        return (
-            sum(window.end_offset - window.start_offset for _, _, window in self._waiting)
-            <= FEW_OFFSETS
+        offset_count = sum(
+            window.end_offset - window.start_offset for _, _, window in self._waiting
         )
+        return offset_count <= FEW_OFFSETS
 
     def pieces(self) -> Iterator[Decodings]:
         """All pieces, fetched and decoded when they are taken."""
         while (piece := self.fetch()) is not None:
             yield self.decode(piece)
 
-    def points(self) -> Iterator[Decodings]:
+    def decode_points(self) -> Iterator[Decodings]:
         """The same for few offsets: records of single batches as long as the partition has the
-        short way to them (CHUNK-6).
+        short way to them.
         """
         while True:
-            found = None if self._pieces else self._point()
-            if found is None:
+            decodings = None
+            if not self._pieces:
+                decodings = self._decode_point()
+            if decodings is None:
                 piece = self.fetch()
                 if piece is None:
                     return
-                found = self.decode(piece)
-            yield found
+                decodings = self.decode(piece)
+            yield decodings
 
-    def _point(self) -> Decodings | None:
+    def _decode_point(self) -> Decodings | None:
         """The records of the batch at the position; None if a fetch must find them, or the end."""
         if not self._waiting:
             return None
         number, partition, window = self._waiting[-1]
         if self._position >= window.end_offset:
             return None
-        found = partition.point(self._position, self._isolation == READ_COMMITTED)
-        if found is None:
+        point = partition.point(self._position, self._isolation == READ_COMMITTED)
+        if point is None:
             return None
-        run = found.run
+        run = point.run
         records = [
-            each
-            for each in run.take(window.end_offset - self._position)
-            if window.has(each.offset, each.timestamp_ms)
+            record
+            for record in run.take(window.end_offset - self._position)
+            if window.has(record.offset, record.timestamp_ms)
         ]
-        self._position = run.end if not run.count else window.end_offset
+        # a run with records left is longer than the window
+        self._position = window.end_offset if run.count else run.end
         return Decodings(number, decoded_of(records, self._columns), None)
 
-    def pieces_ahead(self) -> Iterator[Decodings]:
+    def decode_ahead(self) -> Iterator[Decodings]:
         """The same with the help of a second thread."""
         fetch: Callable[[], Any] = self.fetch_apart  # a type checker cannot infer a union with None
-        return read_ahead(fetch, self.decode, more=self.more)
+        return read_ahead(fetch, self.decode, has_more=self.has_more)
 
-    def more(self) -> bool:
+    def has_more(self) -> bool:
         """Whether another piece may follow. For the thread that fetches."""
         if self._pieces or len(self._waiting) > 1:
             return True
         return bool(self._waiting) and self._position < self._waiting[-1][2].end_offset
 
-    def _take(self, number: int, partition: Any, window: Window, divides: bool) -> None:
+    def _take_batches(self, number: int, partition: Any, window: Window, divides: bool) -> None:
         """Reads the next bytes, or divides the next ones. REQUIRES: the position is below the end
         of the window.
         """
-        if (
-            divides
-            and self._plain
-            and window.start_ms == OFFSET_MIN
-            and window.end_ms == OFFSET_MAX
-        ):
+        has_times = window.start_ms != OFFSET_MIN or window.end_ms != OFFSET_MAX
+        if divides and self._plain and not has_times:
             self._divide(number, partition, window)
             return
-        useful = partition.skip_by_time(self._position, window.start_ms, window.end_ms)
-        if useful > self._position:
-            self._position = useful
+        start_offset = partition.skip_by_time(self._position, window.start_ms, window.end_ms)
+        if start_offset > self._position:
+            self._position = start_offset
             return
-        few = window.end_offset - self._position <= FEW_OFFSETS
-        max_bytes = SHORT_BYTES if few else self._max_bytes
+        is_short = window.end_offset - self._position <= FEW_OFFSETS
+        max_bytes = SHORT_BYTES if is_short else self._max_bytes
         fetched = partition.fetch(
             self._position,
             max_bytes=max_bytes,
@@ -384,11 +391,12 @@ class Source:
             upto=window.end_offset,
             pool=shared_pool(),
         )
-        parts = groups(visible(fetched, window), self._batch_bytes)
+        parts = group_batches(visible_batches(fetched, window), self._batch_bytes)
         self._plain = is_plain(fetched.batches)
         data = SharedBytes(fetched.data)
         self._pieces.extend(
-            Piece(number, window, fetched, data.view(), part, len(parts) == 1) for part in parts
+            EncodedPiece(number, window, fetched, data.view(), part, len(parts) == 1)
+            for part in parts
         )
         if fetched.next_offset <= self._position:
             self._check_end(number, partition, self._position, window.end_offset)
@@ -396,58 +404,53 @@ class Source:
 
     def _check_end(self, number: int, partition: Any, position: int, end: int) -> None:
         """After a fetch that found nothing at a position: raises OffsetOutOfRangeError if the log
-        ends below `end` (CHUNK-7).
+        ends below `end`.
 
         Records that compaction removed leave the end as it is: a fetch passes them.
         """
         since_ns = self._stopped_ns.get((number, position))
         self._stopped_ns.setdefault((number, position), system.boot_ns())
-        shown = end_offset(
-            partition.awaited_bounds(end, self._isolation, since_ns), self._isolation
-        )
-        if shown < end:
-            problem = (
-                f"{partition.topic}-{number} ends before the last record of this scan: records "
-                "were lost after its creation"
-            )
+        bounds = partition.awaited_bounds(end, self._isolation, since_ns)
+        current_end = end_offset(bounds, self._isolation)
+        if current_end < end:
             raise OffsetOutOfRangeError(
-                problem,
+                f"{partition.topic}-{number} ends before the last record of this scan: records "
+                "were lost after its creation",
                 topic=partition.topic,
                 partition=number,
                 expected=f"offset {end}",
-                found=shown,
+                found=current_end,
             )
 
     def _divide(self, number: int, partition: Any, window: Window) -> None:
         """Divide the next bytes into ranges."""
-        points = partition.split_points(
+        decode_points = partition.split_points(
             self._position, window.end_offset, self._max_bytes, RANGES_AT_ONCE
         )
-        self._plain = bool(points)  # without any, the next bytes are read
-        for point in points:
+        self._plain = bool(decode_points)  # without any, the next bytes are read
+        for point in decode_points:
             part = window._replace(start_offset=self._position, end_offset=point.offset)
-            self._pieces.append(Range(number, partition, part, point.size_bytes))
+            self._pieces.append(EncodedRange(number, partition, part, point.size_bytes))
             self._position = point.offset
 
-    def decode(self, piece: Piece | Range) -> Decodings:
+    def decode(self, piece: EncodedPiece | EncodedRange) -> Decodings:
         """The records of a piece, up to the limit of the read-ahead. Raises CorruptRecordError."""
-        return (
-            self._decode(piece, AHEAD_BYTES)
-            if isinstance(piece, Piece)
-            else self._decode_range(piece, AHEAD_BYTES)
-        )
+        return self._decode_part(piece, AHEAD_BYTES)
 
-    def rest(self, piece: Piece | Range) -> Decodings:
-        """The rest of a piece after `decode`, or a part of it. For the consumer, before it takes
-        the records.
+    def decode_rest(self, piece: EncodedPiece | EncodedRange) -> Decodings:
+        """What remains of a piece after `decode`, or a part of it. For the consumer, before it
+        takes the records.
         """
-        return (
-            self._decode(piece, None)
-            if isinstance(piece, Piece)
-            else self._decode_range(piece, None)
-        )
+        return self._decode_part(piece, None)
 
-    def _decode_range(self, piece: Range, alone_bytes: int | None) -> Decodings:
+    def _decode_part(
+        self, piece: EncodedPiece | EncodedRange, alone_bytes: int | None
+    ) -> Decodings:
+        if isinstance(piece, EncodedPiece):
+            return self._decode(piece, alone_bytes)
+        return self._decode_range(piece, alone_bytes)
+
+    def _decode_range(self, piece: EncodedRange, alone_bytes: int | None) -> Decodings:
         """Read and decode a range, or its begin: the index may have no entry inside, and its
         batches may be compressed.
         """
@@ -461,27 +464,35 @@ class Source:
         )
         if not is_plain(fetched.batches):
             self._plain = False  # from the next piece on
-        parts = groups(visible(fetched, window), self._batch_bytes)
-        first = parts[0] if parts else fetched.batches[:0]
-        found = self._decode(
-            Piece(number, window, fetched, fetched.data, first, len(parts) == 1), alone_bytes
+        parts = group_batches(visible_batches(fetched, window), self._batch_bytes)
+        first_part = parts[0] if parts else fetched.batches[:0]
+        decodings = self._decode(
+            EncodedPiece(
+                number,
+                window,
+                fetched,
+                data=fetched.data,
+                batches=first_part,
+                whole=len(parts) == 1,
+            ),
+            alone_bytes,
         )
-        left = (
-            found.rest.batches
-            if isinstance(found.rest, Piece)
-            else parts[1]
-            if len(parts) > 1
-            else None
-        )
-        following = fetched.next_offset if left is None else int(left["base_offset"][0])
-        if following >= window.end_offset:
-            return found._replace(rest=None)  # also if compaction removed the rest
-        if left is None and following <= window.start_offset:
+        next_batches = None  # that were read and not decoded
+        if isinstance(decodings.remaining, EncodedPiece):
+            next_batches = decodings.remaining.batches
+        elif len(parts) > 1:
+            next_batches = parts[1]
+        next_offset = fetched.next_offset
+        if next_batches is not None:
+            next_offset = int(next_batches["base_offset"][0])
+        if next_offset >= window.end_offset:
+            return decodings._replace(remaining=None)  # also if compaction removed the last records
+        if next_batches is None and next_offset <= window.start_offset:
             self._check_end(number, partition, window.start_offset, window.end_offset)
-        start = max(window.start_offset, following)
-        return found._replace(rest=piece._replace(window=window._replace(start_offset=start)))
+        remaining_window = window._replace(start_offset=max(window.start_offset, next_offset))
+        return decodings._replace(remaining=piece._replace(window=remaining_window))
 
-    def _decode(self, piece: Piece, alone_bytes: int | None) -> Decodings:
+    def _decode(self, piece: EncodedPiece, alone_bytes: int | None) -> Decodings:
         number, window, fetched, data, batches, whole = piece
         with in_file(fetched.path, fetched.position):
             part = record_batch.decode_some(
@@ -494,6 +505,8 @@ class Source:
                 alone_bytes=alone_bytes,
                 in_place=whole,
             )
-        self._batch_bytes = average(part, self._batch_bytes)
-        left = batches[part.batch_count :]
-        return Decodings(number, part.decoded, piece._replace(batches=left) if len(left) else None)
+        self._batch_bytes = mean_batch_bytes(part, self._batch_bytes)
+        remaining = None
+        if part.batch_count < len(batches):
+            remaining = piece._replace(batches=batches[part.batch_count :])
+        return Decodings(number, part.decoded, remaining)

@@ -1,7 +1,7 @@
 """Contains the deserializers of one reader: they make records with objects of records with bytes.
 
-DESERIALIZATION-1  a null stays None: the deserializer is not called
-DESERIALIZATION-2  a failure names the record and its field, and the record can be passed over
+- A null stays None: the deserializer is not called.
+- A failure names the record and its field, and the record can be passed over.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from embedlog.errors import SerializationError
 if TYPE_CHECKING:
     from embedlog.config.callables import Deserializer
 
-Adapted: TypeAlias = "_OfRecord | Callable[[bytes], Any]"
+AnyDeserializer: TypeAlias = "_OfRecord | Callable[[bytes], Any]"
 
 
 class Deserializers:
@@ -29,24 +29,22 @@ class Deserializers:
     def __init__(
         self, key: Deserializer[Any] | None = None, value: Deserializer[Any] | None = None
     ) -> None:
-        self._key = _adapted("key", key)
-        self._value = _adapted("value", value)
+        self._key = _adapt("key", key)
+        self._value = _adapt("value", value)
         self.present = key is not None or value is not None
 
-    def record(self, r: Record[bytes, bytes]) -> Record[Any, Any]:
+    def record(self, record: Record[bytes, bytes]) -> Record[Any, Any]:
         """The record with the results of the deserializers. Raises SerializationError."""
-        key = _applied(self._key, r.key, "key", r)
-        value = _applied(self._value, r.value, "value", r)
         return Record(
-            r.topic,
-            r.partition,
-            r.offset,
-            r.timestamp_ms,
-            r.timestamp_type,
-            key,
-            value,
-            r.headers,
-            r.leader_epoch,
+            record.topic,
+            record.partition,
+            record.offset,
+            record.timestamp_ms,
+            record.timestamp_type,
+            _apply(self._key, record.key, "key", record),
+            _apply(self._value, record.value, "value", record),
+            record.headers,
+            record.leader_epoch,
         )
 
 
@@ -56,21 +54,21 @@ class _OfRecord(NamedTuple):
     convert: Convert
 
 
-def _adapted(field: str, given: Deserializer[Any] | None) -> Adapted | None:
-    method = by_method(given, "deserialize")
+def _adapt(field: str, deserializer: Deserializer[Any] | None) -> AnyDeserializer | None:
+    method = by_method(deserializer, "deserialize")
     if method is not None:
         return _OfRecord(method)
-    if given is not None and not callable(given):
-        kind = type(given).__name__
+    if deserializer is not None and not callable(deserializer):
+        kind = type(deserializer).__name__
         raise TypeError(
             f"{field}_deserializer is a callable of bytes, or an object with deserialize(), not "
             f"{kind}"
         )
-    return given
+    return deserializer
 
 
-def _applied(
-    deserialize: Adapted | None, data: bytes | None, field: str, record: Record[Any, Any]
+def _apply(
+    deserialize: AnyDeserializer | None, data: bytes | None, field: str, record: Record[Any, Any]
 ) -> Any:
     if deserialize is None or data is None:
         return data

@@ -1,9 +1,9 @@
 """Finds the last visible record of a partition from its end, without a read of the log before it.
 
-LASTRECORD-1  the first read is that of the last offset; each following one covers twice as many
-    offsets before it. So markers, aborted records and offsets that compaction removed cost at most
-    two reads of their batches
-LASTRECORD-2  a record that is appended meanwhile may be found or not
+- The first read is that of the last offset; each following one covers twice as many offsets before
+  it. So markers, aborted records and offsets that compaction removed cost at most two reads of
+  their batches.
+- A record that is appended meanwhile may be found or not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 READ_BYTES = 1 << 20
 
 
-def last_record(
+def find_last_record(
     partition: ReadableLog, topic: str, number: int, isolation: str
 ) -> Record[bytes, bytes] | None:
     """The record, None if no visible record is left. Raises ConfigError, and the errors of
@@ -41,30 +41,32 @@ def last_record(
     while start > bounds.log_start:
         start = max(bounds.log_start, stop - step)
         try:
-            found = _last_decoded(partition, start, stop, isolation)
+            decoded = _read_last_records(partition, start, stop, isolation)
         except OffsetOutOfRangeError:
-            before = bounds
+            earlier_bounds = bounds
             bounds = partition.bounds()
-            if bounds.log_start == before.log_start:
+            if bounds.log_start == earlier_bounds.log_start:
                 raise
             continue  # records were deleted since the bounds were read
-        if found is not None:
-            return records_of(topic, number, found)[-1]
+        if decoded is not None:
+            return records_of(topic, number, decoded)[-1]
         stop = start
         step = 2 * step
     return None
 
 
-def _last_decoded(partition: ReadableLog, start: int, stop: int, isolation: str) -> Decoded | None:
+def _read_last_records(
+    partition: ReadableLog, start: int, stop: int, isolation: str
+) -> Decoded | None:
     """The last records of the first ones at or after `start`; nothing is expected at or after
     `stop`.
     """
-    found = None
+    decoded = None
     while start < stop:
         chunk = read_chunk(partition, start, max_bytes=READ_BYTES, isolation=isolation)
         if chunk is None:
             break
         if chunk.decoded.count:
-            found = chunk.decoded
+            decoded = chunk.decoded
         start = chunk.next_offset
-    return found
+    return decoded

@@ -11,19 +11,19 @@ from embedlog.errors import InvalidRecordError
 SERIALIZERS = {"value": "value_serializer", "key": "key_serializer"}
 
 
-def bytes_like(value: object, what: str) -> bytes | None:
+def bytes_of(value: object, field: str) -> bytes | None:
     """The value as bytes. The TypeError names a suitable serializer."""
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     kind = type(value).__name__
-    if what not in SERIALIZERS:
-        raise TypeError(f"a {what} is bytes or None, not {kind}")
-    raise TypeError(f"a {what} is bytes, not {kind}: {_conversion_hint(value, what)}")
+    if field not in SERIALIZERS:
+        raise TypeError(f"a {field} is bytes or None, not {kind}")
+    raise TypeError(f"a {field} is bytes, not {kind}: {_conversion_hint(value, field)}")
 
 
-def _conversion_hint(value: object, what: str) -> str:
+def _conversion_hint(value: object, field: str) -> str:
     """The hint for the conversion of the value to bytes."""
     from embedlog.columns import arrow_import  # for an error only
 
@@ -31,18 +31,18 @@ def _conversion_hint(value: object, what: str) -> str:
         return "send_batch() takes columns and tables, each row is a record"
     if isinstance(value, str):
         return (
-            f"encode it, or give the producer a {SERIALIZERS[what]} such as "
+            f"encode it, or give the producer a {SERIALIZERS[field]} such as "
             "embedlog.serializers.string"
         )
     if isinstance(value, (dict, list, tuple, bool, int, float)):
         return (
-            f"encode it, or give the producer a {SERIALIZERS[what]} such as "
+            f"encode it, or give the producer a {SERIALIZERS[field]} such as "
             "embedlog.serializers.json"
         )
-    return f"encode it, or give the producer a {SERIALIZERS[what]}: a callable that returns bytes"
+    return f"encode it, or give the producer a {SERIALIZERS[field]}: a callable that returns bytes"
 
 
-def normal_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
+def normalize_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
     """Headers as a tuple of (str, bytes or None). Raises TypeError, InvalidRecordError for a name
     that UTF-8 cannot encode.
     """
@@ -50,7 +50,9 @@ def normal_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
         return ()
     pairs = []
     if isinstance(headers, (str, bytes, dict)) or not isinstance(headers, Iterable):
-        hint = "; partition= and timestamp_ms= are keywords" if isinstance(headers, int) else ""
+        hint = ""
+        if isinstance(headers, int):
+            hint = "; partition= and timestamp_ms= are keywords"
         raise TypeError(
             f"headers are pairs of (str, bytes or None), not {type(headers).__name__}{hint}"
         )
@@ -60,9 +62,10 @@ def normal_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
         try:
             pair[0].encode()
         except UnicodeEncodeError:
-            found = ascii(pair[0])[:100]
             raise InvalidRecordError(
-                "the name of a header", expected="text without lone surrogates", found=found
+                "the name of a header",
+                expected="text without lone surrogates",
+                found=ascii(pair[0])[:100],
             ) from None
-        pairs.append((str(pair[0]), bytes_like(pair[1], "header")))
+        pairs.append((str(pair[0]), bytes_of(pair[1], "header")))
     return tuple(pairs)

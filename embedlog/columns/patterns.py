@@ -1,13 +1,13 @@
 """Searches rows of columns for a byte string or a regular expression.
 
-PATTERN-1  a regular expression is applied to each row alone: `^` and `$` are the ends of a row, and
-    no match crosses rows
-PATTERN-2  bytes that every match contains, or alternatives of them, are searched first, in whole
-    buffers. They exclude a chunk before it is decoded, and rows before the expression is applied
-PATTERN-3  an expression of a bounded width, without conditions on its surroundings, is applied to
-    the whole buffer. A match there is only a candidate, because it may cross the end of its row
-PATTERN-4  a null row matches nothing; an expression for text is applied to rows decoded as UTF-8
-    with replacement characters
+- A regular expression is applied to each row alone: `^` and `$` are the ends of a row, and no match
+  crosses rows.
+- Bytes that every match contains, or alternatives of them, are searched first, in whole buffers.
+  They exclude a chunk before it is decoded, and rows before the expression is applied.
+- An expression of a bounded width, without conditions on its surroundings, is applied to the whole
+  buffer. A match there is only a candidate, because it may cross the end of its row.
+- A null row matches nothing; an expression for text is applied to rows decoded as UTF-8 with
+  replacement characters.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Needles(NamedTuple):
     whole: bool
 
 
-class Matcher:
+class RowMatcher:
     """One pattern, prepared for the search of many columns. Raises ConfigError for another type of
     pattern.
     """
@@ -82,7 +82,7 @@ class Matcher:
                 found=repr(pattern)[:100],
             )
         self._expression = pattern
-        facts = _Facts.of(pattern)
+        facts = _ExpressionFacts.of(pattern)
         if facts is not None:
             self.needles = facts.needles
             self._is_bounded = facts.is_bounded
@@ -96,66 +96,67 @@ class Matcher:
 
     def rows(self, column: BytesColumn) -> NDArray[np.bool_]:
         """The rows that match. REQUIRES a column that starts at bit 0 of its validity."""
-        found = np.zeros(len(column), np.bool_)
+        matches = np.zeros(len(column), np.bool_)
         if self._is_bounded and (
             self.needles is None or min(map(len, self.needles.texts)) < TEXT_MIN
         ):
-            self._mark_bounded(column, found)
-            return found
+            self._mark_bounded(column, matches)
+            return matches
         if self.needles is not None:
             offsets = column.offsets.astype(np.int32, copy=False)
             for text in self.needles.texts:
-                search.mark_rows(column.data, offsets, text, self.needles.fold, found)
+                search.mark_rows(column.data, offsets, text, self.needles.fold, matches)
             if not self.needles.whole:
-                self._keep_matches(column, found)
-            return found
-        found[:] = True
+                self._keep_matches(column, matches)
+            return matches
+        matches[:] = True
         if column.validity is not None:
-            found &= np.unpackbits(column.validity, bitorder="little", count=len(column)).astype(
+            matches &= np.unpackbits(column.validity, bitorder="little", count=len(column)).astype(
                 np.bool_
             )
         if self._expression is not None:
-            self._keep_matches(column, found)
-        return found
+            self._keep_matches(column, matches)
+        return matches
 
-    def _keep_matches(self, column: BytesColumn, found: NDArray[np.bool_]) -> None:
+    def _keep_matches(self, column: BytesColumn, matches: NDArray[np.bool_]) -> None:
         """Unmark the rows that the expression does not match."""
         assert self._expression is not None
         apply = self._expression.search
         data = column.data.data
         offsets = column.offsets
         is_text = isinstance(self._expression.pattern, str)
-        rows = np.flatnonzero(found)
+        rows = np.flatnonzero(matches)
         for row, start, end in zip(
             rows.tolist(), offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True
         ):
             piece: Any = str(data[start:end], "utf-8", "replace") if is_text else data[start:end]
             if apply(piece) is None:
-                found[row] = False
+                matches[row] = False
 
-    def _mark_bounded(self, column: BytesColumn, found: NDArray[np.bool_]) -> None:
-        """Mark rows by one expression over the whole buffer (PATTERN-3)."""
+    def _mark_bounded(self, column: BytesColumn, matches: NDArray[np.bool_]) -> None:
+        """Mark rows by one expression over the whole buffer."""
         assert self._expression is not None
         apply = self._expression.search
         offsets = column.offsets
         data = column.data.data
         end = int(offsets[-1])
-        place = int(offsets[0])
-        while (match := apply(data, place, end)) is not None:
+        position = int(offsets[0])
+        while (match := apply(data, position, end)) is not None:
             row = int(offsets.searchsorted(match.start(), "right")) - 1
             start = int(offsets[row])
-            place = int(offsets[row + 1])
-            found[row] = match.end() <= place or apply(data[start:place]) is not None
+            position = int(offsets[row + 1])
+            # a match beyond the end of the row hides a shorter one inside of it
+            matches[row] = match.end() <= position or apply(data[start:position]) is not None
 
 
-class _Facts(NamedTuple):
+class _ExpressionFacts(NamedTuple):
     """What is known of an expression."""
 
     needles: Needles | None
     is_bounded: bool
 
     @classmethod
-    def of(cls, pattern: re.Pattern[Any]) -> _Facts | None:
+    def of(cls, pattern: re.Pattern[Any]) -> _ExpressionFacts | None:
         """None if nothing is known: this Python has another parser of expressions."""
         try:
             parse = import_module("re._parser").parse
@@ -164,34 +165,29 @@ class _Facts(NamedTuple):
         except (ImportError, AttributeError):
             return None
         is_text = isinstance(pattern.pattern, str)
-        bounded = not is_text and low > 0 and high <= WIDTH_MAX and _is_free(tree)
+        bounded = not is_text and low > 0 and high <= WIDTH_MAX and _is_context_free(tree)
         ignores_case = bool(pattern.flags & re.IGNORECASE)
         if pattern.flags & re.LOCALE or (is_text and ignores_case):
             return cls(None, bounded and not pattern.flags & re.LOCALE)
         parts: list[Part] = [[]]
         whole = _collect(tree, parts, _UNSTABLE if is_text else frozenset())
-        found = _best(parts)
-        if not found:
+        characters = _longest_alternatives(parts)
+        if not characters:
             return cls(None, bounded)
-        texts = tuple("".join(map(chr, run)).encode() if is_text else bytes(run) for run in found)
-        return cls(
-            Needles(
-                tuple(text.lower() for text in texts) if ignores_case else texts,
-                ignores_case,
-                whole,
-            ),
-            bounded,
-        )
+        if is_text:
+            texts = tuple("".join(map(chr, run)).encode() for run in characters)
+        else:
+            texts = tuple(bytes(run) for run in characters)
+        if ignores_case:
+            texts = tuple(text.lower() for text in texts)
+        return cls(Needles(texts, ignores_case, whole), bounded)
 
 
-def _best(parts: list[Part]) -> tuple[list[int], ...]:
+def _longest_alternatives(parts: list[Part]) -> tuple[list[int], ...]:
     """The alternatives with the longest shortest one; none if nothing is required."""
     sets = [part if isinstance(part, tuple) else (part,) for part in parts]
-    return max(
-        (each for each in sets if each and all(each)),
-        key=lambda each: min(map(len, each)),
-        default=(),
-    )
+    required = [alternatives for alternatives in sets if alternatives and all(alternatives)]
+    return max(required, key=lambda alternatives: min(map(len, alternatives)), default=())
 
 
 def _collect(tree: Iterable[tuple[Any, Any]], parts: list[Part], excluded: frozenset[int]) -> bool:
@@ -211,7 +207,7 @@ def _collect(tree: Iterable[tuple[Any, Any]], parts: list[Part], excluded: froze
         else:
             whole = False
             if name == "BRANCH":
-                parts += [_alternatives(argument[1], excluded)]
+                parts += [_collect_alternatives(argument[1], excluded)]
             elif name.endswith("_REPEAT") and argument[0] >= 1:
                 parts.append([])
                 _collect(argument[2], parts, excluded)
@@ -219,22 +215,22 @@ def _collect(tree: Iterable[tuple[Any, Any]], parts: list[Part], excluded: froze
     return whole
 
 
-def _alternatives(trees: Iterable[Any], excluded: frozenset[int]) -> tuple[list[int], ...]:
+def _collect_alternatives(trees: Iterable[Any], excluded: frozenset[int]) -> tuple[list[int], ...]:
     """Characters of each alternative; none if one of them requires nothing, or there are too
     many.
     """
-    found: list[list[int]] = []
+    texts: list[list[int]] = []
     for tree in trees:
         parts: list[Part] = [[]]
         _collect(tree, parts, excluded)
-        best = _best(parts)
+        best = _longest_alternatives(parts)
         if not best:
             return ()
-        found += best
-    return tuple(found) if len(found) <= TEXTS_MAX else ()
+        texts += best
+    return tuple(texts) if len(texts) <= TEXTS_MAX else ()
 
 
-def _is_free(tree: Iterable[tuple[Any, Any]]) -> bool:
+def _is_context_free(tree: Iterable[tuple[Any, Any]]) -> bool:
     """Whether a match depends only on its own bytes, and a match in a part of a buffer is one in
     the whole buffer.
     """
@@ -249,6 +245,6 @@ def _is_free(tree: Iterable[tuple[Any, Any]]) -> bool:
             inner = [argument[3]]
         elif name.endswith("_REPEAT"):
             inner = [argument[2]]
-        if not all(_is_free(each) for each in inner):
+        if not all(_is_context_free(branch) for branch in inner):
             return False
     return True

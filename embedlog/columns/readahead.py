@@ -1,16 +1,15 @@
 """Contains the read-ahead: a second thread prepares the next pieces while the consumer processes
 the current one.
 
-READAHEAD-1  pieces are returned in the order of their fetch, whichever thread decoded them
-READAHEAD-2  at most `depth` pieces are prepared: memory does not grow with the amount of data
-READAHEAD-3  one thread fetches at a time, because a fetch begins at the end of the last; a consumer
-    that would wait decodes
-READAHEAD-4  a failure is raised in place of its piece, after all earlier pieces, and ends the
-    iteration
-READAHEAD-5  the thread ends with the iteration, whatever interrupts that. It is not started for a
-    single piece, or if the source has no more, because a thread costs as much as a small piece
-READAHEAD-6  the mutex and the two sleeps are locks in C: a `threading.Condition` is entered by
-    Python code, where an interrupt would leave it taken
+- Pieces are returned in the order of their fetch, whichever thread decoded them.
+- At most `depth` pieces are prepared: memory does not grow with the amount of data.
+- One thread fetches at a time, because a fetch begins at the end of the last; a consumer that would
+  wait decodes.
+- A failure is raised in place of its piece, after all earlier pieces, and ends the iteration.
+- The thread ends with the iteration, whatever interrupts that. It is not started for a single
+  piece, or if the source has no more, because a thread costs as much as a small piece.
+- The mutex and the two sleeps are locks in C: a `threading.Condition` is entered by Python code,
+  where an interrupt would leave it taken.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ def read_ahead(
     decode: Callable[[Fetched], Piece],
     *,
     depth: int = 3,
-    more: Callable[[], bool] = lambda: True,
+    has_more: Callable[[], bool] = lambda: True,
 ) -> Iterator[Piece]:
     """The decoded pieces of all that `fetch` returns until None; `more`: whether the next fetch may
     return a piece.
 
     The thread ends at its next step after the iterator is closed or freed.
     """
-    queue = _ReadAhead(fetch, decode, depth, more)
+    queue = _ReadAhead(fetch, decode, depth, has_more)
     with Guard(queue.stop):
         while True:
             piece = queue.take()
@@ -59,19 +58,19 @@ class _ReadAhead(Generic[Fetched, Piece]):
         fetch: Callable[[], Fetched | None],
         decode: Callable[[Fetched], Piece],
         depth: int,
-        more: Callable[[], bool],
+        has_more: Callable[[], bool],
     ) -> None:
         self._fetch = fetch
         self._decode = decode
         self._depth = depth
-        self._more = more
+        self._has_more = has_more
         # reentrant: a garbage collection in this thread may free the iterator
         self._mutex = threading.RLock()
         self._consumer_bell = Bell()
         self._thread_bell = Bell()
         self._fetching = False
-        self._begun = 0  # fetches that began: the number of the next piece
-        self._taken = 0  # pieces that the consumer has: the number of the next one
+        self._begun_count = 0  # fetches that began: the number of the next piece
+        self._taken_count = 0  # pieces that the consumer has: the number of the next one
         self._ready: dict[int, tuple[Piece] | Exception] = {}
         self._ended = False  # the last fetch returned None
         self._thread: threading.Thread | None = None
@@ -84,13 +83,13 @@ class _ReadAhead(Generic[Fetched, Piece]):
         while True:
             with self._mutex:
                 action = self._action_locked()
-                if self._taken in self._ready:
-                    found = self._ready.pop(self._taken)
-                    self._taken += 1
+                if self._taken_count in self._ready:
+                    result = self._ready.pop(self._taken_count)
+                    self._taken_count += 1
                     self._wake_both()
-                    if isinstance(found, Exception):
-                        raise found
-                    return found
+                    if isinstance(result, Exception):
+                        raise result
+                    return result
                 if action == "end":
                     return None
             if action == "prepare":
@@ -101,15 +100,15 @@ class _ReadAhead(Generic[Fetched, Piece]):
 
     def _action_locked(self) -> str:
         """The next action of the consumer: "take", "prepare", "end", or "wait"."""
-        if self._taken in self._ready:
+        if self._taken_count in self._ready:
             return "take"
         if self._ended:
-            return "end" if self._taken >= self._begun else "wait"
+            return "end" if self._taken_count >= self._begun_count else "wait"
         return "wait" if self._fetching else "prepare"
 
     def _start_thread(self) -> None:
         # without it no other thread fetches
-        if self._thread is None and not self._ended and self._more():
+        if self._thread is None and not self._ended and self._has_more():
             self._thread = threading.Thread(
                 target=self._run_thread, name="embedlog-read-ahead", daemon=True
             )
@@ -134,14 +133,14 @@ class _ReadAhead(Generic[Fetched, Piece]):
 
     def _prepare(self) -> None:
         """Fetches and decodes one piece, if this thread may fetch; an error takes the place of the
-        piece (READAHEAD-4).
+        piece.
         """
         with self._mutex:
             if self._ended or self._fetching:
                 return
             self._fetching = True
-            number = self._begun
-            self._begun += 1
+            number = self._begun_count
+            self._begun_count += 1
         result: tuple[Piece] | Exception | None = None
         try:
             fetched = self._fetch()
@@ -158,7 +157,9 @@ class _ReadAhead(Generic[Fetched, Piece]):
             raise
         with self._mutex:
             if result is None:
-                self._begun -= 1  # at the end there is no piece, and no other thread began one
+                self._begun_count -= (
+                    1  # at the end there is no piece, and no other thread began one
+                )
             else:
                 self._ready[number] = result
             if isinstance(result, Exception):
@@ -173,7 +174,7 @@ class _ReadAhead(Generic[Fetched, Piece]):
             with self._mutex:
                 if self._ended:
                     return
-                is_full = self._fetching or self._begun - self._taken >= self._depth
+                is_full = self._fetching or self._begun_count - self._taken_count >= self._depth
             if is_full:
                 self._thread_bell.wait()
             else:

@@ -1,17 +1,15 @@
 """Contains `Scan`: a bounded part of a topic that can be read as Arrow data or records any number
 of times.
 
-SCAN-1  the bounds are fixed when the scan is created: records that are appended later are not part
-    of it
-SCAN-2  each iteration begins at the start and is lazy: data is read on demand, and memory is
-    bounded
-SCAN-3  bounds are filters: offsets outside of the log are ignored; records that retention deletes
-    after the scan was created are an error. So are records that are lost or cannot be reached then.
-    A topic that was deleted and created again is an error, too: it has the name, but another id
-SCAN-4  only `schema`, iteration and `to_arrow` need pyarrow; any Arrow consumer takes the scan
-    itself through the C stream interface
-SCAN-5  the progress of a reading is counted in offsets, after each chunk: the number of records is
-    not known before the end
+- The bounds are fixed when the scan is created: records that are appended later are not part of it.
+- Each iteration begins at the start and is lazy: data is read on demand, and memory is bounded.
+- Bounds are filters: offsets outside of the log are ignored; records that retention deletes after
+  the scan was created are an error. So are records that are lost or cannot be reached then. A topic
+  that was deleted and created again is an error, too: it has the name, but another id.
+- Only `schema`, iteration and `to_arrow` need pyarrow; any Arrow consumer takes the scan itself
+  through the C stream interface.
+- The progress of a reading is counted in offsets, after each chunk: the number of records is not
+  known before the end.
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from embedlog._native import _rows
 from embedlog._native._rows import Record
-from embedlog.columns.arrow_export import ALL_COLUMNS, Layout, schema
+from embedlog.columns.arrow_export import ALL_COLUMNS, Layout, schema_of
 from embedlog.columns.batch import Batch, records_of
-from embedlog.columns.chunks import Source
+from embedlog.columns.chunks import ChunkSource
 from embedlog.columns.deserialization import Deserializers
 from embedlog.columns.iterations import BatchIterator, RecordIterator
 from embedlog.columns.patterns import SearchPattern
@@ -82,9 +80,8 @@ class Scan(metaclass=other_clients.Hinting):
     **Threads:** many threads may read a Scan; each iterator or stream belongs to one at a time.
 
     Examples:
-        >>> scan = log.scan("events", start_time=t0, columns=["offset", "value"])       # doctest:
-        +SKIP >>> polars.from_arrow(scan)                                                     #
-        doctest: +SKIP
+        >>> scan = log.scan("events", start_time=t0, columns=["offset"])        # doctest: +SKIP
+        >>> polars.from_arrow(scan)                                             # doctest: +SKIP
     """
 
     def __init__(
@@ -95,11 +92,11 @@ class Scan(metaclass=other_clients.Hinting):
         rack: str | None = None,
         progress: Progress | None = None,
     ) -> None:
-        found = engine.topic(topic)
-        limits = bounds.within(topic, list(found.here))
+        topic_now = engine.topic(topic)
+        limits = bounds.within(topic, list(topic_now.here))
         limits.check_order()
         self._topic = topic
-        self._topic_id = found.topic_id
+        self._topic_id = topic_now.topic_id
         self._isolation_level = bounds.isolation_level
         self._engine = engine
         self._rack = rack
@@ -108,8 +105,8 @@ class Scan(metaclass=other_clients.Hinting):
         self._start_ms = limits.start_ms
         self._end_ms = limits.end_ms
         self._bounds = {
-            number: self._pinned(self._partition(found, number), *span)
-            for number, span in limits.offsets.items()
+            number: self._pin_offsets(self._open_partition(topic_now, number), start, end)
+            for number, (start, end) in limits.offsets.items()
         }
 
     def narrowed(
@@ -134,71 +131,75 @@ class Scan(metaclass=other_clients.Hinting):
             columns=self.columns if columns is None else columns,
         )
         limits = bounds.within(self.topic, list(self._bounds))
-        made = object.__new__(Scan)
-        made.__dict__.update(self.__dict__)
-        made._columns = limits.columns
-        made._start_ms = max(self._start_ms, limits.start_ms)
-        made._end_ms = min(self._end_ms, limits.end_ms)
-        made._bounds = {}
-        topic = self._same_topic() if made.times != self.times else None
+        scan = object.__new__(Scan)
+        scan.__dict__.update(self.__dict__)
+        scan._columns = limits.columns
+        scan._start_ms = max(self._start_ms, limits.start_ms)
+        scan._end_ms = min(self._end_ms, limits.end_ms)
+        scan._bounds = {}
+        topic = self._check_topic() if scan.times != self.times else None
         for number, (start, end) in limits.offsets.items():
             first, last = self._bounds[number]
             first = max(first, start or 0)
-            last = last if end is None else min(last, end)
-            made._bounds[number] = first, last = first, max(first, last)
-            if topic is not None:
-                partition = self._partition(topic, number)
-                if first >= partition.bounds().log_start:
-                    # else a loss would be no error (SCAN-3)
-                    made._bounds[number] = made._timed(partition, first, last)
-        return made
+            if end is not None:
+                last = min(last, end)
+            last = max(first, last)
+            scan._bounds[number] = (first, last)
+            if topic is None:
+                continue
+            partition = self._open_partition(topic, number)
+            if first >= partition.bounds().log_start:  # else the loss of records would be no error
+                scan._bounds[number] = scan._narrow_by_time(partition, first, last)
+        return scan
 
-    def _pinned(
+    def _pin_offsets(
         self, partition: ReadableLog, start: int | None, end: int | None
     ) -> tuple[int, int]:
-        """First offset and end offset within the current log (SCAN-1, SCAN-3)."""
+        """First offset and end offset within the current log."""
         bounds = partition.bounds()
         first = bounds.log_start if start is None else max(start, bounds.log_start)
         last = end_offset(bounds, self.isolation_level)
-        last = last if end is None else min(end, last)
-        return self._timed(partition, int(first), int(max(first, last)))
+        if end is not None:
+            last = min(end, last)
+        return self._narrow_by_time(partition, int(first), int(max(first, last)))
 
-    def _present(self, number: int, end: int) -> tuple[int, int]:
+    def _await_bounds(self, number: int, end: int) -> tuple[int, int]:
         """First offset and end offset of a partition now, after a wait for the records below `end`,
         which were seen before.
 
         If its end is below that, they are lost. Raises LeaderNotAvailableError,
         UnknownTopicOrPartitionError.
         """
-        bounds = self._partition(self._same_topic(), number).awaited_bounds(
-            end, self.isolation_level
-        )
+        partition = self._open_partition(self._check_topic(), number)
+        bounds = partition.awaited_bounds(end, self.isolation_level)
         return bounds.log_start, end_offset(bounds, self.isolation_level)
 
     def _epoch_before(self, number: int, offset: int) -> int:
         """The leader epoch of the record before `offset` in a partition; -1 if it is not known.
         Raises as `_present`.
         """
-        partition = self._partition(self._same_topic(), number)
-        epoch, _ = partition.epoch_end(partition.bounds().epoch) if offset > 0 else (-1, -1)
+        partition = self._open_partition(self._check_topic(), number)
+        if offset <= 0:
+            return -1
+        epoch, _ = partition.epoch_end(partition.bounds().epoch)
         while epoch > 0:
-            before, begin = partition.epoch_end(epoch - 1)
-            if before < 0 or begin < offset:
+            earlier_epoch, earlier_end = partition.epoch_end(epoch - 1)
+            if earlier_epoch < 0 or earlier_end < offset:
                 break
-            epoch = before
+            epoch = earlier_epoch
         return epoch
 
     def _epoch_end(self, number: int, epoch: int) -> tuple[int, int]:
         """As `Partition.epoch_end`: where the log no longer has the records of a reader in this
         epoch. Raises as `_present`.
         """
-        return self._partition(self._same_topic(), number).epoch_end(epoch)
+        return self._open_partition(self._check_topic(), number).epoch_end(epoch)
 
-    def _timed(self, partition: ReadableLog, first: int, last: int) -> tuple[int, int]:
+    def _narrow_by_time(self, partition: ReadableLog, first: int, last: int) -> tuple[int, int]:
         """The part of these offsets that contains all records between the times, by the indexes."""
         if self._start_ms > 0 and first < last:
-            found = partition.offset_for_time(self._start_ms, self.isolation_level)
-            first = last if found is None else min(last, max(first, int(found.offset)))
+            start = partition.offset_for_time(self._start_ms, self.isolation_level)
+            first = last if start is None else min(last, max(first, int(start.offset)))
         if self._end_ms < OFFSET_MAX and first < last:
             last = partition.end_by_time(first, last, self._end_ms)
         return first, last
@@ -233,9 +234,9 @@ class Scan(metaclass=other_clients.Hinting):
     @property
     def times(self) -> tuple[int | None, int | None]:
         """The bounds by time in milliseconds; None is no bound."""
-        start = self._start_ms
-        end = self._end_ms
-        return None if start == OFFSET_MIN else start, None if end == OFFSET_MAX else end
+        start_ms = None if self._start_ms == OFFSET_MIN else self._start_ms
+        end_ms = None if self._end_ms == OFFSET_MAX else self._end_ms
+        return start_ms, end_ms
 
     def splits(self, max_bytes: int = SPLIT_BYTES) -> list[Split]:
         """The scan in pieces of about `max_bytes` of the log at most, split between batches:
@@ -249,20 +250,17 @@ class Scan(metaclass=other_clients.Hinting):
             raise ConfigError(
                 "max_bytes", expected="a positive number of bytes", found=repr(max_bytes)
             )
-        partitions = self._partitions()
-        found = (
-            splits(partitions[number], *span, max_bytes) for number, span in self._bounds.items()
-        )
-        return [piece for pieces in found for piece in pieces]
+        partitions = self._open_partitions()
+        pieces: list[Split] = []
+        for number, (start, end) in self._bounds.items():
+            pieces += splits(partitions[number], start, end, max_bytes)
+        return pieces
 
     def __repr__(self) -> str:
-        shown = dict(islice(self._bounds.items(), BOUNDS_SHOWN))
-        more = (
-            f" (the first {BOUNDS_SHOWN} of {len(self._bounds)})"
-            if len(self._bounds) > BOUNDS_SHOWN
-            else ""
-        )
-        return f"Scan({self.topic!r}, bounds={shown}{more}, columns={list(self.columns)})"
+        bounds = str(dict(islice(self._bounds.items(), BOUNDS_SHOWN)))
+        if len(self._bounds) > BOUNDS_SHOWN:
+            bounds += f" (the first {BOUNDS_SHOWN} of {len(self._bounds)})"
+        return f"Scan({self.topic!r}, bounds={bounds}, columns={list(self.columns)})"
 
     # ---- objects ----
 
@@ -301,11 +299,14 @@ class Scan(metaclass=other_clients.Hinting):
         )
 
     def _records(
-        self, made: Callable[[Record[bytes, bytes]], Record[Any, Any]] | None
+        self, deserialize: Callable[[Record[bytes, bytes]], Record[Any, Any]] | None
     ) -> Generator[Record[Any, Any], None, None]:
-        for number, decoded in self._decoded(ALL_COLUMNS):
-            found = records_of(self.topic, number, decoded)
-            yield from found if made is None else map(made, found)
+        for number, decoded in self._decode_chunks(ALL_COLUMNS):
+            records = records_of(self.topic, number, decoded)
+            if deserialize is None:
+                yield from records
+            else:
+                yield from map(deserialize, records)
 
     def decoded(
         self,
@@ -327,20 +328,22 @@ class Scan(metaclass=other_clients.Hinting):
         arrow = _pyarrow()
         deserializers = Deserializers(key_deserializer, value_deserializer)
         types = {"key": key_type, "value": value_type}
-        given = {"key": key_deserializer, "value": value_deserializer}
-        made = [name for name in self.columns if given.get(name) is not None]
-        for number, decoded in self._decoded(ALL_COLUMNS):
+        deserialized_columns: list[str] = []
+        if "key" in self.columns and key_deserializer is not None:
+            deserialized_columns.append("key")
+        if "value" in self.columns and value_deserializer is not None:
+            deserialized_columns.append("value")
+        for number, decoded in self._decode_chunks(ALL_COLUMNS):
             batch = arrow.RecordBatch._import_from_c_capsule(
-                _rows.arrow_schema(schema(self.columns)),
-                _rows.arrow_array(Layout(self.topic, number, self.columns).rows(decoded)),
+                _rows.arrow_schema(schema_of(self.columns)),
+                _rows.arrow_array(Layout(self.topic, number, self.columns).describe_rows(decoded)),
             )
-            records = (
-                [deserializers.record(each) for each in records_of(self.topic, number, decoded)]
-                if made
-                else []
-            )
-            for name in made:
-                column = arrow.array([getattr(each, name) for each in records], types[name])
+            records: list[Record[Any, Any]] = []
+            if deserialized_columns:
+                encoded_records = records_of(self.topic, number, decoded)
+                records = [deserializers.record(record) for record in encoded_records]
+            for name in deserialized_columns:
+                column = arrow.array([getattr(record, name) for record in records], types[name])
                 types[name] = column.type
                 batch = batch.set_column(self.columns.index(name), name, column)
             yield batch
@@ -353,7 +356,7 @@ class Scan(metaclass=other_clients.Hinting):
         """
         return BatchIterator(
             Batch(self.topic, number, decoded, self.columns)
-            for number, decoded in self._decoded(self.columns)
+            for number, decoded in self._decode_chunks(self.columns)
         )
 
     def head(self, count: int = 10) -> list[Record[bytes, bytes]]:
@@ -376,19 +379,20 @@ class Scan(metaclass=other_clients.Hinting):
         if type(count) is not int or count < 0:
             raise ConfigError("count", expected="a number of records", found=repr(count))
         starts = {number: end for number, (_, end) in self._bounds.items()}
-        left = count
+        missing_count = count
         for number, (first, end) in sorted(self._bounds.items(), reverse=True):
-            width = left
-            while left and first < end:
+            width = missing_count
+            while missing_count and first < end:
                 start = max(first, end - width)
                 part = self.narrowed(partitions=number, start_offset=start)
                 offsets: list[int] = []
-                for _, decoded in part._chunks(("offset",)):
+                for _, decoded in part._read_chunks(("offset",)):
                     assert decoded.offsets is not None
                     offsets += decoded.offsets.tolist()
-                if len(offsets) >= left or start == first:
-                    starts[number] = offsets[-left] if len(offsets) >= left else first
-                    left = max(0, left - len(offsets))
+                is_enough = len(offsets) >= missing_count
+                if is_enough or start == first:
+                    starts[number] = offsets[-missing_count] if is_enough else first
+                    missing_count = max(0, missing_count - len(offsets))
                     break
                 width *= 4
         return self.narrowed(start_offset=starts)
@@ -405,17 +409,17 @@ class Scan(metaclass=other_clients.Hinting):
             raise ConfigError(
                 "offsets", expected="a positive number of offsets", found=repr(offsets)
             )
-        order = sorted(self._bounds)
-        for at, number in enumerate(order):
+        numbers = sorted(self._bounds)
+        for index, number in enumerate(numbers):
             first, end = self._bounds[number]
             is_short = end - first <= 2 * offsets
             while first < end and offsets < GRADUAL_OFFSETS_MAX:
-                following = end if is_short else min(end, first + offsets)
-                yield self.narrowed(partitions=number, start_offset=first, end_offset=following)
-                first = following
+                part_end = end if is_short else min(end, first + offsets)
+                yield self.narrowed(partitions=number, start_offset=first, end_offset=part_end)
+                first = part_end
                 offsets = 4 * offsets
             if offsets >= GRADUAL_OFFSETS_MAX:
-                yield self.narrowed(partitions=order[at:], start_offset={number: first})
+                yield self.narrowed(partitions=numbers[index:], start_offset={number: first})
                 return
 
     @property
@@ -426,13 +430,13 @@ class Scan(metaclass=other_clients.Hinting):
         Records are decoded only where a bound lies within a batch, or to report the progress.
         """
         if self._progress is not None:
-            return sum(decoded.count for _, decoded in self._decoded(("offset",)))
-        source = self._source(("offset",))
-        count = 0
-        while (found := source.count()) is not None:
+            return sum(decoded.count for _, decoded in self._decode_chunks(("offset",)))
+        source = self._open_source(("offset",))
+        record_count = 0
+        while (piece_count := source.count()) is not None:
             self._engine.check_open()
-            count += found
-        return count
+            record_count += piece_count
+        return record_count
 
     def search(
         self,
@@ -448,29 +452,31 @@ class Scan(metaclass=other_clients.Hinting):
         the records without a match. Each row is searched alone. The result is iterable and has
         `count()`. Raises ConfigError.
         """
-        return Search(self.topic, self._source, pattern, columns, invert)
+        return Search(self.topic, self._open_source, pattern, columns, invert)
 
     def _repr_html_(self) -> str:
         head = ("partition", "offset", "time (UTC)", "key", "value", "headers")
         try:
-            found = self.head(SHOWN + 1)
+            records = self.head(SHOWN + 1)
         except EmbedlogError as error:
             # a closed log, removed records, damage: its text is shown, not a traceback of this
             # method
             return tables.table(f"scan of {self.topic}: {tables.shown(error)}", (), [])
-        more = "" if len(found) <= SHOWN else f", the first {SHOWN} records"
+        caption = f"scan of {self.topic}"
+        if len(records) > SHOWN:
+            caption += f", the first {SHOWN} records"
         rows = [
             (
-                each.partition,
-                each.offset,
-                tables.time(each.timestamp_ms),
-                each.key,
-                each.value,
-                each.headers,
+                record.partition,
+                record.offset,
+                tables.time(record.timestamp_ms),
+                record.key,
+                record.value,
+                record.headers,
             )
-            for each in found[:SHOWN]
+            for record in records[:SHOWN]
         ]
-        return tables.shortened(f"scan of {self.topic}{more}", head, rows)
+        return tables.shortened(caption, head, rows)
 
     # ---- pyarrow ----
 
@@ -483,7 +489,7 @@ class Scan(metaclass=other_clients.Hinting):
         """pyarrow RecordBatches. Raises MissingExtraError without pyarrow."""
         batch_of = _pyarrow().RecordBatch._import_from_c_capsule
         for rows in self._rows():
-            yield batch_of(_rows.arrow_schema(schema(self.columns)), _rows.arrow_array(rows))
+            yield batch_of(_rows.arrow_schema(schema_of(self.columns)), _rows.arrow_array(rows))
 
     def to_arrow(self) -> pyarrow.Table:
         """All records as one pyarrow Table. Raises MissingExtraError without pyarrow."""
@@ -513,109 +519,113 @@ class Scan(metaclass=other_clients.Hinting):
     # ---- any consumer of Arrow data ----
 
     def __arrow_c_schema__(self) -> object:
-        return _rows.arrow_schema(schema(self.columns))
+        return _rows.arrow_schema(schema_of(self.columns))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """A new Arrow C stream. A requested schema is ignored: the consumer may cast."""
         rows = self._rows()
-        return _rows.arrow_array_stream(schema(self.columns), lambda: next(rows, None))
+        return _rows.arrow_array_stream(schema_of(self.columns), lambda: next(rows, None))
 
     # ---- reading ----
 
     def _rows(self) -> Iterator[Any]:
         """Descriptions of record batches."""
         layouts = {number: Layout(self.topic, number, self.columns) for number in self._bounds}
-        for number, decoded in self._decoded(self.columns):
-            yield layouts[number].rows(decoded)
+        for number, decoded in self._decode_chunks(self.columns):
+            yield layouts[number].describe_rows(decoded)
 
-    def _partitions(self) -> dict[int, ReadableLog]:
+    def _open_partitions(self) -> dict[int, ReadableLog]:
         """The partitions of the scan, with one lookup of the topic. Raises
         UnknownTopicOrPartitionError.
         """
-        topic = self._same_topic()
-        found: dict[int, ReadableLog] = {}
+        topic = self._check_topic()
+        partitions: dict[int, ReadableLog] = {}
         for number in self._bounds:
-            partition = self._partition(topic, number)
-            found[number] = (
-                partition if self._rack is None else self._engine.near(partition, self._rack)
-            )
-        return found
+            partition = self._open_partition(topic, number)
+            if self._rack is None:
+                partitions[number] = partition
+            else:
+                partitions[number] = self._engine.near(partition, self._rack)
+        return partitions
 
-    def _same_topic(self) -> Topic:
+    def _check_topic(self) -> Topic:
         """The topic, if it is the one of the creation of the scan. Raises
         UnknownTopicOrPartitionError.
         """
         self._engine.check_open()
-        found = self._engine.topic(self.topic)
-        if found.topic_id != self.topic_id:
-            raise self._recreated(found)
-        return found
+        topic = self._engine.topic(self.topic)
+        if topic.topic_id != self.topic_id:
+            raise self._recreation_error(topic)
+        return topic
 
-    def _partition(self, topic: Topic, number: int) -> LogPartition:
+    def _open_partition(self, topic: Topic, number: int) -> LogPartition:
         """A partition of the topic of the scan: another thread may replace the open ones after the
         lookup of the topic.
         """
-        found = self._engine.partition_of(topic, number)
-        if found.topic_id != topic.id_bytes:
-            raise self._recreated(self._engine.topic(self.topic))
-        return found
+        partition = self._engine.partition_of(topic, number)
+        if partition.topic_id != topic.id_bytes:
+            raise self._recreation_error(self._engine.topic(self.topic))
+        return partition
 
-    def _recreated(self, found: Topic) -> UnknownTopicOrPartitionError:
+    def _recreation_error(self, new_topic: Topic) -> UnknownTopicOrPartitionError:
         problem = f"topic {self.topic} was deleted, and created again with another id"
-        return UnknownTopicOrPartitionError(problem, expected=self.topic_id, found=found.topic_id)
+        return UnknownTopicOrPartitionError(
+            problem, expected=self.topic_id, found=new_topic.topic_id
+        )
 
-    def _source(self, columns: tuple[str, ...]) -> Source:
+    def _open_source(self, columns: tuple[str, ...]) -> ChunkSource:
         """The chunks of the scan, for one reader. Raises ClosedError,
         UnknownTopicOrPartitionError.
         """
-        return Source(
-            self._partitions(),
-            {
-                number: Window(*span, self._start_ms, self._end_ms)
-                for number, span in self._bounds.items()
-            },
+        windows = {
+            number: Window(start, end, self._start_ms, self._end_ms)
+            for number, (start, end) in self._bounds.items()
+        }
+        return ChunkSource(
+            self._open_partitions(),
+            windows,
             isolation=self.isolation_level,
             columns=columns,
             max_bytes=CHUNK_BYTES,
         )
 
-    def _decoded(self, columns: tuple[str, ...]) -> Iterator[tuple[int, Decoded]]:
+    def _decode_chunks(self, columns: tuple[str, ...]) -> Iterator[tuple[int, Decoded]]:
         """Decoded chunks with records, and the number of their partition."""
         if self._progress is None:
-            return self._chunks(columns)
-        return self._reported(tuple(dict.fromkeys((*columns, "offset"))), self._progress)
+            return self._read_chunks(columns)
+        return self._report_progress(tuple(dict.fromkeys((*columns, "offset"))), self._progress)
 
-    def _reported(
+    def _report_progress(
         self, columns: tuple[str, ...], progress: Progress
     ) -> Iterator[tuple[int, Decoded]]:
-        """The same with reports of the progress (SCAN-5)."""
+        """The same with reports of the progress."""
         total = sum(last - first for first, last in self._bounds.values())
         passed = dict.fromkeys(self._bounds, 0)
         progress(0, total)
-        for number, decoded in self._chunks(columns):
+        for number, decoded in self._read_chunks(columns):
             yield number, decoded
             assert decoded.offsets is not None
             passed[number] = int(decoded.offsets[-1]) + 1 - self._bounds[number][0]
             progress(sum(passed.values()), total)
         progress(total, total)
 
-    def _chunks(self, columns: tuple[str, ...]) -> Iterator[tuple[int, Decoded]]:
-        source = self._source(columns)
-        pieces = source.points() if source.few() else source.pieces_ahead()
+    def _read_chunks(self, columns: tuple[str, ...]) -> Iterator[tuple[int, Decoded]]:
+        source = self._open_source(columns)
+        pieces = source.decode_points() if source.has_few_offsets() else source.decode_ahead()
         while True:
             self._engine.check_open()  # before the wait: in a forked child no thread would end it
-            found = next(pieces, None)
-            if found is None:
+            decodings = next(pieces, None)
+            if decodings is None:
                 return
-            number, decoded, rest = found
-            del found
+            number, decoded, remaining = decodings
+            del decodings
             while True:
                 if decoded is not None and decoded.count:
                     yield number, decoded
                 del decoded  # free its memory before the next one is requested
-                if rest is None:
+                if remaining is None:
                     break
-                number, decoded, rest = source.rest(rest)
+                number, decoded, remaining = source.decode_rest(remaining)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -626,7 +636,7 @@ class Scan(metaclass=other_clients.Hinting):
 @lru_cache(maxsize=64)
 def _pyarrow_schema(pyarrow: Any, columns: tuple[str, ...]) -> Any:
     """A schema never changes, and making one is a large part of a scan of one record."""
-    return pyarrow.Schema._import_from_c_capsule(_rows.arrow_schema(schema(columns)))
+    return pyarrow.Schema._import_from_c_capsule(_rows.arrow_schema(schema_of(columns)))
 
 
 def _pyarrow() -> Any:

@@ -1,7 +1,7 @@
 """Defines the bounds of a scan, and checks them for the partitions of a topic.
 
-SCANBOUNDS-1  a bound for a partition that is not read is an error, because it has no effect
-SCANBOUNDS-2  starts are inclusive, ends exclusive; None is no bound
+- A bound for a partition that is not read is an error, because it has no effect.
+- Starts are inclusive, ends exclusive; None is no bound.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from embedlog.columns.arrow_export import checked_columns
+from embedlog.columns.arrow_export import check_columns
 from embedlog.config.times import milliseconds
 from embedlog.errors import (
     ConfigError,
@@ -30,7 +30,7 @@ numbers; None is no bound.
 """
 
 
-class Limits(NamedTuple):
+class ScanLimits(NamedTuple):
     """The bounds of a scan after their check; offsets by partition, None without a bound."""
 
     columns: tuple[str, ...]
@@ -72,19 +72,23 @@ class ScanBounds:
                 "isolation_level", expected=expected, found=repr(self.isolation_level)
             )
 
-    def within(self, topic: str, known: list[int]) -> Limits:
+    def within(self, topic: str, existing: list[int]) -> ScanLimits:
         """The limits for a topic that has these partitions.
 
         Raises UnknownTopicOrPartitionError, ConfigError, OffsetOutOfRangeError,
         InvalidTimestampError.
         """
-        columns = checked_columns(self.columns)
-        start_ms = OFFSET_MIN if self.start_time is None else _time("start_time", self.start_time)
-        end_ms = OFFSET_MAX if self.end_time is None else _time("end_time", self.end_time)
-        numbers = _numbers(self.partitions, topic, known)
-        starts = _offsets("start_offset", self.start_offset, topic, numbers)
-        ends = _offsets("end_offset", self.end_offset, topic, numbers)
-        return Limits(
+        columns = check_columns(self.columns)
+        start_ms = OFFSET_MIN
+        if self.start_time is not None:
+            start_ms = _check_time("start_time", self.start_time)
+        end_ms = OFFSET_MAX
+        if self.end_time is not None:
+            end_ms = _check_time("end_time", self.end_time)
+        numbers = _select_partitions(self.partitions, topic, existing)
+        starts = _offsets_by_partition("start_offset", self.start_offset, topic, numbers)
+        ends = _offsets_by_partition("end_offset", self.end_offset, topic, numbers)
+        return ScanLimits(
             columns,
             start_ms,
             end_ms,
@@ -92,57 +96,65 @@ class ScanBounds:
         )
 
 
-def _time(name: str, time: Time) -> int:
+def _check_time(name: str, time: Time) -> int:
     time_ms = milliseconds(time)
     if time_ms < 0:
         raise InvalidTimestampError(f"{name}: a time is not before 1970", found=time_ms)
     return time_ms
 
 
-def _numbers(partitions: int | Iterable[int] | None, topic: str, known: list[int]) -> list[int]:
+def _select_partitions(
+    partitions: int | Iterable[int] | None, topic: str, existing: list[int]
+) -> list[int]:
     """The partitions to read. Raises UnknownTopicOrPartitionError."""
     if partitions is None:
-        return known
+        return existing
     numbers = [partitions] if isinstance(partitions, int) else list(dict.fromkeys(partitions))
     for number in numbers:
         _check_int("partitions", number)
-        if number not in known:
-            expected = (
-                f"0 to {len(known) - 1}" if known == list(range(len(known))) else f"one of {known}"
-            )
+        if number not in existing:
+            expected = f"one of {existing}"
+            if existing == list(range(len(existing))):
+                expected = f"0 to {len(existing) - 1}"
             raise UnknownTopicOrPartitionError(
                 f"{topic} has no such partition", expected=expected, found=number
             )
     return numbers
 
 
-def _offsets(name: str, given: OffsetBound, topic: str, numbers: list[int]) -> dict[int, int]:
+def _offsets_by_partition(
+    name: str, bound: OffsetBound, topic: str, numbers: list[int]
+) -> dict[int, int]:
     """A bound by partition, of the partitions that are read."""
-    if given is None:
+    if bound is None:
         return {}
-    if not isinstance(given, Mapping):
-        return dict.fromkeys(numbers, _checked_offset(name, given))
-    made: dict[int, int] = {}
-    for key, offset in given.items():
-        number = _number(name, key, topic, numbers)
-        if number in made:
+    if not isinstance(bound, Mapping):
+        return dict.fromkeys(numbers, _check_offset(name, bound))
+    offsets: dict[int, int] = {}
+    for key, offset in bound.items():
+        number = _partition_of_key(name, key, topic, numbers)
+        if number in offsets:
             raise ConfigError(
                 f"{name} names partition {number} twice",
                 expected="one offset for each",
                 found=repr(key),
             )
-        made[number] = _checked_offset(name, offset)
-    return made
+        offsets[number] = _check_offset(name, offset)
+    return offsets
 
 
-def _number(name: str, key: object, topic: str, numbers: list[int]) -> int:
-    """The partition that a key of a bound names (SCANBOUNDS-1)."""
+def _partition_of_key(name: str, key: object, topic: str, numbers: list[int]) -> int:
+    """The partition that a key of a bound names."""
     if isinstance(key, bool) or not isinstance(key, int | tuple):
         raise TypeError(
             f"{name}: a key is a TopicPartition or the number of a partition, not {key!r:.100}"
         )
-    named, number = (topic, key) if isinstance(key, int) else topic_partition(key)
-    if named != topic or number not in numbers:
+    if isinstance(key, int):
+        key_topic = topic
+        number = key
+    else:
+        key_topic, number = topic_partition(key)
+    if key_topic != topic or number not in numbers:
         read = f"partitions {', '.join(map(str, numbers))}" if numbers else "no partition"
         raise UnknownTopicOrPartitionError(
             f"{name} refers to a partition that is not read",
@@ -152,11 +164,11 @@ def _number(name: str, key: object, topic: str, numbers: list[int]) -> int:
     return number
 
 
-def _checked_offset(name: str, offset: object) -> int:
-    made = _check_int(name, offset)
-    if made < 0:
-        raise OffsetOutOfRangeError(f"{name}: an offset is not negative", found=made)
-    return made
+def _check_offset(name: str, offset: object) -> int:
+    number = _check_int(name, offset)
+    if number < 0:
+        raise OffsetOutOfRangeError(f"{name}: an offset is not negative", found=number)
+    return number
 
 
 def _check_int(name: str, number: object) -> int:

@@ -1,7 +1,6 @@
 """Splits a scan into pieces of about equal size, for parallel workers.
 
-SPLIT-1  the pieces of a partition are contiguous and cover the whole scan
-    (`partition.split_points`)
+The pieces of a partition are contiguous and cover the whole scan (`partition.split_points`).
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ def splits(partition: ReadableLog, start: int, end: int, max_bytes: int) -> list
 
     Raises UnknownTopicOrPartitionError.
     """
-    made = []
+    pieces = []
     for end_offset, size_bytes in partition.split_points(start, end, max_bytes):
-        made.append(Split(partition.number, start, end_offset, size_bytes))
+        pieces.append(Split(partition.number, start, end_offset, size_bytes))
         start = end_offset
-    return made
+    return pieces

@@ -1,8 +1,9 @@
 """Defines the options of producers and consumers.
 
-CLIENTCONFIG-1  names, meanings, ranges and defaults are Kafka's; an option for the connection to a server is refused with that
-    reason
-CLIENTCONFIG-2  if two options conflict, a default is changed, as in Kafka's client, but a value that was set is an error
+- Names, meanings, ranges and defaults are Kafka's; an option for the connection to a server is
+  refused with that reason.
+- If two options conflict, a default is changed, as in Kafka's client, but a value that was set is
+  an error.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ if TYPE_CHECKING:  # type variables have defaults from Python 3.13 on; type chec
 else:
     from typing import TypeVar
 
-    K, V = TypeVar("K"), TypeVar("V")
+    K = TypeVar("K")
+    V = TypeVar("V")
 
 
 _NETWORK = {

@@ -1,9 +1,9 @@
 """Checks the arguments of calls: an unknown keyword raises the same error as an unknown option, and
 too many arguments by position an error with the signature.
 
-KEYWORD-1  the check comes before any effect, and adds a tenth of a microsecond to a call
-KEYWORD-2  `send` is called for each record, and a check would cost 7 % of it. Its signature is part
-    of its name instead, so Python's own message has it
+- The check comes before any effect, and adds a tenth of a microsecond to a call.
+- `send` is called for each record, and a check would cost 7 % of it. Its signature is part of its
+  name instead, so Python's own message has it.
 
 Arguments by position are counted only after Python has refused a call. An import inside of a call
 that fails, for want of a descriptor, is a StorageError, as is any other file that cannot be opened.
@@ -53,22 +53,22 @@ HINTS: Mapping[str, str] = {  # names in other clients → the hint for them
 }
 
 
-def unknown_keyword(call: str, wrong: str, known: tuple[str, ...]) -> UnknownOptionError:
+def unknown_keyword(call: str, wrong: str, parameters: tuple[str, ...]) -> UnknownOptionError:
     """The error for an unknown keyword of a call."""
-    near = nearest(wrong, known)
+    near = nearest(wrong, parameters)
     if wrong == "timestamps":
         hint = (
             "times= is a mapping of TopicPartition to milliseconds"
-            if "times" in known
+            if "times" in parameters
             else "timestamps_ms is one int, or one per row"
         )
     elif (hint := HINTS.get(f"{call.partition('.')[0]}.{wrong}", "")) != "":
         pass
-    elif HINTS.get(wrong) == IN_SECONDS and "timeout" not in known:
+    elif HINTS.get(wrong) == IN_SECONDS and "timeout" not in parameters:
         hint = NO_TIMEOUT
     else:
         hint = HINTS.get(wrong) or (
-            f"did you mean {near[0]}?" if near else f"it takes {', '.join(known) or 'none'}"
+            f"did you mean {near[0]}?" if near else f"it takes {', '.join(parameters) or 'none'}"
         )
     return UnknownOptionError(f"{call} has no argument {wrong}; {hint}")
 
@@ -90,15 +90,15 @@ def checked(cls: Class) -> Class:
     for name, verb in list(vars(cls).items()):
         if isinstance(verb, FunctionType) and not name.startswith("_"):
             if name not in HOT:
-                setattr(cls, name, _checked(verb, _parameters(verb)[1:], 1))
-            else:  # KEYWORD-2
+                setattr(cls, name, _check_calls(verb, _parameters(verb)[1:], 1))
+            else:  # called for each record: the signature is part of its name instead
                 verb.__qualname__ += f"({', '.join(_parameters(verb)[1:])}): {name}"
     return with_hints(cls)
 
 
 def checked_call(call: Call) -> Call:
     """As `checked`, for a function of a module."""
-    return cast("Call", _checked(call, _parameters(call), 0))
+    return cast("Call", _check_calls(call, _parameters(call), 0))
 
 
 def part_of(name: str) -> Callable[[Class], Class]:
@@ -150,7 +150,9 @@ def _signature(verb: Callable[..., Any], first: int) -> str:
     return f"{verb.__qualname__}({', '.join(shown)})"
 
 
-def _checked(verb: Callable[..., Any], known: tuple[str, ...], first: int) -> Callable[..., Any]:
+def _check_calls(
+    verb: Callable[..., Any], parameters: tuple[str, ...], first: int
+) -> Callable[..., Any]:
     code = _code(verb)
     checks_keywords = not code.co_flags & TAKES_KEYWORDS
     limit = sys.maxsize if code.co_flags & TAKES_POSITIONS else code.co_argcount
@@ -160,8 +162,8 @@ def _checked(verb: Callable[..., Any], known: tuple[str, ...], first: int) -> Ca
         __tracebackhide__ = True  # pytest shows the caller of a failed assertion
         if checks_keywords:
             for name in keywords:
-                if name not in known:
-                    raise unknown_keyword(f"{verb.__qualname__}()", name, known)
+                if name not in parameters:
+                    raise unknown_keyword(f"{verb.__qualname__}()", name, parameters)
         try:
             return verb(*arguments, **keywords)
         except OSError as problem:

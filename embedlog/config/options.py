@@ -1,13 +1,13 @@
 """Defines options: documented fields of an immutable class, checked when they are set.
 
-OPTION-1  an option is documented once, at its field; error messages and the configuration page are
-    generated from it
-OPTION-2  the name of a field is Kafka's name with "_" for "."; both spellings are accepted, but not
-    both for one option
-OPTION-3  a value of a configuration has the type of its field and is within its range: its readers
-    check nothing
-OPTION-4  no option is ignored: an accepted option has an effect. An unknown name is refused with
-    the nearest known one, and a name of Kafka without a meaning here with the reason
+- An option is documented once, at its field; error messages and the configuration page are
+  generated from it.
+- The name of a field is Kafka's name with "_" for "."; both spellings are accepted, but not both
+  for one option.
+- A value of a configuration has the type of its field and is within its range: its readers check
+  nothing.
+- No option is ignored: an accepted option has an effect. An unknown name is refused with the
+  nearest known one, and a name of Kafka without a meaning here with the reason.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Option(NamedTuple):
             text = _WORDS[self.kind]
         text += " or None" if self.optional else ""
         meanings = ", ".join(
-            f"{_spelled(given)}: {_spelled(meant)}" for given, meant in self.spellings
+            f"{_spelled(spelling)}: {_spelled(meant)}" for spelling, meant in self.spellings
         )
         return f"{text} ({meanings})" if meanings else text
 
@@ -138,11 +138,12 @@ def configuration(cls: type[Class]) -> type[Class]:
     The methods are those of Options: `dataclass` generates them for each class, which takes
     milliseconds.
     """
-    own = {name: given for name, given in vars(cls).items() if isinstance(given, _Field)}
-    for name, given in own.items():
-        setattr(cls, name, given.default)
-    known: dict[str, Option] = getattr(cls, "_options", {})
-    setattr(cls, "_options", known | {name: given.option for name, given in own.items()})  # noqa: B010  (of every class)
+    fields = {name: field for name, field in vars(cls).items() if isinstance(field, _Field)}
+    options: dict[str, Option] = dict(getattr(cls, "_options", {}))
+    for name, field in fields.items():
+        setattr(cls, name, field.default)
+        options[name] = field.option
+    setattr(cls, "_options", options)  # noqa: B010  (of every class)
     return cls
 
 
@@ -166,16 +167,17 @@ class Options:
     given: frozenset[str] = frozenset()
 
     def __init__(self, *, given: frozenset[str] = frozenset(), **values: Any) -> None:
-        known = options_of(type(self))
-        if wrong := values.keys() - known.keys():
+        options = options_of(type(self))
+        unknown = values.keys() - options.keys()
+        if unknown:
             raise TypeError(
                 f"{type(self).__name__}.__init__() got an unexpected keyword argument "
-                f"{min(wrong)!r}"
+                f"{min(unknown)!r}"
             )
         object.__setattr__(self, "given", given)
-        for name, each in known.items():
+        for name, option in options.items():
             value = values[name] if name in values else getattr(type(self), name)
-            object.__setattr__(self, name, _checked(each, dotted(name), value))
+            object.__setattr__(self, name, _check_value(option, dotted(name), value))
         self._check_together()
 
     def __eq__(self, other: object) -> bool:
@@ -209,8 +211,8 @@ class Options:
     def as_kafka(self) -> dict[str, str]:
         """All options with a value that has a text form: {dotted name: text}."""
         texts = {
-            dotted(name): as_text(getattr(self, name), each.kind)
-            for name, each in options_of(type(self)).items()
+            dotted(name): as_text(getattr(self, name), option.kind)
+            for name, option in options_of(type(self)).items()
         }
         return {name: text for name, text in texts.items() if text is not None}
 
@@ -242,9 +244,11 @@ def overlay(base: Config, mapping: Mapping[str, Any]) -> Config:
 def _values(
     cls: type[Options], mapping: Mapping[str, Any] | None, keywords: Mapping[str, Any]
 ) -> dict[str, Any]:
-    known = options_of(cls)
-    given = by_field(cls, mapping, keywords)
-    return {name: _checked(known[name], dotted(name), value) for name, value in given.items()}
+    options = options_of(cls)
+    unchecked = by_field(cls, mapping, keywords)
+    return {
+        name: _check_value(options[name], dotted(name), value) for name, value in unchecked.items()
+    }
 
 
 def by_field(
@@ -257,16 +261,16 @@ def by_field(
             f"{type(mapping).__name__}; "
             "other arguments are given by name"
         )
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in [*(mapping or {}).items(), *keywords.items()]:
         name = known_name(cls, key)
-        if name in given:
+        if name in values:
             raise ConfigError(
                 f"{dotted(name)} is given twice: in two spellings, or in the mapping and as a "
                 "keyword"
             )
-        given[name] = value
-    return given
+        values[name] = value
+    return values
 
 
 def known_name(cls: type[Options], key: str) -> str:
@@ -283,8 +287,8 @@ def known_name(cls: type[Options], key: str) -> str:
 
 def known_only(cls: type[Options], mapping: Mapping[str, Any]) -> dict[str, Any]:
     """The options in `mapping` of this version; those of a newer version remain in their file."""
-    known = options_of(cls)
-    return {key: value for key, value in mapping.items() if underscored(key) in known}
+    options = options_of(cls)
+    return {key: value for key, value in mapping.items() if underscored(key) in options}
 
 
 def options_of(cls: type[Options]) -> Mapping[str, Option]:
@@ -318,7 +322,7 @@ def as_text(value: object, kind: str = "") -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
-        return ",".join(value) if all(isinstance(each, str) for each in value) else None
+        return ",".join(value) if all(isinstance(item, str) for item in value) else None
     return str(value) if isinstance(value, (int, float, str)) else None
 
 
@@ -329,13 +333,13 @@ def rows(cls: type[Options]) -> list[tuple[str, str, str, str, str, str]]:
     return [
         (
             dotted(name),
-            as_text(getattr(cls, name), each.kind) or "none",
-            each.allowed(),
-            each.unit,
-            each.doc,
-            each.differs,
+            as_text(getattr(cls, name), option.kind) or "none",
+            option.allowed(),
+            option.unit,
+            option.doc,
+            option.differs,
         )
-        for name, each in options_of(cls).items()
+        for name, option in options_of(cls).items()
     ]
 
 
@@ -350,8 +354,8 @@ def _unknown(cls: type[Options], key: str) -> UnknownOptionError:
     for pattern, reason in cls.REFUSED.items():
         if re.fullmatch(pattern, name):
             return UnknownOptionError(f"{_short(key)} is not an option here: {reason}")
-    for mine, each in options_of(cls).items():
-        if name and each.topic_option == name:
+    for mine, option in options_of(cls).items():
+        if name and option.topic_option == name:
             return UnknownOptionError(
                 f"{key} is an option of a topic; the default of all topics is {dotted(mine)}"
             )
@@ -390,52 +394,53 @@ def _spelled(value: object) -> str:
     return "an empty text" if value == "" else str(value)
 
 
-def nearest(name: str, known: Iterable[str]) -> list[str]:
+def nearest(name: str, names: Iterable[str]) -> list[str]:
     """A list of the most similar known name; empty if there is none."""
     from difflib import get_close_matches  # for an error only
 
-    return get_close_matches(name, known, n=1, cutoff=0.6)
+    return get_close_matches(name, names, n=1, cutoff=0.6)
 
 
-def _checked(known: Option, key: str, value: object) -> Any:
+def _check_value(option: Option, key: str, value: object) -> Any:
     """The value in the type of the option. Raises ConfigError with key, range and value."""
-    for given, meant in known.spellings:
-        if type(value) is type(given) and value == given:
+    for spelling, meant in option.spellings:
+        if type(value) is type(spelling) and value == spelling:
             value = meant
-    if value is None and known.optional:
+    if value is None and option.optional:
         return None
     try:
-        result = _CONVERTERS[known.kind](value)
-        if known.kind in ("int", "float", "mode"):
-            accepted = result in known.also or _within(known, result)
-        elif known.kind == "list":
-            accepted = _is_list_of(known.choices, result)
-        elif known.kind == "choice":
-            accepted = result in known.choices or bool(
-                known.pattern and re.fullmatch(known.pattern, result)
-            )
+        result = _CONVERTERS[option.kind](value)
+        if option.kind in ("int", "float", "mode"):
+            accepted = result in option.also or _within(option, result)
+        elif option.kind == "list":
+            accepted = _is_list_of(option.choices, result)
+        elif option.kind == "choice":
+            accepted = result in option.choices
+            if not accepted and option.pattern:
+                accepted = re.fullmatch(option.pattern, result) is not None
         else:
             accepted = True
     except (TypeError, ValueError):
         accepted = False
     if not accepted:
         raise ConfigError(
-            key, expected=known.allowed(), found=_short(repr(value)) + _hint(known, value)
+            key, expected=option.allowed(), found=_short(repr(value)) + _hint(option, value)
         )
     return result
 
 
-def _hint(known: Option, value: object) -> str:
+def _hint(option: Option, value: object) -> str:
     """The probable meaning of a refused value, as a part of the message."""
-    if isinstance(value, str) and known.kind == "choice":
-        meant = _OLD_CHOICES.get(value.strip().lower()) or next(
-            iter(nearest(value.strip(), known.choices)), None
-        )
-        return f"; did you mean {meant!r}?" if meant in known.choices else ""
+    if isinstance(value, str) and option.kind == "choice":
+        meant = _OLD_CHOICES.get(value.strip().lower())
+        if not meant:
+            similar = nearest(value.strip(), option.choices)
+            meant = similar[0] if similar else None
+        return f"; did you mean {meant!r}?" if meant in option.choices else ""
     from datetime import timedelta  # for an error only
 
-    if known.unit and known.kind in ("int", "float") and isinstance(value, (str, timedelta)):
-        return f"; the unit is {known.unit}: give a number"
+    if option.unit and option.kind in ("int", "float") and isinstance(value, (str, timedelta)):
+        return f"; the unit is {option.unit}: give a number"
     return ""
 
 
@@ -443,9 +448,10 @@ def _short(text: str) -> str:
     return text if len(text) <= 100 else text[:99] + "…"
 
 
-def _within(known: Option, number: float) -> bool:
-    high = known.high if known.high is not None else LONG_MAX
-    return (known.low is None or known.low <= number) and number <= high
+def _within(option: Option, number: float) -> bool:
+    if option.low is not None and number < option.low:
+        return False
+    return number <= (LONG_MAX if option.high is None else option.high)
 
 
 def _is_list_of(choices: tuple[str, ...], names: tuple[Any, ...]) -> bool:

@@ -1,13 +1,13 @@
 """Contains names of kafka-python, aiokafka and confluent-kafka that do not exist here, with the
 calls that do the same.
 
-OTHERCLIENT-1  a name is absent here: `hasattr` is false, type checkers refuse it, and its
-    AttributeError states the right call
-OTHERCLIENT-2  a name that can mean the same here is not in this module: it is an alias at its class
-    (docs/porting)
-OTHERCLIENT-3  lookups of other names cost nothing: a class has a descriptor for each absent name,
-    and no `__getattr__`, which would make each look at an attribute slower. Its metaclass hides the
-    descriptors
+- A name is absent here: `hasattr` is false, type checkers refuse it, and its AttributeError states
+  the right call.
+- A name that can mean the same here is not in this module: it is an alias at its class
+  (docs/porting).
+- Lookups of other names cost nothing: a class has a descriptor for each absent name, and no
+  `__getattr__`, which would make each look at an attribute slower. Its metaclass hides the
+  descriptors.
 
 An object that is used as a container is refused with the calls that return what it contains.
 """

@@ -1,7 +1,7 @@
 """Defines the options of a log that concern sets of directories (`docs/replicas.md`); a part of the
 options of a log.
 
-SETOPTION-1  an option has no effect on a log of one directory
+An option has no effect on a log of one directory.
 """
 
 from __future__ import annotations

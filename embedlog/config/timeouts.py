@@ -22,24 +22,24 @@ def seconds(timeout: object, call: str) -> float | None:
     if timeout is None:
         return None
     try:
-        found = float("nan") if isinstance(timeout, (str, bytes, bool)) else float(timeout)  # type: ignore[arg-type]
+        timeout_s = float("nan") if isinstance(timeout, (str, bytes, bool)) else float(timeout)  # type: ignore[arg-type]
     except TypeError:
-        found = float("nan")
-    if found != found:
+        timeout_s = float("nan")
+    if timeout_s != timeout_s:
         raise TypeError(
             f"timeout of {call}: seconds or None (forever), not {type(timeout).__name__} "
             f"{timeout!r:.50}"
         )
-    if found < 0:
+    if timeout_s < 0:
         raise ConfigError(
             f"timeout of {call}",
             expected="seconds, at least 0, or None to wait forever",
             found=timeout,
         )
-    if found > LONG_WAIT_S:
-        text = f"{call} waits for up to {found:g} s: a timeout is in seconds, not in ms"
+    if timeout_s > LONG_WAIT_S:
+        text = f"{call} waits for up to {timeout_s:g} s: a timeout is in seconds, not in ms"
         warnings.warn(text, RuntimeWarning, stacklevel=caller_level())
-    return found
+    return timeout_s
 
 
 def caller_level() -> int:

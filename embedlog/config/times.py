@@ -51,8 +51,8 @@ def duration_ms(text: str, option: str) -> int:
     Raises ConfigError with the name of the option for any other text, for example "P" or a negative
     duration.
     """
-    found = re.fullmatch(_DURATION, text, re.ASCII)
-    parts = found.groups() if found and not text.endswith("T") else (None,) * 4
+    match = re.fullmatch(_DURATION, text, re.ASCII)
+    parts = match.groups() if match and not text.endswith("T") else (None,) * 4
     if not any(part is not None for part in parts):
         raise ConfigError(
             f"{option}: not a duration", expected="by_duration:PnDTnHnMnS", found=repr(text)

@@ -1,9 +1,10 @@
 """Defines the options of topics and of a log directory.
 
-TOPICCONFIG-1  names, meanings, ranges and defaults are Kafka 4's, unless the field states a difference and its reason
-TOPICCONFIG-2  the configuration of a topic is the defaults of the log, overlaid with the settings of the topic
-TOPICCONFIG-3  only the settings of a topic itself are stored, as texts, so that it follows a change of the defaults. A set stores
-    `min.insync.replicas`, too (REPLICASET-4)
+- Names, meanings, ranges and defaults are Kafka 4's, unless the field states a difference and its
+  reason.
+- The configuration of a topic is the defaults of the log, overlaid with the settings of the topic.
+- Only the settings of a topic itself are stored, as texts, so that it follows a change of the
+  defaults. A set stores `min.insync.replicas`, too (REPLICASET-4).
 """
 
 from __future__ import annotations
@@ -397,22 +398,27 @@ class LogConfig(SetOptions):
     def _check_together(self) -> None:
         if self.auto_create_topics_enable:
             raise ConfigError("auto.create.topics.enable", expected="false: topics are created by create_topic()", found="true")
-        least, most = self.group_min_session_timeout_ms, self.group_max_session_timeout_ms
-        if least > most:
-            expected = f"at most group.max.session.timeout.ms ({most})"
-            raise ConfigError("group.min.session.timeout.ms", expected=expected, found=least)
-        wait, lag = self.replica_fetch_wait_max_ms, self.replica_lag_time_max_ms
-        if wait > lag:
-            raise ConfigError("replica.fetch.wait.max.ms", expected=f"at most replica.lag.time.max.ms ({lag})", found=wait)
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
+            raise ConfigError(
+                "group.min.session.timeout.ms",
+                expected=f"at most group.max.session.timeout.ms ({self.group_max_session_timeout_ms})",
+                found=self.group_min_session_timeout_ms,
+            )
+        if self.replica_fetch_wait_max_ms > self.replica_lag_time_max_ms:
+            raise ConfigError(
+                "replica.fetch.wait.max.ms",
+                expected=f"at most replica.lag.time.max.ms ({self.replica_lag_time_max_ms})",
+                found=self.replica_fetch_wait_max_ms,
+            )
         self.topic_config({})
 
     def topic_config(self, overrides: Mapping[str, Any]) -> TopicConfig:
         """The configuration of a topic that sets `overrides` itself; names of a newer version are ignored."""
         if all(isinstance(value, str) for value in overrides.values()):
-            return _merged(self, self.given, tuple(sorted(overrides.items())))
-        return self._merged(overrides)
+            return _merge(self, self.given, tuple(sorted(overrides.items())))
+        return self._merge(overrides)
 
-    def _merged(self, overrides: Mapping[str, Any]) -> TopicConfig:
+    def _merge(self, overrides: Mapping[str, Any]) -> TopicConfig:
         return overlay(TopicConfig(**self._topic_defaults()), known_only(TopicConfig, overrides))
 
     def _topic_defaults(self) -> dict[str, Any]:
@@ -426,7 +432,9 @@ class LogConfig(SetOptions):
         return values
 
 
-_TOPIC_OPTIONS = {name: known.topic_option for name, known in options_of(LogConfig).items() if known.topic_option}
+_TOPIC_OPTIONS = {
+    name: option.topic_option for name, option in options_of(LogConfig).items() if option.topic_option
+}
 
 # Of several units, the finest one that is set applies, as in Kafka.
 _COARSER = {
@@ -437,6 +445,6 @@ _COARSER = {
 
 
 @lru_cache(maxsize=4096)
-def _merged(log: LogConfig, given: frozenset[str], overrides: tuple[tuple[str, str], ...]) -> TopicConfig:
+def _merge(log: LogConfig, given: frozenset[str], overrides: tuple[tuple[str, str], ...]) -> TopicConfig:
     """One object for all topics with the same settings, because a merge takes as long as opening a partition."""
-    return log._merged(dict(overrides))
+    return log._merge(dict(overrides))

@@ -18,7 +18,7 @@ from typing import Any, Final
 from embedlog.assignors import ASSIGNORS, Assignor, Member
 from embedlog.errors import AssignorError, ConfigError, CorruptRecordError
 from embedlog.format.consumer_protocol import (
-    Subscription,
+    MemberSubscription,
     decode_subscription,
     encode_assignment,
     encode_subscription,
@@ -94,7 +94,7 @@ def protocols(
     """A member's subscription for each of its assignors; `last`: its last assignment, even if it
     was revoked since.
     """
-    common = Subscription(tuple(sorted(topics)), None, tuple(sorted(owned)), generation, rack)
+    common = MemberSubscription(tuple(sorted(topics)), None, tuple(sorted(owned)), generation, rack)
     data = {STICKY: _sticky_data(last, generation), COOPERATIVE_STICKY: _NUMBER.pack(generation)}
     return tuple(
         (strategy.name, encode_subscription(common._replace(user_data=data.get(strategy.name))))
@@ -115,7 +115,9 @@ def _sticky_data(partitions: Iterable[TopicPartition], generation: int) -> bytes
     return b"".join([*parts, _NUMBER.pack(generation)])
 
 
-def _claims(protocol: str, subscription: Subscription) -> tuple[tuple[TopicPartition, ...], int]:
+def _claims(
+    protocol: str, subscription: MemberSubscription
+) -> tuple[tuple[TopicPartition, ...], int]:
     """The partitions that a member claims to own, and their generation. Unreadable data is no
     claim: stickiness is optional.
     """
@@ -138,7 +140,7 @@ def members_of(group: Group) -> dict[str, Member]:
         try:
             subscription = decode_subscription(member.metadata(group.protocol))
         except CorruptRecordError:
-            subscription = Subscription(())
+            subscription = MemberSubscription(())
         owned, generation = _claims(group.protocol or "", subscription)
         found[member_id] = Member(
             frozenset(subscription.topics), owned, generation, member.instance_id, subscription.rack

@@ -77,9 +77,9 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
     **Threads:** one at a time; `wakeup` and `close` from any.
 
     Examples:
-        >>> with log.consumer("events", auto_offset_reset="earliest") as consumer:      # doctest:
-        +SKIP ...     for record in consumer.poll(timeout=1.0): ...         print(record.offset,
-        record.value)
+        >>> with log.consumer("events") as consumer:                         # doctest: +SKIP
+        ...     for record in consumer.poll(timeout=1.0):
+        ...         print(record.offset, record.value)
     """
 
     def __init__(

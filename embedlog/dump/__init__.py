@@ -3,8 +3,8 @@
 `files` has the lines of several files, `segments` what is printed of a log, `batches` the batches
 of a log.
 
-DUMP-1  a file is read without locks and without the rest of its directory; nothing is written
-DUMP-2  a damaged file is printed up to its damage; the result says so
-DUMP-3  no size in a file is trusted: what it declares is compared with the file before memory is
-    asked for
+- A file is read without locks and without the rest of its directory; nothing is written.
+- A damaged file is printed up to its damage; the result says so.
+- No size in a file is trusted: what it declares is compared with the file before memory is asked
+  for.
 """

@@ -1,7 +1,7 @@
 """Reads the batches of a `.log` file by their sizes, also those with a wrong checksum.
 
-BATCHES-1  a batch ends the file if its size is impossible, or if the file ends inside it; the rest
-    is reported as invalid bytes
+A batch ends the file if its size is impossible, or if the file ends inside it; the rest is reported
+as invalid bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SIZE_MIN = 14  # of what follows the size field, in any magic
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RawBatch:
     """The header of one batch, and its bytes. Of a message of an older Kafka (`magic` below 2) only
     five fields are set.
     """
@@ -78,11 +78,9 @@ class Batch:
 
     def facts(self) -> dict[str, Any]:
         """The fields with the names and in the order of kafka-dump-log."""
-        horizon = (
-            f"OptionalLong[{self.base_timestamp}]"
-            if self.attributes & HORIZON
-            else "OptionalLong.empty"
-        )
+        horizon = "OptionalLong.empty"
+        if self.attributes & HORIZON:
+            horizon = f"OptionalLong[{self.base_timestamp}]"
         return {
             "baseOffset": self.base_offset,
             "lastOffset": self.last_offset,
@@ -106,7 +104,7 @@ class Batch:
 
     def rows(self) -> Any:
         """The batch as a batch row at position 0 of its bytes, for the decoder."""
-        found = np.zeros(1, batch_dtype())
+        rows = np.zeros(1, batch_dtype())
         for name in (
             "size",
             "leader_epoch",
@@ -121,31 +119,28 @@ class Batch:
             "magic",
             "crc",
         ):
-            found[name] = getattr(self, name)
-        found["min_timestamp"] = -1
-        found["records"] = self.count
-        return found
+            rows[name] = getattr(self, name)
+        rows["min_timestamp"] = -1
+        rows["records"] = self.count
+        return rows
 
 
-def batch_at(fd: int, path: Path, position: int, end: int) -> Batch | None:
+def read_batch(fd: int, path: Path, position: int, end: int) -> RawBatch | None:
     """The batch at a position of a file with `end` bytes; None if there is no whole batch."""
     head = files.pread(fd, HEADER_SIZE, position, path)
     if len(head) < _AFTER_SIZE + _SIZE_MIN:
         return None
     size = int.from_bytes(head[8:12], "big", signed=True) + _AFTER_SIZE
     magic = int.from_bytes(head[16:17], "big", signed=True)
-    if (
-        size < _AFTER_SIZE + _SIZE_MIN
-        or position + size > end
-        or (magic >= 2 and size < HEADER_SIZE)
-    ):
+    size_min = HEADER_SIZE if magic >= 2 else _AFTER_SIZE + _SIZE_MIN
+    if size < size_min or position + size > end:
         return None
     data = files.pread(fd, size, position, path)
     if len(data) < size:
         return None  # the file was truncated meanwhile
     base = int.from_bytes(head[:8], "big", signed=True)
     if magic < 2:
-        return Batch(position, size, base, magic, data)
+        return RawBatch(position, size, base, magic, data)
     (
         _,
         _,
@@ -161,29 +156,31 @@ def batch_at(fd: int, path: Path, position: int, end: int) -> Batch | None:
         sequence,
         count,
     ) = _HEADER.unpack_from(head)
-    return Batch(
+    return RawBatch(
         position,
         size,
         base,
         magic,
         data,
-        epoch,
-        crc,
-        attributes,
-        delta,
-        base_ms,
-        max_ms,
-        producer_id,
-        producer_epoch,
-        sequence,
-        count,
+        leader_epoch=epoch,
+        crc=crc,
+        attributes=attributes,
+        last_offset_delta=delta,
+        base_timestamp=base_ms,
+        max_timestamp=max_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=sequence,
+        count=count,
     )
 
 
-def batches(fd: int, path: Path, start: int = 0, *, size: int | None = None) -> Iterator[Batch]:
+def read_batches(
+    fd: int, path: Path, start: int = 0, *, size: int | None = None
+) -> Iterator[RawBatch]:
     """All whole batches from a position on. `size`: the bytes of the file."""
-    at = start
+    position = start
     end = files.facts(fd, path).size if size is None else size
-    while (found := batch_at(fd, path, at, end)) is not None:
-        yield found
-        at += found.size
+    while (batch := read_batch(fd, path, position, end)) is not None:
+        yield batch
+        position += batch.size

@@ -3,9 +3,9 @@
 They are those of `__consumer_offsets`, `__transaction_state` and `__share_group_state`, in the
 versions of Kafka 4.4.
 
-COORDINATORRECORDS-1  a record that cannot be decoded is a sentence in place of its key: an unknown
-    type or version, damage
-COORDINATORRECORDS-2  a tagged field is shown only if it differs from its default
+- A record that cannot be decoded is a sentence in place of its key: an unknown type or version,
+  damage.
+- A tagged field is shown only if it differs from its default.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Field(NamedTuple):
     nullable: bool = False
 
 
-class Schema(NamedTuple):
+class RecordSchema(NamedTuple):
     """The fields of a value. Versions from `flexible` on have the flexible encoding."""
 
     fields: tuple[Field, ...]
@@ -83,7 +83,7 @@ _SUBSCRIPTION = (
 )
 _ASSIGNMENT = (Field("assignedPartitions", _OF_TOPIC, many=True), Field("userData", "bytes?"))
 _PROTOCOL_NEWEST = 3
-_OFFSET = Schema(
+_OFFSET = RecordSchema(
     (
         Field("offset", "int64"),
         Field("leaderEpoch", "int32", since=3),
@@ -95,7 +95,7 @@ _OFFSET = Schema(
     newest=4,
     flexible=4,
 )
-_GROUP_VALUE = Schema(
+_GROUP_VALUE = RecordSchema(
     (
         Field("protocolType", "string"),
         Field("generation", "int32"),
@@ -109,11 +109,11 @@ _GROUP_VALUE = Schema(
 )
 _OFFSET_KEY = (*_texts("group", "topic"), Field("partition", "int32"))
 
-_TARGET_EPOCH = Schema(
+_TARGET_EPOCH = RecordSchema(
     (Field("assignmentEpoch", "int32"), Field("assignmentTimestamp", "int64", tag=0, default=0)),
     newest=0,
 )
-_TARGET = Schema((Field("topicPartitions", _PARTITIONS, many=True),), newest=0)
+_TARGET = RecordSchema((Field("topicPartitions", _PARTITIONS, many=True),), newest=0)
 _NAMED_TOPIC = (Field("topicId", "uuid"), Field("topicName", "string"))
 _NAMED_PARTITIONS = (*_NAMED_TOPIC, Field("partitions", "int32", many=True))
 _KINDS_OF_TASKS = ("activeTasks", "standbyTasks", "warmupTasks")
@@ -141,19 +141,19 @@ _SUBTOPOLOGY = (
 
 # By the type in the key: the fields of the key, which are plain, and the schema of the value
 # (format.md 9.1, KIP-848).
-OFFSETS: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
+OFFSETS: Final[Mapping[int, tuple[tuple[Field, ...], RecordSchema]]] = {
     0: (_OFFSET_KEY, _OFFSET._replace(newest=0)),
     1: (_OFFSET_KEY, _OFFSET),
     2: (_texts("group"), _GROUP_VALUE),
     3: (
         _GROUP,
-        Schema(
+        RecordSchema(
             (Field("epoch", "int32"), Field("metadataHash", "int64", tag=0, default=0)), newest=0
         ),
     ),
     5: (
         _GROUP_MEMBER,
-        Schema(
+        RecordSchema(
             (
                 Field("instanceId", "string?"),
                 Field("rackId", "string?"),
@@ -171,7 +171,7 @@ OFFSETS: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
     7: (_GROUP_MEMBER, _TARGET),
     8: (
         _GROUP_MEMBER,
-        Schema(
+        RecordSchema(
             (
                 Field("memberEpoch", "int32"),
                 Field("previousMemberEpoch", "int32"),
@@ -185,7 +185,7 @@ OFFSETS: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
     # share groups (KIP-932)
     10: (
         _GROUP_MEMBER,
-        Schema(
+        RecordSchema(
             (
                 Field("rackId", "string?"),
                 *_texts("clientId", "clientHost"),
@@ -194,12 +194,12 @@ OFFSETS: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
             newest=0,
         ),
     ),
-    11: (_GROUP, Schema((Field("epoch", "int32"), Field("metadataHash", "int64")), newest=0)),
+    11: (_GROUP, RecordSchema((Field("epoch", "int32"), Field("metadataHash", "int64")), newest=0)),
     12: (_GROUP, _TARGET_EPOCH),
     13: (_GROUP_MEMBER, _TARGET),
     14: (
         _GROUP_MEMBER,
-        Schema(
+        RecordSchema(
             (
                 Field("memberEpoch", "int32"),
                 Field("previousMemberEpoch", "int32"),
@@ -211,7 +211,7 @@ OFFSETS: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
     ),
     15: (
         _GROUP,
-        Schema(
+        RecordSchema(
             (
                 Field("initializingTopics", _NAMED_PARTITIONS, many=True),
                 Field("initializedTopics", _NAMED_PARTITIONS, many=True),
@@ -222,7 +222,7 @@ OFFSETS: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
     ),
     16: (
         _texts("groupId", "regularExpression"),
-        Schema(
+        RecordSchema(
             (
                 Field("topics", "string", many=True),
                 Field("version", "int64"),
@@ -234,7 +234,7 @@ OFFSETS: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
     # streams groups (KIP-1071)
     17: (
         _GROUP,
-        Schema(
+        RecordSchema(
             (
                 Field("epoch", "int32"),
                 Field("metadataHash", "int64"),
@@ -250,7 +250,7 @@ OFFSETS: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
     ),
     19: (
         _GROUP_MEMBER,
-        Schema(
+        RecordSchema(
             (
                 Field("instanceId", "string?"),
                 Field("rackId", "string?"),
@@ -271,11 +271,11 @@ OFFSETS: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
     20: (_GROUP, _TARGET_EPOCH),
     21: (
         _GROUP_MEMBER,
-        Schema(tuple(Field(name, _TASKS, many=True) for name in _KINDS_OF_TASKS), newest=0),
+        RecordSchema(tuple(Field(name, _TASKS, many=True) for name in _KINDS_OF_TASKS), newest=0),
     ),
     22: (
         _GROUP_MEMBER,
-        Schema(
+        RecordSchema(
             (
                 Field("memberEpoch", "int32"),
                 Field("previousMemberEpoch", "int32"),
@@ -291,7 +291,7 @@ OFFSETS: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
     ),
     23: (
         _GROUP,
-        Schema(
+        RecordSchema(
             (Field("epoch", "int32"), Field("subtopologies", _SUBTOPOLOGY, many=True)), newest=0
         ),
     ),
@@ -306,10 +306,10 @@ _STATUSES: Final = (
     "Dead",
     "PrepareEpochFence",
 )
-TRANSACTIONS: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
+TRANSACTIONS: Final[Mapping[int, tuple[tuple[Field, ...], RecordSchema]]] = {
     0: (
         _texts("transactionalId"),
-        Schema(
+        RecordSchema(
             (
                 Field("producerId", "int64"),
                 Field("previousProducerId", "int64", since=1, tag=0, default=-1),
@@ -340,10 +340,10 @@ _STATE_BATCH = (
 )
 _STATE_KEY = (*_texts("groupId"), Field("topicId", "uuid"), Field("partition", "int32"))
 _COMPLETE = Field("deliveryCompleteCount", "int32", tag=0, default=-1)
-SHARE_STATES: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
+SHARE_STATES: Final[Mapping[int, tuple[tuple[Field, ...], RecordSchema]]] = {
     0: (
         _STATE_KEY,
-        Schema(
+        RecordSchema(
             (
                 Field("snapshotEpoch", "int32"),
                 Field("stateEpoch", "int32"),
@@ -359,7 +359,7 @@ SHARE_STATES: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
     ),
     1: (
         _STATE_KEY,
-        Schema(
+        RecordSchema(
             (
                 Field("snapshotEpoch", "int32"),
                 Field("leaderEpoch", "int32"),
@@ -380,8 +380,8 @@ class _UndecodableError(Exception):
     """A record is not in the layout; the text says why."""
 
 
-def decoder(
-    types: Mapping[int, tuple[tuple[Field, ...], Schema]],
+def make_decoder(
+    types: Mapping[int, tuple[tuple[Field, ...], RecordSchema]],
 ) -> Callable[[int, bytes | None, bytes | None], Decoded]:
     """A function that returns key and value of the record at an offset as JSON texts; a value None
     is `<DELETE>`.
@@ -389,28 +389,28 @@ def decoder(
 
     def decode(offset: int, key: bytes | None, value: bytes | None) -> Decoded:
         try:
-            kind = _version(key, "key")
+            kind = _read_version(key, "key")
             if kind not in types:
                 return f"Unknown record type {kind} at offset {offset}, skipping.", None
             fields, schema = types[kind]
-            name = _read(lambda: _struct(Plain(key or b"", 2), fields, 0), kind, "key")
-            payload = "<DELETE>" if value is None else _value_of(kind, value, schema)
+            name = _run_reader(lambda: _read_struct(Plain(key or b"", 2), fields, 0), kind, "key")
+            payload = "<DELETE>" if value is None else _decode_value(kind, value, schema)
         except _UndecodableError as problem:
             return f"Error at offset {offset}, skipping. {problem}", None
-        return _json({"type": str(kind), "data": name}), payload
+        return _json_of({"type": str(kind), "data": name}), payload
 
     return decode
 
 
-def _version(data: bytes | None, part: str) -> int:
+def _read_version(data: bytes | None, part: str) -> int:
     """The number at the begin of a key or value."""
     if data is None or len(data) < SHORT.size:
         raise _UndecodableError(f"Could not read version from {part}'s buffer.")
-    found: int = SHORT.unpack_from(data)[0]
-    return found
+    version: int = SHORT.unpack_from(data)[0]
+    return version
 
 
-def _read(read: Callable[[], dict[str, Any]], version: int, part: str) -> dict[str, Any]:
+def _run_reader(read: Callable[[], dict[str, Any]], version: int, part: str) -> dict[str, Any]:
     """The result of `read`. Raises _UndecodableError for bytes that contradict their schema."""
     try:
         return read()
@@ -421,80 +421,85 @@ def _read(read: Callable[[], dict[str, Any]], version: int, part: str) -> dict[s
         raise _UndecodableError(text) from problem
 
 
-def _value_of(kind: int, value: bytes, schema: Schema) -> str:
-    version = _version(value, "value")
+def _decode_value(kind: int, value: bytes, schema: RecordSchema) -> str:
+    version = _read_version(value, "value")
     if not 0 <= version <= schema.newest:
         raise _UndecodableError(f"Found an unknown record version {version} for {kind} type")
     reader = Flexible(value, 2) if version >= schema.flexible else Plain(value, 2)
-    data = _read(lambda: _struct(reader, schema.fields, version), version, "value")
+    data = _run_reader(lambda: _read_struct(reader, schema.fields, version), version, "value")
     if data.get("protocolType") == "consumer":
         for member in data["members"] or []:
             for name, fields in (("subscription", _SUBSCRIPTION), ("assignment", _ASSIGNMENT)):
-                member[name] = _embedded(member[name], fields)
+                member[name] = _decode_embedded(member[name], fields)
     if "transactionStatus" in data:
         status = data["transactionStatus"]
-        data["transactionStatus"] = (
-            _STATUSES[status] if 0 <= status < len(_STATUSES) else str(status)
-        )
-    return _json({"version": str(version), "data": data})
+        is_known = 0 <= status < len(_STATUSES)
+        data["transactionStatus"] = _STATUSES[status] if is_known else str(status)
+    return _json_of({"version": str(version), "data": data})
 
 
-def _embedded(text: str, fields: tuple[Field, ...]) -> object:
+def _decode_embedded(text: str, fields: tuple[Field, ...]) -> object:
     """Bytes of the consumer protocol as a struct; unchanged if they are none."""
     data = base64.b64decode(text)
     try:
         version = SHORT.unpack_from(data)[0]
-        return (
-            _struct(Plain(data, 2), fields, min(version, _PROTOCOL_NEWEST))
-            if version >= 0
-            else text
-        )
+        if version < 0:
+            return text
+        return _read_struct(Plain(data, 2), fields, min(version, _PROTOCOL_NEWEST))
     except (ValueError, IndexError, struct.error):
         return text
 
 
-def _json(value: object) -> str:
+def _json_of(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 # ---- fields --------------------------------------------------------------------------------------
 
 
-def _struct(reader: Plain | Flexible, fields: Sequence[Field], version: int) -> dict[str, Any]:
-    present = [each for each in fields if each.since <= version <= each.until]
-    values = {each.name: _field(reader, each, version) for each in present if each.tag < 0}
+def _read_struct(reader: Plain | Flexible, fields: Sequence[Field], version: int) -> dict[str, Any]:
+    """The fields of a struct by their names, in the order of the schema: the tagged ones are
+    written after the others.
+    """
+    present = [field for field in fields if field.since <= version <= field.until]
+    values = {field.name: _read_field(reader, field, version) for field in present if field.tag < 0}
     tagged = dict(reader.tagged()) if isinstance(reader, Flexible) else {}
-    for each in present:
-        if each.tag in tagged:
-            values[each.name] = _field(Flexible(tagged[each.tag], 0), each, version)
-    shown = {each.name: values[each.name] for each in present if each.name in values}
-    return {name: value for name, value in shown.items() if not _is_default(fields, name, value)}
+    for field in present:
+        if field.tag in tagged:
+            values[field.name] = _read_field(Flexible(tagged[field.tag], 0), field, version)
+    return {
+        field.name: values[field.name]
+        for field in present
+        if field.name in values and not _is_default(field, values[field.name])
+    }
 
 
-def _is_default(fields: Sequence[Field], name: str, value: object) -> bool:
-    return any(
-        each.name == name and each.tag >= 0 and not each.nullable and value == each.default
-        for each in fields
-    )
+def _is_default(field: Field, value: object) -> bool:
+    """Whether a tagged field has its default, which is not shown."""
+    return field.tag >= 0 and not field.nullable and value == field.default
 
 
-def _field(reader: Plain | Flexible, field: Field, version: int) -> Any:
+def _read_field(reader: Plain | Flexible, field: Field, version: int) -> Any:
     if field.nullable and reader.fixed(1) != b"\1":  # this byte says whether the struct is there
         return None
     if not field.many:
-        return _one(reader, field.kind, version)
+        return _read_value(reader, field.kind, version)
     count = reader.uvarint() - 1 if isinstance(reader, Flexible) else reader.number()
-    return None if count < 0 else [_one(reader, field.kind, version) for _ in range(count)]
+    if count < 0:
+        return None
+    return [_read_value(reader, field.kind, version) for _ in range(count)]
 
 
-def _one(reader: Plain | Flexible, kind: str | tuple[Field, ...], version: int) -> Any:
+def _read_value(reader: Plain | Flexible, kind: str | tuple[Field, ...], version: int) -> Any:
     if isinstance(kind, tuple):
-        return _struct(reader, kind, version)
+        return _read_struct(reader, kind, version)
     if kind in _NUMBERS:
         return reader.take(_NUMBERS[kind])[0]
     if kind == "uuid":
         return base64.urlsafe_b64encode(reader.fixed(16)).decode().rstrip("=")
     if kind in ("bytes", "bytes?"):
         data = reader.data()
-        return None if data is None and kind == "bytes?" else base64.b64encode(data or b"").decode()
+        if data is None and kind == "bytes?":
+            return None
+        return base64.b64encode(data or b"").decode()
     return reader.string() if kind == "string" else reader.nullable()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embedlog.dump import indexes, segments
-from embedlog.dump.coordinator_records import OFFSETS, SHARE_STATES, TRANSACTIONS, decoder
-from embedlog.dump.line import Findings, Line
+from embedlog.dump.coordinator_records import OFFSETS, SHARE_STATES, TRANSACTIONS, make_decoder
+from embedlog.dump.line import DumpLine, Findings
 from embedlog.dump.segments import Content
 from embedlog.errors import EmbedlogError
 from embedlog.index import OFFSET_ENTRY, TIME_ENTRY
@@ -16,14 +16,14 @@ from embedlog.storage import file_names, files
 
 DECODERS = {
     "text": segments.text_of,
-    "offsets": decoder(OFFSETS),
-    "transactions": decoder(TRANSACTIONS),
-    "share": decoder(SHARE_STATES),
+    "offsets": make_decoder(OFFSETS),
+    "transactions": make_decoder(TRANSACTIONS),
+    "share": make_decoder(SHARE_STATES),
 }
 
 
 @dataclass(frozen=True)
-class Options:
+class DumpOptions:
     """What is printed. `sanity`: of indexes only the check of a broker's start. `quiet`: entries
     are compared, not printed.
     """
@@ -34,17 +34,17 @@ class Options:
     batch_bytes_max: int = 5 << 20
 
 
-def dump(paths: Iterable[Path], options: Options) -> Iterator[Line]:
+def dump(paths: Iterable[Path], options: DumpOptions) -> Iterator[DumpLine]:
     """The lines of all files. A file that cannot be read has one line that says why; the others
     follow.
     """
     findings = Findings()
     for path in paths:
-        yield Line(f"Dumping {path}", {"dumping": str(path)})
+        yield DumpLine(f"Dumping {path}", {"dumping": str(path)})
         try:
             yield from _lines_of(path, options, findings)
         except EmbedlogError as problem:
-            yield Line(str(problem), {"file": str(path), "problem": str(problem)}, good=False)
+            yield DumpLine(str(problem), {"file": str(path), "problem": str(problem)}, good=False)
     yield from findings.lines()
 
 
@@ -53,27 +53,27 @@ def partition_files(directory: Path) -> list[Path]:
     return indexes.parts_of(directory)
 
 
-def _lines_of(path: Path, options: Options, findings: Findings) -> Iterator[Line]:
+def _lines_of(path: Path, options: DumpOptions, findings: Findings) -> Iterator[DumpLine]:
     match path.suffix:
         case file_names.LOG:
             yield from segments.dump(path, options.content, findings)
-        case file_names.INDEX | file_names.TIME_INDEX if options.sanity:
-            yield from indexes.sane(
-                path, OFFSET_ENTRY.size if path.suffix == file_names.INDEX else TIME_ENTRY.size
-            )
+        case file_names.INDEX if options.sanity:
+            yield from indexes.check_index(path, OFFSET_ENTRY.size)
+        case file_names.TIME_INDEX if options.sanity:
+            yield from indexes.check_index(path, TIME_ENTRY.size)
         case file_names.INDEX:
-            yield from indexes.offset_index(
+            yield from indexes.dump_offset_index(
                 path, findings, quiet=options.quiet, batch_bytes_max=options.batch_bytes_max
             )
         case file_names.TIME_INDEX:
-            yield from indexes.time_index(path, findings, quiet=options.quiet)
+            yield from indexes.dump_time_index(path, findings, quiet=options.quiet)
         case file_names.TRANSACTION_INDEX:
-            yield from indexes.transaction_index(path)
+            yield from indexes.dump_transaction_index(path)
         case file_names.SNAPSHOT:
-            yield from indexes.snapshot(path)
+            yield from indexes.dump_snapshot(path)
         case _ if not files.exists(path):
-            yield Line(
+            yield DumpLine(
                 f"{path}: no such file", {"file": str(path), "problem": "no such file"}, good=False
             )
         case _:
-            yield Line(f"Ignoring unknown file {path}", {"file": str(path), "ignored": True})
+            yield DumpLine(f"Ignoring unknown file {path}", {"file": str(path), "ignored": True})

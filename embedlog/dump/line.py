@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 Pairs = dict[str, list[tuple[int, int]]]
 
 
-class Line(NamedTuple):
+class DumpLine(NamedTuple):
     """A line of text, and the same facts for JSON. `good` is False if it reports damage. `aside`:
     text for standard error.
     """
@@ -22,9 +22,9 @@ class Line(NamedTuple):
     aside: bool = False
 
 
-def row(facts: dict[str, Any]) -> Line:
+def make_line(facts: dict[str, Any]) -> DumpLine:
     """A line of names and values."""
-    return Line(" ".join(f"{name}: {_java(value)}" for name, value in facts.items()), facts)
+    return DumpLine(" ".join(f"{name}: {_java(value)}" for name, value in facts.items()), facts)
 
 
 def _java(value: object) -> object:
@@ -44,7 +44,7 @@ class Findings:
     absent_offsets: Pairs = field(default_factory=dict)  # offset of the entry, -1
     gaps: Pairs = field(default_factory=dict)  # an offset, the next one
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[DumpLine]:
         """All findings, in the order of kafka-dump-log. Gaps are no damage: compaction leaves
         them.
         """
@@ -71,23 +71,25 @@ class Findings:
         )
 
 
-def note(found: Pairs, name: str, one: int, other: int) -> None:
+def note(pairs: Pairs, name: str, expected: int, found: int) -> None:
     """Add one pair of a file."""
-    found.setdefault(name, []).append((one, other))
+    pairs.setdefault(name, []).append((expected, found))
 
 
-def _lines(found: Pairs, title: str, text: str, *, good: bool = False) -> Iterator[Line]:
-    for name, pairs in found.items():
-        yield Line(
+def _lines(
+    pairs_by_name: Pairs, title: str, text: str, *, good: bool = False
+) -> Iterator[DumpLine]:
+    for name, pairs in pairs_by_name.items():
+        yield DumpLine(
             title.format(name),
             {"file": name, "finding": title.format("").strip(" :.")},
             good,
             aside=True,
         )
-        for pair in pairs:
-            yield Line(
-                text.format(*pair),
-                {"file": name, "expected": pair[0], "found": pair[1]},
+        for expected, found in pairs:
+            yield DumpLine(
+                text.format(expected, found),
+                {"file": name, "expected": expected, "found": found},
                 good,
                 aside=True,
             )

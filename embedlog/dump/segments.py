@@ -1,7 +1,7 @@
 """Prints a `.log` file: one line for each batch, and for each record if they are asked for.
 
-SEGMENTS-1  the records of a batch with a wrong checksum are not printed: its bytes are not records
-SEGMENTS-2  a message of an older Kafka (magic 0 or 1) has one line with offset, position and size
+- The records of a batch with a wrong checksum are not printed: its bytes are not records.
+- A message of an older Kafka (magic 0 or 1) has one line with offset, position and size.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from embedlog.dump.batches import Batch, batches
-from embedlog.dump.line import Findings, Line, note, row
+from embedlog.dump.batches import RawBatch, read_batches
+from embedlog.dump.line import DumpLine, Findings, make_line, note
 from embedlog.errors import CorruptRecordError, EmbedlogError
 from embedlog.format.decoder import control_keys, decode
 from embedlog.storage import file_names, files
@@ -52,16 +52,16 @@ def text_of(offset: int, key: bytes | None, value: bytes | None) -> tuple[str | 
     )
 
 
-def dump(path: Path, content: Content, findings: Findings) -> Iterator[Line]:
+def dump(path: Path, content: Content, findings: Findings) -> Iterator[DumpLine]:
     """The lines of a `.log` file. Raises StorageError."""
-    named = file_names.parse(path.name)
-    start = named[0] if named else 0
-    yield Line(f"Log starting offset: {start}", {"file": str(path), "logStartingOffset": start})
+    parsed = file_names.parse(path.name)
+    start = parsed[0] if parsed else 0
+    yield DumpLine(f"Log starting offset: {start}", {"file": str(path), "logStartingOffset": start})
     with files.opened(path) as fd:
         size = files.facts(fd, path).size
         end = 0
         previous = -1
-        for batch in batches(fd, path, size=size):
+        for batch in read_batches(fd, path, size=size):
             if end >= content.bytes_max:
                 return
             yield _line_of(batch)
@@ -75,21 +75,21 @@ def dump(path: Path, content: Content, findings: Findings) -> Iterator[Line]:
                     previous = record.offset
                     yield _record_line(batch, record, content)
             except EmbedlogError as problem:
-                yield Line(
+                yield DumpLine(
                     f"The records of the batch at {batch.position} cannot be read: {problem}",
                     {"position": batch.position, "problem": str(problem)},
                     good=False,
                 )
         if end < size <= content.bytes_max:
             text = f"Found {size - end} invalid bytes at the end of {path.name}"
-            yield Line(
+            yield DumpLine(
                 text, {"file": str(path), "position": end, "invalidBytes": size - end}, good=False
             )
 
 
-def _line_of(batch: Batch) -> Line:
+def _line_of(batch: RawBatch) -> DumpLine:
     if batch.magic < 2:
-        return row(
+        return make_line(
             {
                 "offset": batch.base_offset,
                 "position": batch.position,
@@ -97,53 +97,52 @@ def _line_of(batch: Batch) -> Line:
                 "magic": batch.magic,
             }
         )
-    found = row(batch.facts())
-    return found._replace(good=found.facts["isvalid"])
+    line = make_line(batch.facts())
+    return line._replace(good=line.facts["isvalid"])
 
 
-def records_of(batch: Batch) -> Iterator[Record]:
+def records_of(batch: RawBatch) -> Iterator[Record]:
     """The records of a batch, also those of a control batch. Raises CorruptRecordError."""
     if batch.is_control:
         for offset, key, value in control_keys(batch.data, batch.rows(), 0):
             yield Record(
                 offset,
-                batch.max_timestamp,
-                batch.sequence_at(offset - batch.base_offset),
-                key,
-                value,
-                [],
+                timestamp_ms=batch.max_timestamp,
+                sequence=batch.sequence_at(offset - batch.base_offset),
+                key=key,
+                value=value,
+                header_keys=[],
             )
         return
-    found = decode(batch.data, batch.rows())
-    offsets = found.offsets
-    timestamps = found.timestamps
-    keys = found.keys
-    values = found.values
-    headers = found.headers
+    decoded = decode(batch.data, batch.rows())
+    offsets = decoded.offsets
+    timestamps = decoded.timestamps
+    keys = decoded.keys
+    values = decoded.values
+    headers = decoded.headers
     if offsets is None or timestamps is None or keys is None or values is None or headers is None:
         raise CorruptRecordError("a batch without records", position=batch.position)
     starts = headers.starts.tolist()
-    for at, (offset, timestamp) in enumerate(
-        zip(offsets.tolist(), timestamps.tolist(), strict=True)
-    ):
-        names = [
-            (headers.keys[number] or b"").decode("utf-8", "replace")
-            for number in range(starts[at], starts[at + 1])
+    times_ms = timestamps.tolist()
+    for number, offset in enumerate(offsets.tolist()):
+        header_keys = [
+            (headers.keys[header] or b"").decode("utf-8", "replace")
+            for header in range(starts[number], starts[number + 1])
         ]
         yield Record(
             offset,
-            timestamp,
-            batch.sequence_at(offset - batch.base_offset),
-            keys[at],
-            values[at],
-            names,
+            timestamp_ms=times_ms[number],
+            sequence=batch.sequence_at(offset - batch.base_offset),
+            key=keys[number],
+            value=values[number],
+            header_keys=header_keys,
         )
 
 
-def _record_line(batch: Batch, record: Record, content: Content) -> Line:
+def _record_line(batch: RawBatch, record: Record, content: Content) -> DumpLine:
     facts: dict[str, Any] = {}
     if batch.is_control and not content.metadata:
-        return Line("", {})
+        return DumpLine("", {})
     text = "|"
     if content.metadata:
         facts = {
@@ -153,18 +152,21 @@ def _record_line(batch: Batch, record: Record, content: Content) -> Line:
             "valueSize": -1 if record.value is None else len(record.value),
             "sequence": record.sequence,
         }
-        text += f" {row(facts).text} headerKeys: [{','.join(record.header_keys)}]"
+        text += f" {make_line(facts).text} headerKeys: [{','.join(record.header_keys)}]"
         facts["headerKeys"] = record.header_keys
     if batch.is_control:
-        more = _control_facts(record)
-        return Line(f"{text} {row(more).text}", facts | more)
+        control_facts = _control_facts(record)
+        return DumpLine(f"{text} {make_line(control_facts).text}", facts | control_facts)
     if content.decode is not None:
         key, payload = content.decode(record.offset, record.key, record.value)
-        text += "" if key is None else f" key: {key}"
-        text += "" if payload is None else f" payload: {payload}"
-        text = "" if text == "|" else text
+        if key is not None:
+            text += f" key: {key}"
+        if payload is not None:
+            text += f" payload: {payload}"
+        if text == "|":
+            text = ""
         facts |= {"key": key, "payload": payload}
-    return Line(text, facts)
+    return DumpLine(text, facts)
 
 
 def _control_facts(record: Record) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """Exports the metrics of a log to OpenTelemetry, as observable instruments.
 
-OPENTELEMETRY-1  one collection of a reader calls `log.metrics()` once. An instrument that is asked
-    again begins a new collection
-OPENTELEMETRY-2  the instruments exist from the start. A value that is not known is no observation
-OPENTELEMETRY-3  instruments cannot be removed from a provider, so they keep no log alive. A closed
-    log has no observations
-OPENTELEMETRY-4  a failure of `log.metrics()` is raised once in a collection, not by each instrument
+- One collection of a reader calls `log.metrics()` once. An instrument that is asked again begins a
+  new collection.
+- The instruments exist from the start. A value that is not known is no observation.
+- Instruments cannot be removed from a provider, so they keep no log alive. A closed log has no
+  observations.
+- A failure of `log.metrics()` is raised once in a collection, not by each instrument.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNITS: Final = {
 }
 
 
-class Measured(Protocol):
+class ObservedLog(Protocol):
     """A log."""
 
     @property
@@ -41,7 +41,7 @@ class Measured(Protocol):
 
 
 def instrument(
-    log: Measured,
+    log: ObservedLog,
     *,
     meter_provider: MeterProvider | None = None,
     attributes: Mapping[str, str] | None = None,
@@ -82,8 +82,8 @@ def _callback(
 
     def observe(options: CallbackOptions) -> Iterable[Observation]:
         return [
-            Observation(each.value, {**common, **each.labels})
-            for each in collection.of(family.name)
+            Observation(sample.value, {**common, **sample.labels})
+            for sample in collection.of(family.name)
         ]
 
     return observe
@@ -93,39 +93,44 @@ def _unit(name: str) -> str:
     """The unit in the notation of UCUM."""
     if "bytes" in name:
         return "By"
-    return next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "1")
+    for ending, unit in _UNITS.items():
+        if name.endswith(ending):
+            return unit
+    return "1"
 
 
 class _Collection:
     """The samples of one collection. Threads: any."""
 
-    def __init__(self, log: Measured, *, include_internal: bool) -> None:
+    def __init__(self, log: ObservedLog, *, include_internal: bool) -> None:
         self._log = weakref.ref(log)
         self._include_internal = include_internal
         self._lock = threading.Lock()
         self._samples: dict[str, list[Sample]] = {}
         # the instruments of this collection; None before the first one
-        self._asked: set[str] | None = None
+        self._asked_names: set[str] | None = None
 
     def of(self, name: str) -> Sequence[Sample]:
-        """The samples of one instrument (OPENTELEMETRY-1). Raises what `log.metrics()` raises,
+        """The samples of one instrument. Raises what `log.metrics()` raises,
         except ClosedError.
         """
         with self._lock:
-            if self._asked is None or name in self._asked:
-                self._asked = {name}
+            if self._asked_names is None or name in self._asked_names:
+                self._asked_names = {name}
                 self._samples = {}
                 self._samples = self._read()
-            self._asked.add(name)
+            self._asked_names.add(name)
             return self._samples.get(name, [])
 
     def _read(self) -> dict[str, list[Sample]]:
-        found: dict[str, list[Sample]] = {}
+        log = self._log()
+        if log is None:
+            return {}
         try:
-            log = self._log()
-            known = None if log is None else log.metrics(include_internal=self._include_internal)
+            metrics = log.metrics(include_internal=self._include_internal)
         except ClosedError:
-            known = None
-        for each in () if known is None else samples(known):
-            found.setdefault(each.name, []).append(each)
-        return found
+            return {}
+        by_name: dict[str, list[Sample]] = {}
+        for sample in samples(metrics):
+            by_name.setdefault(sample.name, []).append(sample)
+        return by_name

@@ -1,12 +1,12 @@
 """Exports the metrics of a log to Prometheus: as text, and as a collector for `prometheus_client`.
 
-PROMETHEUS-1  each name begins with `embedlog_`; the help is the name in `log.metrics()`
-PROMETHEUS-2  values of labels are escaped as the format demands: group names are input
-PROMETHEUS-3  a scrape calls `log.metrics()` once. Only the collector needs `prometheus_client`
-PROMETHEUS-4  a closed log has no samples: the other collectors of a registry belong to the program,
-    and a scrape has all or none
-PROMETHEUS-5  the samples of a collector have the path of their log as the label `directory`: a
-    process may have several logs
+- Each name begins with `embedlog_`; the help is the name in `log.metrics()`.
+- Values of labels are escaped as the format demands: group names are input.
+- A scrape calls `log.metrics()` once. Only the collector needs `prometheus_client`.
+- A closed log has no samples: the other collectors of a registry belong to the program, and a
+  scrape has all or none.
+- The samples of a collector have the path of their log as the label `directory`: a process may have
+  several logs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
-class Measured(Protocol):
+class ScrapedLog(Protocol):
     """A log."""
 
     @property
@@ -35,29 +35,27 @@ class Measured(Protocol):
 def text(metrics: Mapping[str, Any]) -> str:
     """The result of `log.metrics()` in Prometheus' text format, version 0.0.4."""
     lines = []
-    for name, found in _families(samples(metrics)).items():
-        kind = "counter" if found[0].counter else "gauge"
-        lines += [f"# HELP embedlog_{name} {found[0].source}", f"# TYPE embedlog_{name} {kind}"]
-        lines += [f"embedlog_{name}{_labels(each.labels)} {each.value!r}" for each in found]
+    for name, family in _families(samples(metrics)).items():
+        kind = "counter" if family[0].counter else "gauge"
+        lines.append(f"# HELP embedlog_{name} {family[0].source}")
+        lines.append(f"# TYPE embedlog_{name} {kind}")
+        lines += [f"embedlog_{name}{_labels(sample.labels)} {sample.value!r}" for sample in family]
     return "\n".join(lines) + "\n"
 
 
-def _families(given: Iterable[Sample]) -> dict[str, list[Sample]]:
+def _families(all_samples: Iterable[Sample]) -> dict[str, list[Sample]]:
     """The samples by name: the format wants those of one name together."""
-    found: dict[str, list[Sample]] = {}
-    for each in given:
-        found.setdefault(each.name, []).append(each)
-    return found
+    by_name: dict[str, list[Sample]] = {}
+    for sample in all_samples:
+        by_name.setdefault(sample.name, []).append(sample)
+    return by_name
 
 
 def _labels(labels: Mapping[str, str]) -> str:
     if not labels:
         return ""
-    return (
-        "{"
-        + ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items())
-        + "}"
-    )
+    pairs = [f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items()]
+    return "{" + ",".join(pairs) + "}"
 
 
 class Collector:
@@ -69,7 +67,9 @@ class Collector:
     MissingExtraError without `prometheus_client`.
     """
 
-    def __init__(self, log: Measured, *others: Measured, include_internal: bool = False) -> None:
+    def __init__(
+        self, log: ScrapedLog, *others: ScrapedLog, include_internal: bool = False
+    ) -> None:
         try:
             import prometheus_client  # noqa: F401 (an error belongs to the construction, not to a scrape)
         except ImportError as missing:
@@ -83,12 +83,13 @@ class Collector:
         """The families of one scrape."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        for name, found in _families(self._samples()).items():
-            family = CounterMetricFamily if found[0].counter else GaugeMetricFamily
-            made = family(f"embedlog_{name}", found[0].source, labels=list(found[0].labels))
-            for each in found:
-                made.add_metric(list(each.labels.values()), each.value)
-            yield made
+        for name, family in _families(self._samples()).items():
+            first = family[0]
+            family_class = CounterMetricFamily if first.counter else GaugeMetricFamily
+            metric = family_class(f"embedlog_{name}", first.source, labels=list(first.labels))
+            for sample in family:
+                metric.add_metric(list(sample.labels.values()), sample.value)
+            yield metric
 
     def _samples(self) -> Iterator[Sample]:
         for log in self._logs:
@@ -99,11 +100,11 @@ class Collector:
         return []
 
 
-def _samples_of(log: Measured, *, include_internal: bool) -> list[Sample]:
-    """The samples of one log with its directory (PROMETHEUS-4, PROMETHEUS-5)."""
+def _samples_of(log: ScrapedLog, *, include_internal: bool) -> list[Sample]:
+    """The samples of one log with the label of its directory; none of a closed log."""
     try:
-        known = log.metrics(include_internal=include_internal)
+        metrics = log.metrics(include_internal=include_internal)
     except ClosedError:
         return []
-    place = {"directory": str(log.path)}
-    return [each._replace(labels={**place, **each.labels}) for each in samples(known)]
+    directory = {"directory": str(log.path)}
+    return [sample._replace(labels={**directory, **sample.labels}) for sample in samples(metrics)]

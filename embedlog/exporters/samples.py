@@ -1,13 +1,12 @@
 """Turns the nested result of `log.metrics()` into samples with labels.
 
-SAMPLES-1  a meter is one counter: a monitoring system computes the rate. A timer has `Mean` and
-    `Max` as gauges, too
-SAMPLES-2  a value that is not known is no sample
-SAMPLES-3  sums and their parts have different names, so that a sum over all labels counts nothing
-    twice
-SAMPLES-4  the names of gauges and labels come from the library; only values of labels are input
-SAMPLES-5  `families` has every name that a sample can have, for systems that need the names before
-    the first value
+- A meter is one counter: a monitoring system computes the rate. A timer has `Mean` and `Max` as
+  gauges, too.
+- A value that is not known is no sample.
+- Sums and their parts have different names, so that a sum over all labels counts nothing twice.
+- The names of gauges and labels come from the library; only values of labels are input.
+- `families` has every name that a sample can have, for systems that need the names before the first
+  value.
 """
 
 from __future__ import annotations
@@ -106,44 +105,42 @@ class Sample(NamedTuple):
 
 
 def families() -> Iterator[Family]:
-    """Every name that a sample can have, once (SAMPLES-5)."""
+    """Every name that a sample can have, once."""
     for prefix, sources in _SOURCES.items():
         for source in sources:
-            counted = _COUNTED.search(source)
-            if counted is None:
+            suffix = _COUNTED.search(source)
+            if suffix is None:
                 yield Family(prefix + _name(source), source, counter=False)
                 continue
             yield Family(_counter(prefix, source), source, counter=True)
-            if counted[1] == "RateAndTimeMs":
-                yield from (
-                    Family(_part(prefix, source, part), source, counter=False) for part in _PARTS
-                )
+            if suffix[1] == "RateAndTimeMs":
+                for part in _PARTS:
+                    yield Family(_part(prefix, source, part), source, counter=False)
 
 
 def samples(metrics: Mapping[str, Any]) -> Iterator[Sample]:
     """All known values of `log.metrics()`."""
     yield from _of("", metrics, {})
     yield from _of("internal_", metrics["internal"], {})
-    for topic, known in metrics["topics"].items():
-        yield from _of("topic_", known, {"topic": topic})
-    for (topic, number), known in metrics["partitions"].items():
-        place = {"topic": topic, "partition": str(number)}
-        yield from _of("partition_", known, place)
-        for node, copy in known["replicas"].items():
-            yield from _of("replica_", copy, {**place, "node": str(node)})
-    for group, known in metrics["groups"].items():
-        yield from _of("group_", known, {"group": group})
-        for (topic, number), lag in known["partitions"].items():
-            yield from _of(
-                "group_partition_", lag, {"group": group, "topic": topic, "partition": str(number)}
-            )
-    for node, known in metrics["directories"].items():
-        yield from _of("directory_", known, {"node": str(node)})
+    for topic, topic_values in metrics["topics"].items():
+        yield from _of("topic_", topic_values, {"topic": topic})
+    for (topic, number), partition_values in metrics["partitions"].items():
+        labels = {"topic": topic, "partition": str(number)}
+        yield from _of("partition_", partition_values, labels)
+        for node, replica_values in partition_values["replicas"].items():
+            yield from _of("replica_", replica_values, {**labels, "node": str(node)})
+    for group, group_values in metrics["groups"].items():
+        yield from _of("group_", group_values, {"group": group})
+        for (topic, number), lag in group_values["partitions"].items():
+            labels = {"group": group, "topic": topic, "partition": str(number)}
+            yield from _of("group_partition_", lag, labels)
+    for node, directory_values in metrics["directories"].items():
+        yield from _of("directory_", directory_values, {"node": str(node)})
 
 
-def _of(prefix: str, known: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Sample]:
+def _of(prefix: str, values: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Sample]:
     """The samples of one level."""
-    for source, value in known.items():
+    for source, value in values.items():
         if isinstance(value, int | float):
             yield Sample(prefix + _name(source), source, labels, value)
         elif isinstance(value, Mapping) and "OneMinuteRate" in value:

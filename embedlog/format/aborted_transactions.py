@@ -1,11 +1,10 @@
 """Encodes and decodes the transaction index of one segment: Kafka's `.txnindex`, entries of 34
 bytes.
 
-ABORTED-1  the index is not a cache: without it read_committed readers get aborted records. It is
-    checked at each read, and rebuilt from the log if the check fails
-ABORTED-2  entries are in the order of their markers; an entry is in the segment that contains its
-    marker
-ABORTED-3  functions of bytes: the module opens no file
+- The index is not a cache: without it read_committed readers get aborted records. It is checked at
+  each read, and rebuilt from the log if the check fails.
+- Entries are in the order of their markers; an entry is in the segment that contains its marker.
+- Functions of bytes: the module opens no file.
 """
 
 from __future__ import annotations
@@ -57,7 +56,8 @@ class AbortedTransaction(NamedTuple):
 
 def encode(transactions: Iterable[AbortedTransaction]) -> bytes:
     """The bytes of the entries."""
-    return np.array([(0, *each) for each in transactions], _entry_dtype()).tobytes()
+    rows = [(0, *transaction) for transaction in transactions]
+    return np.array(rows, _entry_dtype()).tobytes()
 
 
 def decode(data: bytes, base: int, path: str | os.PathLike[str] | None = None) -> Entries:
@@ -121,9 +121,11 @@ def overlapping(entries: Entries, start: int, end: int) -> tuple[list[AbortedTra
     after its records.
     """
     final = np.flatnonzero(entries["last_stable_offset"] >= end)
-    read = entries[: final[0] + 1] if len(final) else entries
-    hits = read[(read["last_offset"] >= start) & (read["first_offset"] < end)]
-    return [AbortedTransaction(*row[1:]) for row in hits.tolist()], bool(len(final))
+    is_complete = len(final) > 0
+    if is_complete:
+        entries = entries[: final[0] + 1]
+    touching = entries[(entries["last_offset"] >= start) & (entries["first_offset"] < end)]
+    return [AbortedTransaction(*row[1:]) for row in touching.tolist()], is_complete
 
 
 def digest(data: bytes, chained: int = 0) -> int:

@@ -1,14 +1,14 @@
 """Contains a pool of large buffers whose pages are already mapped.
 
-BUFFERPOOL-1  a fresh page costs a fault and zeroing, about as much as the copy into it, so blocks
-    return to a pool
-BUFFERPOOL-2  a lease ends without a call: its array keeps it, and when the last view of the array
-    is freed, so is the block
-BUFFERPOOL-3  the free list is bounded; further blocks are unmapped
-BUFFERPOOL-4  the return of a block takes no lock, because it may happen in the garbage collector
-BUFFERPOOL-5  views of one buffer are made and freed by one thread at a time; another thread gets a
-    view with a count of its own. Without the GIL, CPython 3.14 counts the views of a buffer without
-    atomics, and a lost count releases it while it is in use
+- A fresh page costs a fault and zeroing, about as much as the copy into it, so blocks return to a
+  pool.
+- A lease ends without a call: its array keeps it, and when the last view of the array is freed, so
+  is the block.
+- The free list is bounded; further blocks are unmapped.
+- The return of a block takes no lock, because it may happen in the garbage collector.
+- Views of one buffer are made and freed by one thread at a time; another thread gets a view with a
+  count of its own. Without the GIL, CPython 3.14 counts the views of a buffer without atomics, and
+  a lost count releases it while it is in use.
 """
 
 from __future__ import annotations
@@ -54,14 +54,12 @@ def zeros(size: int) -> NDArray[np.uint8]:
     """Memory that is not in a pool: huge pages make random access to a large table cheaper. Raises
     MemoryError.
     """
-    return (
-        np.zeros(size, np.uint8)
-        if size < HUGE_BYTES
-        else np.frombuffer(Block(size).memory, np.uint8)
-    )
+    if size < HUGE_BYTES:
+        return np.zeros(size, np.uint8)
+    return np.frombuffer(Block(size).memory, np.uint8)
 
 
-class Lease:
+class BufferLease:
     """A block in use, as a numpy array of bytes and as a memoryview of it.
 
     Either keeps the block, and so do their slices. The contents are undefined.
@@ -79,7 +77,9 @@ class Lease:
 
 
 class SharedBytes:
-    """Bytes that several threads view (BUFFERPOOL-5). It is made by the thread that has them."""
+    """Bytes that several threads view, each by a view of its own. It is made by the thread that
+    has them.
+    """
 
     __slots__ = ("_array", "_data")
 
@@ -119,16 +119,16 @@ class BufferPool:
         self._free: dict[int, list[Block]] = {}
         self._free_bytes_max = free_bytes_max
 
-    def lease(self, size: int) -> Lease:
+    def lease(self, size: int) -> BufferLease:
         """Memory of exactly `size` bytes, not zeroed. Raises MemoryError if there is none."""
         rounded = max(BLOCK_BYTES_MIN, 1 << max(size - 1, 0).bit_length())
         try:
             block = self._free[rounded].pop()
         except (KeyError, IndexError):
             block = Block(rounded)
-        place = (block.address, False)
-        description = {"version": 3, "typestr": "|u1", "shape": (size,), "data": place}
-        return Lease(np.asarray(_LeasedBlock((self, block, description))))
+        data = (block.address, False)
+        description = {"version": 3, "typestr": "|u1", "shape": (size,), "data": data}
+        return BufferLease(np.asarray(_LeasedBlock((self, block, description))))
 
     @property
     def free_bytes(self) -> int:
@@ -146,9 +146,9 @@ class BufferPool:
 
     def _forget_others(self, size: int) -> None:
         """Unmaps blocks of other sizes: the size in use is needed again sooner."""
-        for other in list(self._free):
-            if other != size:
-                self._free.pop(other, None)
+        for block_size in list(self._free):
+            if block_size != size:
+                self._free.pop(block_size, None)
 
 
 _shared = BufferPool()

@@ -1,12 +1,12 @@
 """Contains the pure part of compaction: the latest offset of every key, and batches without
 replaced records (format.md 7).
 
-COMPACTOR-1  functions of bytes: the cleaner chooses the batches, the files and the time
-COMPACTOR-2  the map has a fixed size. A full map reports the offset up to which it is complete, and
-    the next pass does the rest
-COMPACTOR-3  keys are compared by a hash of 128 bits with a secret of this pass, which is never
-    written to disk
-COMPACTOR-4  a batch that loses no record keeps its bytes
+- Functions of bytes: the cleaner chooses the batches, the files and the time.
+- The map has a fixed size. A full map reports the offset up to which it is complete, and the next
+  pass does the rest.
+- Keys are compared by a hash of 128 bits with a secret of this pass, which is never written to
+  disk.
+- A batch that loses no record keeps its bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.format import compression
 from embedlog.format.buffer_pool import shared_pool, zeros
-from embedlog.format.decoder import plain_section, too_large
+from embedlog.format.decoder import expand_section, too_large_error
 from embedlog.format.record_columns import (
     CODEC_MASK,
     CONTROL,
@@ -38,7 +38,7 @@ FILLED = 0.9  # of the slots of the map, as log.cleaner.io.buffer.load.factor
 _SEED_BYTES = 16
 
 
-class OffsetMap:
+class KeyOffsetMap:
     """Latest offset by key, in `memory_bytes` at most, and in less if no more than `keys` keys can
     come.
     """
@@ -77,15 +77,15 @@ class OffsetMap:
 
         Raises CorruptRecordError, UnsupportedFormatError.
         """
-        for rows, packed, _ in _by_packing(batches):
+        for rows, packed, _ in _split_by_packing(batches):
             if packed:
-                code, done = self._add_packed(data, rows, position, start_offset)
+                code, row = self._add_packed(data, rows, position, start_offset)
             else:
-                code, done = self.table.add_run(data, position, rows, start_offset)
+                code, row = self.table.add_run(data, position, rows, start_offset)
             if code == codec.ESPACE:
                 return False
             if code < 0:
-                raise _corrupt(rows[done], self.table.problem)
+                raise _corruption_error(rows[row], self.table.problem)
         return True
 
     def _add_packed(
@@ -109,7 +109,7 @@ def clean(
     data: Any,
     batches: Batches,
     orders: NDArray[np.uint8],
-    offsets: OffsetMap,
+    offsets: KeyOffsetMap,
     *,
     position: int,
     now_ms: int,
@@ -123,23 +123,23 @@ def clean(
     formats 0 and 1.
     """
     cleaner = codec.Cleaner(offsets.table, now_ms, now_ms + delete_retention_ms)
-    for rows, packed, start in _by_packing(batches):
-        how = orders[start : start + len(rows)]
+    for rows, packed, start in _split_by_packing(batches):
+        row_orders = orders[start : start + len(rows)]
         if packed:
             for row in range(len(rows)):
-                yield _repacked(
+                yield _repack(
                     cleaner,
                     data,
-                    rows[row : row + 1],
-                    how[row : row + 1],
-                    position,
-                    offsets.decompressed_max,
+                    batch=rows[row : row + 1],
+                    orders=row_orders[row : row + 1],
+                    position=position,
+                    decompressed_max=offsets.decompressed_max,
                 )
         else:
-            yield from _runs(cleaner, data, rows, how, position)
+            yield from _clean_runs(cleaner, data, rows, row_orders, position)
 
 
-def _by_packing(batches: Batches) -> Iterator[tuple[Batches, bool, int]]:
+def _split_by_packing(batches: Batches) -> Iterator[tuple[Batches, bool, int]]:
     """Runs of batches that are all compressed, or all not: the rows, whether they are, and the
     number of the first one.
 
@@ -157,28 +157,25 @@ def _by_packing(batches: Batches) -> Iterator[tuple[Batches, bool, int]]:
         yield np.ascontiguousarray(batches[start:end]), bool(packed[start]), start
 
 
-def _runs(
+def _clean_runs(
     cleaner: codec.Cleaner, data: Any, batches: Batches, orders: NDArray[np.uint8], position: int
 ) -> Iterator[tuple[memoryview, Batches]]:
     while len(batches):
         records = np.minimum(
             batches["records"], (batches["size"] - HEADER_SIZE) // codec.RECORD_SIZE_MIN
         )
-        output = (
-            shared_pool()
-            .lease(int(batches["size"].sum(dtype=np.int64) + 11 * records.sum(dtype=np.int64)))
-            .view
-        )
-        after = np.empty(len(batches), batch_dtype())
-        written, done = cleaner.run(data, position, batches, orders, output, after)
+        output_bytes = batches["size"].sum(dtype=np.int64) + 11 * records.sum(dtype=np.int64)
+        output = shared_pool().lease(int(output_bytes)).view
+        cleaned = np.empty(len(batches), batch_dtype())
+        written, count = cleaner.run(data, position, batches, orders, output, cleaned)
         if written < 0:
-            raise _corrupt(batches[min(done, len(batches) - 1)], cleaner.problem)
-        yield output[:written], after[:done]
-        batches = batches[done:]
-        orders = orders[done:]
+            raise _corruption_error(batches[min(count, len(batches) - 1)], cleaner.problem)
+        yield output[:written], cleaned[:count]
+        batches = batches[count:]
+        orders = orders[count:]
 
 
-def _repacked(
+def _repack(
     cleaner: codec.Cleaner,
     data: Any,
     batch: Batches,
@@ -196,36 +193,37 @@ def _repacked(
     plain["attributes"] &= ~CODEC_MASK
     plain["size"] = HEADER_SIZE + len(body)
     plain["position"] = 0
-    ((made, after),) = _runs(cleaner, b"".join((bytes(HEADER_SIZE), body)), plain, orders, 0)
-    if after["records"][0] == row["records"] and not _new_horizon(row, after[0]):
-        after = batch.copy()
-        after["position"] = 0
-        return original, after
-    if after["size"][0] <= HEADER_SIZE:  # removed, or kept empty: codec 0, as in Kafka
-        return made, after
-    packed = compression.compress(number, made[HEADER_SIZE:], None)
-    sealed = bytearray(made[:HEADER_SIZE]) + memoryview(packed).cast("B")
+    plain_data = bytes(HEADER_SIZE) + body
+    ((output, cleaned),) = _clean_runs(cleaner, plain_data, plain, orders, 0)
+    if cleaned["records"][0] == row["records"] and not _has_new_horizon(row, cleaned[0]):
+        unchanged = batch.copy()
+        unchanged["position"] = 0
+        return original, unchanged
+    if cleaned["size"][0] <= HEADER_SIZE:  # removed, or kept empty: codec 0, as in Kafka
+        return output, cleaned
+    packed = compression.compress(number, output[HEADER_SIZE:], None)
+    sealed = bytearray(output[:HEADER_SIZE]) + memoryview(packed).cast("B")
     codec.reseal(sealed, len(sealed) - HEADER_SIZE, number)
-    after["size"] = len(sealed)
-    after["attributes"] |= number
-    return memoryview(sealed), after
+    cleaned["size"] = len(sealed)
+    cleaned["attributes"] |= number
+    return memoryview(sealed), cleaned
 
 
 HORIZON_BIT = 0x40
 
 
-def _new_horizon(before: np.void, after: np.void) -> bool:
+def _has_new_horizon(before: np.void, after: np.void) -> bool:
     return bool((before["attributes"] ^ after["attributes"]) & HORIZON_BIT)
 
 
 def _plain_body(data: Any, row: np.void, position: int, limit: int) -> memoryview:
     try:
-        return plain_section(memoryview(data).cast("B"), row, position, limit)
+        return expand_section(memoryview(data).cast("B"), row, position, limit)
     except compression.LimitExceeded:
-        raise too_large(row, limit) from None
+        raise too_large_error(row, limit) from None
 
 
-def _corrupt(row: np.void, problem: Any) -> CorruptRecordError:
+def _corruption_error(row: np.void, problem: Any) -> CorruptRecordError:
     words = codec.PROBLEM_TEXTS.get(problem.what, "records of a batch")
     return CorruptRecordError(
         f"record {problem.record} of the batch at offset {int(row['base_offset'])}: {words}",
@@ -233,4 +231,4 @@ def _corrupt(row: np.void, problem: Any) -> CorruptRecordError:
     )
 
 
-__all__ = ["CONTROL", "DISCARD", "HORIZON", "KEEP_EMPTY", "WHOLE", "OffsetMap", "clean"]
+__all__ = ["CONTROL", "DISCARD", "HORIZON", "KEEP_EMPTY", "WHOLE", "KeyOffsetMap", "clean"]

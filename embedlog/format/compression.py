@@ -1,14 +1,13 @@
 """Contains the five codecs of the records section of a batch, byte for byte as Kafka's readers
 expect them.
 
-COMPRESSION-1  every Kafka client reads the output: LZ4 is one frame of independent blocks, snappy
-    has Xerial's framing
-COMPRESSION-2  the uncompressed size is stored nowhere, so every decompression has a limit. Its
-    memory grows with the actual output, and its time with input and output, whatever sizes the
-    input claims
-COMPRESSION-3  damaged input raises CorruptRecordError, a codec that is not installed
-    MissingExtraError with the extra
-COMPRESSION-4  a codec is imported at its first use: most programs use one of them, or none
+- Every Kafka client reads the output: LZ4 is one frame of independent blocks, snappy has Xerial's
+  framing.
+- The uncompressed size is stored nowhere, so every decompression has a limit. Its memory grows with
+  the actual output, and its time with input and output, whatever sizes the input claims.
+- Damaged input raises CorruptRecordError, a codec that is not installed MissingExtraError with the
+  extra.
+- A codec is imported at its first use: most programs use one of them, or none.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ Result = TypeVar("Result")
 def check_installed(name: str) -> None:
     """Raises MissingExtraError for a codec whose package is not installed."""
     if name == "snappy":
-        snappy.package()
+        snappy.import_package()
     elif name == "zstd":
         zstd.check_installed()
 
@@ -87,12 +86,12 @@ def _compress_gzip(data: Buffer, level: int | None) -> bytes:
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
     import lz4.frame
 
-    thorough = level is not None and level != LZ4_FAST_LEVEL
+    frame_level = 0  # the fast compressor
+    if level is not None and level != LZ4_FAST_LEVEL:
+        frame_level = min(max(level, LZ4_THOROUGH[0]), LZ4_THOROUGH[-1])
     packed: bytes = lz4.frame.compress(
         data,
-        compression_level=min(max(level or 0, LZ4_THOROUGH[0]), LZ4_THOROUGH[-1])
-        if thorough
-        else 0,
+        compression_level=frame_level,
         block_size=lz4.frame.BLOCKSIZE_MAX64KB,
         block_linked=False,
         store_size=False,
@@ -147,13 +146,13 @@ def _drain(read: Callable[[memoryview], int], guess: int, limit: int) -> Buffer:
     The byte after a correct guess is for the read that finds the end: without it the memory would
     be doubled and copied.
     """
-    output = _memory(min(guess, limit) + 1)
+    output = _lease_memory(min(guess, limit) + 1)
     size = 0
     while True:
         if size == len(output):
             if size > limit:
                 raise LimitExceeded
-            larger = _memory(min(2 * size, limit + 1))
+            larger = _lease_memory(min(2 * size, limit + 1))
             larger[:size] = output
             output = larger
         got = read(output.data[size:])
@@ -164,9 +163,11 @@ def _drain(read: Callable[[memoryview], int], guess: int, limit: int) -> Buffer:
             raise LimitExceeded
 
 
-def _memory(size: int) -> NDArray[np.uint8]:
-    """Large sections use pages that are mapped already (BUFFERPOOL-1)."""
-    return shared_pool().lease(size).array if size >= POOLED_BYTES_MIN else np.empty(size, np.uint8)
+def _lease_memory(size: int) -> NDArray[np.uint8]:
+    """Large sections use pages of the pool, which are mapped already."""
+    if size >= POOLED_BYTES_MIN:
+        return shared_pool().lease(size).array
+    return np.empty(size, np.uint8)
 
 
 def _decompress_gzip(data: Buffer, limit: int) -> Buffer:
@@ -252,12 +253,14 @@ def _decompress_zstd(data: Buffer, limit: int) -> Buffer:
     packed_bytes = memoryview(data).nbytes
     if not packed_bytes:
         return b""
-    known = zstd.frame_content_size(data)
-    if known > limit:
+    stated_bytes = zstd.frame_content_size(data)
+    if stated_bytes > limit:
         raise LimitExceeded
-    guess = min(known, ZSTD_RATIO_MAX * packed_bytes) if known > 0 else FIRST_GUESS * packed_bytes
+    guess = FIRST_GUESS * packed_bytes
+    if stated_bytes > 0:
+        guess = min(stated_bytes, ZSTD_RATIO_MAX * packed_bytes)
     plain = _drain(zstd.reader(data), guess, limit)
-    if memoryview(plain).nbytes < known:  # the reader accepts a truncated stream
+    if memoryview(plain).nbytes < stated_bytes:  # the reader accepts a truncated stream
         raise EOFError("the data end too early")
     return plain
 

@@ -1,9 +1,8 @@
 """Encodes and decodes subscriptions and assignments of group members, as Kafka's clients do
 (format.md 9.2).
 
-CONSUMERPROTOCOL-1  version 3 is written; older versions are read, and the fields of version 3 of
-    newer ones
-CONSUMERPROTOCOL-2  topics and partitions are written in order, so equal contents are equal bytes
+- Version 3 is written; older versions are read, and the fields of version 3 of newer ones.
+- Topics and partitions are written in order, so equal contents are equal bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _NULL_BYTES: Final = b"\xff\xff\xff\xff"
 _NULL_STRING: Final = b"\xff\xff"
 
 
-class Subscription(NamedTuple):
+class MemberSubscription(NamedTuple):
     """The data of a member that joins."""
 
     topics: tuple[str, ...]
@@ -36,19 +35,19 @@ class Subscription(NamedTuple):
     rack: str | None = None
 
 
-def encode_subscription(subscription: Subscription) -> bytes:
+def encode_subscription(subscription: MemberSubscription) -> bytes:
     """The metadata of a join for one protocol."""
     parts = [SHORT.pack(VERSION), NUMBER.pack(len(subscription.topics))]
-    parts += [_string(topic) for topic in sorted(subscription.topics)]
+    parts += [_encode_string(topic) for topic in sorted(subscription.topics)]
     data = subscription.user_data
     parts.append(_NULL_BYTES if data is None else NUMBER.pack(len(data)) + data)
-    parts.append(_partitions(subscription.owned))
+    parts.append(_encode_partitions(subscription.owned))
     parts.append(NUMBER.pack(subscription.generation))
-    parts.append(_NULL_STRING if subscription.rack is None else _string(subscription.rack))
+    parts.append(_NULL_STRING if subscription.rack is None else _encode_string(subscription.rack))
     return b"".join(parts)
 
 
-def decode_subscription(data: bytes) -> Subscription:
+def decode_subscription(data: bytes) -> MemberSubscription:
     """The subscription of a member. Raises CorruptRecordError."""
     try:
         version = SHORT.unpack_from(data)[0]
@@ -62,7 +61,7 @@ def decode_subscription(data: bytes) -> Subscription:
         raise CorruptRecordError(
             f"subscription of a group's member: {problem}", found=data[:64].hex()
         ) from problem
-    return Subscription(topics, user_data, owned, generation, rack)
+    return MemberSubscription(topics, user_data, owned, generation, rack)
 
 
 def encode_assignment(
@@ -70,7 +69,7 @@ def encode_assignment(
 ) -> bytes:
     """The assignment of one member in the sync of the leader."""
     tail = _NULL_BYTES if user_data is None else NUMBER.pack(len(user_data)) + user_data
-    return SHORT.pack(VERSION) + _partitions(partitions) + tail
+    return SHORT.pack(VERSION) + _encode_partitions(partitions) + tail
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
@@ -99,23 +98,23 @@ def same_subscription(protocol: str, one: bytes, other: bytes) -> bool:
     if protocol in REMEMBERING:
         first = first._replace(user_data=None)
         second = second._replace(user_data=None)
-    return (set(first.topics), first.user_data, first.rack) == (
-        set(second.topics),
-        second.user_data,
-        second.rack,
-    )
+    if set(first.topics) != set(second.topics):
+        return False
+    return first.user_data == second.user_data and first.rack == second.rack
 
 
-def _string(text: str) -> bytes:
+def _encode_string(text: str) -> bytes:
     data = text.encode()
     return SHORT.pack(len(data)) + data
 
 
-def _partitions(partitions: Iterable[TopicPartition]) -> bytes:
+def _encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
     by_topic: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         by_topic.setdefault(topic, []).append(number)
     parts = [NUMBER.pack(len(by_topic))]
     for topic, numbers in by_topic.items():
-        parts.append(_string(topic) + struct.pack(f">i{len(numbers)}i", len(numbers), *numbers))
+        parts.append(
+            _encode_string(topic) + struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)
+        )
     return b"".join(parts)

@@ -1,12 +1,12 @@
 """Decodes record batches into columns.
 
-DECODER-1  all columns of one decoding are in one lease of the buffer pool
-DECODER-2  memory is allocated by the actual size of the data, never by the claim of a header
-DECODER-3  a column that is not requested is not written, and only its lengths are checked
-DECODER-4  at most GROUP_BYTES of uncompressed data and one batch are decoded together, and no batch
-    beyond the given limit
-DECODER-5  with `in_place` the scanned buffer is overwritten: values are moved inside it, which
-    halves the touched memory
+- All columns of one decoding are in one lease of the buffer pool.
+- Memory is allocated by the actual size of the data, never by the claim of a header.
+- A column that is not requested is not written, and only its lengths are checked.
+- At most GROUP_BYTES of uncompressed data and one batch are decoded together, and no batch beyond
+  the given limit.
+- With `in_place` the scanned buffer is overwritten: values are moved inside it, which halves the
+  touched memory.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ GROUP_BYTES = 8 << 20
 NOT_PLAIN = codec.HAS_COMPRESSED | codec.HAS_LEGACY
 
 
-class Part(NamedTuple):
+class DecodedPart(NamedTuple):
     """The records of the first `batch_count` given batches; 0 if the first one may not be decoded
     yet.
     """
@@ -72,10 +72,10 @@ def decode(
 
     **Threads:** any.
     """
-    batches, survey = _surveyed(batches)
-    job = _Job(columns, window, pool, position)
+    batches, survey = _survey_data_batches(batches)
+    job = _Decoding(columns, window, pool, position)
     if survey.kinds & NOT_PLAIN:
-        return job.from_bodies(*_bodies(data, batches, position))
+        return job.from_bodies(*_expand_sections(data, batches, position))
     return job.from_run(data, batches, survey, in_place and _may_move(data, survey))
 
 
@@ -89,32 +89,30 @@ def decode_some(
     limit: int = compression.LIMIT_BYTES,
     alone_bytes: int | None = None,
     in_place: bool = False,
-) -> Part:
+) -> DecodedPart:
     """As `decode`, but only the first batches, at least one, up to about GROUP_BYTES of
     uncompressed bytes.
 
     A batch with more than `limit` uncompressed bytes raises CorruptRecordError. If the first batch
     has more than `alone_bytes`, the part is empty.
     """
-    found, survey = _surveyed(batches)
-    job = _Job(columns, window, pool, 0)
+    data_batches, survey = _survey_data_batches(batches)
+    job = _Decoding(columns, window, pool, 0)
     if survey.kinds & NOT_PLAIN:
         try:
-            rows, bodies = _first_bodies(data, found, 0, limit, alone_bytes)
+            rows, bodies = _expand_first_sections(data, data_batches, 0, limit, alone_bytes)
         except compression.LimitExceeded:
-            return Part(None, 0)
+            return DecodedPart(None, 0)
         decoded = job.from_bodies(rows, bodies)
-        return Part(decoded, _reach(batches, found, len(rows)))
+        return DecodedPart(decoded, _count_covered(batches, data_batches, len(rows)))
     if survey.body_size > DATA_BYTES_MAX:
-        rows = found[
-            : max(1, int(np.searchsorted(np.cumsum(found["size"], dtype=np.int64), DATA_BYTES_MAX)))
-        ]
-        return Part(
-            job.from_run(data, rows, codec.survey(rows), False), _reach(batches, found, len(rows))
-        )
-    return Part(
-        job.from_run(data, found, survey, in_place and _may_move(data, survey)), len(batches)
-    )
+        sizes = np.cumsum(data_batches["size"], dtype=np.int64)
+        count = max(1, int(np.searchsorted(sizes, DATA_BYTES_MAX)))
+        rows = data_batches[:count]
+        decoded = job.from_run(data, rows, codec.survey(rows), False)
+        return DecodedPart(decoded, _count_covered(batches, data_batches, count))
+    in_place = in_place and _may_move(data, survey)
+    return DecodedPart(job.from_run(data, data_batches, survey, in_place), len(batches))
 
 
 def decode_parts(
@@ -130,9 +128,11 @@ def decode_parts(
 
 def control_keys(data: Any, batches: Batches, position: int) -> Iterator[tuple[int, bytes, bytes]]:
     """(offset, key, value) of the records of control batches."""
-    job = _Job({"offset", "key", "value"}, None, None, position)
+    job = _Decoding({"offset", "key", "value"}, None, None, position)
     while len(batches):
-        rows, bodies = _first_bodies(data, batches, position, compression.LIMIT_BYTES, None)
+        rows, bodies = _expand_first_sections(
+            data, batches, position, compression.LIMIT_BYTES, None
+        )
         decoded = job.from_bodies(rows, bodies)
         assert decoded.offsets is not None
         assert decoded.keys is not None
@@ -142,7 +142,7 @@ def control_keys(data: Any, batches: Batches, position: int) -> Iterator[tuple[i
         batches = batches[len(rows) :]
 
 
-def _surveyed(batches: Batches) -> tuple[Batches, Any]:
+def _survey_data_batches(batches: Batches) -> tuple[Batches, Any]:
     """The batches that are not control batches, and their totals. Raises CorruptRecordError for an
     impossible count.
     """
@@ -153,15 +153,15 @@ def _surveyed(batches: Batches) -> tuple[Batches, Any]:
         survey = codec.survey(batches)
     if survey.bad >= 0 and not survey.kinds & NOT_PLAIN:
         row = batches[survey.bad]
-        raise _miscounted(row, int(row["size"]) - HEADER_SIZE)
+        raise _count_error(row, int(row["size"]) - HEADER_SIZE)
     return batches, survey
 
 
-def _reach(batches: Batches, found: Batches, count: int) -> int:
+def _count_covered(batches: Batches, data_batches: Batches, count: int) -> int:
     """How many of `batches` the first `count` data batches cover."""
-    if count == len(found):
+    if count == len(data_batches):
         return len(batches)
-    return int((batches["position"] == found["position"][count]).argmax())
+    return int((batches["position"] == data_batches["position"][count]).argmax())
 
 
 def _may_move(data: Any, survey: Any) -> bool:
@@ -176,17 +176,18 @@ def _may_move(data: Any, survey: Any) -> bool:
 # ---- records sections ----------------------------------------------------------------------------
 
 
-def _bodies(data: Any, batches: Batches, position: int) -> tuple[Batches, list[memoryview]]:
+def _expand_sections(
+    data: Any, batches: Batches, position: int
+) -> tuple[Batches, list[memoryview]]:
     """The records section of every batch, uncompressed, on all cores; old messages are
     converted.
     """
     sections = _Sections(data, batches, position)
-    return sections.rows, compression.each(
-        partial(sections.bounded, limit=compression.LIMIT_BYTES), range(len(batches))
-    )
+    expand = partial(sections.expand_bounded, limit=compression.LIMIT_BYTES)
+    return sections.rows, compression.each(expand, range(len(batches)))
 
 
-def _first_bodies(
+def _expand_first_sections(
     data: Any, batches: Batches, position: int, limit: int, alone_bytes: int | None
 ) -> tuple[Batches, list[memoryview]]:
     """The sections of the first batches; all but the first one have about GROUP_BYTES at most.
@@ -197,22 +198,18 @@ def _first_bodies(
     sections = _Sections(data, batches, position)
     bodies: list[memoryview] = []
     if len(batches) > 1:
-        total = 0
-        most = min(limit, GROUP_BYTES)
-        for body in compression.each(
-            partial(sections.within_group, limit=most), range(len(batches))
-        ):
-            if body is None or total + len(body) > DATA_BYTES_MAX:
+        total_bytes = 0
+        expand = partial(sections.expand_in_group, limit=min(limit, GROUP_BYTES))
+        for body in compression.each(expand, range(len(batches))):
+            if body is None or total_bytes + len(body) > DATA_BYTES_MAX:
                 break
             bodies.append(body)
-            total += len(body)
+            total_bytes += len(body)
     if not bodies and len(batches):
-        first = (
-            sections.bounded(0, limit)
-            if alone_bytes is None or alone_bytes >= limit
-            else sections.plain(0, alone_bytes)
-        )
-        bodies = [first]
+        if alone_bytes is None or alone_bytes >= limit:
+            bodies.append(sections.expand_bounded(0, limit))
+        else:
+            bodies.append(sections.expand(0, alone_bytes))
     return sections.rows[: len(bodies)], bodies
 
 
@@ -226,45 +223,47 @@ class _Sections:
         # uncompressed so far; a later addition corrects one that is lost to another thread
         self._group_bytes = 0
 
-    def plain(self, number: int, limit: int) -> memoryview:
+    def expand(self, number: int, limit: int) -> memoryview:
         """Uncompressed. Raises CorruptRecordError with the batch's position, and LimitExceeded."""
         row = self.rows[number]
         view = self._data.view()
         if row["magic"] < 2:
             start = int(row["position"]) - self._position
             try:
-                return legacy.body(view[start : start + int(row["size"])], self.rows, number, limit)
+                return legacy.convert_message(
+                    view[start : start + int(row["size"])], self.rows, number, limit
+                )
             except CorruptRecordError as error:
                 error.position = int(row["position"])
                 raise
-        plain = plain_section(view, row, self._position, limit)
+        plain = expand_section(view, row, self._position, limit)
         if int(row["records"]) > len(plain) // RECORD_SIZE_MIN:
-            raise _miscounted(row, len(plain))
+            raise _count_error(row, len(plain))
         return plain
 
-    def within_group(self, number: int, limit: int) -> memoryview | None:
+    def expand_in_group(self, number: int, limit: int) -> memoryview | None:
         """None if the section exceeds the group, or the group is full. Raises
         CorruptRecordError.
         """
         if self._group_bytes >= GROUP_BYTES:
             return None
         try:
-            plain = self.plain(number, limit)
+            plain = self.expand(number, limit)
         except compression.LimitExceeded:
             self._group_bytes = GROUP_BYTES
             return None
         self._group_bytes += len(plain)
         return plain
 
-    def bounded(self, number: int, limit: int) -> memoryview:
+    def expand_bounded(self, number: int, limit: int) -> memoryview:
         """Uncompressed, or CorruptRecordError."""
         try:
-            return self.plain(number, min(limit, DATA_BYTES_MAX))
+            return self.expand(number, min(limit, DATA_BYTES_MAX))
         except compression.LimitExceeded:
-            raise too_large(self.rows[number], limit) from None
+            raise too_large_error(self.rows[number], limit) from None
 
 
-def plain_section(view: memoryview, row: Any, position: int, limit: int) -> memoryview:
+def expand_section(view: memoryview, row: Any, position: int, limit: int) -> memoryview:
     """A batch's records section, uncompressed. Raises CorruptRecordError, and LimitExceeded for
     more than `limit`.
 
@@ -284,7 +283,7 @@ def plain_section(view: memoryview, row: Any, position: int, limit: int) -> memo
     return memoryview(plain).cast("B")
 
 
-def too_large(row: Any, limit: int) -> CorruptRecordError:
+def too_large_error(row: Any, limit: int) -> CorruptRecordError:
     return CorruptRecordError(
         f"the batch at offset {int(row['base_offset'])} is larger than "
         "max.decompressed.batch.bytes when it is uncompressed",
@@ -294,21 +293,19 @@ def too_large(row: Any, limit: int) -> CorruptRecordError:
     )
 
 
-def _miscounted(row: Any, body_bytes: int) -> CorruptRecordError:
-    most = f"at most {body_bytes // RECORD_SIZE_MIN}"
-    found = int(row["records"])
+def _count_error(row: Any, body_bytes: int) -> CorruptRecordError:
     return CorruptRecordError(
         codec.PROBLEM_TEXTS[codec.BAD_COUNT],
         position=int(row["position"]),
-        expected=most,
-        found=found,
+        expected=f"at most {body_bytes // RECORD_SIZE_MIN}",
+        found=int(row["records"]),
     )
 
 
 # ---- one decoding --------------------------------------------------------------------------------
 
 
-class _Job:
+class _Decoding:
     """The request of one decoding and its arrays."""
 
     def __init__(
@@ -328,42 +325,43 @@ class _Job:
 
     def from_run(self, data: Any, batches: Batches, survey: Any, in_place: bool) -> Decoded:
         if in_place and "headers" in self.names:
-            in_place = self._without_headers(data, batches, survey.records)
+            in_place = self._has_no_headers(data, batches, survey.records)
         values = np.frombuffer(data, np.uint8) if in_place and "value" in self.names else None
-        decoder = self._decoder(survey.records, survey.body_size, values)
-        memory = self._memory(decoder, values)
+        decoder = self._make_decoder(survey.records, survey.body_size, values)
+        memory = self._lease_memory(decoder, values)
         if decoder.run(data, self.position, batches, self.window) < 0:
-            raise self._error(decoder, batches, HEADER_SIZE)
+            raise self._make_error(decoder, batches, HEADER_SIZE)
         bodies = []
         if decoder.columns.header_count:
             view = memoryview(data).cast("B")
             starts = (batches["position"] - self.position).tolist()
-            places = zip(starts, batches["size"].tolist(), strict=True)
-            bodies = [view[start + HEADER_SIZE : start + size] for start, size in places]
-        return self._decoded(decoder, memory, values, batches, bodies)
+            sizes = batches["size"].tolist()
+            bodies = [
+                view[start + HEADER_SIZE : start + size]
+                for start, size in zip(starts, sizes, strict=True)
+            ]
+        return self._collect_columns(decoder, memory, values, batches, bodies)
 
-    def _without_headers(self, data: Any, batches: Batches, records: int) -> bool:
+    def _has_no_headers(self, data: Any, batches: Batches, records: int) -> bool:
         """Whether no record has a header: headers are read a second time, after values were moved
         over them.
         """
         decoder = codec.Decoder(0, records, 0)
-        return (
-            decoder.run(data, self.position, batches, self.window) == 0
-            and not decoder.columns.header_count
-        )
+        if decoder.run(data, self.position, batches, self.window) != 0:
+            return False
+        return not decoder.columns.header_count
 
     def from_bodies(self, batches: Batches, bodies: list[memoryview]) -> Decoded:
-        decoder = self._decoder(
-            int(batches["records"].sum(dtype=np.int64)), sum(map(len, bodies)), None
-        )
-        memory = self._memory(decoder, None)
+        record_count = int(batches["records"].sum(dtype=np.int64))
+        decoder = self._make_decoder(record_count, sum(map(len, bodies)), None)
+        memory = self._lease_memory(decoder, None)
         if decoder.bodies(bodies, batches, self.window) < 0:
-            raise self._error(decoder, batches, None)
-        return self._decoded(decoder, memory, None, batches, bodies)
+            raise self._make_error(decoder, batches, None)
+        return self._collect_columns(decoder, memory, None, batches, bodies)
 
     # ---- memory ----
 
-    def _decoder(
+    def _make_decoder(
         self, records: int, body_bytes: int, values: NDArray[np.uint8] | None
     ) -> codec.Decoder:
         if body_bytes > DATA_BYTES_MAX:
@@ -372,14 +370,12 @@ class _Job:
                 expected=f"at most {DATA_BYTES_MAX}",
                 found=body_bytes,
             )
-        wanted = sum(codec.WANT[name] for name in self.names)
-        return codec.Decoder(
-            wanted | (codec.VALUE_DATA if values is None and "value" in self.names else 0),
-            records,
-            body_bytes,
-        )
+        columns = sum(codec.WANT[name] for name in self.names)
+        if values is None and "value" in self.names:
+            columns |= codec.VALUE_DATA
+        return codec.Decoder(columns, records, body_bytes)
 
-    def _memory(
+    def _lease_memory(
         self, decoder: codec.Decoder, values: NDArray[np.uint8] | None
     ) -> NDArray[np.uint8]:
         """The lease for all columns; `values`: another place for the bytes of the values."""
@@ -389,7 +385,7 @@ class _Job:
 
     # ---- results ----
 
-    def _decoded(
+    def _collect_columns(
         self,
         decoder: codec.Decoder,
         memory: Any,
@@ -402,23 +398,25 @@ class _Job:
         count = int(counted.count)
         starts = decoder.starts
 
-        def array(number: Any, place: int, size: int) -> Any:
-            return np.ndarray(size, number, memory, starts[place])
+        def array(number: Any, index: int, size: int) -> Any:
+            return np.ndarray(size, number, memory, starts[index])
 
-        keys = values = None
+        keys = None
         if "key" in names:
             validity = array(np.uint8, 6, (count + 7) // 8) if counted.key_nulls else None
-            keys = BytesColumn(
-                array(np.uint8, 10, counted.key_size), array(np.int32, 5, count + 1), validity
-            )
+            key_data = array(np.uint8, 10, counted.key_size)
+            keys = BytesColumn(key_data, array(np.int32, 5, count + 1), validity)
+        values = None
         if "value" in names:
             validity = array(np.uint8, 8, (count + 7) // 8) if counted.value_nulls else None
-            content = (
-                array(np.uint8, 9, counted.value_size)
-                if moved is None
-                else moved[: counted.value_size]
-            )
-            values = BytesColumn(content, array(np.int32, 7, count + 1), validity)
+            if moved is None:
+                value_data = array(np.uint8, 9, counted.value_size)
+            else:
+                value_data = moved[: counted.value_size]
+            values = BytesColumn(value_data, array(np.int32, 7, count + 1), validity)
+        headers = None
+        if "headers" in names:
+            headers = self._decode_headers(decoder, array(np.int32, 4, count + 1), batches, bodies)
         return Decoded(
             count,
             array(np.int64, 0, count) if "offset" in names else None,
@@ -427,12 +425,10 @@ class _Job:
             array(np.int32, 3, count) if "leader_epoch" in names else None,
             keys,
             values,
-            self._headers(decoder, array(np.int32, 4, count + 1), batches, bodies)
-            if "headers" in names
-            else None,
+            headers,
         )
 
-    def _headers(
+    def _decode_headers(
         self, decoder: codec.Decoder, starts: Any, batches: Batches, bodies: list[memoryview]
     ) -> Headers:
         counted = decoder.columns
@@ -464,7 +460,7 @@ class _Job:
             BytesColumn(arrays["value_data"], arrays["value_offsets"], arrays["value_validity"]),
         )
 
-    def _error(
+    def _make_error(
         self, decoder: codec.Decoder, batches: Batches, header_size: int | None
     ) -> CorruptRecordError:
         """`header_size` None: the section was compressed, so a position within it is not a position
@@ -472,9 +468,9 @@ class _Job:
         """
         row = batches[int(decoder.bad[0])]
         problem = decoder.problem
-        position = int(row["position"]) + (
-            0 if header_size is None else header_size + int(problem.position)
-        )
+        position = int(row["position"])
+        if header_size is not None:
+            position += header_size + int(problem.position)
         words = codec.PROBLEM_TEXTS.get(problem.what, "space for the records of a batch")
         record = f"record {problem.record} of " if problem.record >= 0 else ""
         has_values = bool(problem.expected or problem.found)

@@ -1,11 +1,10 @@
 """Encodes columns as sealed record batches, and chooses partitions by keys.
 
-ENCODER-1  a run is encoded in memory of the buffer pool; the caller owns it and may stamp it in
-    place
-ENCODER-2  batches are compressed on all cores; a batch that does not become smaller stays
-    uncompressed, which is cheaper to read
-ENCODER-3  inconsistent columns, or columns that change meanwhile, raise InvalidRecordError before
-    any byte of that run is returned
+- A run is encoded in memory of the buffer pool; the caller owns it and may stamp it in place.
+- Batches are compressed on all cores; a batch that does not become smaller stays uncompressed,
+  which is cheaper to read.
+- Inconsistent columns, or columns that change meanwhile, raise InvalidRecordError before any byte
+  of that run is returned.
 """
 
 from __future__ import annotations
@@ -44,12 +43,8 @@ BATCHES_MAX = 4096  # of one run
 def partitions_of(keys: BytesColumn, partition_count: int) -> NDArray[np.int32]:
     """Kafka's partition of every key; -1 for a null key."""
     numbers = np.empty(len(keys), np.int32)
-    if (
-        native.partitions(
-            (keys.data, keys.offsets, keys.validity, keys.validity_offset), partition_count, numbers
-        )
-        < 0
-    ):
+    column = (keys.data, keys.offsets, keys.validity, keys.validity_offset)
+    if native.partitions(column, partition_count, numbers) < 0:
         raise InvalidRecordError("offsets of the keys' column do not rise within its data")
     return numbers
 
@@ -58,10 +53,8 @@ def group_by_partition(numbers: NDArray[np.int32], partition_count: int) -> list
     """The row numbers of each partition, in order; rows with number -1 are in none."""
     rows = np.empty(len(numbers), np.int64)
     starts = np.empty(partition_count + 1, np.int64)
-    if (
-        native.group_rows(np.ascontiguousarray(numbers, np.int32), partition_count, rows, starts)
-        < 0
-    ):
+    contiguous = np.ascontiguousarray(numbers, np.int32)
+    if native.group_rows(contiguous, partition_count, rows, starts) < 0:
         raise InvalidRecordError("partition of a record", expected=f"0 to {partition_count - 1}")
     return [rows[starts[number] : starts[number + 1]] for number in range(partition_count)]
 
@@ -69,7 +62,7 @@ def group_by_partition(numbers: NDArray[np.int32], partition_count: int) -> list
 # ---- encode --------------------------------------------------------------------------------------
 
 
-class _Plan(NamedTuple):
+class _RunPlan(NamedTuple):
     """The parameters of a run."""
 
     codec: int
@@ -101,28 +94,32 @@ def encode(
 
     **Threads:** an iterator belongs to one; any number of threads may encode the same columns.
     """
-    encoder = _encoder(columns, selection, batch_bytes, LOG_APPEND_TIME if timestamp_type else 0)
-    if run_bytes is None:
-        run_bytes = batch_bytes * 2 * compression.core_count() if codec else batch_bytes
-    plan = _Plan(
-        codec,
-        level,
-        batch_bytes,
-        max(run_bytes, batch_bytes, HEADER_SIZE),
-        compressed_max,
-        pool or shared_pool(),
+    encoder = _make_encoder(
+        columns, selection, batch_bytes, LOG_APPEND_TIME if timestamp_type else 0
     )
-    total = columns.count if selection is None else len(selection)
-    return _runs(encoder, total, plan)
+    if run_bytes is None:
+        run_bytes = batch_bytes
+        if codec:
+            run_bytes *= 2 * compression.core_count()
+    plan = _RunPlan(
+        codec=codec,
+        level=level,
+        batch_bytes=batch_bytes,
+        run_bytes=max(run_bytes, batch_bytes, HEADER_SIZE),
+        compressed_max=compressed_max,
+        pool=pool or shared_pool(),
+    )
+    row_count = columns.count if selection is None else len(selection)
+    return _encode_runs(encoder, row_count, plan)
 
 
-def _encoder(
+def _make_encoder(
     columns: Columns, selection: NDArray[np.int64] | None, batch_bytes: int, attributes: int
 ) -> native.Encoder:
     count = columns.count if selection is None else len(selection)
     encoder = native.Encoder(columns.count, count, batch_bytes, attributes)
-    _add(encoder, "values", columns.values, columns.count)
-    _add(encoder, "keys", columns.keys, columns.count)
+    _add_column(encoder, "values", columns.values, columns.count)
+    _add_column(encoder, "keys", columns.keys, columns.count)
     if isinstance(columns.timestamps, int):
         encoder.timestamp(columns.timestamps)
     else:
@@ -133,43 +130,41 @@ def _encoder(
         encoder.array(
             "header_starts", "int32_t[]", np.ascontiguousarray(columns.headers.starts, np.int32)
         )
-        _add(encoder, "header_keys", columns.headers.keys, len(columns.headers.keys))
-        _add(encoder, "header_values", columns.headers.values, len(columns.headers.keys))
+        _add_column(encoder, "header_keys", columns.headers.keys, len(columns.headers.keys))
+        _add_column(encoder, "header_values", columns.headers.values, len(columns.headers.keys))
     if selection is not None:
         encoder.array("selection", "int64_t[]", np.ascontiguousarray(selection, np.int64))
     return encoder
 
 
-def _add(encoder: native.Encoder, name: str, column: BytesColumn | None, count: int) -> None:
+def _add_column(encoder: native.Encoder, name: str, column: BytesColumn | None, count: int) -> None:
     if column is None:
         return
     _check_length(name, len(column), count)
-    if column.validity is not None and 8 * len(column.validity) < column.validity_offset + count:
-        bits = 8 * len(column.validity)
+    required_bits = column.validity_offset + count
+    if column.validity is not None and 8 * len(column.validity) < required_bits:
         raise InvalidRecordError(
-            f"validity bits of {name}", expected=column.validity_offset + count, found=bits
+            f"validity bits of {name}", expected=required_bits, found=8 * len(column.validity)
         )
     encoder.column(name, column.data, column.offsets, column.validity, column.validity_offset)
 
 
-def _check_length(name: str, found: int, expected: int) -> None:
-    if found != expected:
-        raise InvalidRecordError(f"rows of {name}", expected=expected, found=found)
+def _check_length(name: str, length: int, expected: int) -> None:
+    if length != expected:
+        raise InvalidRecordError(f"rows of {name}", expected=expected, found=length)
 
 
-def _runs(encoder: native.Encoder, total: int, plan: _Plan) -> Iterator[EncodedRun]:
+def _encode_runs(encoder: native.Encoder, total: int, plan: _RunPlan) -> Iterator[EncodedRun]:
     while encoder.next < total:
-        run = _plain_run(encoder, plan)
-        yield run if plan.codec == 0 else _compressed(run, plan)
+        run = _encode_run(encoder, plan)
+        yield run if plan.codec == 0 else _compress_run(run, plan)
 
 
-def _plain_run(encoder: native.Encoder, plan: _Plan) -> EncodedRun:
+def _encode_run(encoder: native.Encoder, plan: _RunPlan) -> EncodedRun:
     size = plan.run_bytes
     first = encoder.next
-    batches = np.empty(
-        min(BATCHES_MAX, 2 * plan.run_bytes // max(plan.batch_bytes, HEADER_SIZE) + 2),
-        batch_dtype(),
-    )
+    batch_count_max = 2 * plan.run_bytes // max(plan.batch_bytes, HEADER_SIZE) + 2
+    batches = np.empty(min(BATCHES_MAX, batch_count_max), batch_dtype())
     while True:
         buffer = plan.pool.lease(size).array
         written, count = encoder.run(buffer, batches)
@@ -194,7 +189,7 @@ def _plain_run(encoder: native.Encoder, plan: _Plan) -> EncodedRun:
     return EncodedRun(buffer.data[:written], count, encoder.next - first, written, batches[:count])
 
 
-def _compressed(run: EncodedRun, plan: _Plan) -> EncodedRun:
+def _compress_run(run: EncodedRun, plan: _RunPlan) -> EncodedRun:
     shared = SharedBytes(run.buffer)
 
     def pack(row: int) -> memoryview:
@@ -218,12 +213,12 @@ def _compressed(run: EncodedRun, plan: _Plan) -> EncodedRun:
         batch[HEADER_SIZE:] = body
         packed = size < int(run.batches["size"][row])
         native.reseal(batch, len(body), plan.codec if packed else 0)
-        _note(batches, row, batch, position)
+        _update_row(batches, row, batch, position)
         position += size
     return EncodedRun(buffer.data[:position], run.batch_count, run.record_count, position, batches)
 
 
-def _note(batches: Batches, row: int, batch: NDArray[np.uint8], position: int) -> None:
+def _update_row(batches: Batches, row: int, batch: NDArray[np.uint8], position: int) -> None:
     """Writes the fields that sealing changed into the row."""
     batches["position"][row] = position
     batches["size"][row] = len(batch)

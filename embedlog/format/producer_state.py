@@ -1,13 +1,13 @@
 """Contains the state of the producers of a partition (sequences, epochs, open transactions) and
 Kafka's snapshots of it.
 
-PRODUCERSTATE-1  the state is a function of the batches up to `offset`: a snapshot saves time, the
-    log is authoritative
-PRODUCERSTATE-2  functions of bytes and batch headers: the module uses no file, no clock and no lock
-PRODUCERSTATE-3  the last stable offset never passes the first record of a transaction that is
-    undecided, or decided above the high watermark
-PRODUCERSTATE-4  a snapshot contains one batch of each producer, memory the last five: after a
-    restart only a repeat of the last one is detected
+- The state is a function of the batches up to `offset`: a snapshot saves time, the log is
+  authoritative.
+- Functions of bytes and batch headers: the module uses no file, no clock and no lock.
+- The last stable offset never passes the first record of a transaction that is undecided, or
+  decided above the high watermark.
+- A snapshot contains one batch of each producer, memory the last five: after a restart only a
+  repeat of the last one is detected.
 """
 
 from __future__ import annotations
@@ -98,17 +98,18 @@ class Producer:
         """Whether a record with a sequence was written in this epoch: the last one has the same, or
         a later one.
         """
-        return (
-            bool(self.batches) and add_sequence(self.last_sequence, -sequence) <= SEQUENCE_MAX // 2
-        )
+        if not self.batches:
+            return False
+        return add_sequence(self.last_sequence, -sequence) <= SEQUENCE_MAX // 2
 
     def duplicate_of(self, epoch: int, first_sequence: int, last_sequence: int) -> Sequences | None:
         """The remembered batch with exactly these sequences: the same batch was sent before."""
         if epoch != self.epoch:
             return None
-        return next(
-            (each for each in self.batches if each[:2] == (first_sequence, last_sequence)), None
-        )
+        for batch in self.batches:
+            if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
+                return batch
+        return None
 
     def enter(self, epoch: int) -> None:
         """Begin another epoch, in which sequences start again."""
@@ -121,14 +122,14 @@ class Producer:
         self.batches = (*self.batches[1 - REMEMBERED_BATCHES :], batch)
 
 
-def _snapshot_entry(each: Producer) -> tuple[object, ...]:
+def _snapshot_entry(producer: Producer) -> tuple[object, ...]:
     return (
-        each.producer_id,
-        each.epoch,
-        each.timestamp,
-        each.coordinator_epoch,
-        each.transaction_start,
-        each.batches,
+        producer.producer_id,
+        producer.epoch,
+        producer.timestamp,
+        producer.coordinator_epoch,
+        producer.transaction_start,
+        producer.batches,
     )
 
 
@@ -141,7 +142,7 @@ class ProducerState:
     def __init__(self, offset: int = 0, producers: Iterable[Producer] = ()) -> None:
         self.offset = offset
         self.noted_ms = -1  # the time that replayed batches get as `noted_ms`
-        self.producers = {each.producer_id: each for each in producers}
+        self.producers = {producer.producer_id: producer for producer in producers}
         # (first offset, marker's offset) of ended transactions, by marker
         self._decided: list[tuple[int, int]] = []
 
@@ -157,23 +158,24 @@ class ProducerState:
         marker in a control batch, and returns None if the batch is empty or of another kind.
         """
         aborted = list[AbortedTransaction]()
-        chosen = batches
+        relevant = batches
         start = self.offset
         rows: Sequence[int] = range(len(batches))
         if len(batches) >= FEW_ROWS:  # a call of numpy takes as long as a few rows
-            found = np.flatnonzero(
-                (batches["producer_id"] != NO_PRODUCER) & (_ends(batches) >= start)
+            numbers = np.flatnonzero(
+                (batches["producer_id"] != NO_PRODUCER) & (_last_offsets(batches) >= start)
             )
-            found = found if len(found) < FEW_ROWS else found[_relevant(batches[found])]
-            chosen = batches[found]
-            rows = found.tolist()
+            if len(numbers) >= FEW_ROWS:
+                numbers = numbers[_is_relevant(batches[numbers])]
+            relevant = batches[numbers]
+            rows = numbers.tolist()
         for row, (producer_id, epoch, bits, sequence, delta, timestamp, base) in zip(
-            rows, chosen[_OF_LOG].tolist(), strict=True
+            rows, relevant[_OF_LOG].tolist(), strict=True
         ):
             if producer_id == NO_PRODUCER or base + delta < start:
                 continue
             if not bits & CONTROL:
-                self._data(
+                self._apply_data(
                     (producer_id, epoch),
                     (base, base + delta),
                     sequence,
@@ -181,61 +183,64 @@ class ProducerState:
                     bool(bits & TRANSACTIONAL),
                 )
             elif (marker := marker_of(row)) is not None:
-                aborted += self._marker((producer_id, epoch), base, timestamp, marker)
+                aborted += self._apply_marker((producer_id, epoch), base, timestamp, marker)
         if len(batches):
-            self.offset = max(self.offset, int(_ends(batches[-1:])[0]) + 1)
+            self.offset = max(self.offset, int(_last_offsets(batches[-1:])[0]) + 1)
         return aborted
 
     def follow(self, batches: Batches, base_offset: int, append_time_ms: int = -1) -> None:
         """Apply data batches of a producer directly after their append: their rows do not contain
         their offsets.
         """
-        for producer_id, epoch, attributes, sequence, delta, timestamp in batches[
-            _OF_DATA
-        ].tolist():
-            place = base_offset, base_offset + delta
-            timestamp = append_time_ms if append_time_ms >= 0 else timestamp
-            self._data(
-                (producer_id, epoch), place, sequence, timestamp, bool(attributes & TRANSACTIONAL)
+        rows = batches[_OF_DATA].tolist()
+        for producer_id, epoch, attributes, sequence, delta, timestamp in rows:
+            last_offset = base_offset + delta
+            self._apply_data(
+                (producer_id, epoch),
+                (base_offset, last_offset),
+                sequence,
+                append_time_ms if append_time_ms >= 0 else timestamp,
+                bool(attributes & TRANSACTIONAL),
             )
-            self.offset = base_offset = place[1] + 1
+            base_offset = last_offset + 1
+            self.offset = base_offset
 
     def follow_marker(
         self, producer_id: int, epoch: int, marker: Marker, offset: int, timestamp: int
     ) -> None:
         """Apply a marker directly after its append."""
-        self._marker((producer_id, epoch), offset, timestamp, marker)
+        self._apply_marker((producer_id, epoch), offset, timestamp, marker)
         self.offset = offset + 1
 
-    def _data(
+    def _apply_data(
         self,
         identity: tuple[int, int],
-        place: tuple[int, int],
+        offsets: tuple[int, int],
         first_sequence: int,
         timestamp: int,
         opens: bool,
     ) -> None:
-        """`identity`: id and epoch; `place`: first and last offset."""
-        producer = self._producer(identity[0])
+        """`identity`: id and epoch; `offsets`: the first and the last one."""
+        producer_id, epoch = identity
+        first_offset, last_offset = offsets
+        producer = self._find_or_add_producer(producer_id)
         producer.noted_ms = self.noted_ms
-        producer.enter(identity[1])
-        delta = place[1] - place[0]
-        producer.remember(
-            Sequences(
-                first_sequence, add_sequence(first_sequence, delta), place[1], delta, timestamp
-            )
-        )
+        producer.enter(epoch)
+        delta = last_offset - first_offset
+        last_sequence = add_sequence(first_sequence, delta)
+        producer.remember(Sequences(first_sequence, last_sequence, last_offset, delta, timestamp))
         producer.timestamp = timestamp
         if opens and producer.transaction_start < 0:
-            producer.transaction_start = place[0]
+            producer.transaction_start = first_offset
 
-    def _marker(
+    def _apply_marker(
         self, identity: tuple[int, int], offset: int, timestamp: int, marker: Marker
     ) -> list[AbortedTransaction]:
-        producer = self._producer(identity[0])
+        producer_id, epoch = identity
+        producer = self._find_or_add_producer(producer_id)
         first = producer.transaction_start
         producer.noted_ms = self.noted_ms
-        producer.enter(identity[1])
+        producer.enter(epoch)
         producer.coordinator_epoch = marker.coordinator_epoch
         producer.timestamp = timestamp
         producer.transaction_start = -1
@@ -247,28 +252,25 @@ class ProducerState:
         stable = min((start for _, start in self.open_transactions()), default=offset + 1)
         return [AbortedTransaction(producer.producer_id, first, offset, stable)]
 
-    def _producer(self, producer_id: int) -> Producer:
+    def _find_or_add_producer(self, producer_id: int) -> Producer:
         return self.producers.setdefault(producer_id, Producer(producer_id))
 
     # ---- reads by readers and housekeeping -------------------------------------------------------
 
     def open_transactions(self) -> list[tuple[int, int]]:
         """(producer id, first offset) of every open transaction, the oldest first."""
-        found = [
-            (each.producer_id, each.transaction_start)
-            for each in self.producers.values()
-            if each.transaction_start >= 0
+        transactions = [
+            (producer.producer_id, producer.transaction_start)
+            for producer in self.producers.values()
+            if producer.transaction_start >= 0
         ]
-        return sorted(found, key=lambda pair: pair[1])
+        return sorted(transactions, key=lambda transaction: transaction[1])
 
     def first_unstable(self, high_watermark: int) -> int:
-        """The first offset that read_committed readers must not pass, -1 if there is none
-        (PRODUCERSTATE-3).
-        """
+        """The first offset that read_committed readers must not pass, -1 if there is none."""
         self._decided = [pair for pair in self._decided if pair[1] >= high_watermark]
-        starts = [start for _, start in self.open_transactions()] + [
-            first for first, _ in self._decided
-        ]
+        starts = [start for _, start in self.open_transactions()]
+        starts += [first for first, _ in self._decided]
         return min(starts, default=-1)
 
     def last_stable(self, high_watermark: int) -> int:
@@ -283,33 +285,32 @@ class ProducerState:
         The time is that of their records, as in Kafka, or the time at which they were `noted`. A
         producer that writes old records is not idle.
         """
-        idle = [
-            each.producer_id
-            for each in self.producers.values()
-            if each.transaction_start < 0
-            and now_ms - (each.noted_ms if noted else each.timestamp) >= expiration_ms
-        ]
-        for producer_id in idle:
+        idle_ids = []
+        for producer in self.producers.values():
+            last_ms = producer.noted_ms if noted else producer.timestamp
+            if producer.transaction_start < 0 and now_ms - last_ms >= expiration_ms:
+                idle_ids.append(producer.producer_id)
+        for producer_id in idle_ids:
             del self.producers[producer_id]
-        return idle
+        return idle_ids
 
     # ---- snapshots -------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
         """A snapshot in Kafka's format; its file is `<offset>.snapshot`."""
         entries = []
-        for each in self.producers.values():
-            last = each.batches[-1] if each.batches else Sequences(-1, -1, -1, 0, -1)
+        for producer in self.producers.values():
+            batch = producer.batches[-1] if producer.batches else Sequences(-1, -1, -1, 0, -1)
             entries.append(
                 _ENTRY.pack(
-                    each.producer_id,
-                    each.epoch,
-                    last.last_sequence,
-                    last.last_offset,
-                    last.offset_delta,
-                    each.timestamp,
-                    each.coordinator_epoch,
-                    each.transaction_start,
+                    producer.producer_id,
+                    producer.epoch,
+                    batch.last_sequence,
+                    batch.last_offset,
+                    batch.offset_delta,
+                    producer.timestamp,
+                    producer.coordinator_epoch,
+                    producer.transaction_start,
                 )
             )
         checked = struct.pack(">i", len(entries)) + b"".join(entries)
@@ -344,29 +345,32 @@ class ProducerState:
             )
         computed = codec.crc32c(data[_CHECKED_FROM:])
         if computed != stored:
-            expected = f"checksum {stored:08x}"
-            found = f"{computed:08x}"
             raise CorruptRecordError(
-                "snapshot", path=path, position=_CHECKED_FROM, expected=expected, found=found
+                "snapshot",
+                path=path,
+                position=_CHECKED_FROM,
+                expected=f"checksum {stored:08x}",
+                found=f"{computed:08x}",
             )
-        return cls(offset, (_producer_of(*each) for each in _ENTRY.iter_unpack(data[_HEAD.size :])))
+        entries = _ENTRY.iter_unpack(data[_HEAD.size :])
+        return cls(offset, (_producer_of(*entry) for entry in entries))
 
 
-def _ends(batches: Batches) -> NDArray[np.int64]:
+def _last_offsets(batches: Batches) -> NDArray[np.int64]:
     """The last offset of each batch."""
     ends: NDArray[np.int64] = batches["base_offset"] + batches["last_offset_delta"]
     return ends
 
 
-def _relevant(batches: Batches) -> NDArray[np.bool_]:
+def _is_relevant(batches: Batches) -> NDArray[np.bool_]:
     """Which batches change the state: markers, the last five of each producer and epoch, and
     openers of transactions.
     """
     # stable: in log order within an epoch of a producer
     order = np.lexsort((batches["producer_epoch"], batches["producer_id"]))
-    ids, epochs, bits = (
-        batches[name][order] for name in ("producer_id", "producer_epoch", "attributes")
-    )
+    ids = batches["producer_id"][order]
+    epochs = batches["producer_epoch"][order]
+    bits = batches["attributes"][order]
     change = (ids[1:] != ids[:-1]) | (epochs[1:] != epochs[:-1])
     starts = np.concatenate(([0], np.flatnonzero(change) + 1, [len(ids)]))
     control = (bits & CONTROL) != 0
@@ -375,9 +379,9 @@ def _relevant(batches: Batches) -> NDArray[np.bool_]:
     later = np.repeat(data[starts[1:] - 1], np.diff(starts)) - data
     opens = ((bits & TRANSACTIONAL) != 0) & ~control
     opens[1:] &= ~(opens[:-1] & ~control[:-1] & ~change)  # a batch after another one opens nothing
-    kept = np.empty(len(ids), np.bool_)
-    kept[order] = control | opens | (later < REMEMBERED_BATCHES)
-    return kept
+    is_relevant = np.empty(len(ids), np.bool_)
+    is_relevant[order] = control | opens | (later < REMEMBERED_BATCHES)
+    return is_relevant
 
 
 def _producer_of(
@@ -402,7 +406,7 @@ def add_sequence(sequence: int, count: int) -> int:
     return (sequence + count) % (SEQUENCE_MAX + 1)
 
 
-def kept_snapshots(
+def select_snapshots(
     offsets: Iterable[int], segment_bases: Iterable[int], log_start: int, log_end: int
 ) -> set[int]:
     """Which snapshot files are kept, by Kafka's rules: those at segment bases, and the newest other
@@ -413,5 +417,7 @@ def kept_snapshots(
     present = set(offsets)
     bases = set(segment_bases)
     newest = max(present - bases, default=-1)
-    kept = present & bases | ({newest} if newest >= max(bases, default=0) else set())
-    return {offset for offset in kept if log_start < offset <= log_end}
+    required = present & bases
+    if newest >= max(bases, default=0):
+        required.add(newest)
+    return {offset for offset in required if log_start < offset <= log_end}

@@ -1,11 +1,9 @@
 """Contains Kafka's record batches: check, header changes, markers, and the names of encoder and
 decoder.
 
-RECORDBATCH-1  every batch that `scan` returns has a correct CRC and continues the chain
-RECORDBATCH-2  a batch is encoded and checksummed once; offsets and epoch are stamped later, outside
-    the CRC
-RECORDBATCH-3  the position of a batch is its byte in the scanned buffer plus the given base
-    position
+- Every batch that `scan` returns has a correct CRC and continues the chain.
+- A batch is encoded and checksummed once; offsets and epoch are stamped later, outside the CRC.
+- The position of a batch is its byte in the scanned buffer plus the given base position.
 """
 
 from __future__ import annotations
@@ -21,7 +19,14 @@ from embedlog._native._rows import encode_batch
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError
 from embedlog.format import legacy
-from embedlog.format.decoder import COLUMNS, Part, control_keys, decode, decode_parts, decode_some
+from embedlog.format.decoder import (
+    COLUMNS,
+    DecodedPart,
+    control_keys,
+    decode,
+    decode_parts,
+    decode_some,
+)
 from embedlog.format.encoder import encode, group_by_partition, partitions_of
 from embedlog.format.record_columns import (
     CODEC_MASK,
@@ -65,7 +70,7 @@ __all__ = [
     "Head",
     "Headers",
     "Marker",
-    "Part",
+    "DecodedPart",
     "Problem",
     "Scanned",
     "Stamp",
@@ -109,7 +114,7 @@ class Chain:
 
 
 class Problem(NamedTuple):
-    """The reason why a scan stopped: the position of the invalid batch (RECORDBATCH-3), a message,
+    """The reason why a scan stopped: the position of the invalid batch, a message,
     and the facts.
     """
 
@@ -164,9 +169,9 @@ def scan(buffer: Any, chain: Chain, *, position: int = 0, limit: int | None = No
     consumed, need, problem = _scan_all(
         buffer, chain, limit, lambda count: np.empty(count, batch_dtype()), take
     )
-    return Scanned(
-        joined(parts), consumed, None if problem is None else problem.moved(position), need
-    )
+    if problem is not None:
+        problem = problem.moved(position)
+    return Scanned(joined(parts), consumed, problem, need)
 
 
 def scan_heads(
@@ -175,15 +180,17 @@ def scan_heads(
     """As `scan`, without numpy: (heads of the batches, consumed, need, problem). For few
     batches.
     """
-    found: list[Head] = []
+    all_heads: list[Head] = []
 
     def take(rows: bytearray, count: int, start: int) -> None:
-        found.extend(heads(memoryview(rows)[: count * ROW_BYTES]))
+        all_heads.extend(heads(memoryview(rows)[: count * ROW_BYTES]))
 
     consumed, need, problem = _scan_all(
         buffer, chain, None, lambda count: bytearray(count * ROW_BYTES), take
     )
-    return found, consumed, need, None if problem is None else problem.moved(position)
+    if problem is not None:
+        problem = problem.moved(position)
+    return all_heads, consumed, need, problem
 
 
 def _scan_all(
@@ -200,14 +207,14 @@ def _scan_all(
     start = 0
     need = 0
     problem = None
-    left = len(view) if limit is None else limit
-    while left > 0 and problem is None and start < len(view):
-        row_count = min(left, ROWS_AT_ONCE, (len(view) - start) // HEADER_SIZE + 1)
+    remaining_count = len(view) if limit is None else limit
+    while remaining_count > 0 and problem is None and start < len(view):
+        row_count = min(remaining_count, ROWS_AT_ONCE, (len(view) - start) // HEADER_SIZE + 1)
         rows = new(row_count)
         count, consumed, need, problem = _scan_some(view, start, chain, rows)
         take(rows, count, start)
         start += consumed
-        left -= count
+        remaining_count -= count
         if count < row_count and not consumed:
             break
         if problem is None and need:
@@ -219,11 +226,9 @@ def joined(parts: list[Batches]) -> Batches:
     """All rows in one array. np.concatenate takes longer for the field names than a scan of a
     megabyte.
     """
-    return (
-        parts[0]
-        if len(parts) == 1
-        else np.frombuffer(bytearray().join(part.data for part in parts), batch_dtype())
-    )
+    if len(parts) == 1:
+        return parts[0]
+    return np.frombuffer(bytearray().join(part.data for part in parts), batch_dtype())
 
 
 def _scan_some(
@@ -240,26 +245,24 @@ def _scan_some(
         message = legacy.scan(view[start:], chain.next_offset, chain.segment_base, rows)
         if isinstance(message, legacy.Broken):
             return 0, 0, 0, Problem(start, message.what, message.expected, message.found)
-        if message.consumed:
-            chain.digest = codec.xxh3_64(view[start : start + codec.DIGEST_SIZE], chain.digest)
-            chain.next_offset = int(rows["base_offset"][0]) + 1
-        return (1 if message.consumed else 0), message.consumed, message.need, None
+        if not message.consumed:
+            return 0, 0, message.need, None
+        chain.digest = codec.xxh3_64(view[start : start + codec.DIGEST_SIZE], chain.digest)
+        chain.next_offset = int(rows["base_offset"][0]) + 1
+        return 1, message.consumed, message.need, None
     if bad.what in (0, codec.LEGACY):
         return count, consumed, need, None
     return count, consumed, 0, _problem(bad, start)
 
 
 def _problem(bad: Any, start: int) -> Problem:
+    position = start + int(bad.position)
+    message = codec.PROBLEM_TEXTS[bad.what]
     expected = int(bad.expected)
-    found = int(bad.found)
+    actual = int(bad.found)
     if bad.what == codec.BAD_CRC:
-        return Problem(
-            start + int(bad.position),
-            codec.PROBLEM_TEXTS[bad.what],
-            f"{expected:08x}",
-            f"{found:08x}",
-        )
-    return Problem(start + int(bad.position), codec.PROBLEM_TEXTS[bad.what], expected, found)
+        return Problem(position, message, f"{expected:08x}", f"{actual:08x}")
+    return Problem(position, message, expected, actual)
 
 
 # ---- headers of sealed batches -------------------------------------------------------------------
@@ -271,10 +274,10 @@ def stamp_offsets(
     """Writes offsets, from `base_offset` on, and the epoch into every batch of a run: (next offset,
     digest).
     """
-    following, digest = codec.stamp(run, base_offset, leader_epoch, digest)
-    if following < 0:
+    next_offset, digest = codec.stamp(run, base_offset, leader_epoch, digest)
+    if next_offset < 0:
         raise CorruptRecordError("sizes of the batches of a run do not add up")
-    return following, digest
+    return next_offset, digest
 
 
 def stamp(run: EncodedRun, stamp: Stamp, first_sequence: int) -> int:
@@ -284,12 +287,12 @@ def stamp(run: EncodedRun, stamp: Stamp, first_sequence: int) -> int:
     No body is read. The call may be repeated with other values, but not during an append of the
     run.
     """
-    following = codec.stamp_producer(
+    next_sequence = codec.stamp_producer(
         run.buffer, run.batches, stamp.producer_id, stamp.epoch, first_sequence, stamp.transactional
     )
-    if following < 0:
+    if next_sequence < 0:
         raise CorruptRecordError("sizes of the batches of a run do not add up")
-    return following
+    return next_sequence
 
 
 def set_header_fields(
@@ -309,13 +312,13 @@ def set_header_fields(
     fields["max_timestamp"] = max_timestamp or 0
     fields["producer_id"], fields["producer_epoch"] = producer or (0, 0)
     fields["base_sequence"] = base_sequence or 0
-    given = (
+    is_changed = (
         attributes is not None,
         max_timestamp is not None,
         producer is not None,
         base_sequence is not None,
     )
-    if codec.set_header_fields(batch, fields, *given) < 0:
+    if codec.set_header_fields(batch, fields, *is_changed) < 0:
         raise CorruptRecordError("a batch is shorter than its header")
 
 
@@ -361,32 +364,37 @@ def markers(data: Any, batches: Batches, *, position: int = 0) -> list[Marker]:
     rows = np.flatnonzero(batches["attributes"] & CONTROL)
     if not len(rows):
         return []
-    found = []
+    control_markers = []
     control = batches[rows]
-    ends = (control["base_offset"] + control["last_offset_delta"]).tolist()
-    named = (control[name].tolist() for name in ("position", "producer_id", "producer_epoch"))
-    facts = list(zip(rows.tolist(), *named, strict=True))
+    last_offsets = (control["base_offset"] + control["last_offset_delta"]).tolist()
+    positions = control["position"].tolist()
+    producer_ids = control["producer_id"].tolist()
+    producer_epochs = control["producer_epoch"].tolist()
     for offset, key, value in control_keys(data, control, position):
-        row, at, producer_id, producer_epoch = facts[bisect_left(ends, offset)]
+        number = bisect_left(last_offsets, offset)
         if len(key) < 4 or int.from_bytes(key[:2], "big", signed=True) < 0:
-            raise CorruptRecordError("key of a control record", position=at, found=key.hex())
-        epoch = int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1
-        found.append(
+            raise CorruptRecordError(
+                "key of a control record", position=positions[number], found=key.hex()
+            )
+        coordinator_epoch = -1
+        if len(value) >= 6:
+            coordinator_epoch = int.from_bytes(value[2:6], "big", signed=True)
+        control_markers.append(
             Marker(
-                row,
-                offset,
-                producer_id,
-                producer_epoch,
-                int.from_bytes(key[2:4], "big", signed=True),
-                epoch,
+                row=int(rows[number]),
+                offset=offset,
+                producer_id=producer_ids[number],
+                producer_epoch=producer_epochs[number],
+                kind=int.from_bytes(key[2:4], "big", signed=True),
+                coordinator_epoch=coordinator_epoch,
             )
         )
-    return found
+    return control_markers
 
 
 def aborts(data: Any, batches: Batches, *, position: int = 0) -> NDArray[np.bool_]:
     """For each batch, whether it is the marker that aborts a transaction of its producer."""
-    marks = np.zeros(len(batches), np.bool_)
+    is_abort = np.zeros(len(batches), np.bool_)
     for marker in markers(data, batches, position=position):
-        marks[marker.row] |= marker.kind == ABORT
-    return marks
+        is_abort[marker.row] |= marker.kind == ABORT
+    return is_abort

@@ -1,13 +1,11 @@
 """Defines columns of byte strings and records in Arrow's layout, and batch headers as rows: input
 and output of the codec.
 
-RECORDCOLUMNS-1  a BytesColumn owns no memory: its arrays keep their memory alive
-RECORDCOLUMNS-2  row i of a BytesColumn is data[offsets[i]:offsets[i + 1]], and null if its bit in
-    `validity` is clear
-RECORDCOLUMNS-3  a batch row describes one batch header; the C core fills and reads the same 80
-    bytes
-RECORDCOLUMNS-4  a column None means only nulls in the input, and a column that was not requested in
-    the output
+- A BytesColumn owns no memory: its arrays keep their memory alive.
+- Row i of a BytesColumn is data[offsets[i]:offsets[i + 1]], and null if its bit in `validity` is
+  clear.
+- A batch row describes one batch header; the C core fills and reads the same 80 bytes.
+- A column None means only nulls in the input, and a column that was not requested in the output.
 """
 
 from __future__ import annotations
@@ -182,10 +180,9 @@ class BytesColumn:
         data = np.frombuffer(b"".join(item or b"" for item in items), dtype=np.uint8)
         offsets = np.zeros(len(items) + 1, dtype=np.int64)
         np.cumsum([len(item or b"") for item in items], out=offsets[1:])
-        nulls = [item is None for item in items]
-        validity = (
-            np.packbits([not null for null in nulls], bitorder="little") if any(nulls) else None
-        )
+        validity = None
+        if any(item is None for item in items):
+            validity = np.packbits([item is not None for item in items], bitorder="little")
         return cls(data, offsets, validity)
 
 

@@ -1,14 +1,14 @@
 """Contains Kafka's rules for the append of a producer: sequences, epochs and open transactions
 (format.md 6.3).
 
-SEQUENCE-1  a batch that is in the partition is a duplicate: the result is its offsets, and nothing
-    is written
-SEQUENCE-2  an older epoch is fenced; a newer one begins at sequence 0; within an epoch the
-    sequences are consecutive, and 0 follows 2^31-1
-SEQUENCE-3  an unknown producer may begin with any sequence, because its state may have expired
-SEQUENCE-4  a transactional batch needs an open transaction of its id and epoch, or the right to
-    open one. Any other batch needs that none is open
-SEQUENCE-5  functions of rows and state: the module uses no file, no lock and no clock
+- A batch that is in the partition is a duplicate: the result is its offsets, and nothing is
+  written.
+- An older epoch is fenced; a newer one begins at sequence 0; within an epoch the sequences are
+  consecutive, and 0 follows 2^31-1.
+- An unknown producer may begin with any sequence, because its state may have expired.
+- A transactional batch needs an open transaction of its id and epoch, or the right to open one. Any
+  other batch needs that none is open.
+- Functions of rows and state: the module uses no file, no lock and no clock.
 """
 
 from __future__ import annotations
@@ -41,39 +41,45 @@ def check_sequences(state: ProducerState, stamp: Stamp, table: Any) -> int | Emb
     `table` is a buffer of batch rows.
     """
     row = first_sequenced(table)
-    if (problem := _not_as_stamped(stamp, row)) is not None:
-        return problem
+    error = _check_stamp(stamp, row)
+    if error is not None:
+        return error
     producer = state.producers.get(stamp.producer_id)
     if producer is None:
         producer = Producer(stamp.producer_id)
-    if (duplicates := _duplicates(producer, stamp, table)) > 0:
-        return duplicates
-    return (
-        _fenced(producer, stamp)
-        or _out_of_order(producer, stamp, row.base_sequence)
-        or _not_open(producer, stamp)
-        or 0
-    )
+    duplicate_count = _count_duplicates(producer, stamp, table)
+    if duplicate_count > 0:
+        return duplicate_count
+    error = _check_epoch(producer, stamp)
+    if error is None:
+        error = _check_order(producer, stamp, row.base_sequence)
+    if error is None:
+        error = _check_transaction(producer, stamp)
+    return 0 if error is None else error
 
 
 def admit(state: ProducerState, stamp: Stamp) -> EmbedlogError | None:
     """The error that forbids every append of this producer, or None."""
     producer = state.producers.get(stamp.producer_id) or Producer(stamp.producer_id)
-    return _fenced(producer, stamp) or _not_open(producer, stamp)
+    error = _check_epoch(producer, stamp)
+    if error is None:
+        error = _check_transaction(producer, stamp)
+    return error
 
 
-def _not_as_stamped(stamp: Stamp, row: Sequenced) -> EmbedlogError | None:
-    carried = (row.producer_id, row.producer_epoch, bool(row.attributes & TRANSACTIONAL))
-    if carried == stamp[:3] and row.base_sequence >= 0:
+def _check_stamp(stamp: Stamp, row: Sequenced) -> EmbedlogError | None:
+    fields = (row.producer_id, row.producer_epoch, bool(row.attributes & TRANSACTIONAL))
+    stamped = (stamp.producer_id, stamp.epoch, stamp.transactional)
+    if fields == stamped and row.base_sequence >= 0:
         return None
-    expected = f"id, epoch, transactional {tuple(stamp[:3])}"
-    found = f"{carried}, sequence {row.base_sequence}"
     return InvalidRecordError(
-        "the batches do not have the producer fields of their stamp", expected=expected, found=found
+        "the batches do not have the producer fields of their stamp",
+        expected=f"id, epoch, transactional {stamped}",
+        found=f"{fields}, sequence {row.base_sequence}",
     )
 
 
-def _duplicates(producer: Producer, stamp: Stamp, table: Any) -> int:
+def _count_duplicates(producer: Producer, stamp: Stamp, table: Any) -> int:
     """The number of leading batches in the partition: up to the last one of this producer if
     included, else those remembered.
 
@@ -83,20 +89,22 @@ def _duplicates(producer: Producer, stamp: Stamp, table: Any) -> int:
         return 0
     rows: Batches = np.frombuffer(table, batch_dtype())
     last = producer.batches[-1]
-    same = np.flatnonzero(
+    equal_rows = np.flatnonzero(
         (rows["base_sequence"] == last.first_sequence)
         & (rows["last_offset_delta"] == last.offset_delta)
     )
-    if len(same):
-        return int(same[0]) + 1
-    remembered = {(each.first_sequence, each.offset_delta) for each in producer.batches}
-    carried = zip(rows["base_sequence"].tolist(), rows["last_offset_delta"].tolist(), strict=True)
-    return next(
-        (number for number, each in enumerate(carried) if each not in remembered), len(rows)
-    )
+    if len(equal_rows):
+        return int(equal_rows[0]) + 1
+    remembered = {(batch.first_sequence, batch.offset_delta) for batch in producer.batches}
+    sequences = rows["base_sequence"].tolist()
+    deltas = rows["last_offset_delta"].tolist()
+    for number, batch in enumerate(zip(sequences, deltas, strict=True)):
+        if batch not in remembered:
+            return number
+    return len(rows)
 
 
-def _fenced(producer: Producer, stamp: Stamp) -> EmbedlogError | None:
+def _check_epoch(producer: Producer, stamp: Stamp) -> EmbedlogError | None:
     if stamp.epoch >= producer.epoch:
         return None
     return FencedError(
@@ -106,11 +114,11 @@ def _fenced(producer: Producer, stamp: Stamp) -> EmbedlogError | None:
     )
 
 
-def _out_of_order(producer: Producer, stamp: Stamp, first: int) -> EmbedlogError | None:
+def _check_order(producer: Producer, stamp: Stamp, first: int) -> EmbedlogError | None:
     if producer.epoch < 0:
         return None
-    following = producer.last_sequence if stamp.epoch == producer.epoch else -1
-    expected = add_sequence(following, 1)
+    last_sequence = producer.last_sequence if stamp.epoch == producer.epoch else -1
+    expected = add_sequence(last_sequence, 1)
     if first == expected:
         return None
     return OutOfOrderSequenceError(
@@ -120,18 +128,18 @@ def _out_of_order(producer: Producer, stamp: Stamp, first: int) -> EmbedlogError
     )
 
 
-def _not_open(producer: Producer, stamp: Stamp) -> EmbedlogError | None:
-    opened = producer.transaction_start >= 0
+def _check_transaction(producer: Producer, stamp: Stamp) -> EmbedlogError | None:
+    is_open = producer.transaction_start >= 0
     name = f"producer {stamp.producer_id}"
     if not stamp.transactional:
-        if not opened:
+        if not is_open:
             return None
         return InvalidTransactionStateError(
             f"{name} has an open transaction in this partition, and this batch is not part of it"
         )
-    if opened and producer.epoch == stamp.epoch:
+    if is_open and producer.epoch == stamp.epoch:
         return None
-    if opened:
+    if is_open:
         return InvalidTransactionStateError(
             f"{name}: the transaction of epoch {producer.epoch} is still open in this partition"
         )

@@ -1,8 +1,8 @@
 """Contains Snappy as Kafka uses it: raw blocks in Xerial's framing, also concatenated streams; a
 raw block alone is read as well.
 
-SNAPPY-1  the uncompressed size in a block is compared with the limit before memory is allocated
-SNAPPY-2  blocks need the package `cramjam` of the extra `snappy`
+- The uncompressed size in a block is compared with the limit before memory is allocated.
+- Blocks need the package `cramjam` of the extra `snappy`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SIZE_BYTES = 4  # before each block
 BLOCK_BYTES = 32 << 10  # of uncompressed bytes, as in Xerial's library
 
 
-def package() -> Any:
+def import_package() -> Any:
     """The package that compresses blocks. Raises MissingExtraError."""
     try:
         import cramjam
@@ -29,7 +29,7 @@ def package() -> Any:
 
 def compress(data: Any) -> bytes:
     """One Xerial stream."""
-    blocks = package().snappy
+    blocks = import_package().snappy
     view = memoryview(data).cast("B")
     pieces = [HEADER]
     for start in range(0, len(view), BLOCK_BYTES):
@@ -44,10 +44,10 @@ def decompress(data: Any, limit: int) -> bytes | None:
 
     As in Xerial's library, less than a size after the last block is ignored.
     """
-    library = package()
+    library = import_package()
     view = memoryview(data).cast("B")
     if bytes(view[: len(MAGIC)]) != MAGIC:
-        return _block(library, view, limit)
+        return _decompress_block(library, view, limit)
     if len(view) < len(HEADER):
         raise CorruptRecordError(
             "snappy data of a batch: its header is cut off", expected=len(HEADER), found=len(view)
@@ -66,7 +66,7 @@ def decompress(data: Any, limit: int) -> bytes | None:
             raise CorruptRecordError(
                 "snappy data of a batch: a block is cut off", expected=length, found=len(block)
             )
-        plain = _block(library, block, limit - size)
+        plain = _decompress_block(library, block, limit - size)
         if plain is None:
             return None
         pieces.append(plain)
@@ -88,8 +88,8 @@ def _check_header(header: memoryview) -> None:
         )
 
 
-def _block(library: Any, block: memoryview, limit: int) -> bytes | None:
-    size = _declared_size(block)
+def _decompress_block(library: Any, block: memoryview, limit: int) -> bytes | None:
+    size = _read_size(block)
     if size > limit:
         return None
     # 64 bytes out of 3 is the maximum of the format: a larger size is false, and would cost memory.
@@ -108,10 +108,10 @@ def _block(library: Any, block: memoryview, limit: int) -> bytes | None:
     return plain
 
 
-def _declared_size(block: memoryview) -> int:
+def _read_size(block: memoryview) -> int:
     size = 0
-    for place, byte in enumerate(block[:5]):
-        size |= (byte & 0x7F) << (7 * place)
+    for index, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return size
     raise CorruptRecordError("snappy data of a batch: no size")

@@ -1,10 +1,10 @@
 """Contains the filter for control batches and aborted transactions.
 
-VISIBILITY-1  no reader gets a control batch
-VISIBILITY-2  read_committed drops a producer's transactional batches from the first offset of an
-    aborted transaction on, until the ABORT marker of that producer. Batches outside of
-    transactions, and those before and after, are kept
-VISIBILITY-3  the partition enforces the last stable offset; the batches here are below it
+- No reader gets a control batch.
+- Read_committed drops a producer's transactional batches from the first offset of an aborted
+  transaction on, until the ABORT marker of that producer. Batches outside of transactions, and
+  those before and after, are kept.
+- The partition enforces the last stable offset; the batches here are below it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def end_offset(bounds: Any, isolation: str) -> int:
     return end
 
 
-def seen(
+def filter_visible(
     batches: Batches, aborted: Sequence[tuple[int, int]], aborts: NDArray[np.bool_] | None = None
 ) -> Batches:
     """The batches whose records a reader gets.
@@ -41,31 +41,29 @@ def seen(
     batches, empty for read_uncommitted. `aborts` is true for each ABORT marker, and needed only
     with `aborted`.
     """
-    control = (batches["attributes"] & CONTROL) != 0
-    keep = ~control
+    is_visible = (batches["attributes"] & CONTROL) == 0
     if aborted:
         assert aborts is not None
-        keep &= ~_dropped(batches, aborted, aborts)
-    return batches if keep.all() else batches[keep]
+        is_visible &= ~_mark_aborted(batches, aborted, aborts)
+    return batches if is_visible.all() else batches[is_visible]
 
 
-def _dropped(
+def _mark_aborted(
     batches: Batches, aborted: Sequence[tuple[int, int]], aborts: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Marks the data batches of aborted transactions, in one pass in offset order
-    (VISIBILITY-2).
-    """
+    """Which rows are data batches of aborted transactions, by one pass in offset order."""
     waiting = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
-    open_producers: set[int] = set()
-    dropped = np.zeros(len(batches), np.bool_)
-    transactional = (batches["attributes"] & TRANSACTIONAL) != 0
+    aborting_producers: set[int] = set()
+    is_aborted = np.zeros(len(batches), np.bool_)
+    is_transactional = (batches["attributes"] & TRANSACTIONAL) != 0
     last_offsets = batches["base_offset"] + batches["last_offset_delta"]
-    for row in np.flatnonzero(transactional).tolist():
-        producer = int(batches["producer_id"][row])
+    for row in np.flatnonzero(is_transactional).tolist():
+        producer_id = int(batches["producer_id"][row])
         while waiting and waiting[-1][1] <= last_offsets[row]:
-            open_producers.add(waiting.pop()[0])
+            aborting_id, _ = waiting.pop()
+            aborting_producers.add(aborting_id)
         if aborts[row]:
-            open_producers.discard(producer)
-        elif producer in open_producers:
-            dropped[row] = True
-    return dropped
+            aborting_producers.discard(producer_id)
+        elif producer_id in aborting_producers:
+            is_aborted[row] = True
+    return is_aborted

@@ -1,10 +1,10 @@
 """Reads and writes the fields of Kafka's internal records, in the plain and the flexible encoding
 (format.md 9).
 
-WIRE-1  plain: lengths of two or four bytes, -1 for none; flexible: lengths plus one as varints, 0
-    for none, and tagged fields
-WIRE-2  a reader compares each length with the remaining bytes; missing bytes raise IndexError,
-    struct.error or ValueError
+- Plain: lengths of two or four bytes, -1 for none; flexible: lengths plus one as varints, 0 for
+  none, and tagged fields.
+- A reader compares each length with the remaining bytes; missing bytes raise IndexError,
+  struct.error or ValueError.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONG: Final = struct.Struct(">q")
 Fields = list[tuple[int, bytes]]
 
 
-class _Fields:
+class _FieldReader:
     """Reads numbers of a fixed size in order."""
 
     __slots__ = ("_data", "at")
@@ -31,12 +31,12 @@ class _Fields:
         self.at = at
 
     def take(self, shape: struct.Struct) -> tuple[int, ...]:
-        found = shape.unpack_from(self._data, self.at)
+        numbers = shape.unpack_from(self._data, self.at)
         self.at += shape.size
-        return found
+        return numbers
 
 
-class Plain(_Fields):
+class Plain(_FieldReader):
     """Reads plain fields in order."""
 
     __slots__ = ()
@@ -45,17 +45,17 @@ class Plain(_Fields):
         return self.take(NUMBER)[0]
 
     def count(self) -> int:
-        found = self.number()
-        if found > len(self._data):  # each item has at least one byte
-            raise ValueError(f"{found} items do not fit into {len(self._data)} bytes")
-        return max(found, 0)
+        count = self.number()
+        if count > len(self._data):  # each item has at least one byte
+            raise ValueError(f"{count} items do not fit into {len(self._data)} bytes")
+        return max(count, 0)
 
     def _bytes(self, size: int) -> bytes:
-        found = self._data[self.at : self.at + size]
-        if size < 0 or len(found) != size:
-            raise ValueError(f"{size} bytes are required, but {len(found)} remain")
+        data = self._data[self.at : self.at + size]
+        if size < 0 or len(data) != size:
+            raise ValueError(f"{size} bytes are required, but {len(data)} remain")
         self.at += size
-        return found
+        return data
 
     def fixed(self, size: int) -> bytes:
         """A number of bytes without a length."""
@@ -73,17 +73,17 @@ class Plain(_Fields):
         return None if size == -1 else self._bytes(size)
 
     def partitions(self) -> tuple[TopicPartition, ...]:
-        found = []
+        partitions = []
         for _ in range(self.count()):
             topic = self.string()
             count = self.count()
             numbers = struct.unpack_from(f">{count}i", self._data, self.at)
             self.at += 4 * count
-            found += [TopicPartition(topic, number) for number in numbers]
-        return tuple(found)
+            partitions += [TopicPartition(topic, number) for number in numbers]
+        return tuple(partitions)
 
 
-class Flexible(_Fields):
+class Flexible(_FieldReader):
     """Reads flexible fields in order."""
 
     __slots__ = ()
@@ -103,11 +103,12 @@ class Flexible(_Fields):
         raise ValueError("a varint of more than five bytes")
 
     def _bytes(self, size: int) -> bytes:
-        at = self.at
-        self.at = until = at + size
-        if size < 0 or until > len(self._data):
-            raise ValueError(f"{size} bytes are required, but {len(self._data) - at} remain")
-        return self._data[at:until]
+        start = self.at
+        end = start + size
+        self.at = end
+        if size < 0 or end > len(self._data):
+            raise ValueError(f"{size} bytes are required, but {len(self._data) - start} remain")
+        return self._data[start:end]
 
     def fixed(self, size: int) -> bytes:
         """A number of bytes without a length."""
@@ -118,16 +119,17 @@ class Flexible(_Fields):
         return self._bytes(size - 1) if size else None
 
     def data(self) -> bytes:
-        at = self.at
-        size = self._data[at]
+        start = self.at
+        size = self._data[start]
         if not 0 < size < 0x80:
             return self._bytes(self.uvarint() - 1)
-        self.at = until = at + size  # fast path: a length of one byte
-        if until > len(self._data):
+        end = start + size  # fast path: a length of one byte
+        self.at = end
+        if end > len(self._data):
             raise ValueError(
-                f"{size - 1} bytes are required, but {len(self._data) - at - 1} remain"
+                f"{size - 1} bytes are required, but {len(self._data) - start - 1} remain"
             )
-        return self._data[at + 1 : until]
+        return self._data[start + 1 : end]
 
     def string(self) -> str:
         return self.data().decode()
@@ -139,18 +141,18 @@ class Flexible(_Fields):
         return None
 
     def tagged(self) -> Fields:
-        found = []
+        fields = []
         for _ in range(self.uvarint()):
             tag = self.uvarint()
-            found.append((tag, self._bytes(self.uvarint())))
-        return found
+            fields.append((tag, self._bytes(self.uvarint())))
+        return fields
 
     def numbers(self) -> tuple[int, ...]:
         """An array of int32."""
         count = self.uvarint() - 1
-        found = struct.unpack_from(f">{max(count, 0)}i", self._data, self.at)
-        self.at += 4 * len(found)
-        return found
+        numbers = struct.unpack_from(f">{max(count, 0)}i", self._data, self.at)
+        self.at += 4 * len(numbers)
+        return numbers
 
     def texts(self) -> tuple[str, ...]:
         return tuple(self.string() for _ in range(self.uvarint() - 1))
@@ -175,7 +177,7 @@ def varint(number: int) -> bytes:
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """A signed varint or varlong at `at`, and the position after it. Raises IndexError and
-    ValueError (WIRE-2).
+    ValueError.
     """
     number = 0
     for shift in range(0, 70, 7):

@@ -1,12 +1,12 @@
 """Contains zstd as Kafka uses it, over the standard library of Python 3.14 or the package
 `zstandard`.
 
-ZSTD-1  Python 3.14 and later use `compression.zstd`; earlier versions use `zstandard`, which is a
-    dependency there only. So does a later Python that was built without the library of zstd, as its
-    own build allows: `zstandard` is the extra `zstd` there
-ZSTD-2  a frame states its uncompressed size, as Kafka's writers do if they know it
-ZSTD-3  the standard library makes `bytes` of what it decodes; so that a batch is not in memory
-    three times, it decodes in steps
+- Python 3.14 and later use `compression.zstd`; earlier versions use `zstandard`, which is a
+  dependency there only. So does a later Python that was built without the library of zstd, as its
+  own build allows: `zstandard` is the extra `zstd` there.
+- A frame states its uncompressed size, as Kafka's writers do if they know it.
+- The standard library makes `bytes` of what it decodes; so that a batch is not in memory three
+  times, it decodes in steps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from embedlog.errors import MissingExtraError
 
 STEP_BYTES = 1 << 20  # read at once: the decoder copies its input
-PLAIN_BYTES = 1 << 14  # decoded at once (ZSTD-3)
+PLAIN_BYTES = 1 << 14  # decoded at once
 SIZE_UNKNOWN = -1
 DECOMPRESSOR = -(2**31)  # in place of a level of compression
 
@@ -80,21 +80,24 @@ if sys.version_info >= (3, 14) and is_built_in():
         from compression import zstd
 
         frame = zstd.ZstdDecompressor()
-        rest = memoryview(data).cast("B")
+        remaining = memoryview(data).cast("B")
 
         def read(output: memoryview) -> int:
-            nonlocal frame, rest
+            nonlocal frame, remaining
             while True:
                 if frame.eof:
-                    left = frame.unused_data
-                    rest = memoryview(left + bytes(rest)) if left else rest
-                    if not rest:
+                    unused = frame.unused_data
+                    if unused:
+                        remaining = memoryview(unused + bytes(remaining))
+                    if not remaining:
                         return 0
                     frame = zstd.ZstdDecompressor()  # concatenated frames are legal
-                packed = rest[:STEP_BYTES] if frame.needs_input else rest[:0]
-                if frame.needs_input and not packed:
-                    return 0
-                rest = rest[len(packed) :]
+                packed = remaining[:0]
+                if frame.needs_input:
+                    packed = remaining[:STEP_BYTES]
+                    if not packed:
+                        return 0
+                remaining = remaining[len(packed) :]
                 try:
                     plain = frame.decompress(packed, max_length=min(len(output), PLAIN_BYTES))
                 except zstd.ZstdError as error:
@@ -107,7 +110,7 @@ if sys.version_info >= (3, 14) and is_built_in():
 
 else:
 
-    def _package() -> Any:
+    def _import_package() -> Any:
         """The package that compresses frames. Raises MissingExtraError."""
         try:
             import zstandard
@@ -117,21 +120,20 @@ else:
 
     def check_installed() -> None:
         """Raises MissingExtraError without `zstandard`."""
-        _package()
+        _import_package()
 
     def compress(data: Any, level: int) -> bytes:
         """One frame. Raises MissingExtraError."""
-        zstandard = _package()
-        packed: bytes = _of_thread(level, lambda: zstandard.ZstdCompressor(level=level)).compress(
-            data
-        )
+        zstandard = _import_package()
+        compressor = _of_thread(level, lambda: zstandard.ZstdCompressor(level=level))
+        packed: bytes = compressor.compress(data)
         return packed
 
     def frame_content_size(data: Any) -> int:
         """The uncompressed size that the first frame states, or SIZE_UNKNOWN. Raises ZstdError,
         MissingExtraError.
         """
-        zstandard = _package()
+        zstandard = _import_package()
         try:
             return int(zstandard.frame_content_size(data))
         except zstandard.ZstdError as error:
@@ -143,7 +145,7 @@ else:
 
         It raises ZstdError. Raises MissingExtraError.
         """
-        zstandard = _package()
+        zstandard = _import_package()
         # A new reader resets the decompressor, also after damaged data.
         source = _of_thread(DECOMPRESSOR, zstandard.ZstdDecompressor).stream_reader(
             data, read_across_frames=True

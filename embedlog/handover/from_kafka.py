@@ -1,11 +1,11 @@
 """Takes a directory back from a stopped broker: topics, ids, partition counts and settings, as its
 metadata log has them.
 
-FROMKAFKA-1  the topics' file is replaced once, with all changes. Before it, partitions of unknown
-    topics are set aside as a broker does it; a repetition finds them set aside
-FROMKAFKA-2  directories of a broker only: if embedlog opened the directory after the broker, its
-    topics are newer
-FROMKAFKA-3  partitions that the broker did not make yet are made by the next opening (TOPIC-3)
+- The topics' file is replaced once, with all changes. Before it, partitions of unknown topics are
+  set aside as a broker does it; a repetition finds them set aside.
+- Directories of a broker only: if embedlog opened the directory after the broker, its topics are
+  newer.
+- Partitions that the broker did not make yet are made by the next opening (TOPIC-3).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KINDS: Final = {
 
 
 @dataclass(frozen=True)
-class Taken:
+class TakenDirectory:
     """A handover back. `created` and `deleted`: topics that changed at the broker. `set_aside`:
     directories without a topic.
     """
@@ -54,44 +54,44 @@ class Taken:
     changed: tuple[Topic, ...] = ()
 
 
-def plan(path: Path, metadata: Path | None) -> Taken:
+def plan(path: Path, metadata: Path | None) -> TakenDirectory:
     """The handover back of a directory as it is now; nothing is written."""
     check(path)
     path = files.absolute(path)
-    where = metadata_place(path, metadata)
+    metadata_path = metadata_path_of(path, metadata)
     meta = identity(path)
-    image = _image(where, meta)
+    image = _read_image(metadata_path, meta)
     registry = TopicRegistry(path)
     registry.load()
-    before = {topic.name: topic for topic in registry.all()}
-    present = [topic for topic in image.topics.values() if topic.name not in RESERVED_TOPICS]
-    places = _places(path)
+    earlier_topics = {topic.name: topic for topic in registry.all()}
+    broker_topics = [topic for topic in image.topics.values() if topic.name not in RESERVED_TOPICS]
+    places = _find_partitions(path)
     outcomes: list[settings.Setting] = []
     changed = []
-    for topic in present:
-        found, of_topic = _topic(topic, places.get(topic.name, {}), before.get(topic.name), image)
-        changed.append(found)
-        outcomes += of_topic
-    ids = {topic.name: topic.topic_id for topic in present}
-    aside = [
-        name
-        for topic, numbers in places.items()
-        for name, topic_id in numbers.values()
+    for broker_topic in broker_topics:
+        name = broker_topic.name
+        topic, topic_outcomes = _take_topic(
+            broker_topic, places.get(name, {}), earlier_topics.get(name), image
+        )
+        changed.append(topic)
+        outcomes += topic_outcomes
+    ids = {topic.name: topic.topic_id for topic in broker_topics}
+    earlier_ids = {topic.name: topic.topic_id for topic in earlier_topics.values()}
+    strays = [
+        directory
+        for name, numbers in places.items()
+        for directory, topic_id in numbers.values()
         # without an id it is given that of the name, as by a broker
-        if topic not in ids or topic_id not in (ids[topic], None)
+        if name not in ids or topic_id not in (ids[name], None)
     ]
-    return Taken(
+    return TakenDirectory(
         path,
-        where,
+        metadata_path,
         meta,
-        {topic.name: len(topic.partitions) for topic in present},
-        created=sorted(
-            each.name
-            for each in changed
-            if each.topic_id != getattr(before.get(each.name), "topic_id", "")
-        ),
-        deleted=sorted(name for name, topic in before.items() if ids.get(name) != topic.topic_id),
-        set_aside=sorted(aside),
+        topics={topic.name: len(topic.partitions) for topic in broker_topics},
+        created=sorted(name for name, topic_id in ids.items() if earlier_ids.get(name) != topic_id),
+        deleted=sorted(name for name, topic_id in earlier_ids.items() if ids.get(name) != topic_id),
+        set_aside=sorted(strays),
         settings=[*settings.of_brokers(image), *outcomes],
         lost=sorted({_KINDS[value[1]] for value in image.others if value[1] in _KINDS}),
         clean=False,
@@ -99,7 +99,7 @@ def plan(path: Path, metadata: Path | None) -> Taken:
     )
 
 
-def take_back(path: Path, metadata: Path | None) -> Taken:
+def take_back(path: Path, metadata: Path | None) -> TakenDirectory:
     """Take the directory back. Raises StateError if no broker has used it since embedlog,
     DirectoryInUseError if one runs.
     """
@@ -112,78 +112,79 @@ def take_back(path: Path, metadata: Path | None) -> Taken:
                 "take back",
                 path=path,
             )
-        found = plan(path, metadata)
+        taken = plan(path, metadata)
         mode = LogConfig().file_mode
-        for name in found.set_aside:
+        for name in taken.set_aside:
             topic, _, number = name.rpartition("-")
-            files.rename(
-                found.directory / name,
-                found.directory / f"{topic[:200]}-{number}.{uuid.uuid4().hex}-stray",
-            )
-        if found.set_aside:
-            files.sync_directory(found.directory)
-        registry = TopicRegistry(found.directory, mode)
+            stray_name = f"{topic[:200]}-{number}.{uuid.uuid4().hex}-stray"
+            files.rename(taken.directory / name, taken.directory / stray_name)
+        if taken.set_aside:
+            files.sync_directory(taken.directory)
+        registry = TopicRegistry(taken.directory, mode)
         registry.load()
-        kept = {topic.name for topic in found.changed}
-        registry.change(
-            found.changed, [topic.name for topic in registry.all() if topic.name not in kept]
-        )
-    return replace(found, clean=use.clean)
+        names = {topic.name for topic in taken.changed}
+        deleted = [topic.name for topic in registry.all() if topic.name not in names]
+        registry.change(taken.changed, deleted)
+    return replace(taken, clean=use.clean)
 
 
 def finish(path: Path) -> None:
-    """Remove the broker's configuration file: the directory is embedlog's again
-    (SERVERPROPERTIES-1).
-    """
+    """Remove the broker's configuration file: the directory is embedlog's again."""
     if files.unlink(path / file_names.SERVER_PROPERTIES, missing_ok=True):
         files.sync_directory(path)
 
 
-def metadata_place(path: Path, given: Path | None) -> Path:
+def metadata_path_of(path: Path, metadata: Path | None) -> Path:
     """The metadata directory: the given one, that of the configuration file, or the log directory
     itself.
     """
-    return files.absolute(given or server_properties.read(path).get("metadata.log.dir") or path)
+    return files.absolute(metadata or server_properties.read(path).get("metadata.log.dir") or path)
 
 
 # ---- the image -----------------------------------------------------------------------------------
 
 
-def _image(where: Path, meta: MetaProperties) -> Image:
-    found = read_meta(where)
-    image, log = metadata_image.read(where)
-    if found is None or not log:
+def _read_image(metadata_path: Path, meta: MetaProperties) -> Image:
+    metadata_meta = read_meta(metadata_path)
+    image, log = metadata_image.read(metadata_path)
+    if metadata_meta is None or not log:
         raise ForeignDirectoryError(
-            "no metadata log: name the broker's metadata.log.dir by --metadata-dir", path=where
+            "no metadata log: name the broker's metadata.log.dir by --metadata-dir",
+            path=metadata_path,
         )
-    if (found.cluster_id, found.node_id) != (meta.cluster_id, meta.node_id):
+    if (metadata_meta.cluster_id, metadata_meta.node_id) != (meta.cluster_id, meta.node_id):
         raise ForeignDirectoryError(
             "the metadata log belongs to another cluster or node",
-            path=where,
+            path=metadata_path,
             expected=f"cluster.id {meta.cluster_id}, node.id {meta.node_id}",
-            found=f"cluster.id {found.cluster_id}, node.id {found.node_id}",
+            found=f"cluster.id {metadata_meta.cluster_id}, node.id {metadata_meta.node_id}",
         )
-    others = sorted(set(image.brokers) - {meta.node_id})
-    if others:
+    other_brokers = sorted(set(image.brokers) - {meta.node_id})
+    if other_brokers:
         raise ForeignDirectoryError(
-            "the cluster has other brokers", path=where, expected=meta.node_id, found=others
+            "the cluster has other brokers",
+            path=metadata_path,
+            expected=meta.node_id,
+            found=other_brokers,
         )
     broker = image.brokers.get(meta.node_id)
-    directories = sorted(set(broker.directories) - {meta.directory_id or ""}) if broker else []
-    if directories:
+    other_directories: list[str] = []
+    if broker is not None:
+        other_directories = sorted(set(broker.directories) - {meta.directory_id or ""})
+    if other_directories:
         raise ForeignDirectoryError(
             "the broker has other log directories",
-            path=where,
+            path=metadata_path,
             expected=f"only {meta.directory_id}",
-            found=", ".join(directories),
+            found=", ".join(other_directories),
         )
     return image
 
 
-def _topic(
+def _take_topic(
     topic: TopicState,
     places: Mapping[int, tuple[str, str | None]],
-    before: Topic | None,
+    earlier: Topic | None,
     image: Image,
 ) -> tuple[Topic, list[settings.Setting]]:
     """The topic as embedlog keeps it, and the outcomes of its settings."""
@@ -192,19 +193,25 @@ def _topic(
         raise CorruptRecordError(
             f"partitions of topic {topic.name} in the metadata log", found=numbers[:8]
         )
-    same = before if before is not None and before.topic_id == topic.topic_id else None
+    if earlier is None or earlier.topic_id != topic.topic_id:
+        earlier = Topic(topic.name, topic.topic_id, len(numbers))
     config, outcomes = settings.from_broker(
-        topic.name, image.settings_of(topic.name), same.config if same else {}
+        topic.name, image.settings_of(topic.name), earlier.config
     )
-    complete = all(number in places and places[number][1] == topic.topic_id for number in numbers)
-    made = same or Topic(topic.name, topic.topic_id, len(numbers))
-    state = "live" if complete else "creating"
-    return made._replace(
-        partitions=len(numbers), config=config, state=state, growing=0, only=()
-    ), outcomes
+    is_complete = all(
+        number in places and places[number][1] == topic.topic_id for number in numbers
+    )
+    taken = earlier._replace(
+        partitions=len(numbers),
+        config=config,
+        state="live" if is_complete else "creating",
+        growing=0,
+        only=(),
+    )
+    return taken, outcomes
 
 
-def _places(path: Path) -> dict[str, dict[int, tuple[str, str | None]]]:
+def _find_partitions(path: Path) -> dict[str, dict[int, tuple[str, str | None]]]:
     """By topic and number, the directories of partitions and the topic ids in them."""
     live = scan_directories(path).live
     return {

@@ -1,7 +1,6 @@
 """Checks a log directory that a broker shall get, or has had.
 
-HELDDIRECTORY-1  a directory of a set is refused, because the decisions of the set are not for a
-    broker
+A directory of a set is refused, because the decisions of the set are not for a broker.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from embedlog.storage.identity import MetaProperties, read_meta
 
 def check(path: Path) -> None:
     """Raises ForeignDirectoryError for a directory that is no log, and ReplicaSetError for one of a
-    set (HELDDIRECTORY-1).
+    set.
     """
     if not files.is_directory(path) or read_meta(path) is None:
         raise ForeignDirectoryError("not a log directory: meta.properties is missing", path=path)
@@ -29,9 +28,9 @@ def check(path: Path) -> None:
 
 def identity(path: Path) -> MetaProperties:
     """The identity of the directory. Raises ForeignDirectoryError without one."""
-    found = read_meta(path)
-    if found is None or found.directory_id is None:
+    meta = read_meta(path)
+    if meta is None or meta.directory_id is None:
         raise ForeignDirectoryError(
             "meta.properties, or its directory.id, is missing: open the directory once", path=path
         )
-    return found
+    return meta

@@ -1,8 +1,8 @@
 """Contains `Image`, the state of a cluster that results from its metadata records.
 
-METADATAIMAGE-1  records that concern neither topics nor settings are kept in their order, so that a
-    new snapshot repeats them
-METADATAIMAGE-2  a record about an unknown topic or partition is damage, as it is for a broker
+- Records that concern neither topics nor settings are kept in their order, so that a new snapshot
+  repeats them.
+- A record about an unknown topic or partition is damage, as it is for a broker.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from embedlog.handover import metadata_log
 from embedlog.handover import metadata_records as records
 from embedlog.handover.metadata_log import MetadataLog
 from embedlog.handover.metadata_records import (
-    Config,
+    ConfigRecord,
     FeatureLevel,
-    Partition,
+    PartitionRecord,
     ProducerIds,
-    RegisterBroker,
+    RegisterBrokerRecord,
 )
 
 _DROPPED: Final = (records.NO_OP, records.CLEAR_ELR)
@@ -33,7 +33,7 @@ class TopicState:
 
     name: str
     topic_id: str
-    partitions: dict[int, Partition] = field(default_factory=dict)
+    partitions: dict[int, PartitionRecord] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Image:
     topics: dict[str, TopicState] = field(default_factory=dict)  # by topic id
     settings: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
     features: dict[str, int] = field(default_factory=dict)
-    brokers: dict[int, RegisterBroker] = field(default_factory=dict)
+    brokers: dict[int, RegisterBrokerRecord] = field(default_factory=dict)
     producer_ids: ProducerIds | None = None
     others: list[bytes] = field(default_factory=list)
 
@@ -52,39 +52,37 @@ class Image:
         return self.settings.get((records.TOPIC_SETTINGS, topic), {})
 
     def values(self, partition_version: int) -> Iterator[bytes]:
-        """The records of a snapshot of this state (METADATAIMAGE-1)."""
-        first = sorted(
-            self.features.items(), key=lambda each: each[0] != "metadata.version"
-        )  # it determines how the rest is read
-        yield from (records.feature_record(FeatureLevel(name, level)) for name, level in first)
+        """The records of a snapshot of this state."""
+        # metadata.version comes first: it determines how the other records are read
+        names = sorted(self.features, key=lambda name: name != "metadata.version")
+        for name in names:
+            yield records.encode_feature(FeatureLevel(name, self.features[name]))
         yield from self.others
         for topic in self.topics.values():
-            yield records.topic_record(records.Topic(topic.name, topic.topic_id))
+            yield records.encode_topic(records.TopicRecord(topic.name, topic.topic_id))
             for _, partition in sorted(topic.partitions.items()):
-                yield records.partition_record(partition, partition_version)
+                yield records.encode_partition(partition, partition_version)
         for (kind, resource), settings in sorted(self.settings.items()):
-            yield from (
-                records.config_record(Config(kind, resource, name, value))
-                for name, value in sorted(settings.items())
-            )
+            for name, value in sorted(settings.items()):
+                yield records.encode_config(ConfigRecord(kind, resource, name, value))
         if self.producer_ids is not None:
-            yield records.producer_ids_record(self.producer_ids)
+            yield records.encode_producer_ids(self.producer_ids)
 
     # ---- records ---------------------------------------------------------------------------------
 
     def apply(self, value: bytes, record: records.Record) -> None:
-        """Change the state by one record. Raises CorruptRecordError (METADATAIMAGE-2)."""
+        """Change the state by one record. Raises CorruptRecordError."""
         match record:
-            case records.Topic(name, topic_id):
+            case records.TopicRecord(name, topic_id):
                 self.topics[topic_id] = TopicState(name, topic_id)
-            case records.RemoveTopic(topic_id):
-                self.settings.pop((records.TOPIC_SETTINGS, self._topic(topic_id).name), None)
+            case records.RemoveTopicRecord(topic_id):
+                self.settings.pop((records.TOPIC_SETTINGS, self._find_topic(topic_id).name), None)
                 del self.topics[topic_id]
-            case records.Partition(topic_id, number):
-                self._topic(topic_id).partitions[number] = record
+            case records.PartitionRecord(topic_id, number):
+                self._find_topic(topic_id).partitions[number] = record
             case records.PartitionChange():
-                self._change(record)
-            case records.Config(kind, resource, name, setting):
+                self._apply_change(record)
+            case records.ConfigRecord(kind, resource, name, setting):
                 settings = self.settings.setdefault((kind, resource), {})
                 settings.pop(name, None)
                 if setting is not None:
@@ -100,9 +98,9 @@ class Image:
 
     def _keep(self, value: bytes, record: records.Record) -> None:
         match record:
-            case records.RegisterBroker(node):
+            case records.RegisterBrokerRecord(node):
                 self.brokers[node] = record
-            case records.UnregisterBroker(node):
+            case records.UnregisterBrokerRecord(node):
                 self.brokers.pop(node, None)
             case records.RegistrationChange(node, directories) if (
                 directories is not None and node in self.brokers
@@ -112,29 +110,31 @@ class Image:
                 return
         self.others.append(value)
 
-    def _topic(self, topic_id: str) -> TopicState:
-        found = self.topics.get(topic_id)
-        if found is None:
+    def _find_topic(self, topic_id: str) -> TopicState:
+        topic = self.topics.get(topic_id)
+        if topic is None:
             raise CorruptRecordError("a metadata record about an unknown topic", found=topic_id)
-        return found
+        return topic
 
-    def _change(self, change: records.PartitionChange) -> None:
-        partitions = self._topic(change.topic_id).partitions
-        before = partitions.get(change.number)
-        if before is None:
+    def _apply_change(self, change: records.PartitionChange) -> None:
+        partitions = self._find_topic(change.topic_id).partitions
+        partition = partitions.get(change.number)
+        if partition is None:
             raise CorruptRecordError(
                 "a metadata record about an unknown partition",
                 found=f"{change.topic_id} {change.number}",
             )
-        partitions[change.number] = replace(
-            before,
-            replicas=before.replicas if change.replicas is None else change.replicas,
-            isr=before.isr if change.isr is None else change.isr,
-            directories=before.directories if change.directories is None else change.directories,
-            leader=before.leader if change.leader is None else change.leader,
-            leader_epoch=before.leader_epoch + (change.leader is not None),
-            partition_epoch=before.partition_epoch + 1,
-        )
+        partition = replace(partition, partition_epoch=partition.partition_epoch + 1)
+        if change.replicas is not None:
+            partition = replace(partition, replicas=change.replicas)
+        if change.isr is not None:
+            partition = replace(partition, isr=change.isr)
+        if change.directories is not None:
+            partition = replace(partition, directories=change.directories)
+        if change.leader is not None:
+            leader_epoch = partition.leader_epoch + 1
+            partition = replace(partition, leader=change.leader, leader_epoch=leader_epoch)
+        partitions[change.number] = partition
 
 
 def read(directory: Path) -> tuple[Image, MetadataLog]:

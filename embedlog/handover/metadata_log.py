@@ -1,12 +1,10 @@
 """Reads a metadata log with its snapshots, and builds snapshots, as Kafka's Raft client writes them
 (KIP-630).
 
-METADATALOG-1  the newest snapshot counts, then the records of the log from its end on; an
-    incomplete batch ends the log
-METADATALOG-2  a snapshot whose end is after the log replaces the log: a broker removes the log at
-    its start
-METADATALOG-3  records of an aborted metadata transaction do not count, nor those of one that was
-    not ended
+- The newest snapshot counts, then the records of the log from its end on; an incomplete batch ends
+  the log.
+- A snapshot whose end is after the log replaces the log: a broker removes the log at its start.
+- Records of an aborted metadata transaction do not count, nor those of one that was not ended.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from embedlog._native._rows import encode_batch
-from embedlog.dump.batches import Batch, batches
+from embedlog.dump.batches import RawBatch, read_batches
 from embedlog.dump.segments import records_of
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_batch import CONTROL
@@ -93,40 +91,49 @@ def read(directory: Path) -> MetadataLog:
     if not files.is_directory(path):
         return MetadataLog()
     names = files.listing(path)
-    snapshots = sorted(
-        (int(found[1]), int(found[2]), name)
-        for name in names
-        if (found := _SNAPSHOT.fullmatch(name))
-    )
-    end, epoch, name = snapshots[-1] if snapshots else (0, 0, "")
-    kept = list(_snapshot(path / name)) if name else []
-    raft = {each.kind: each.value for each in kept if each.kind >= 0}
-    logged: list[Entry] = []
-    for number, base in enumerate(
-        segments := sorted(base for each in names if (base := _base(each)) is not None)
-    ):
-        if number + 1 < len(segments) and segments[number + 1] <= end:
+    snapshots = []
+    bases = []
+    for name in names:
+        match = _SNAPSHOT.fullmatch(name)
+        if match is not None:
+            snapshots.append((int(match[1]), int(match[2]), name))
+        base = _base_of(name)
+        if base is not None:
+            bases.append(base)
+    bases.sort()
+    end = 0
+    epoch = 0
+    snapshot_entries: list[Entry] = []
+    if snapshots:
+        end, epoch, name = max(snapshots)
+        snapshot_entries = list(_read_snapshot(path / name))
+    snapshot_end = end
+    log_entries: list[Entry] = []
+    for number, base in enumerate(bases):
+        is_last = number + 1 == len(bases)
+        if not is_last and bases[number + 1] <= end:
             continue  # the snapshot covers it
-        for batch in _valid(
-            path / file_names.file_name(base, file_names.LOG), end, last=number + 1 == len(segments)
-        ):
-            logged += _entries(batch, path)
+        segment_path = path / file_names.file_name(base, file_names.LOG)
+        for batch in _read_valid_batches(segment_path, end, last=is_last):
+            log_entries += _read_entries(batch, path)
             end = batch.last_offset + 1
             epoch = batch.leader_epoch
-    raft |= {each.kind: each.value for each in logged if each.kind >= 0}
+    raft = {
+        entry.kind: entry.value for entry in [*snapshot_entries, *log_entries] if entry.kind >= 0
+    }
     entries = [
-        *_committed(each for each in kept if each.kind < 0),
-        *_committed(each for each in logged if each.kind < 0),
+        *_drop_aborted(entry for entry in snapshot_entries if entry.kind < 0),
+        *_drop_aborted(entry for entry in log_entries if entry.kind < 0),
     ]
-    return MetadataLog(entries, raft, end, epoch, snapshots[-1][0] if snapshots else 0)
+    return MetadataLog(entries, raft, end, epoch, snapshot_end)
 
 
-def _valid(path: Path, end: int, *, last: bool) -> Iterator[Batch]:
+def _read_valid_batches(path: Path, end: int, *, last: bool) -> Iterator[RawBatch]:
     """The batches of a segment from `end` on. A wrong checksum ends the last segment, as after a
     power loss.
     """
     with files.opened(path) as fd:
-        for batch in batches(fd, path):
+        for batch in read_batches(fd, path):
             if not batch.is_valid:
                 if last:
                     return
@@ -143,53 +150,59 @@ def _valid(path: Path, end: int, *, last: bool) -> Iterator[Batch]:
             yield batch
 
 
-def _base(name: str) -> int | None:
-    found = file_names.parse(name)
-    return found[0] if found and found[1] == file_names.LOG else None
+def _base_of(name: str) -> int | None:
+    """The base offset of a log file; None for any other file."""
+    parsed = file_names.parse(name)
+    if parsed is None:
+        return None
+    base, suffix = parsed
+    return base if suffix == file_names.LOG else None
 
 
-def _snapshot(path: Path) -> Iterator[Entry]:
+def _read_snapshot(path: Path) -> Iterator[Entry]:
     """The records of a snapshot, which is complete only with its footer."""
-    whole = False
+    has_footer = False
     with files.opened(path) as fd:
-        for batch in batches(fd, path):
+        for batch in read_batches(fd, path):
             if not batch.is_valid:
                 raise CorruptRecordError(
                     "checksum of a batch of a metadata snapshot", path=path, position=batch.position
                 )
             if batch.is_control:
-                whole = whole or any(_kind(each.key) == _FOOTER for each in records_of(batch))
-            yield from _entries(batch, path)
-    if not whole:
+                kinds = [_kind_of(record.key) for record in records_of(batch)]
+                has_footer = has_footer or _FOOTER in kinds
+            yield from _read_entries(batch, path)
+    if not has_footer:
         raise CorruptRecordError("the end of a metadata snapshot is missing", path=path)
 
 
-def _entries(batch: Batch, path: Path) -> Iterator[Entry]:
-    for each in records_of(batch):
+def _read_entries(batch: RawBatch, path: Path) -> Iterator[Entry]:
+    for record in records_of(batch):
         if batch.is_control:
-            if _kind(each.key) in (RAFT_VERSION, VOTERS):
-                yield Entry(each.value or b"", None, _kind(each.key))
+            if _kind_of(record.key) in (RAFT_VERSION, VOTERS):
+                yield Entry(record.value or b"", None, _kind_of(record.key))
             continue
-        if each.value is None:
+        if record.value is None:
             raise CorruptRecordError(
                 "a metadata record without a value", path=path, position=batch.position
             )
-        yield Entry(each.value, records.decode(each.value))
+        yield Entry(record.value, records.decode(record.value))
 
 
-def _kind(key: bytes | None) -> int:
+def _kind_of(key: bytes | None) -> int:
     return int.from_bytes((key or b"")[2:4], "big")
 
 
-def _committed(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """The entries outside of aborted metadata transactions (METADATALOG-3)."""
+def _drop_aborted(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """The entries outside of aborted metadata transactions."""
     pending: list[Entry] | None = None
     for entry in entries:
         kind = entry.record.kind if isinstance(entry.record, records.Other) else -1
         if kind == records.BEGIN:
             pending = []
         elif kind in (records.END, records.ABORT):
-            yield from (pending or []) if kind == records.END else []
+            if kind == records.END and pending is not None:
+                yield from pending
             pending = None
         elif pending is not None:
             pending.append(entry)
@@ -204,23 +217,22 @@ def snapshot(values: Iterable[bytes], raft: dict[int, bytes], epoch: int, time_m
     """A snapshot file with these records, and those of Raft."""
     head = [(_control_key(_HEADER), SHORT.pack(0) + LONG.pack(time_ms) + b"\0")]
     head += [(_control_key(kind), value) for kind, value in sorted(raft.items())]
-    made = bytearray(encode_batch(head, time_ms, CONTROL, -1, -1, -1))
-    _stamp(made, 0, 0, epoch)
+    data = bytearray(encode_batch(head, time_ms, CONTROL, -1, -1, -1))
+    _stamp(data, 0, 0, epoch)
     offset = len(head)
-    for chunk in _chunks(values):
-        at = len(made)
-        made += encode_batch([(None, value) for value in chunk], time_ms, 0, -1, -1, -1)
-        _stamp(made, at, offset, epoch)
+    for chunk in _split_into_chunks(values):
+        position = len(data)
+        data += encode_batch([(None, value) for value in chunk], time_ms, 0, -1, -1, -1)
+        _stamp(data, position, offset, epoch)
         offset += len(chunk)
-    at = len(made)
-    made += encode_batch(
-        [(_control_key(_FOOTER), SHORT.pack(0) + b"\0")], time_ms, CONTROL, -1, -1, -1
-    )
-    _stamp(made, at, offset, epoch)
-    return bytes(made)
+    position = len(data)
+    footer = [(_control_key(_FOOTER), SHORT.pack(0) + b"\0")]
+    data += encode_batch(footer, time_ms, CONTROL, -1, -1, -1)
+    _stamp(data, position, offset, epoch)
+    return bytes(data)
 
 
-def _chunks(values: Iterable[bytes]) -> Iterator[list[bytes]]:
+def _split_into_chunks(values: Iterable[bytes]) -> Iterator[list[bytes]]:
     chunk: list[bytes] = []
     size = 0
     for value in values:

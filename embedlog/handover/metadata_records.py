@@ -1,11 +1,10 @@
 """Encodes and decodes the records of `__cluster_metadata`, the metadata log of a broker (KIP-631,
 `docs/format.md` 11).
 
-METADATARECORD-1  a value is a frame version, a record type, a version and a body; tagged fields
-    that are not used are skipped
-METADATARECORD-2  a record whose fields are not needed is `Other`; its bytes are kept as they are
-METADATARECORD-3  damaged bytes raise CorruptRecordError, unknown types and versions
-    UnsupportedFormatError
+- A value is a frame version, a record type, a version and a body; tagged fields that are not used
+  are skipped.
+- A record whose fields are not needed is `Other`; its bytes are kept as they are.
+- Damaged bytes raise CorruptRecordError, unknown types and versions UnsupportedFormatError.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _UUID_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class RegisterBroker:
+class RegisterBrokerRecord:
     """A broker of the cluster, with the ids of its log directories."""
 
     node: int
@@ -46,7 +45,7 @@ class RegisterBroker:
 
 
 @dataclass(frozen=True, slots=True)
-class UnregisterBroker:
+class UnregisterBrokerRecord:
     """A broker left the cluster."""
 
     node: int
@@ -61,7 +60,7 @@ class RegistrationChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class TopicRecord:
     """A topic that exists."""
 
     name: str
@@ -69,14 +68,14 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveTopic:
+class RemoveTopicRecord:
     """A topic was deleted, with its partitions and settings."""
 
     topic_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class PartitionRecord:
     """One partition. `directories` are the log directories of `replicas`, in their order; () before
     Kafka 3.7.
     """
@@ -106,7 +105,7 @@ class PartitionChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class ConfigRecord:
     """One setting of a topic, a broker or another resource. None returns it to its default."""
 
     kind: int
@@ -134,20 +133,20 @@ class ProducerIds:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A record of a known type that is kept as it is (METADATARECORD-2)."""
+    """A record of a known type that is kept as it is."""
 
     kind: int
 
 
 Record: TypeAlias = (
-    RegisterBroker
-    | UnregisterBroker
+    RegisterBrokerRecord
+    | UnregisterBrokerRecord
     | RegistrationChange
-    | Topic
-    | RemoveTopic
-    | Partition
+    | TopicRecord
+    | RemoveTopicRecord
+    | PartitionRecord
     | PartitionChange
-    | Config
+    | ConfigRecord
     | FeatureLevel
     | ProducerIds
     | Other
@@ -156,77 +155,75 @@ Record: TypeAlias = (
 # ---- encoding ------------------------------------------------------------------------------------
 
 
-def topic_record(record: Topic) -> bytes:
+def encode_topic(record: TopicRecord) -> bytes:
     """The value of a topic."""
-    return _framed(2, 0, _string(record.name) + _raw(record.topic_id))
+    return _frame(2, 0, _encode_string(record.name) + _encode_id(record.topic_id))
 
 
-def partition_record(record: Partition, version: int) -> bytes:
+def encode_partition(record: PartitionRecord, version: int) -> bytes:
     """The value of a partition without a reassignment and without an ELR. Version 0 has no
     directories.
     """
     body = (
         NUMBER.pack(record.number)
-        + _raw(record.topic_id)
-        + _numbers(record.replicas)
-        + _numbers(record.isr)
+        + _encode_id(record.topic_id)
+        + _encode_numbers(record.replicas)
+        + _encode_numbers(record.isr)
         + b"\1\1"
     )
     body += struct.pack(">iii", record.leader, record.leader_epoch, record.partition_epoch)
-    return _framed(3, version, body + (_ids(record.directories) if version else b""))
+    if version >= 1:
+        body += _encode_ids(record.directories)
+    return _frame(3, version, body)
 
 
-def config_record(record: Config) -> bytes:
+def encode_config(record: ConfigRecord) -> bytes:
     """The value of a setting."""
-    value = b"\0" if record.value is None else _string(record.value)
-    return _framed(
-        4, 0, _BYTE.pack(record.kind) + _string(record.resource) + _string(record.name) + value
-    )
+    body = _BYTE.pack(record.kind) + _encode_string(record.resource) + _encode_string(record.name)
+    body += b"\0" if record.value is None else _encode_string(record.value)
+    return _frame(4, 0, body)
 
 
-def feature_record(record: FeatureLevel) -> bytes:
+def encode_feature(record: FeatureLevel) -> bytes:
     """The value of a feature's level."""
-    return _framed(12, 0, _string(record.name) + SHORT.pack(record.level))
+    return _frame(12, 0, _encode_string(record.name) + SHORT.pack(record.level))
 
 
-def producer_ids_record(record: ProducerIds) -> bytes:
+def encode_producer_ids(record: ProducerIds) -> bytes:
     """The value of the next producer id."""
-    return _framed(
-        15,
-        0,
-        NUMBER.pack(record.node) + LONG.pack(record.broker_epoch) + LONG.pack(record.following),
-    )
+    body = NUMBER.pack(record.node) + LONG.pack(record.broker_epoch) + LONG.pack(record.following)
+    return _frame(15, 0, body)
 
 
-def _framed(kind: int, version: int, body: bytes) -> bytes:
+def _frame(kind: int, version: int, body: bytes) -> bytes:
     return bytes((_FRAME_VERSION, kind, version)) + body + b"\0"  # no tagged fields
 
 
-def _raw(text: str) -> bytes:
+def _encode_id(text: str) -> bytes:
     """The bytes of an id; that of no directory has only zeros."""
     return base64.urlsafe_b64decode(text + "==")
 
 
-def _string(text: str) -> bytes:
+def _encode_string(text: str) -> bytes:
     data = text.encode()
     return uvarint(len(data) + 1) + data
 
 
-def _numbers(numbers: tuple[int, ...]) -> bytes:
+def _encode_numbers(numbers: tuple[int, ...]) -> bytes:
     return uvarint(len(numbers) + 1) + struct.pack(f">{len(numbers)}i", *numbers)
 
 
-def _ids(ids: Iterable[str]) -> bytes:
-    found = [_raw(each) for each in ids]
-    return uvarint(len(found) + 1) + b"".join(found)
+def _encode_ids(ids: Iterable[str]) -> bytes:
+    encoded = [_encode_id(text) for text in ids]
+    return uvarint(len(encoded) + 1) + b"".join(encoded)
 
 
 # ---- decoding ------------------------------------------------------------------------------------
 
 
 def decode(value: bytes) -> Record:
-    """The record of a value. Raises CorruptRecordError and UnsupportedFormatError
-    (METADATARECORD-3).
+    """The record of a value. Raises CorruptRecordError for damaged bytes, and
+    UnsupportedFormatError for unknown types and versions.
     """
     try:
         reader = Flexible(value, 0)
@@ -237,23 +234,23 @@ def decode(value: bytes) -> Record:
             raise UnsupportedFormatError(
                 "frame of a metadata record", expected=_FRAME_VERSION, found=frame
             )
-        known = _DECODERS.get(kind)
-        if known is None:
+        decoder = _DECODERS.get(kind)
+        if decoder is None:
             raise UnsupportedFormatError(
                 "type of a metadata record: a newer Kafka wrote it",
                 expected=sorted(_DECODERS),
                 found=kind,
             )
-        newest, body = known
+        newest, read_body = decoder
         if version > newest:
             raise UnsupportedFormatError(
                 f"version of metadata records of type {kind}",
                 expected=f"0 to {newest}",
                 found=version,
             )
-        if body is None:
+        if read_body is None:
             return Other(kind)
-        record = body(reader, version)
+        record = read_body(reader, version)
         if reader.at != len(value):
             raise ValueError(f"{len(value) - reader.at} bytes follow its end")
     except (struct.error, ValueError, IndexError) as problem:
@@ -261,8 +258,8 @@ def decode(value: bytes) -> Record:
     return record
 
 
-def _register(reader: Flexible, version: int) -> Record:
-    node = _number(reader)
+def _read_register_broker(reader: Flexible, version: int) -> Record:
+    node = _read_number(reader)
     if version >= 2:
         reader.fixed(1)  # a migration from ZooKeeper
     reader.fixed(_UUID_BYTES)  # the incarnation
@@ -278,56 +275,61 @@ def _register(reader: Flexible, version: int) -> Record:
         reader.tagged()
     reader.nullable()
     reader.fixed(2 if version >= 1 else 1)
-    return RegisterBroker(node, epoch, _tag(reader, 0) or ())
+    return RegisterBrokerRecord(node, epoch, _read_tagged_ids(reader, 0) or ())
 
 
-def _unregister(reader: Flexible, version: int) -> Record:
-    record = UnregisterBroker(_number(reader))
+def _read_unregister_broker(reader: Flexible, version: int) -> Record:
+    record = UnregisterBrokerRecord(_read_number(reader))
     reader.fixed(8)
     reader.tagged()
     return record
 
 
-def _registration_change(reader: Flexible, version: int) -> Record:
-    node = _number(reader)
+def _read_registration_change(reader: Flexible, version: int) -> Record:
+    node = _read_number(reader)
     reader.fixed(8)
-    return RegistrationChange(node, _tag(reader, 2))
+    return RegistrationChange(node, _read_tagged_ids(reader, 2))
 
 
-def _topic(reader: Flexible, version: int) -> Record:
-    record = Topic(reader.string(), _id(reader))
+def _read_topic(reader: Flexible, version: int) -> Record:
+    record = TopicRecord(reader.string(), _read_id(reader))
     reader.tagged()
     return record
 
 
-def _remove_topic(reader: Flexible, version: int) -> Record:
-    record = RemoveTopic(_id(reader))
+def _read_remove_topic(reader: Flexible, version: int) -> Record:
+    record = RemoveTopicRecord(_read_id(reader))
     reader.tagged()
     return record
 
 
-def _partition(reader: Flexible, version: int) -> Record:
-    number = _number(reader)
-    topic_id = _id(reader)
-    replicas, isr, _, _ = (reader.numbers() for _ in range(4))
-    leader, leader_epoch, partition_epoch = (_number(reader) for _ in range(3))
-    record = Partition(
+def _read_partition(reader: Flexible, version: int) -> Record:
+    number = _read_number(reader)
+    topic_id = _read_id(reader)
+    replicas = reader.numbers()
+    isr = reader.numbers()
+    reader.numbers()  # replicas that a reassignment removes
+    reader.numbers()  # those that it adds
+    leader = _read_number(reader)
+    leader_epoch = _read_number(reader)
+    partition_epoch = _read_number(reader)
+    directories = _read_ids(reader) if version >= 1 else ()
+    reader.tagged()
+    return PartitionRecord(
         topic_id,
         number,
-        replicas,
-        isr,
-        leader,
-        leader_epoch,
-        partition_epoch,
-        _read_ids(reader) if version else (),
+        replicas=replicas,
+        isr=isr,
+        leader=leader,
+        leader_epoch=leader_epoch,
+        partition_epoch=partition_epoch,
+        directories=directories,
     )
-    reader.tagged()
-    return record
 
 
-def _partition_change(reader: Flexible, version: int) -> Record:
-    number = _number(reader)
-    topic_id = _id(reader)
+def _read_partition_change(reader: Flexible, version: int) -> Record:
+    number = _read_number(reader)
+    topic_id = _read_id(reader)
     fields = dict(reader.tagged())
     return PartitionChange(
         topic_id,
@@ -339,42 +341,42 @@ def _partition_change(reader: Flexible, version: int) -> Record:
     )
 
 
-def _config(reader: Flexible, version: int) -> Record:
+def _read_config(reader: Flexible, version: int) -> Record:
     kind = reader.take(_BYTE)[0]
-    record = Config(kind, reader.string(), reader.string(), reader.nullable())
+    record = ConfigRecord(kind, reader.string(), reader.string(), reader.nullable())
     reader.tagged()
     return record
 
 
-def _feature(reader: Flexible, version: int) -> Record:
+def _read_feature(reader: Flexible, version: int) -> Record:
     record = FeatureLevel(reader.string(), reader.take(SHORT)[0])
     reader.tagged()
     return record
 
 
-def _producer_ids(reader: Flexible, version: int) -> Record:
-    record = ProducerIds(_number(reader), reader.take(LONG)[0], reader.take(LONG)[0])
+def _read_producer_ids(reader: Flexible, version: int) -> Record:
+    record = ProducerIds(_read_number(reader), reader.take(LONG)[0], reader.take(LONG)[0])
     reader.tagged()
     return record
 
 
 # By type: the newest version, and the decoder; None: the record is kept as it is.
 _DECODERS: Final[dict[int, tuple[int, Callable[[Flexible, int], Record] | None]]] = {
-    0: (4, _register),
-    1: (0, _unregister),
-    2: (0, _topic),
-    3: (2, _partition),
-    4: (0, _config),
-    5: (2, _partition_change),
+    0: (4, _read_register_broker),
+    1: (0, _read_unregister_broker),
+    2: (0, _read_topic),
+    3: (2, _read_partition),
+    4: (0, _read_config),
+    5: (2, _read_partition_change),
     7: (0, None),  # a broker is fenced
     8: (0, None),  # or not
-    9: (0, _remove_topic),
+    9: (0, _read_remove_topic),
     10: (0, None),  # delegation token
     11: (0, None),  # SCRAM credential
-    12: (0, _feature),
+    12: (0, _read_feature),
     14: (0, None),  # quota
-    15: (0, _producer_ids),
-    17: (3, _registration_change),
+    15: (0, _read_producer_ids),
+    17: (3, _read_registration_change),
     18: (0, None),  # access control entry
     19: (0, None),
     NO_OP: (0, None),
@@ -390,19 +392,19 @@ _DECODERS: Final[dict[int, tuple[int, Callable[[Flexible, int], Record] | None]]
 }
 
 
-def _number(reader: Flexible) -> int:
+def _read_number(reader: Flexible) -> int:
     return reader.take(NUMBER)[0]
 
 
-def _id(reader: Flexible) -> str:
+def _read_id(reader: Flexible) -> str:
     return base64.urlsafe_b64encode(reader.fixed(_UUID_BYTES)).decode().rstrip("=")
 
 
 def _read_ids(reader: Flexible) -> tuple[str, ...]:
-    return tuple(_id(reader) for _ in range(reader.uvarint() - 1))
+    return tuple(_read_id(reader) for _ in range(reader.uvarint() - 1))
 
 
-def _tag(reader: Flexible, tag: int) -> tuple[str, ...] | None:
+def _read_tagged_ids(reader: Flexible, tag: int) -> tuple[str, ...] | None:
     """The ids in a tagged field; None without it."""
     fields = dict(reader.tagged())
     return _read_ids(Flexible(fields[tag], 0)) if tag in fields else None

@@ -1,8 +1,7 @@
 """Finds the next producer id of a broker that is to use a directory.
 
-NEXTPRODUCERID-1  ids of embedlog are 2^62 and above (PRODUCERID-1), so only those of brokers count
-NEXTPRODUCERID-2  a broker takes ids in blocks of a thousand, and may have assigned the rest of the
-    last block
+- Ids of embedlog are 2^62 and above (PRODUCERID-1), so only those of brokers count.
+- A broker takes ids in blocks of a thousand, and may have assigned the rest of the last block.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from embedlog.dump.batches import batches
+from embedlog.dump.batches import read_batches
 from embedlog.dump.segments import records_of
 from embedlog.format.producer_state import ProducerState
 from embedlog.format.wire import LONG
@@ -27,37 +26,37 @@ def following(path: Path, partitions: Mapping[str, Mapping[int, Path]], known: i
     """The first producer id that no broker has assigned, as far as the directory shows; 0: no
     broker has assigned any.
     """
-    used = max((each for each in _ids(partitions) if 0 <= each < _OWN_FROM), default=-1)
-    return max(known, 0 if used < 0 else (used // BLOCK + 2) * BLOCK)
+    broker_ids = [
+        producer_id for producer_id in _find_ids(partitions) if 0 <= producer_id < _OWN_FROM
+    ]
+    if not broker_ids:
+        return max(known, 0)
+    return max(known, (max(broker_ids) // BLOCK + 2) * BLOCK)
 
 
-def _ids(partitions: Mapping[str, Mapping[int, Path]]) -> Iterator[int]:
+def _find_ids(partitions: Mapping[str, Mapping[int, Path]]) -> Iterator[int]:
     for topic, numbers in partitions.items():
-        for place in numbers.values():
-            named = [
-                (found[0], found[1], name)
-                for name in files.listing(place)
-                if (found := file_names.parse(name))
-            ]
-            snapshots = sorted(each for each in named if each[1] == file_names.SNAPSHOT)
+        for directory in numbers.values():
+            names = files.listing(directory)
+            snapshots = file_names.bases(names, file_names.SNAPSHOT)
             if snapshots:
-                offset, _, name = snapshots[-1]
-                data = files.read_bytes(place / name) or b""
-                yield from (
-                    each.producer_id
-                    for each in ProducerState.decode(data, offset, place / name).producers.values()
-                )
+                path = directory / file_names.file_name(snapshots[-1], file_names.SNAPSHOT)
+                data = files.read_bytes(path) or b""
+                yield from ProducerState.decode(data, snapshots[-1], path).producers
             if topic == _TRANSACTIONS:
-                for _, _, name in (each for each in named if each[1] == file_names.LOG):
-                    yield from _transactional(place / name)
+                for base in file_names.bases(names):
+                    path = directory / file_names.file_name(base, file_names.LOG)
+                    yield from _read_transactional_ids(path)
 
 
-def _transactional(path: Path) -> Iterator[int]:
+def _read_transactional_ids(path: Path) -> Iterator[int]:
     """The producer ids in records of transactional ids, whose first field they are in every
     version.
     """
     with files.opened(path) as fd:
-        for batch in batches(fd, path):
-            for record in records_of(batch) if not batch.is_control and batch.is_valid else ():
+        for batch in read_batches(fd, path):
+            if batch.is_control or not batch.is_valid:
+                continue
+            for record in records_of(batch):
                 if record.value is not None and len(record.value) >= _AFTER_VERSION + LONG.size:
                     yield LONG.unpack_from(record.value, _AFTER_VERSION)[0]

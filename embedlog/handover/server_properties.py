@@ -1,9 +1,8 @@
 """Writes and reads `embedlog.server.properties`, the configuration file of the broker that a
 directory is given to.
 
-SERVERPROPERTIES-1  the file exists from the end of a handover to the broker until the end of the
-    handover back
-SERVERPROPERTIES-2  settings that make the broker find the directory are fixed; others may be given
+- The file exists from the end of a handover to the broker until the end of the handover back.
+- Settings that make the broker find the directory are fixed; others may be given.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ def write(directory: Path, values: Mapping[str, str], mode: int = 0o666) -> Path
     path = directory / file_names.SERVER_PROPERTIES
     head = "# Written by `embedlog handover to-kafka`; removed by `embedlog handover from-kafka`.\n"
     lines = (
-        f"{_escaped(name, _IN_NAMES)}={_escaped(value, _IN_VALUES)}\n"
+        f"{_escape(name, _IN_NAMES)}={_escape(value, _IN_VALUES)}\n"
         for name, value in values.items()
     )
     files.write_atomically(path, (head + "".join(lines)).encode("ascii"), mode)
@@ -128,34 +127,31 @@ def write(directory: Path, values: Mapping[str, str], mode: int = 0o666) -> Path
 def read(directory: Path) -> dict[str, str]:
     """The settings in the file; empty without one."""
     data = files.read_bytes(directory / file_names.SERVER_PROPERTIES) or b""
-    found = {}
+    settings = {}
     for line in data.decode("latin-1").splitlines():
         if not line.startswith(("#", "!")):
             name, sign, value = line.partition("=")
             if sign:
-                found[name.strip()] = _unescaped(value)
-    return found
+                settings[name.strip()] = _unescape(value)
+    return settings
 
 
-def _escaped(text: str, special: str) -> str:
-    text = (
-        re.sub(special, lambda each: "\\" + each[0], text)
-        .replace("\n", "\\n")
-        .replace("\r", "\\r")
-        .replace("\t", "\\t")
-    )
+def _escape(text: str, special: str) -> str:
+    text = re.sub(special, lambda match: "\\" + match[0], text)
+    text = text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
     units = text.encode("utf-16-be", "surrogatepass")
-    codes = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+    codes = [int.from_bytes(units[start : start + 2], "big") for start in range(0, len(units), 2)]
     return "".join(chr(code) if 0x20 <= code < 0x7F else f"\\u{code:04x}" for code in codes)
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     plain = {"n": "\n", "r": "\r", "t": "\t"}
-    found = re.sub(
-        r"\\(u[0-9a-fA-F]{4}|.)",
-        lambda each: (
-            chr(int(each[1][1:], 16)) if len(each[1]) == 5 else plain.get(each[1], each[1])
-        ),
-        text,
-    )
-    return found.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "replace")
+
+    def unescape(match: re.Match[str]) -> str:
+        escaped = match[1]
+        if len(escaped) > 1:
+            return chr(int(escaped[1:], 16))
+        return plain.get(escaped, escaped)
+
+    unescaped = re.sub(r"\\(u[0-9a-fA-F]{4}|.)", unescape, text)
+    return unescaped.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "replace")

@@ -1,10 +1,10 @@
 """Translates settings of topics between a log directory and a broker.
 
-HANDOVERSETTING-1  each setting is carried over, changed or lost; the last two have a reason
-HANDOVERSETTING-2  a setting that a broker could not take is restored when the directory comes back,
-    unless it was set there
-HANDOVERSETTING-3  defaults that differ from Kafka's become settings of the broker: a broker deletes
-    nothing that embedlog keeps
+- Each setting is carried over, changed or lost; the last two have a reason.
+- A setting that a broker could not take is restored when the directory comes back, unless it was
+  set there.
+- Defaults that differ from Kafka's become settings of the broker: a broker deletes nothing that
+  embedlog keeps.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ class Setting(NamedTuple):
 
 
 def broker_defaults() -> dict[str, str]:
-    """The defaults of embedlog that a broker needs as settings (HANDOVERSETTING-3)."""
-    every = LogConfig().as_kafka()
-    return {name: every[name] for name in _DEFAULTS}
+    """The defaults of embedlog that a broker needs as settings."""
+    defaults = LogConfig().as_kafka()
+    return {name: defaults[name] for name in _DEFAULTS}
 
 
-def for_broker(topic: str, given: Mapping[str, str]) -> list[Setting]:
+def for_broker(topic: str, config: Mapping[str, str]) -> list[Setting]:
     """The settings of a topic as a broker takes them."""
-    return [_for_broker(topic, name, value) for name, value in sorted(given.items())]
+    return [_setting_for_broker(topic, name, value) for name, value in sorted(config.items())]
 
 
-def _for_broker(topic: str, name: str, value: str) -> Setting:
+def _setting_for_broker(topic: str, name: str, value: str) -> Setting:
     if not known_only(TopicConfig, {name: value}):
         return Setting(topic, name, value, LOST, "a newer version of embedlog has set it")
     if name == "segment.bytes" and int(value) < _SEGMENT_BYTES_MIN:
@@ -83,44 +83,49 @@ def _for_broker(topic: str, name: str, value: str) -> Setting:
 
 def carried(settings: list[Setting]) -> dict[str, str]:
     """The settings that the other side has."""
-    return {each.name: each.value for each in settings if each.outcome != LOST}
+    return {setting.name: setting.value for setting in settings if setting.outcome != LOST}
 
 
 def from_broker(
-    topic: str, found: Mapping[str, str], before: Mapping[str, str]
+    topic: str, broker_config: Mapping[str, str], earlier_config: Mapping[str, str]
 ) -> tuple[dict[str, str], list[Setting]]:
-    """The settings of a topic that a broker had, and their outcomes. `before`: those when it was
-    given to the broker.
+    """The settings of a topic that a broker had, and their outcomes. `earlier_config`: those when
+    it was given to the broker.
     """
-    given = for_broker(topic, before)
     outcomes = []
-    kept = {each.name: before[each.name] for each in given if _unchanged(each, found)}
-    for name, value in sorted(found.items()):
-        if name in kept:
-            outcomes.append(Setting(topic, name, kept[name]))
+    config = {
+        setting.name: earlier_config[setting.name]
+        for setting in for_broker(topic, earlier_config)
+        if _is_unchanged(setting, broker_config)
+    }
+    for name, value in sorted(broker_config.items()):
+        if name in config:
+            outcomes.append(Setting(topic, name, config[name]))
             continue
-        reason = _refusal(name, value)
+        reason = _find_refusal(name, value)
         outcomes.append(Setting(topic, name, value, LOST if reason else CARRIED, reason))
         if not reason:
-            kept[name] = value
-    outcomes += [Setting(topic, name, kept[name]) for name in sorted(set(kept) - set(found))]
+            config[name] = value
+    restored_names = sorted(set(config) - set(broker_config))
+    outcomes += [Setting(topic, name, config[name]) for name in restored_names]
     try:
-        overlay(TopicConfig(), known_only(TopicConfig, kept))
+        overlay(TopicConfig(), known_only(TopicConfig, config))
     except EmbedlogError as problem:  # two settings that a broker accepts together
-        kept = dict(before)
+        config = dict(earlier_config)
         outcomes = [
-            Setting(topic, name, value, LOST, str(problem)) for name, value in sorted(found.items())
+            Setting(topic, name, value, LOST, str(problem))
+            for name, value in sorted(broker_config.items())
         ]
-    return kept, outcomes
+    return config, outcomes
 
 
-def _unchanged(setting: Setting, found: Mapping[str, str]) -> bool:
+def _is_unchanged(setting: Setting, broker_config: Mapping[str, str]) -> bool:
     if setting.outcome == LOST:
-        return setting.name not in found
-    return found.get(setting.name) == setting.value
+        return setting.name not in broker_config
+    return broker_config.get(setting.name) == setting.value
 
 
-def _refusal(name: str, value: str) -> str:
+def _find_refusal(name: str, value: str) -> str:
     """The reason why a topic cannot have this setting; empty if it can."""
     try:
         overlay(TopicConfig(), {name: value})
@@ -133,16 +138,15 @@ def not_taken_back(topics: Iterable[Topic], image: Image) -> list[Setting]:
     """Settings of a broker's topics that are not in the directory, because it was opened before it
     was taken back.
     """
+    reason = "set at the broker, and the directory was opened before it was taken back"
     lost = []
     for topic in topics:
+        if topic.topic_id not in image.topics:
+            continue
         own = carried(for_broker(topic.name, topic.config))
-        there = image.settings_of(topic.name) if topic.topic_id in image.topics else {}
-        reason = "set at the broker, and the directory was opened before it was taken back"
-        lost += [
-            Setting(topic.name, *each, LOST, reason)
-            for each in sorted(there.items())
-            if own.get(each[0]) != each[1]
-        ]
+        for name, value in sorted(image.settings_of(topic.name).items()):
+            if own.get(name) != value:
+                lost.append(Setting(topic.name, name, value, LOST, reason))
     return lost
 
 
@@ -150,7 +154,7 @@ def of_brokers(image: Image) -> list[Setting]:
     """Settings that a broker has beside those of topics. They stay in the metadata log; the
     directory has no place for them.
     """
-    found = []
+    outcomes = []
     for (kind, resource), settings in sorted(image.settings.items()):
         if kind == records.TOPIC_SETTINGS:
             continue
@@ -162,9 +166,7 @@ def of_brokers(image: Image) -> list[Setting]:
                 f"of {_KEPT[kind]} {resource}: it stays in the metadata log, and is there in the "
                 "next handover"
             )
-        found += [
-            Setting(None, *each, outcome, reason)
-            for each in sorted(settings.items())
-            if each != _OF_ELR
-        ]
-    return found
+        for name, value in sorted(settings.items()):
+            if (name, value) != _OF_ELR:
+                outcomes.append(Setting(None, name, value, outcome, reason))
+    return outcomes

@@ -1,13 +1,12 @@
 """Gives a closed log directory to a broker: identity, metadata of its topics, and a configuration
 file.
 
-TOKAFKA-1  one renamed file gives the broker its topics: a snapshot of the metadata log after its
-    present end. Before it the directory is embedlog's, and a repetition completes what follows
-TOKAFKA-2  ids that exist stay: those of the cluster, the node, the directories and the topics
-TOKAFKA-3  a partition has no leader in the snapshot, and the largest leader epoch of its log: the
-    broker elects itself in the next one
-TOKAFKA-4  the next producer id of the broker is above every one in the directory that a broker has
-    assigned
+- One renamed file gives the broker its topics: a snapshot of the metadata log after its present
+  end. Before it the directory is embedlog's, and a repetition completes what follows.
+- Ids that exist stay: those of the cluster, the node, the directories and the topics.
+- A partition has no leader in the snapshot, and the largest leader epoch of its log: the broker
+  elects itself in the next one.
+- The next producer id of the broker is above every one in the directory that a broker has assigned.
 """
 
 from __future__ import annotations
@@ -32,7 +31,12 @@ from embedlog.handover import (
 from embedlog.handover.held_directory import check, identity
 from embedlog.handover.metadata_image import Image, TopicState
 from embedlog.handover.metadata_log import MetadataLog
-from embedlog.handover.metadata_records import NO_LEADER, TOPIC_SETTINGS, Partition, ProducerIds
+from embedlog.handover.metadata_records import (
+    NO_LEADER,
+    TOPIC_SETTINGS,
+    PartitionRecord,
+    ProducerIds,
+)
 from embedlog.handover.server_properties import Addresses
 from embedlog.storage import file_names, files
 from embedlog.storage.checkpoints import read_epochs
@@ -55,7 +59,7 @@ _ELR_SINCE = 23
 
 
 @dataclass(frozen=True)
-class Plan:
+class HandoverPlan:
     """A handover: the broker's topics as {name: partitions}, its configuration file, and the
     outcomes of all settings.
     """
@@ -88,59 +92,67 @@ def check_last_use(path: Path) -> None:
         )
 
 
-def plan(path: Path, metadata: Path | None, addresses: Addresses, given: Mapping[str, str]) -> Plan:
+def plan(
+    path: Path, metadata: Path | None, addresses: Addresses, given: Mapping[str, str]
+) -> HandoverPlan:
     """The handover of a directory as it is now; nothing is written."""
     check(path)
     path = files.absolute(path)
-    where = files.absolute(metadata or path)
+    metadata_path = files.absolute(metadata or path)
     meta = identity(path)
-    _check_metadata(where, meta)
+    _check_metadata(metadata_path, meta)
     registry = TopicRegistry(path)
     registry.load()
     topics = {topic.name: topic for topic in registry.all()}
     for topic in topics.values():
         _check_topic(path, topic)
-    if strange := scan_directories(path).unknown:
+    unknown_directories = scan_directories(path).unknown
+    if unknown_directories:
         raise ForeignDirectoryError(
             "a broker does not start beside a directory that is no partition: move it",
-            path=strange[0],
+            path=unknown_directories[0],
         )
-    image, log = metadata_image.read(where)
+    image, log = metadata_image.read(metadata_path)
     if log.voter_count > 1:
         raise ForeignDirectoryError(
             "the cluster has other controllers",
-            path=where,
+            path=metadata_path,
             expected="1 voter",
             found=log.voter_count,
         )
-    outcomes = [
-        each for topic in topics.values() for each in settings.for_broker(topic.name, topic.config)
-    ]
+    outcomes: list[settings.Setting] = []
+    for topic in topics.values():
+        outcomes += settings.for_broker(topic.name, topic.config)
     if server_properties.read(path) and log.end > log.snapshot_end:
         outcomes += settings.not_taken_back(topics.values(), image)
-    counts = {topic.name: topic.partitions for topic in topics.values()}
-    dynamic = int.from_bytes(log.raft.get(metadata_log.RAFT_VERSION, b"\0\0\0\0")[2:4], "big") > 0
-    values = server_properties.properties(
-        path, where, meta.node_id, counts, addresses, dynamic=dynamic, given=given
-    )
-    own = [
-        settings.Setting(None, name, values[name]) for name in [*settings.broker_defaults(), *given]
-    ]
-    return Plan(
+    partition_counts = {topic.name: topic.partitions for topic in topics.values()}
+    raft_version = log.raft.get(metadata_log.RAFT_VERSION, b"\0\0\0\0")
+    properties = server_properties.properties(
         path,
-        where,
+        metadata_path,
+        node=meta.node_id,
+        partitions=partition_counts,
+        addresses=addresses,
+        dynamic=int.from_bytes(raft_version[2:4], "big") > 0,
+        given=given,
+    )
+    broker_names = dict.fromkeys([*settings.broker_defaults(), *given])
+    broker_settings = [settings.Setting(None, name, properties[name]) for name in broker_names]
+    return HandoverPlan(
+        path,
+        metadata_path,
         meta,
-        counts,
-        values,
-        [*dict.fromkeys(own), *outcomes],
-        _image_of(path, meta, topics, image),
-        log,
+        topics=partition_counts,
+        properties=properties,
+        settings=[*broker_settings, *outcomes],
+        image=_image_of(path, meta, topics, image),
+        log=log,
     )
 
 
 def hand_over(
     path: Path, metadata: Path | None, addresses: Addresses, given: Mapping[str, str]
-) -> Plan:
+) -> HandoverPlan:
     """Give the directory to a broker. REQUIRES that embedlog has closed it in order. Raises
     StateError, DirectoryInUseError.
     """
@@ -150,39 +162,43 @@ def hand_over(
             raise StateError(
                 "the directory was not closed in order by embedlog: repeat the handover", path=path
             )
-        made = plan(path, metadata, addresses, given)
+        handover = plan(path, metadata, addresses, given)
         mode = LogConfig().file_mode
-        broker = made.image.brokers.get(made.meta.node_id)
+        broker = handover.image.brokers.get(handover.meta.node_id)
         # otherwise the broker counts as crashed
         if broker is not None and read_clean_mark(path) != broker.epoch:
             write_clean_mark(path, broker.epoch, mode, incarnation=mark_owner(path))
-        _write_metadata(made, mode)
-        server_properties.write(made.directory, made.properties, mode)
-    return made
+        _write_metadata(handover, mode)
+        server_properties.write(handover.directory, handover.properties, mode)
+    return handover
 
 
-def _write_metadata(made: Plan, mode: int) -> None:
-    """The identity of the metadata directory, then the snapshot (TOKAFKA-1)."""
-    place = made.metadata / metadata_log.NAME
-    for each in (made.metadata, place):
-        if files.mkdir(each, files.directory_mode(mode), exist_ok=True):
-            files.sync_directory(each.parent)
-    if read_meta(made.metadata) is None:
-        write_meta(made.metadata, made.meta._replace(directory_id=new_id(), others={}), mode)
-    version = _partition_version(made)
-    epoch = max(made.log.epoch, 1)
+def _write_metadata(handover: HandoverPlan, mode: int) -> None:
+    """The identity of the metadata directory, then the snapshot, whose rename gives the broker its
+    topics.
+    """
+    log_directory = handover.metadata / metadata_log.NAME
+    for directory in (handover.metadata, log_directory):
+        if files.mkdir(directory, files.directory_mode(mode), exist_ok=True):
+            files.sync_directory(directory.parent)
+    if read_meta(handover.metadata) is None:
+        meta = handover.meta._replace(directory_id=new_id(), others={})
+        write_meta(handover.metadata, meta, mode)
+    version = _partition_version(handover)
+    epoch = max(handover.log.epoch, 1)
     data = metadata_log.snapshot(
-        made.image.values(version), made.log.raft, epoch, time.time_ns() // 1_000_000
+        handover.image.values(version), handover.log.raft, epoch, time.time_ns() // 1_000_000
     )
-    files.write_atomically(place / metadata_log.snapshot_name(made.log.end + 1, epoch), data, mode)
+    name = metadata_log.snapshot_name(handover.log.end + 1, epoch)
+    files.write_atomically(log_directory / name, data, mode)
 
 
-def _partition_version(made: Plan) -> int:
-    level = made.image.features["metadata.version"]
+def _partition_version(handover: HandoverPlan) -> int:
+    level = handover.image.features["metadata.version"]
     if level < _DIRECTORIES_SINCE:
         raise UnsupportedFormatError(
             "the metadata.version of the cluster: raise it with kafka-features",
-            path=made.metadata,
+            path=handover.metadata,
             expected="3.7 or newer",
             found=level,
         )
@@ -192,14 +208,16 @@ def _partition_version(made: Plan) -> int:
 # ---- checks --------------------------------------------------------------------------------------
 
 
-def _check_metadata(where: Path, meta: MetaProperties) -> None:
-    found = read_meta(where)
-    if found is not None and (found.cluster_id, found.node_id) != (meta.cluster_id, meta.node_id):
+def _check_metadata(metadata_path: Path, meta: MetaProperties) -> None:
+    metadata_meta = read_meta(metadata_path)
+    if metadata_meta is None:
+        return
+    if (metadata_meta.cluster_id, metadata_meta.node_id) != (meta.cluster_id, meta.node_id):
         raise ForeignDirectoryError(
             "the metadata directory belongs to another cluster or node",
-            path=where,
+            path=metadata_path,
             expected=f"cluster.id {meta.cluster_id}, node.id {meta.node_id}",
-            found=f"cluster.id {found.cluster_id}, node.id {found.node_id}",
+            found=f"cluster.id {metadata_meta.cluster_id}, node.id {metadata_meta.node_id}",
         )
 
 
@@ -220,55 +238,73 @@ def _check_topic(path: Path, topic: Topic) -> None:
 # ---- the image -----------------------------------------------------------------------------------
 
 
-def _image_of(path: Path, meta: MetaProperties, topics: Mapping[str, Topic], known: Image) -> Image:
+def _image_of(
+    path: Path, meta: MetaProperties, topics: Mapping[str, Topic], present: Image
+) -> Image:
     """The cluster with the topics of the directory; all other records are those of the known
     cluster.
     """
-    brokers = sorted(set(known.brokers) - {meta.node_id})
+    brokers = sorted(set(present.brokers) - {meta.node_id})
     if brokers:
         raise ForeignDirectoryError(
             "the cluster has other brokers", path=path, expected=meta.node_id, found=brokers
         )
-    found = scan_directories(path).live
-    image = replace(
-        known,
-        topics={},
-        settings={
-            each: known.settings[each] for each in known.settings if each[0] != TOPIC_SETTINGS
-        },
-    )
-    image.features = known.features or dict(FEATURES)
+    directories = scan_directories(path).live
+    other_settings = {
+        (kind, resource): config
+        for (kind, resource), config in present.settings.items()
+        if kind != TOPIC_SETTINGS
+    }
+    image = replace(present, topics={}, settings=other_settings)
+    image.features = present.features or dict(FEATURES)
     for topic in topics.values():
-        before = known.topics.get(topic.topic_id)
-        state = image.topics[topic.topic_id] = TopicState(topic.name, topic.topic_id)
+        earlier_topic = present.topics.get(topic.topic_id)
+        state = TopicState(topic.name, topic.topic_id)
+        image.topics[topic.topic_id] = state
         for number in range(topic.partitions):
-            there = found.get(topic.name, {}).get(
-                number, path / file_names.partition_name(topic.name, number)
+            directory = directories.get(topic.name, {}).get(number)
+            if directory is None:
+                directory = path / file_names.partition_name(topic.name, number)
+            epoch = read_epochs(directory / file_names.EPOCHS).latest_epoch
+            earlier = None
+            if earlier_topic is not None:
+                earlier = earlier_topic.partitions.get(number)
+            state.partitions[number] = _leaderless_partition(
+                meta, topic.topic_id, number, epoch, earlier
             )
-            epoch = read_epochs(there / file_names.EPOCHS).latest_epoch
-            earlier = before.partitions.get(number) if before else None
-            state.partitions[number] = _partition(meta, topic.topic_id, number, epoch, earlier)
-        own = settings.carried(settings.for_broker(topic.name, topic.config))
-        if own:
-            image.settings[TOPIC_SETTINGS, topic.name] = own
-    following = producer_ids.following(
-        path, found, known.producer_ids.following if known.producer_ids else 0
-    )
-    if following:
-        epoch = known.producer_ids.broker_epoch if known.producer_ids else 0
-        image.producer_ids = ProducerIds(meta.node_id, epoch, following)
+        topic_settings = settings.carried(settings.for_broker(topic.name, topic.config))
+        if topic_settings:
+            image.settings[TOPIC_SETTINGS, topic.name] = topic_settings
+    known_id = 0
+    broker_epoch = 0
+    if present.producer_ids is not None:
+        known_id = present.producer_ids.following
+        broker_epoch = present.producer_ids.broker_epoch
+    next_id = producer_ids.following(path, directories, known_id)
+    if next_id:
+        image.producer_ids = ProducerIds(meta.node_id, broker_epoch, next_id)
     return image
 
 
-def _partition(
-    meta: MetaProperties, topic_id: str, number: int, epoch: int, known: Partition | None
-) -> Partition:
-    """A partition without a leader (TOKAFKA-3)."""
+def _leaderless_partition(
+    meta: MetaProperties, topic_id: str, number: int, epoch: int, earlier: PartitionRecord | None
+) -> PartitionRecord:
+    """A partition without a leader, with the largest leader epoch of its log."""
     node = meta.node_id
-    directory = meta.directory_id or ""
-    made = Partition(topic_id, number, (node,), (node,), NO_LEADER, max(epoch, 0), 0, (directory,))
-    if known is None:
-        return made
+    partition = PartitionRecord(
+        topic_id,
+        number,
+        replicas=(node,),
+        isr=(node,),
+        leader=NO_LEADER,
+        leader_epoch=max(epoch, 0),
+        partition_epoch=0,
+        directories=(meta.directory_id or "",),
+    )
+    if earlier is None:
+        return partition
     return replace(
-        made, leader_epoch=max(epoch, known.leader_epoch), partition_epoch=known.partition_epoch + 1
+        partition,
+        leader_epoch=max(epoch, earlier.leader_epoch),
+        partition_epoch=earlier.partition_epoch + 1,
     )

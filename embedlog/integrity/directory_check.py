@@ -1,9 +1,9 @@
 """Checks a log directory: its own files, and all partitions.
 
-DIRECTORYCHECK-1  a directory that is not open is checked with what its files say; nothing is
-    changed, and no lock is held
-DIRECTORYCHECK-2  a partition of a topic that is not in its place is a finding, also if all other
-    files are in order
+- A directory that is not open is checked with what its files say; nothing is changed, and no lock
+  is held.
+- A partition of a topic that is not in its place is a finding, also if all other files are in
+  order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from embedlog.coordination import topic_directories
 from embedlog.coordination.closed_directory import Use, last_use
 from embedlog.errors import EmbedlogError, StorageError
-from embedlog.integrity.partition_check import Checked, Known, PartitionCheck
+from embedlog.integrity.partition_check import PartitionCheck, PartitionFacts, PartitionResult
 from embedlog.integrity.report import CheckReport, Finding
 from embedlog.storage import checkpoints, file_names, files, identity
 from embedlog.storage.manifest import Manifest, changed_by_others
@@ -46,21 +46,23 @@ class Total:
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
-        self.partitions = self.internal_partitions = self.segments = self.batches = (
-            self.size_bytes
-        ) = 0
+        self.partitions = 0
+        self.internal_partitions = 0
+        self.segments = 0
+        self.batches = 0
+        self.size_bytes = 0
         self.ends: checkpoints.Offsets = {}  # the log ends
 
-    def add(self, known: Known, checked: Checked) -> None:
+    def add(self, facts: PartitionFacts, checked: PartitionResult) -> None:
         """Add one partition."""
         self.partitions += 1
-        self.internal_partitions += is_internal(known.topic)
+        self.internal_partitions += is_internal(facts.topic)
         if checked.end is not None:
-            self.ends[known.topic, known.number] = checked.end
+            self.ends[facts.topic, facts.number] = checked.end
         self.findings += checked.findings
         self.segments += len(checked.segments)
-        self.batches += sum(each.batches for each in checked.segments)
-        self.size_bytes += sum(each.segment.size for each in checked.segments)
+        self.batches += sum(check.batches for check in checked.segments)
+        self.size_bytes += sum(check.segment.size for check in checked.segments)
 
     def merge(self, other: Total) -> None:
         """Add another total."""
@@ -75,18 +77,18 @@ class Total:
     def report(self) -> CheckReport:
         """The report of all that was added: damage first."""
         order = {"damage": 0, "cache": 1, "note": 2}
-        found = sorted(self.findings, key=lambda each: order[each.severity])
+        findings = sorted(self.findings, key=lambda finding: order[finding.severity])
         return CheckReport(
-            tuple(found),
-            self.partitions,
-            self.segments,
-            self.batches,
-            self.size_bytes,
+            tuple(findings),
+            partitions=self.partitions,
+            segments=self.segments,
+            batches=self.batches,
+            size_bytes=self.size_bytes,
             internal_partitions=self.internal_partitions,
         )
 
 
-def root_findings(
+def check_root(
     path: Path,
     ends: checkpoints.Offsets,
     end_now: Callable[[str, int], int] = lambda topic, number: 0,
@@ -96,16 +98,16 @@ def root_findings(
     `ends` are the log ends of its partitions when they were checked. An open log may have grown
     since: `end_now` is asked then.
     """
-    found = []
+    findings = []
     try:
         # A broker reads a directory without the file, which brokers before 0.9 did not write.
         # embedlog writes it first.
         if identity.read_meta(path) is None and files.exists(path / file_names.TOPICS):
-            found.append(
+            findings.append(
                 Finding("identity", str(path / file_names.META_PROPERTIES), "the file is missing")
             )
     except EmbedlogError as problem:
-        found.append(Finding.of("identity", path / file_names.META_PROPERTIES, problem))
+        findings.append(Finding.of("identity", path / file_names.META_PROPERTIES, problem))
     for name in (
         file_names.RECOVERY_POINTS,
         file_names.LOG_STARTS,
@@ -116,33 +118,38 @@ def root_findings(
         try:
             offsets = checkpoints.read_exactly(path / name)
         except EmbedlogError as problem:
-            found.append(Finding.of(kind, path / name, problem))
+            findings.append(Finding.of(kind, path / name, problem))
             continue
         for (topic, number), offset in offsets.items():
-            if offset > (end := ends.get((topic, number), offset)) and offset > (
-                end := max(end, end_now(topic, number))
-            ):
-                message = f"the offset of {topic}-{number} is after its log"
-                expected = f"at most {end}"
-                found.append(
-                    Finding(kind, str(path / name), message, None, expected, offset, topic, number)
+            end = ends.get((topic, number), offset)
+            if offset > end:
+                end = max(end, end_now(topic, number))
+            if offset > end:
+                findings.append(
+                    Finding(
+                        kind,
+                        str(path / name),
+                        f"the offset of {topic}-{number} is after its log",
+                        expected=f"at most {end}",
+                        found=offset,
+                        topic=topic,
+                        partition=number,
+                    )
                 )
-    for each in topic_directories.scan_directories(path).foreign:
-        example = topic_directories.foreign_name(each, follow_links=True)
-        found.append(
-            Finding(
-                "unknown-directory",
-                str(each),
-                "no partition",
-                None,
-                "files of a partition",
-                example,
-            )
+    findings += [
+        Finding(
+            "unknown-directory",
+            str(directory),
+            "no partition",
+            expected="files of a partition",
+            found=topic_directories.foreign_name(directory, follow_links=True),
         )
-    return found
+        for directory in topic_directories.scan_directories(path).foreign
+    ]
+    return findings
 
 
-def lost_topics(registry: TopicRegistry) -> list[Finding]:
+def find_lost_topics(registry: TopicRegistry) -> list[Finding]:
     """A finding if the file of topics is missing although embedlog has written to a partition."""
     if files.exists(registry.path):
         return []
@@ -163,7 +170,7 @@ def missing_partition(path: Path, topic: str, number: int) -> Finding:
     )
 
 
-class Place(NamedTuple):
+class PartitionPlace(NamedTuple):
     """A partition that the directory has, or should have."""
 
     path: Path
@@ -175,13 +182,13 @@ class Place(NamedTuple):
     identified: bool = True  # a file has named the topic's id
 
 
-def is_outdated(place: Place, visit: int) -> bool:
+def is_outdated(partition: PartitionPlace, visit: int) -> bool:
     """Whether the manifest of a partition describes a time before a broker's last visit, as a load
     decides it.
     """
-    if place.topic_id is None:
+    if partition.topic_id is None:
         return True
-    manifest = Manifest(place.path, identity.id_bytes(place.topic_id))
+    manifest = Manifest(partition.path, identity.id_bytes(partition.topic_id))
     try:
         manifest.refresh()
     except EmbedlogError:  # a finding of the partition
@@ -196,7 +203,7 @@ class ClosedDirectory:
         """`use` is its last use, if the caller knows it."""
         self.path = path
         self.findings: list[Finding] = []
-        self.clean, self.foreign = use or self._last_use()
+        self.clean, self.foreign = self._last_use() if use is None else use
         self._visit = identity.read_visit(path)
         self.log_starts = self._offsets(file_names.LOG_STARTS)
         self.cleaned = self._offsets(file_names.CLEANER)
@@ -214,7 +221,7 @@ class ClosedDirectory:
         except EmbedlogError:  # a finding of the root
             return {}
 
-    def places(self) -> Iterator[Place]:
+    def find_partitions(self) -> Iterator[PartitionPlace]:
         """Every partition, by the file of topics and by the names of directories. Findings for what
         is missing.
         """
@@ -223,34 +230,26 @@ class ClosedDirectory:
             registry.load()
         except EmbedlogError as problem:
             self.findings.append(Finding.of("topics", registry.path, problem))
-        self.findings += lost_topics(registry)
-        there = topic_directories.scan_directories(self.path).live
-        known = {topic.name: topic for topic in registry.all()}
-        for name in sorted(known.keys() | there.keys()):
-            topic = known.get(name)
-            numbers = there.get(name, {})
-            wanted = (
-                set()
-                if topic is None or topic.state != "live"
-                else {each for each in topic.numbers if each < topic.partitions}
-            )
-            for number in sorted(wanted | numbers.keys()):
+        self.findings += find_lost_topics(registry)
+        directories = topic_directories.scan_directories(self.path).live
+        topics = {topic.name: topic for topic in registry.all()}
+        for name in sorted(topics.keys() | directories.keys()):
+            topic = topics.get(name)
+            present = directories.get(name, {})
+            required: set[int] = set()
+            if topic is not None and topic.state == "live":
+                required = {number for number in topic.numbers if number < topic.partitions}
+            for number in sorted(required | present.keys()):
                 path = self.path / file_names.partition_name(name, number)
-                if number not in numbers:
-                    self.findings.append(
-                        Finding(
-                            "missing-partition",
-                            str(path),
-                            "no such directory",
-                            topic=name,
-                            partition=number,
-                        )
-                    )
+                if number not in present:
+                    self.findings.append(missing_partition(path, name, number))
                     continue
                 settings = {} if topic is None else topic.config
                 compacted = "compact" in settings.get("cleanup.policy", "")
                 topic_id = self._id_of(path, None if topic is None else topic.topic_id)
-                yield Place(path, name, number, topic_id, compacted or topic is None, compacted)
+                yield PartitionPlace(
+                    path, name, number, topic_id, compacted or topic is None, compacted
+                )
 
     @staticmethod
     def _id_of(path: Path, known: str | None) -> str | None:
@@ -262,21 +261,21 @@ class ClosedDirectory:
         except EmbedlogError:  # a finding of the partition
             return None
 
-    def known(self, place: Place) -> Known:
+    def facts_of(self, partition: PartitionPlace) -> PartitionFacts:
         """What the files of the directory say about a partition."""
-        key = place.topic, place.number
-        foreign = self.foreign or is_outdated(place, self._visit)
-        return Known(
-            place.path,
-            place.topic,
-            place.number,
-            place.topic_id,
-            place.gaps_allowed or foreign,
-            self.clean,
-            foreign,
-            self.log_starts.get(key, 0),
-            place.compacted or self.cleaned.get(key, 0) > 0,
-            place.identified,
+        key = partition.topic, partition.number
+        foreign = self.foreign or is_outdated(partition, self._visit)
+        return PartitionFacts(
+            partition.path,
+            partition.topic,
+            partition.number,
+            partition.topic_id,
+            gaps_allowed=partition.gaps_allowed or foreign,
+            clean=self.clean,
+            foreign=foreign,
+            log_start=self.log_starts.get(key, 0),
+            compacted=partition.compacted or self.cleaned.get(key, 0) > 0,
+            identified=partition.identified,
         )
 
 
@@ -284,35 +283,38 @@ def size_of(path: Path) -> int:
     """The bytes of the segments in a partition directory, 0 if it cannot be read."""
     try:
         names = [name for name in files.listing(path) if name.endswith(file_names.LOG)]
-        return sum(
-            facts.size for name in names if (facts := files.facts_of(path / name)) is not None
-        )
+        size_bytes = 0
+        for name in names:
+            facts = files.facts_of(path / name)
+            if facts is not None:
+                size_bytes += facts.size
+        return size_bytes
     except StorageError:
         return 0
 
 
 def check_closed(path: Path, progress: Progress | None = None) -> CheckReport:
-    """Check a directory that cannot be opened (DIRECTORYCHECK-1). Raises StorageError if it cannot
-    be listed.
+    """Check a directory that cannot be opened, by what its files say. Raises StorageError if it
+    cannot be listed.
     """
     directory = ClosedDirectory(path)
     total = Total()
-    places = list(directory.places())
-    count = Count(sum(size_of(each.path) for each in places), progress)
-    for place in places:
-        check_partition(directory.known(place), count, total)
-    total.findings += directory.findings + root_findings(path, total.ends)
+    partitions = list(directory.find_partitions())
+    count = Count(sum(size_of(partition.path) for partition in partitions), progress)
+    for partition in partitions:
+        check_partition(directory.facts_of(partition), count, total)
+    total.findings += directory.findings + check_root(path, total.ends)
     return total.report()
 
 
-def check_partition(known: Known, count: Count, total: Total) -> Checked | None:
+def check_partition(facts: PartitionFacts, count: Count, total: Total) -> PartitionResult | None:
     """Check one partition; files that cannot be read are a finding, None is returned for these."""
     try:
-        checked = PartitionCheck(known, count.add).run()
+        checked = PartitionCheck(facts, count.add).run()
     except StorageError as problem:
         total.findings.append(
-            Finding.of("partition", known.directory, problem, known.topic, known.number)
+            Finding.of("partition", facts.directory, problem, facts.topic, facts.number)
         )
         return None
-    total.add(known, checked)
+    total.add(facts, checked)
     return checked

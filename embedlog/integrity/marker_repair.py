@@ -1,11 +1,11 @@
 """Restores a transaction marker in which one bit is wrong: without it its transaction would have
 another outcome.
 
-MARKERREPAIR-1  a marker has 78 bytes. Its offset, length and magic are known. One wrong bit after
-    them, or in the checksum, is the only one whose correction makes the checksum right
-MARKERREPAIR-2  the corrected bytes must be a control batch with one marker. Batches with records
-    are never corrected: a wrong correction has a probability of about 1 in 10 million for markers,
-    and more for larger batches
+- A marker has 78 bytes. Its offset, length and magic are known. One wrong bit after them, or in the
+  checksum, is the only one whose correction makes the checksum right.
+- The corrected bytes must be a control batch with one marker. Batches with records are never
+  corrected: a wrong correction has a probability of about 1 in 10 million for markers, and more for
+  larger batches.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HEAD: Final = struct.Struct(">qiib")  # base offset, length, leader epoch, magi
 _LENGTH: Final = MARKER_BYTES - 12
 
 
-def restored(damaged: bytes, offset: int, leader_epoch: int) -> bytes | None:
+def restore(damaged: bytes, offset: int, leader_epoch: int) -> bytes | None:
     """The marker that was written at an offset, None if the bytes are no marker with one wrong
     bit.
     """
@@ -33,17 +33,19 @@ def restored(damaged: bytes, offset: int, leader_epoch: int) -> bytes | None:
         return None
     data = bytearray(damaged)
     data[: _HEAD.size] = _HEAD.pack(offset, _LENGTH, leader_epoch, 2)
-    wrong = int.from_bytes(data[_CRC_AT:_BODY_AT]) ^ codec.crc32c(bytes(data[_BODY_AT:]))
-    if wrong and not _corrected(data, wrong):
+    difference = int.from_bytes(data[_CRC_AT:_BODY_AT]) ^ codec.crc32c(bytes(data[_BODY_AT:]))
+    if difference and not _correct_bit(data, difference):
         return None
-    return bytes(data) if _is_marker(bytes(data), offset) else None
+    if not _is_marker(bytes(data), offset):
+        return None
+    return bytes(data)
 
 
-def _corrected(data: bytearray, wrong: int) -> bool:
+def _correct_bit(data: bytearray, difference: int) -> bool:
     """Correct the only bit that explains the difference of the checksums; False if no single bit
     does.
     """
-    if wrong.bit_count() == 1:  # a bit of the checksum itself
+    if difference.bit_count() == 1:  # a bit of the checksum itself
         data[_CRC_AT:_BODY_AT] = codec.crc32c(bytes(data[_BODY_AT:])).to_bytes(4)
         return True
     stored = int.from_bytes(data[_CRC_AT:_BODY_AT])
@@ -58,10 +60,10 @@ def _corrected(data: bytearray, wrong: int) -> bool:
 def _is_marker(data: bytes, offset: int) -> bool:
     scanned = record_batch.scan(memoryview(data), Chain(offset, gaps_allowed=True))
     try:
-        found = record_batch.markers(memoryview(data), scanned.batches)
+        markers = record_batch.markers(memoryview(data), scanned.batches)
     except EmbedlogError:
         return False
-    return [(each.offset, each.kind) for each in found] in (
-        [(offset, record_batch.ABORT)],
-        [(offset, record_batch.COMMIT)],
-    )
+    if len(markers) != 1:
+        return False
+    marker = markers[0]
+    return marker.offset == offset and marker.kind in (record_batch.ABORT, record_batch.COMMIT)

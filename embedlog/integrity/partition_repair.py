@@ -1,17 +1,17 @@
 """Repairs the files of one partition of a closed log: damaged bytes are cut out and kept, caches
 are removed and made again.
 
-SEGMENTCUT-1  a good batch is never removed. Bytes that are not part of one are cut out of a
-    segment. They stay in `embedlog.cut-BASE-POSITION`, as those of a recovery do
-SEGMENTCUT-2  the log end never falls: records that were lost at the end leave a gap, and their
-    offsets are not used again
-SEGMENTCUT-3  the order is: copies of the cut bytes and new files on disk; caches removed; files
-    renamed; the manifest replaced. After an interruption the partition is still damaged, and the
-    next repair completes it
-SEGMENTCUT-4  a transaction marker with one wrong bit is restored (MARKERREPAIR-1). Without it
-    records of its transaction would be read as committed, or hidden
-SEGMENTCUT-5  an offset that is not as written is restored if the neighbours of the batch show it. A
-    log with another header that is not as written is left
+- A good batch is never removed. Bytes that are not part of one are cut out of a segment. They stay
+  in `embedlog.cut-BASE-POSITION`, as those of a recovery do.
+- The log end never falls: records that were lost at the end leave a gap, and their offsets are not
+  used again.
+- The order is: copies of the cut bytes and new files on disk; caches removed; files renamed; the
+  manifest replaced. After an interruption the partition is still damaged, and the next repair
+  completes it.
+- A transaction marker with one wrong bit is restored. Without it records of its
+  transaction would be read as committed, or hidden.
+- An offset that is not as written is restored if the neighbours of the batch show it. A log with
+  another header that is not as written is left.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pathlib import Path
 from embedlog import index, segment
 from embedlog._native import system
 from embedlog.format.record_batch import Chain
-from embedlog.integrity.marker_repair import MARKER_BYTES, restored
-from embedlog.integrity.partition_check import Checked, Known
+from embedlog.integrity.marker_repair import MARKER_BYTES, restore
+from embedlog.integrity.partition_check import PartitionFacts, PartitionResult
 from embedlog.integrity.segment_check import SegmentCheck
-from embedlog.integrity.spans import Span
+from embedlog.integrity.spans import SegmentSpan
 from embedlog.storage import checkpoints, file_names, files, identity
 from embedlog.storage.manifest import (
     CLOSED,
@@ -40,32 +40,35 @@ from embedlog.storage.manifest import (
 COPY_BYTES = 1 << 20
 
 
-class PartitionRepair:
+class ClosedPartitionRepair:
     """The repair of one partition. REQUIRES that no process has the directory open. Threads:
     one.
     """
 
-    def __init__(self, known: Known, checked: Checked, end: int, mode: int) -> None:
-        self._known = known
+    def __init__(
+        self, facts: PartitionFacts, checked: PartitionResult, end: int, mode: int
+    ) -> None:
+        self._facts = facts
         self._checked = checked
         self._mode = mode
-        self._directory = known.directory
+        self._directory = facts.directory
         self._end = end  # the log end that must not fall
         self.done: list[str] = []
 
     def run(self) -> None:
         """Change the files. `done` describes the changes. Raises StorageError."""
-        kinds = {each.kind for each in self._checked.findings}
+        kinds = {finding.kind for finding in self._checked.findings}
         self._repair_identity(kinds)
-        spans = [span for each in self._checked.segments for span in each.spans]
+        spans = [span for check in self._checked.segments for span in check.spans]
         if any(span.unproven for span in spans):
             self._note("the log is left as it is: a header that is not as written is not known")
         elif any(span.header for span in spans) or kinds & {"records", "missing-records"}:
             self._repair_log()
-        for each in self._checked.findings:
-            if each.kind == "gap":  # an opening for writing describes the segments as they are
+        for finding in self._checked.findings:
+            if finding.kind == "gap":  # an opening for writing describes the segments as they are
                 self._note(
-                    f"the gap from offset {each.first_offset} to {each.end_offset - 1} is accepted"
+                    f"the gap from offset {finding.first_offset} to {finding.end_offset - 1} is "
+                    "accepted"
                 )
         self._repair_caches(kinds)
         if "overflow" in kinds:
@@ -75,53 +78,60 @@ class PartitionRepair:
         files.sync_directory(self._directory)
 
     def _note(self, text: str) -> None:
-        self.done.append(f"{self._known.topic}-{self._known.number}: {text}")
+        self.done.append(f"{self._facts.topic}-{self._facts.number}: {text}")
 
     def _repair_identity(self, kinds: set[str]) -> None:
         if "identity" not in kinds:
             return
-        if self._known.topic_id is not None:
-            identity.write_topic_id(self._directory, self._known.topic_id, self._mode)
+        if self._facts.topic_id is not None:
+            identity.write_topic_id(self._directory, self._facts.topic_id, self._mode)
             self._note(f"{file_names.PARTITION_METADATA} is written again")
         else:  # nothing else knows the id: the next load gives the topic a new one
-            kept = files.set_damaged_aside(self._directory / file_names.PARTITION_METADATA)
+            copy = files.set_damaged_aside(self._directory / file_names.PARTITION_METADATA)
             self._note(
-                f"{file_names.PARTITION_METADATA} is kept as {kept}: the topic gets a new id, "
+                f"{file_names.PARTITION_METADATA} is kept as {copy}: the topic gets a new id, "
                 "unknown to its brokers"
             )
 
     # ---- the log ---------------------------------------------------------------------------------
 
     def _repair_log(self) -> None:
-        """SEGMENTCUT-3."""
-        cut = [
-            each
-            for each in self._checked.segments
-            if any(self._is_cut(span) or span.header for span in each.spans)
+        """Cut the damaged bytes out. The order is: copies and new files on disk, caches removed,
+        files renamed, the manifest replaced.
+        """
+        checks = self._checked.segments
+        damaged = [
+            check
+            for check in checks
+            if any(self._is_cut(span) or span.header for span in check.spans)
         ]
-        long = [each for each in self._checked.segments if self._is_cut_behind(each)]
-        for each in cut:
-            self._write_without_damage(each)
-        for each in long:
-            self._keep(each, each.segment.size, self._rest(each))
+        too_long = [check for check in checks if self._is_cut_behind(check)]
+        for check in damaged:
+            self._write_without_damage(check)
+        for check in too_long:
+            self._keep(check, check.segment.size, self._excess_bytes(check))
         files.sync_directory(self._directory)
         system.point("repair-copied")
-        self._remove_caches([*cut, *long])
+        self._remove_caches([*damaged, *too_long])
         files.sync_directory(self._directory)
         system.point("repair-caches-removed")
-        for each in cut:
-            files.rename(self._cleaned(each), each.path)
-        for each in long:
-            with files.opened(each.path, files.WRITE) as fd:
-                files.truncate(fd, each.segment.size, each.path)
-                files.sync(fd, each.path)
-        bases = [each.segment.base for each in self._checked.segments]
-        last = self._checked.segments[-1].end if bases else -1
-        if self._end > max(last, bases[-1] if bases else -1):
+        for check in damaged:
+            files.rename(self._cleaned_path(check), check.path)
+        for check in too_long:
+            with files.opened(check.path, files.WRITE) as fd:
+                files.truncate(fd, check.segment.size, check.path)
+                files.sync(fd, check.path)
+        bases = [check.segment.base for check in checks]
+        log_end = -1
+        last_base = -1
+        if checks:
+            log_end = checks[-1].end
+            last_base = bases[-1]
+        if self._end > max(log_end, last_base):
             segment.create(self._directory, self._end, self._mode)
             self._note(
                 f"the log continues at offset {self._end}; the records before it from "
-                f"{max(last, 0)} on are lost"
+                f"{max(log_end, 0)} on are lost"
             )
             bases.append(self._end)
         files.sync_directory(self._directory)
@@ -129,92 +139,87 @@ class PartitionRepair:
         self._write_manifest(bases)
 
     @staticmethod
-    def _is_cut(span: Span) -> bool:
-        return (
-            span.problem is not None
-            and not span.unproven
-            and not span.header
-            and span.end > span.start
-        )
+    def _is_cut(span: SegmentSpan) -> bool:
+        if span.problem is None or span.unproven or span.header:
+            return False
+        return span.end > span.start
 
-    def _is_cut_behind(self, each: SegmentCheck) -> bool:
+    def _is_cut_behind(self, check: SegmentCheck) -> bool:
         """Whether bytes after the known end of a segment are cut: no batch that is valid in itself
         may be among them.
         """
-        rest = self._rest(each)
-        if rest and segment.has_batch(each.path, each.segment.size, each.segment.size + rest):
+        end = check.segment.size
+        size = self._excess_bytes(check)
+        if size and segment.has_batch(check.path, end, end + size):
             self._note(
-                f"{each.path.name} is left as it is: batches follow byte {each.segment.size}, "
-                "where it has ended"
+                f"{check.path.name} is left as it is: batches follow byte {end}, where it has ended"
             )
             return False
-        return rest > 0
+        return size > 0
 
-    def _rest(self, each: SegmentCheck) -> int:
+    def _excess_bytes(self, check: SegmentCheck) -> int:
         """Bytes after the known end of a segment."""
-        facts = files.facts_of(each.path)
-        return 0 if facts is None else max(0, facts.size - each.segment.size)
+        facts = files.facts_of(check.path)
+        return 0 if facts is None else max(0, facts.size - check.segment.size)
 
-    def _cleaned(self, each: SegmentCheck) -> Path:
-        return each.path.with_name(each.path.name + file_names.CLEANED)
+    def _cleaned_path(self, check: SegmentCheck) -> Path:
+        return check.path.with_name(check.path.name + file_names.CLEANED)
 
-    def _kept_path(self, each: SegmentCheck, position: int) -> Path:
-        return self._directory / f"{file_names.CUT}{each.segment.base:020d}-{position}"
+    def _kept_path(self, check: SegmentCheck, position: int) -> Path:
+        return self._directory / f"{file_names.CUT}{check.segment.base:020d}-{position}"
 
-    def _keep(self, each: SegmentCheck, position: int, size: int) -> None:
-        """Copy bytes that are cut (SEGMENTCUT-1)."""
-        target = self._kept_path(each, position)
-        segment.copy_aside(each.path, position, position + size, target, self._mode)
+    def _keep(self, check: SegmentCheck, position: int, size: int) -> None:
+        """Copy bytes that are cut, as a recovery does."""
+        target = self._kept_path(check, position)
+        segment.copy_aside(check.path, position, position + size, target, self._mode)
         self._note(
-            f"{size} bytes are cut out of {each.path.name} at byte {position}, and kept in "
+            f"{size} bytes are cut out of {check.path.name} at byte {position}, and kept in "
             f"{target.name}"
         )
 
-    def _write_without_damage(self, each: SegmentCheck) -> None:
+    def _write_without_damage(self, check: SegmentCheck) -> None:
         """Write the good ranges of a segment into a new file."""
-        target = self._cleaned(each)
+        target = self._cleaned_path(check)
         with (
-            files.opened(each.path) as source,
+            files.opened(check.path) as source,
             files.opened(target, files.CREATE, self._mode) as fd,
         ):
             files.truncate(fd, 0, target)
-            at = 0
-            for span in each.spans:
+            target_position = 0
+            for span in check.spans:
                 if self._is_cut(span):
-                    self._keep(each, span.start, span.end - span.start)
-                    marker = self._restored_marker(each, source, span)
-                    files.write_all(fd, marker, at, target)
-                    at += len(marker)
+                    self._keep(check, span.start, span.end - span.start)
+                    marker = self._restore_marker(check, source, span)
+                    files.write_all(fd, marker, target_position, target)
+                    target_position += len(marker)
                     continue
                 for position in range(span.start, span.end, COPY_BYTES):
-                    data = files.pread(
-                        source, min(COPY_BYTES, span.end - position), position, each.path
-                    )
+                    size = min(COPY_BYTES, span.end - position)
+                    data = files.pread(source, size, position, check.path)
                     if span.header and position == span.start:
-                        data = self._with_header(each, span, data)
-                    files.write_all(fd, data, at, target)
-                    at += len(data)
+                        data = self._restore_offset(check, span, data)
+                    files.write_all(fd, data, target_position, target)
+                    target_position += len(data)
             files.sync(fd, target)
 
-    def _with_header(self, each: SegmentCheck, span: Span, data: bytes) -> bytes:
-        """The first bytes of a batch with the offset that its neighbours leave (SPANS-3)."""
+    def _restore_offset(self, check: SegmentCheck, span: SegmentSpan, data: bytes) -> bytes:
+        """The first bytes of a batch with the offset that its neighbours leave."""
         self._note(
-            f"the header of the batch at byte {span.start} of {each.path.name} is restored: "
+            f"the header of the batch at byte {span.start} of {check.path.name} is restored: "
             f"offset {span.first_offset}"
         )
         return span.first_offset.to_bytes(8, signed=True) + data[8:]
 
-    def _restored_marker(self, each: SegmentCheck, source: int, span: Span) -> bytes:
+    def _restore_marker(self, check: SegmentCheck, source: int, span: SegmentSpan) -> bytes:
         """The transaction marker that a cut range was; no bytes if it was none."""
-        data = (
-            files.pread(source, span.end - span.start, span.start, each.path)
-            if span.end - span.start == MARKER_BYTES
-            else b""
-        )
-        found = restored(data, span.first_offset, each.epoch_at(span.first_offset, data))
-        if found is not None:
-            self._note(f"the transaction marker at offset {span.first_offset} is restored")
-        return found or b""
+        if span.end - span.start != MARKER_BYTES:
+            return b""
+        data = files.pread(source, MARKER_BYTES, span.start, check.path)
+        marker = restore(data, span.first_offset, check.epoch_at(span.first_offset, data))
+        if marker is None:
+            return b""
+        self._note(f"the transaction marker at offset {span.first_offset} is restored")
+        return marker
 
     def _remove_caches(self, changed: list[SegmentCheck]) -> None:
         """Remove what describes the damaged log: control page, durable end, indexes and digests of
@@ -222,14 +227,13 @@ class PartitionRepair:
         """
         for name in (file_names.PAGE, file_names.DURABLE):
             files.unlink(self._directory / name, missing_ok=True)
-        for each in changed:
-            self._forget_indexes(each)
+        for check in changed:
+            self._forget_indexes(check)
 
-    def _forget_indexes(self, each: SegmentCheck) -> None:
+    def _forget_indexes(self, check: SegmentCheck) -> None:
         for suffix in (file_names.INDEX, file_names.TIME_INDEX, file_names.DIGESTS):
-            files.unlink(
-                file_names.segment_path(self._directory, each.segment.base, suffix), missing_ok=True
-            )
+            path = file_names.segment_path(self._directory, check.segment.base, suffix)
+            files.unlink(path, missing_ok=True)
 
     # ---- the manifest ----------------------------------------------------------------------------
 
@@ -238,13 +242,13 @@ class PartitionRepair:
         files.
         """
         manifest = self._checked.manifest
-        start = None if self._checked.manifest is None else self._checked.manifest.start
-        if manifest is None or start is None or self._known.foreign or not bases:
+        if manifest is None or manifest.start is None or self._facts.foreign or not bases:
             return
+        start = manifest.start
         infos = []
         for number, base in enumerate(bases):
-            following = bases[number + 1] if number + 1 < len(bases) else None
-            infos.append(self._described(base, following, manifest))
+            next_base = bases[number + 1] if number + 1 < len(bases) else None
+            infos.append(self._describe_segment(base, next_base, manifest))
         first = max(start.offset, bases[0])
         gaps = -1 if infos[-1].gapless else infos[-1].base
         if first > start.offset:
@@ -253,54 +257,56 @@ class PartitionRepair:
             )
         manifest.rewrite(infos, Start(first, gaps, start.visit))
 
-    def _described(self, base: int, following: int | None, manifest: Manifest) -> SegmentInfo:
-        """A segment as its file is now; `following` is the base of the next one."""
-        known = (
-            manifest.closed
-            if manifest.closed is not None and manifest.closed.base == base
-            else manifest.segments.get(base)
-        )
+    def _describe_segment(
+        self, base: int, next_base: int | None, manifest: Manifest
+    ) -> SegmentInfo:
+        """A segment as its file is now; `next_base` is that of the next one."""
+        info = manifest.segments.get(base)
+        if manifest.closed is not None and manifest.closed.base == base:
+            info = manifest.closed
         path = file_names.segment_path(self._directory, base)
         builder = index.Builder(base, 1 << 62)
         chain = Chain(gaps_allowed=True)
-        gapless = True
+        is_gapless = True
         end = base
         facts = files.facts_of(path)
         with files.opened(path) as fd:
             walk = segment.Walk(fd, path, chain, 0, 0 if facts is None else facts.size)
             for batches in walk:
                 ends = batches["base_offset"] + batches["last_offset_delta"] + 1
-                gapless = (
-                    gapless
-                    and int(batches["base_offset"][0]) == end
-                    and bool((batches["base_offset"][1:] == ends[:-1]).all())
-                )
+                if int(batches["base_offset"][0]) != end:
+                    is_gapless = False
+                if (batches["base_offset"][1:] != ends[:-1]).any():
+                    is_gapless = False
                 end = int(ends[-1])
                 builder.add(batches, walk.before)
-        next_offset = end if following is None else following
-        if known is not None and (known.size, known.digest, known.digested) == (
-            walk.end,
-            chain.digest,
-            True,
+        next_offset = end if next_base is None else next_base
+        kind = CLOSED if next_base is None else SEALED
+        if (
+            info is not None
+            and info.digested
+            and info.size == walk.end
+            and info.digest == chain.digest
         ):
-            same = known.next_offset == next_offset
-            flags = known.flags if same else known.flags & ~GAPLESS
-            return known._replace(
-                next_offset=next_offset, flags=flags, kind=CLOSED if following is None else SEALED
-            )
+            flags = info.flags
+            if info.next_offset != next_offset:
+                flags &= ~GAPLESS
+            return info._replace(next_offset=next_offset, flags=flags, kind=kind)
         builder.add_time_entry()
-        created_ms = 0 if known is None else known.created_ms
+        flags = DIGESTED
+        if is_gapless and end == next_offset:
+            flags |= GAPLESS
         return SegmentInfo(
             base,
-            walk.end,
-            next_offset,
-            builder.max_timestamp,
-            builder.max_timestamp_offset,
-            chain.digest,
-            created_ms=created_ms,
+            size=walk.end,
+            next_offset=next_offset,
+            max_timestamp=builder.max_timestamp,
+            max_timestamp_offset=builder.max_timestamp_offset,
+            digest=chain.digest,
+            created_ms=0 if info is None else info.created_ms,
             epoch=max(chain.epoch, 0),
-            flags=DIGESTED | (GAPLESS if gapless and end == next_offset else 0),
-            kind=CLOSED if following is None else SEALED,
+            flags=flags,
+            kind=kind,
             min_timestamp=builder.min_timestamp if walk.end else EMPTY_MS,
             lateness_ms=builder.lateness_ms,
         )
@@ -309,29 +315,23 @@ class PartitionRepair:
 
     def _repair_caches(self, kinds: set[str]) -> None:
         """Remove invalid caches: the next load makes them again from the log."""
-        for each in self._checked.segments:
-            wrong = {found.kind for found in each.findings} & {
-                "index",
-                "digests",
-                "transaction-index",
-            }
-            if wrong:
-                self._forget_indexes(each)
-                files.unlink(
-                    file_names.segment_path(
-                        self._directory, each.segment.base, file_names.TRANSACTION_INDEX
-                    ),
-                    missing_ok=True,
+        cache_kinds = {"index", "digests", "transaction-index"}
+        for check in self._checked.segments:
+            if any(finding.kind in cache_kinds for finding in check.findings):
+                self._forget_indexes(check)
+                path = file_names.segment_path(
+                    self._directory, check.segment.base, file_names.TRANSACTION_INDEX
                 )
-                self._note(f"the indexes of {each.path.name} are made again")
-        for found in self._checked.findings:
-            if found.kind in ("snapshot", "durable"):
-                files.unlink(found.path, missing_ok=True)
-                self._note(f"{Path(found.path).name} is removed")
+                files.unlink(path, missing_ok=True)
+                self._note(f"the indexes of {check.path.name} are made again")
+        for finding in self._checked.findings:
+            if finding.kind in ("snapshot", "durable"):
+                files.unlink(finding.path, missing_ok=True)
+                self._note(f"{Path(finding.path).name} is removed")
         if kinds & {"epochs", "missing-epochs"}:
             self._repair_epochs()
-            for each in self._checked.segments:
-                self._forget_indexes(each)
+            for check in self._checked.segments:
+                self._forget_indexes(check)
             self._note(f"{file_names.EPOCHS} is made again")
         if "manifest" in kinds:
             self._repair_manifest()
@@ -340,27 +340,25 @@ class PartitionRepair:
         """Write the epochs of the batches. The last epoch that is known never falls: readers may
         have its records.
         """
-        made = checkpoints.EpochCache()
-        for each in self._checked.segments:
-            for epoch, start in each.epochs.entries:
-                if epoch > made.latest_epoch:
-                    made.assign(epoch, start)
+        epochs = checkpoints.EpochCache()
+        for check in self._checked.segments:
+            for epoch, start in check.epochs.entries:
+                if epoch > epochs.latest_epoch:
+                    epochs.assign(epoch, start)
+        known_epochs = [-1]
+        if self._checked.epochs is not None:
+            known_epochs.append(self._checked.epochs.latest_epoch)
         manifest = self._checked.manifest
-        noted = self._checked.epochs
-        infos = (
-            []
-            if manifest is None
-            else [*manifest.segments.values(), *([manifest.closed] if manifest.closed else [])]
-        )
-        highest = max(
-            [*(info.epoch for info in infos), -1 if noted is None else noted.latest_epoch],
-            default=-1,
-        )
-        if highest > max(made.latest_epoch, 0):
-            made.assign(highest, self._end)
+        if manifest is not None:
+            known_epochs += [info.epoch for info in manifest.segments.values()]
+            if manifest.closed is not None:
+                known_epochs.append(manifest.closed.epoch)
+        highest = max(known_epochs)
+        if highest > max(epochs.latest_epoch, 0):
+            epochs.assign(highest, self._end)
         path = self._directory / file_names.EPOCHS
-        if made.entries:
-            checkpoints.write_epochs(path, made, self._mode)
+        if epochs.entries:
+            checkpoints.write_epochs(path, epochs, self._mode)
         else:  # only messages of magic 0 and 1, or no record
             files.unlink(path, missing_ok=True)
 
@@ -369,10 +367,12 @@ class PartitionRepair:
         if manifest is None or manifest.start is None:
             files.unlink(self._directory / file_names.MANIFEST, missing_ok=True)
         else:
-            closed = [] if manifest.closed is None else [manifest.closed]
+            infos = list(manifest.segments.values())
+            if manifest.closed is not None:
+                infos.append(manifest.closed)
             start = manifest.start
             # its end is lost, perhaps with a newer start, which the checkpoint has
             if not manifest.whole:
-                start = start._replace(offset=max(start.offset, self._known.log_start))
-            manifest.rewrite([*manifest.segments.values(), *closed], start)
+                start = start._replace(offset=max(start.offset, self._facts.log_start))
+            manifest.rewrite(infos, start)
         self._note(f"{file_names.MANIFEST} is written again")

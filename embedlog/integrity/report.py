@@ -1,8 +1,8 @@
 """Defines the findings of a check: what is wrong where, what it means, and what repairs it.
 
-REPORT-1  damage is a finding that loses records or hides them. A cache only costs time, and a note
-    needs no action
-REPORT-2  a finding names its file; `position` is a byte in it, None if the whole file is meant
+- Damage is a finding that loses records or hides them. A cache only costs time, and a note needs no
+  action.
+- A finding names its file; `position` is a byte in it, None if the whole file is meant.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class Finding(NamedTuple):
 
     @property
     def severity(self) -> str:
-        """damage, cache or note (REPORT-1)."""
+        """damage, cache or note."""
         return KINDS[self.kind][0]
 
     @property
@@ -223,19 +223,28 @@ class Finding(NamedTuple):
         """The finding for an error. `path` is the file or directory in which it was noticed: the
         error can name a file there.
         """
-        where = path if problem.path is None else path / problem.path
-        facts = problem.message, problem.position, problem.expected, problem.found
-        return cls(kind, str(where), *facts, topic, partition)
+        file = path if problem.path is None else path / problem.path
+        return cls(
+            kind,
+            str(file),
+            problem.message,
+            position=problem.position,
+            expected=problem.expected,
+            found=problem.found,
+            topic=topic,
+            partition=partition,
+        )
 
     def __str__(self) -> str:
-        place = self.path if self.position is None else f"{self.path}, byte {self.position}"
-        facts = "" if self.expected is None else f" (expected {self.expected}, found {self.found})"
-        records = (
-            f", offsets {self.first_offset} to {self.end_offset - 1}"
-            if 0 <= self.first_offset < self.end_offset
-            else ""
-        )
-        return f"{self.severity}: {place}{records}: {self.message}{facts}"
+        text = f"{self.severity}: {self.path}"
+        if self.position is not None:
+            text += f", byte {self.position}"
+        if 0 <= self.first_offset < self.end_offset:
+            text += f", offsets {self.first_offset} to {self.end_offset - 1}"
+        text += f": {self.message}"
+        if self.expected is not None:
+            text += f" (expected {self.expected}, found {self.found})"
+        return text
 
 
 @dataclass(frozen=True)
@@ -258,24 +267,25 @@ class CheckReport:
     @property
     def damaged(self) -> bool:
         """Whether a finding is damage."""
-        return any(each.severity == DAMAGE for each in self.findings)
+        return any(finding.severity == DAMAGE for finding in self.findings)
 
     @property
     def good(self) -> bool:
         """Whether there is neither damage nor an invalid cache."""
-        return all(each.severity == NOTE for each in self.findings)
+        return all(finding.severity == NOTE for finding in self.findings)
 
     def __str__(self) -> str:
         partitions = tables.counted_partitions(self.partitions, self.internal_partitions)
-        read = (
-            f"{partitions}, {tables.counted(self.segments, 'segment')}, "
-            f"{tables.counted(self.size_bytes, 'byte')}"
-        )
-        count = sum(each.severity != NOTE for each in self.findings)
-        lines = [f"{read}: {tables.counted(count, 'finding') if count else 'in order'}"]
-        lines += [f"repaired: {each}" for each in self.repaired]
-        for each in self.findings:
-            lines += [str(each), f"    means: {each.meaning}", f"    remedy: {each.remedy}"]
+        segments = tables.counted(self.segments, "segment")
+        size = tables.counted(self.size_bytes, "byte")
+        finding_count = sum(finding.severity != NOTE for finding in self.findings)
+        result = tables.counted(finding_count, "finding") if finding_count else "in order"
+        lines = [f"{partitions}, {segments}, {size}: {result}"]
+        lines += [f"repaired: {change}" for change in self.repaired]
+        for finding in self.findings:
+            lines.append(str(finding))
+            lines.append(f"    means: {finding.meaning}")
+            lines.append(f"    remedy: {finding.remedy}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -284,7 +294,14 @@ class CheckReport:
     def _repr_html_(self) -> str:
         head = ("severity", "file", "position", "finding", "means", "remedy")
         rows = [
-            (each.severity, each.path, each.position, each.message, each.meaning, each.remedy)
-            for each in self.findings
+            (
+                finding.severity,
+                finding.path,
+                finding.position,
+                finding.message,
+                finding.meaning,
+                finding.remedy,
+            )
+            for finding in self.findings
         ]
         return tables.shortened(str(self).splitlines()[0], head, rows)

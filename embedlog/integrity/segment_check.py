@@ -1,11 +1,10 @@
 """Checks one segment: its batches, and each entry of its indexes and digests.
 
-SEGMENTCHECK-1  an entry of an index must name a batch as INDEX-2 says. Entries that point into
-    damaged bytes are not judged
-SEGMENTCHECK-2  entries after the known number do not count: they belong to an append that is not
-    published
-SEGMENTCHECK-3  each entry of the transaction index has its abort marker. A marker of a transaction
-    without records has no entry, so missing entries show only by their known number and digest
+- An entry of an index must name a batch as INDEX-2 says. Entries that point into damaged bytes are
+  not judged.
+- Entries after the known number do not count: they belong to an append that is not published.
+- Each entry of the transaction index has its abort marker. A marker of a transaction without
+  records has no entry, so missing entries show only by their known number and digest.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from embedlog.format import aborted_transactions, record_batch
 from embedlog.format.record_batch import Batches, Problem
 from embedlog.format.record_columns import RELATIVE_MAX
 from embedlog.integrity.report import Finding
-from embedlog.integrity.spans import Expected, SegmentReader, Span
+from embedlog.integrity.spans import ExpectedSegment, SegmentReader, SegmentSpan
 from embedlog.segment import LEAPT, CompactionSigns, Leap
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.manifest import SegmentInfo
@@ -40,7 +39,7 @@ GAPS_MAX: Final = 3  # of a segment that are named: a compacted one has many
 Note = Callable[[int], object]  # gets the bytes that were read
 
 
-class Entries(NamedTuple):
+class IndexEntries(NamedTuple):
     """The entries of an index that were read, as absolute offsets; `wrong` are the numbers of wrong
     ones.
     """
@@ -51,7 +50,7 @@ class Entries(NamedTuple):
     wrong: NDArray[np.bool_]
 
 
-class Segment(NamedTuple):
+class CheckedSegment(NamedTuple):
     """What is known of a segment before the check. `info`: as manifest or page describe it, None
     without one.
     """
@@ -71,7 +70,7 @@ class SegmentCheck:
 
     def __init__(
         self,
-        segment: Segment,
+        segment: CheckedSegment,
         epochs: checkpoints.EpochCache | None,
         signs: CompactionSigns,
         note: Note,
@@ -82,7 +81,7 @@ class SegmentCheck:
         self._note = note
         self.path = file_names.segment_path(segment.directory, segment.base)
         self.findings: list[Finding] = []
-        self.spans: list[Span] = []
+        self.spans: list[SegmentSpan] = []
         self.batches = 0
         self.epochs = checkpoints.EpochCache()  # of its good batches
         # whether a batch carries a leader epoch: messages of magic 0 and 1 have none
@@ -92,9 +91,9 @@ class SegmentCheck:
         self.end = segment.next_offset
         self.epoch = segment.epoch
         self.digest = 0
-        self._offset_entries = self._time_entries = Entries(
-            *(np.empty(0, np.int64),) * 2, *(np.empty(0, np.bool_),) * 2
-        )
+        no_numbers = np.empty(0, np.int64)
+        self._offset_entries = self._unjudged(no_numbers, no_numbers)
+        self._time_entries = self._unjudged(no_numbers, no_numbers)
         self._newest_ms = -1
         self._last_end = segment.base
         self._leap: Leap | None = None  # to the last batch
@@ -108,57 +107,68 @@ class SegmentCheck:
         self._read_indexes()
         self._signs.begin(segment.base)
         self._last_end = segment.base
-        gaps = segment.gaps_allowed if info is None else not info.gapless
-        ceiling = (
-            segment.following
-            if segment.following >= 0
-            else -1
-            if info is None
-            else info.next_offset
+        ceiling = segment.following
+        if ceiling < 0 and info is not None:
+            ceiling = info.next_offset
+        is_bounded = info is not None and info.next_offset - segment.base <= RELATIVE_MAX + 1
+        expected = ExpectedSegment(
+            base=segment.base,
+            size=segment.size,
+            next_offset=segment.next_offset,
+            ceiling=ceiling,
+            gaps_allowed=segment.gaps_allowed if info is None else not info.gapless,
+            epoch=segment.epoch,
+            bounded=is_bounded,
         )
-        bounded = info is not None and info.next_offset - segment.base <= RELATIVE_MAX + 1
-        expected = Expected(
-            segment.base, segment.size, segment.next_offset, ceiling, gaps, segment.epoch, bounded
-        )
-        usable = info is not None and info.digested
+        is_digested = info is not None and info.digested
         with (
             files.opened(self.path) as fd,
-            interval_digests.opened(segment.directory, segment.base, usable=usable) as records,
+            interval_digests.opened(segment.directory, segment.base, usable=is_digested) as records,
         ):
-            reader = SegmentReader(fd, self.path, expected, lambda batches: self._seen(fd, batches))
-            for span in reader.spans(records):
+            reader = SegmentReader(
+                fd, self.path, expected, lambda batches: self._check_batches(fd, batches)
+            )
+            for span in reader.read_spans(records):
                 self.spans.append(span)
                 if span.problem is not None:
-                    self._damage(span)
+                    self._add_damage(span)
         self.batches = reader.batches
         self.end = reader.chain.next_offset
         self.epoch = reader.chain.epoch
         self.digest = reader.chain.digest
         self._check_end(reader)
-        if not bounded:
+        if not is_bounded:
             self._check_leap()
         if self.end - segment.base > RELATIVE_MAX + 1:
             self._add(
                 "overflow",
                 "offsets exceed the base of the segment by more than an index can hold",
-                None,
-                f"at most offset {segment.base + RELATIVE_MAX}",
-                self.end - 1,
+                expected=f"at most offset {segment.base + RELATIVE_MAX}",
+                found=self.end - 1,
             )
         self._check_indexes()
         self._check_digests()
         self._check_transactions()
         if self._other_epoch is not None and reader.proven:
-            position, wanted, found = self._other_epoch
-            message = f"the batch at byte {position} of {self.path.name} has another epoch"
-            self._add("epochs", message, None, wanted, found, file_names.EPOCHS)
+            position, expected_epoch, epoch = self._other_epoch
+            self._add(
+                "epochs",
+                f"the batch at byte {position} of {self.path.name} has another epoch",
+                expected=expected_epoch,
+                found=epoch,
+                name=file_names.EPOCHS,
+            )
 
     def epoch_at(self, offset: int, header: bytes) -> int:
         """The leader epoch of an offset by the checkpoint; without one that in the header of its
         batch.
         """
-        known = -1 if self._epochs is None else self._epochs.epoch_for(offset)
-        return int.from_bytes(header[12:16], "big", signed=True) if known < 0 else known
+        epoch = -1
+        if self._epochs is not None:
+            epoch = self._epochs.epoch_for(offset)
+        if epoch < 0:
+            epoch = int.from_bytes(header[12:16], "big", signed=True)
+        return epoch
 
     def _add(
         self,
@@ -177,9 +187,9 @@ class SegmentCheck:
                 kind,
                 str(path),
                 message,
-                position,
-                expected,
-                found,
+                position=position,
+                expected=expected,
+                found=found,
                 first_offset=first,
                 end_offset=end,
             )
@@ -187,21 +197,23 @@ class SegmentCheck:
 
     # ---- the log ---------------------------------------------------------------------------------
 
-    def _damage(self, span: Span) -> None:
+    def _add_damage(self, span: SegmentSpan) -> None:
         problem = span.problem
         assert problem is not None
-        headers = span.unproven or span.header
-        kind = "headers" if headers else "records" if span.end > span.start else "missing-records"
-        position = span.start if span.unproven else problem.position
+        if span.unproven or span.header:
+            kind = "headers"
+        elif span.end > span.start:
+            kind = "records"
+        else:
+            kind = "missing-records"
         self._add(
             kind,
             problem.message,
-            position,
-            problem.expected,
-            problem.found,
-            None,
-            span.first_offset,
-            span.end_offset,
+            position=span.start if span.unproven else problem.position,
+            expected=problem.expected,
+            found=problem.found,
+            first=span.first_offset,
+            end=span.end_offset,
         )
 
     def _check_leap(self) -> None:
@@ -209,24 +221,20 @@ class SegmentCheck:
         offset before it is known.
         """
         leap = self._leap
-        at = next(
-            (
-                number
-                for number in reversed(range(len(self.spans)))
-                if self.spans[number].problem is None
-            ),
-            None,
-        )
-        if leap is None or at is None or not leap.is_damage(self.segment.base):
+        good_numbers = [number for number, span in enumerate(self.spans) if span.problem is None]
+        if leap is None or not good_numbers or not leap.is_damage(self.segment.base):
             return
-        whole = self.spans[at]
+        number = good_numbers[-1]
+        good = self.spans[number]
         self.end = leap.expected + leap.end - leap.found
         problem = Problem(leap.position, LEAPT, leap.expected, leap.found)
-        batch = Span(leap.position, whole.end, leap.expected, self.end, problem, header=True)
-        before = whole._replace(end=leap.position, end_offset=leap.expected)
-        self.spans[at : at + 1] = [before, batch] if before.end > before.start else [batch]
+        batch = SegmentSpan(leap.position, good.end, leap.expected, self.end, problem, header=True)
+        self.spans[number] = batch
+        if leap.position > good.start:
+            good_before = good._replace(end=leap.position, end_offset=leap.expected)
+            self.spans.insert(number, good_before)
         self.gaps = [gap for gap in self.gaps if gap != (leap.expected, leap.found)]
-        self._damage(batch)
+        self._add_damage(batch)
 
     def _check_end(self, reader: SegmentReader) -> None:
         """Compare the end with what is known of it."""
@@ -238,27 +246,26 @@ class SegmentCheck:
             self._add(
                 "missing-records",
                 "the segment ends at another offset",
-                info.size,
-                info.next_offset,
-                end,
+                position=info.size,
+                expected=info.next_offset,
+                found=end,
                 first=min(end, info.next_offset),
                 end=max(end, info.next_offset),
             )
         elif info.digested and self.digest != info.digest:
-            last = self.spans[-1].start if self.spans else 0
             self._add(
                 "headers",
                 interval_digests.OTHERS,
-                last,
-                f"digest {info.digest:016x}",
-                f"{self.digest:016x}",
+                position=self.spans[-1].start if self.spans else 0,
+                expected=f"digest {info.digest:016x}",
+                found=f"{self.digest:016x}",
                 first=self.segment.base,
                 end=end,
             )
 
-    def _seen(self, fd: int, batches: Batches) -> None:
+    def _check_batches(self, fd: int, batches: Batches) -> None:
         self._note(int(batches["size"].sum()))
-        self._judge(self._offset_entries, batches)
+        self._judge_offsets(self._offset_entries, batches)
         self._judge_times(batches)
         self._signs.add(batches)
         self._note_gaps(batches)
@@ -266,36 +273,34 @@ class SegmentCheck:
         for row in np.flatnonzero((batches["attributes"] & record_batch.CONTROL) != 0):
             self._note_marker(fd, batches[row : row + 1])
         if self._epochs is not None and self._other_epoch is None:
-            wrong = self._epochs.disagreement(batches["base_offset"], batches["leader_epoch"])
-            if wrong is not None:
-                at, expected = wrong
-                self._other_epoch = (
-                    int(batches["position"][at]),
-                    expected,
-                    int(batches["leader_epoch"][at]),
-                )
+            disagreement = self._epochs.disagreement(
+                batches["base_offset"], batches["leader_epoch"]
+            )
+            if disagreement is not None:
+                number, expected = disagreement
+                batch = batches[number]
+                self._other_epoch = (int(batch["position"]), expected, int(batch["leader_epoch"]))
 
     def _note_epochs(self, batches: Batches) -> None:
         """Note where epochs begin: they never fall within a log."""
         epochs = batches["leader_epoch"]
         self.has_epochs = self.has_epochs or bool((epochs != checkpoints.NO_EPOCH).any())
-        for row in np.flatnonzero(np.concatenate(([True], epochs[1:] != epochs[:-1]))).tolist():
+        is_change = np.concatenate(([True], epochs[1:] != epochs[:-1]))
+        for row in np.flatnonzero(is_change).tolist():
             if epochs[row] > self.epochs.latest_epoch:
                 self.epochs.assign(int(epochs[row]), int(batches["base_offset"][row]))
 
     def _note_gaps(self, batches: Batches) -> None:
         """Note the first gaps between batches."""
         ends = batches["base_offset"] + batches["last_offset_delta"] + 1
-        before = np.concatenate(([self._last_end], ends[:-1]))
-        rows = np.flatnonzero(batches["base_offset"] > before)
-        self.gaps += [
-            (int(before[row]), int(batches["base_offset"][row]))
-            for row in rows[: GAPS_MAX - len(self.gaps)]
-        ]
+        expected_offsets = np.concatenate(([self._last_end], ends[:-1]))
+        rows = np.flatnonzero(batches["base_offset"] > expected_offsets)
+        for row in rows[: GAPS_MAX - len(self.gaps)]:
+            self.gaps.append((int(expected_offsets[row]), int(batches["base_offset"][row])))
         self._last_end = int(ends[-1])
         self._leap = Leap(
             int(batches["position"][-1]),
-            int(before[-1]),
+            int(expected_offsets[-1]),
             int(batches["base_offset"][-1]),
             self._last_end,
         )
@@ -308,36 +313,37 @@ class SegmentCheck:
         rows = batch.copy()
         rows["position"] = 0
         try:
-            aborted = record_batch.aborts(data, rows)
+            is_abort = record_batch.aborts(data, rows)
         except EmbedlogError as problem:
             self._add("records", str(problem), position)
             return
-        if bool(np.asarray(aborted).any()):
-            self._aborts[int(batch["base_offset"][0] + batch["last_offset_delta"][0])] = int(
-                batch["producer_id"][0]
-            )
+        if bool(np.asarray(is_abort).any()):
+            offset = int(batch["base_offset"][0] + batch["last_offset_delta"][0])
+            self._aborts[offset] = int(batch["producer_id"][0])
 
     # ---- offset index and time index -------------------------------------------------------------
 
     def _read_indexes(self) -> None:
         info = self.segment.info
         base = self.segment.base
-        rows = self._index(file_names.INDEX, None if info is None else info.index_entries)
+        rows = self._read_index(file_names.INDEX, None if info is None else info.index_entries)
         positions = rows["position"].astype(np.int64)
-        self._offset_entries = self._entries(rows["offset"].astype(np.int64) + base, positions)
-        rows = self._index(file_names.TIME_INDEX, None if info is None else info.time_entries)
-        self._time_entries = self._entries(
+        self._offset_entries = self._unjudged(rows["offset"].astype(np.int64) + base, positions)
+        rows = self._read_index(file_names.TIME_INDEX, None if info is None else info.time_entries)
+        self._time_entries = self._unjudged(
             rows["offset"].astype(np.int64) + base, rows["timestamp"].astype(np.int64)
         )
 
     @staticmethod
-    def _entries(offsets: NDArray[np.int64], others: NDArray[np.int64]) -> Entries:
-        return Entries(
+    def _unjudged(offsets: NDArray[np.int64], others: NDArray[np.int64]) -> IndexEntries:
+        return IndexEntries(
             offsets, others, np.zeros(len(offsets), np.bool_), np.zeros(len(offsets), np.bool_)
         )
 
-    def _index(self, suffix: str, count: int | None) -> NDArray[np.void]:
-        """The entries of an index that count (SEGMENTCHECK-2)."""
+    def _read_index(self, suffix: str, count: int | None) -> NDArray[np.void]:
+        """The entries of an index that are published; `count` is their number, None if it is not
+        known.
+        """
         layout = np.dtype(_ENTRIES[suffix])
         name = file_names.file_name(self.segment.base, suffix)
         raw = files.read_bytes(self.segment.directory / name, index.INDEX_BYTES_MAX)
@@ -345,37 +351,45 @@ class SegmentCheck:
             if self.segment.size or count:
                 self._add("index", "the file is missing", name=name)
             return np.empty(0, layout)
-        whole = len(raw) // layout.itemsize
-        if count is not None and whole < count:
-            self._add("index", "entries are missing", len(raw), f"{count} entries", whole, name)
+        whole_count = len(raw) // layout.itemsize
+        if count is not None and whole_count < count:
+            self._add(
+                "index",
+                "entries are missing",
+                position=len(raw),
+                expected=f"{count} entries",
+                found=whole_count,
+                name=name,
+            )
         elif count is None and len(raw) % layout.itemsize:
             self._add(
                 "index",
                 "the file ends inside an entry",
-                len(raw),
-                f"a multiple of {layout.itemsize} bytes",
-                len(raw),
-                name,
+                position=len(raw),
+                expected=f"a multiple of {layout.itemsize} bytes",
+                found=len(raw),
+                name=name,
             )
-        rows = np.frombuffer(raw, layout, whole if count is None else min(count, whole))
+        rows = np.frombuffer(raw, layout, whole_count if count is None else min(count, whole_count))
         if count is None and self.segment.following < 0:  # a preallocated file ends with zeros
             used = np.flatnonzero(rows["offset"])
-            rows = rows[: int(used[-1]) + 1 if len(used) else 0]
+            used_count = int(used[-1]) + 1 if len(used) else 0
+            rows = rows[:used_count]
         return rows
 
-    def _judge(self, entries: Entries, batches: Batches) -> None:
+    def _judge_offsets(self, entries: IndexEntries, batches: Batches) -> None:
         """Compare the offset entries whose positions are in these batches (INDEX-2)."""
         positions = batches["position"].astype(np.int64)
         end = int(positions[-1] + batches["size"][-1])
         rows = np.flatnonzero((entries.others >= positions[0]) & (entries.others < end))
         if not len(rows):
             return
-        at = np.searchsorted(positions, entries.others[rows], "right") - 1
-        last = batches["base_offset"][at].astype(np.int64) + batches["last_offset_delta"][at]
+        numbers = np.searchsorted(positions, entries.others[rows], "right") - 1
+        lasts = batches["base_offset"].astype(np.int64) + batches["last_offset_delta"]
+        is_other_position = positions[numbers] != entries.others[rows]
+        is_other_offset = lasts[numbers] != entries.offsets[rows]
         entries.judged[rows] = True
-        entries.wrong[rows] = (positions[at] != entries.others[rows]) | (
-            last != entries.offsets[rows]
-        )
+        entries.wrong[rows] = is_other_position | is_other_offset
 
     def _judge_times(self, batches: Batches) -> None:
         """Compare the time entries whose offsets are in these batches (INDEX-2)."""
@@ -389,38 +403,37 @@ class SegmentCheck:
         rows = np.flatnonzero((entries.offsets >= bases[0]) & (entries.offsets <= lasts[-1]))
         if not len(rows):
             return
-        at = np.searchsorted(bases, entries.offsets[rows], "right") - 1
+        numbers = np.searchsorted(bases, entries.offsets[rows], "right") - 1
+        is_after_batch = entries.offsets[rows] > lasts[numbers]
+        is_other_time = batches["max_timestamp"][numbers] != entries.others[rows]
         entries.judged[rows] = True
-        entries.wrong[rows] = (entries.offsets[rows] > lasts[at]) | (
-            batches["max_timestamp"][at] != entries.others[rows]
-        )
+        entries.wrong[rows] = is_after_batch | is_other_time
         # written by embedlog, which names the first such batch
         if self.segment.info is not None and self.segment.info.digested:
-            entries.wrong[rows] |= (entries.offsets[rows] != lasts[at]) | (
-                newest[at] >= entries.others[rows]
-            )
+            is_other_offset = entries.offsets[rows] != lasts[numbers]
+            is_not_newest = newest[numbers] >= entries.others[rows]
+            entries.wrong[rows] |= is_other_offset | is_not_newest
 
     def _check_indexes(self) -> None:
-        proven = not any(span.problem is not None for span in self.spans)
+        is_undamaged = all(span.problem is None for span in self.spans)
         for suffix, entries in (
             (file_names.INDEX, self._offset_entries),
             (file_names.TIME_INDEX, self._time_entries),
         ):
-            wrong = entries.wrong | (~entries.judged if proven else False)
-            wrong[1:] |= (np.diff(entries.offsets) <= 0) | (np.diff(entries.others) <= 0)
-            rows = np.flatnonzero(wrong)
+            is_wrong = entries.wrong.copy()
+            if is_undamaged:
+                is_wrong |= ~entries.judged
+            is_wrong[1:] |= (np.diff(entries.offsets) <= 0) | (np.diff(entries.others) <= 0)
+            rows = np.flatnonzero(is_wrong)
             if len(rows):
-                name = file_names.file_name(self.segment.base, suffix)
-                found = f"offset {entries.offsets[rows[0]]}, {entries.others[rows[0]]}"
-                message = f"{len(rows)} of {len(entries.offsets)} entries name no batch"
-                expected = "the last offset of a batch, in rising order"
+                first = int(rows[0])
                 self._add(
                     "index",
-                    message,
-                    int(rows[0]) * np.dtype(_ENTRIES[suffix]).itemsize,
-                    expected,
-                    found,
-                    name,
+                    f"{len(rows)} of {len(entries.offsets)} entries name no batch",
+                    position=first * np.dtype(_ENTRIES[suffix]).itemsize,
+                    expected="the last offset of a batch, in rising order",
+                    found=f"offset {entries.offsets[first]}, {entries.others[first]}",
+                    name=file_names.file_name(self.segment.base, suffix),
                 )
 
     # ---- digests ---------------------------------------------------------------------------------
@@ -447,7 +460,9 @@ class SegmentCheck:
     # ---- transactions ----------------------------------------------------------------------------
 
     def _check_transactions(self) -> None:
-        """SEGMENTCHECK-3."""
+        """Each entry of the transaction index has its abort marker. A marker of a transaction
+        without records has no entry, so missing entries show only by their known number and digest.
+        """
         info = self.segment.info
         base = self.segment.base
         name = file_names.file_name(base, file_names.TRANSACTION_INDEX)
@@ -458,45 +473,42 @@ class SegmentCheck:
             self._add(
                 "transaction-index",
                 "entries are missing",
-                len(raw),
-                f"{count} entries",
-                len(raw) // size,
-                name,
+                position=len(raw),
+                expected=f"{count} entries",
+                found=len(raw) // size,
+                name=name,
             )
             return
-        kept = raw if count is None else raw[: count * size]
+        published = raw if count is None else raw[: count * size]
         try:
-            entries = aborted_transactions.decode(kept, base)
+            entries = aborted_transactions.decode(published, base)
         except EmbedlogError as problem:
             self._add(
                 "transaction-index",
                 problem.message,
-                problem.position,
-                problem.expected,
-                problem.found,
-                name,
+                position=problem.position,
+                expected=problem.expected,
+                found=problem.found,
+                name=name,
             )
             return
-        if (
-            info is not None
-            and info.transaction_digest
-            and aborted_transactions.digest(kept) != info.transaction_digest
-        ):
+        digest = 0 if info is None else info.transaction_digest
+        if digest and aborted_transactions.digest(published) != digest:
             self._add(
                 "transaction-index", "the entries are not those that were written", 0, name=name
             )
             return
         if any(span.problem is not None for span in self.spans):
             return
-        for row, each in enumerate(entries.tolist()):
-            marker = self._aborts.get(each[3])
-            if marker != each[1]:
+        for row, (_, producer_id, _, marker_offset, _) in enumerate(entries.tolist()):
+            marker_producer = self._aborts.get(marker_offset)
+            if marker_producer != producer_id:
                 self._add(
                     "transaction-index",
                     "an entry has no abort marker",
-                    row * size,
-                    f"a marker of producer {each[1]} at offset {each[3]}",
-                    marker,
-                    name,
+                    position=row * size,
+                    expected=f"a marker of producer {producer_id} at offset {marker_offset}",
+                    found=marker_producer,
+                    name=name,
                 )
                 return

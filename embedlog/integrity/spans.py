@@ -1,14 +1,14 @@
 """Reads a segment completely: the ranges of good batches, and the damaged ranges between them.
 
-SPANS-1  a good batch has a valid checksum, a valid header, and an offset after the previous batch
-SPANS-2  after damage the next batch is the one at the end that the damaged header names, whatever
-    its offsets are. If none is there, the next position with a valid batch of plausible offsets is
-    searched for: a value can contain any bytes
-SPANS-3  a batch with a valid checksum is never damage: only its offset or epoch can be wrong. Where
-    its neighbours leave room for exactly its records, its offset is known. Otherwise it is
-    unproven, or records before it are missing
-SPANS-4  while digests are known they are compared. A mismatch makes the batches since the last
-    match unproven, not damaged
+- A good batch has a valid checksum, a valid header, and an offset after the previous batch.
+- After damage the next batch is the one at the end that the damaged header names, whatever its
+  offsets are. If none is there, the next position with a valid batch of plausible offsets is
+  searched for: a value can contain any bytes.
+- A batch with a valid checksum is never damage: only its offset or epoch can be wrong. Where its
+  neighbours leave room for exactly its records, its offset is known. Otherwise it is unproven, or
+  records before it are missing.
+- While digests are known they are compared. A mismatch makes the batches since the last match
+  unproven, not damaged.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from embedlog.format.record_columns import LOG_OFFSET_MAX, RELATIVE_MAX
 from embedlog.segment import Walk
 from embedlog.storage import interval_digests
 
-Seen = Callable[[Batches], object]  # gets the good batches, with their positions in the file
+OnBatches = Callable[[Batches], object]  # gets the good batches, with their positions in the file
 
 
-class Span(NamedTuple):
+class SegmentSpan(NamedTuple):
     """A range of bytes. Good without a `problem`; `unproven`: its batches are valid, but one header
     is not as written.
 
@@ -44,7 +44,7 @@ class Span(NamedTuple):
     header: bool = False
 
 
-class Expected(NamedTuple):
+class ExpectedSegment(NamedTuple):
     """What is known of a segment before it is read. `ceiling`: no offset reaches it, -1 if
     unknown.
     """
@@ -63,7 +63,7 @@ class SegmentReader:
     damage, the digest.
     """
 
-    def __init__(self, fd: int, path: Path, expected: Expected, seen: Seen) -> None:
+    def __init__(self, fd: int, path: Path, expected: ExpectedSegment, seen: OnBatches) -> None:
         self._fd = fd
         self._path = path
         self._expected = expected
@@ -77,7 +77,7 @@ class SegmentReader:
         self._passed: set[int] = set()  # positions of good batches that do not continue the log
         self.proven = True  # whether the digest of the chain is that of all bytes up to its end
 
-    def spans(self, records: interval_digests.Records | None) -> Iterator[Span]:
+    def read_spans(self, records: interval_digests.Records | None) -> Iterator[SegmentSpan]:
         """All ranges of the segment, in order."""
         at = 0
         while at < self._expected.size:
@@ -85,27 +85,31 @@ class SegmentReader:
             walk = self._walk(at, self._expected.size, records)
             records = None
             if walk.agreed is not None:
-                at = yield from self._unproven(at, walk, first)
+                at = yield from self._read_unproven(at, walk, first)
                 continue
             if walk.end > at:
-                yield Span(at, walk.end, first, self.chain.next_offset)
+                yield SegmentSpan(at, walk.end, first, self.chain.next_offset)
             at = walk.end
             if at < self._expected.size:
-                damaged = self._misplaced(at, walk.problem) or self._damaged(at, walk.problem)
+                damaged = self._find_misplaced_batch(at, walk.problem)
+                if damaged is None:
+                    damaged = self._find_damage_end(at, walk.problem)
                 self._lose_proof()
                 yield damaged
                 at = damaged.end
 
-    def _walk(self, at: int, end: int, records: interval_digests.Records | None) -> Walk:
+    def _walk(self, start: int, end: int, records: interval_digests.Records | None) -> Walk:
         chain = self.chain
-        walk = Walk(self._fd, self._path, chain, at, end, records, bounded=self._expected.bounded)
-        before = chain.next_offset, chain.epoch, chain.digest
+        walk = Walk(
+            self._fd, self._path, chain, start, end, records, bounded=self._expected.bounded
+        )
+        end_of_good = (chain.next_offset, chain.epoch, chain.digest)
         for batches in walk:
-            before = chain.next_offset, chain.epoch, chain.digest
+            end_of_good = (chain.next_offset, chain.epoch, chain.digest)
             self.batches += len(batches)
             self._seen(batches)
         if walk.agreed is not None:  # the chain has passed the batches of the mismatch
-            chain.next_offset, chain.epoch, chain.digest = before
+            chain.next_offset, chain.epoch, chain.digest = end_of_good
         return walk
 
     def _lose_proof(self) -> None:
@@ -113,7 +117,7 @@ class SegmentReader:
         self.chain.gaps_allowed = True
         self.chain.digest = 0
 
-    def _unproven(self, at: int, walk: Walk, first: int) -> Generator[Span, None, int]:
+    def _read_unproven(self, at: int, walk: Walk, first: int) -> Generator[SegmentSpan, None, int]:
         """The good range up to the last match, and the unproven one up to the mismatch; its end."""
         agreed = walk.agreed
         problem = walk.problem
@@ -122,81 +126,100 @@ class SegmentReader:
         if agreed > walk.end:
             self._walk(walk.end, agreed, None)
         if agreed > at:
-            yield Span(at, agreed, first, self.chain.next_offset)
-        middle = self.chain.next_offset
+            yield SegmentSpan(at, agreed, first, self.chain.next_offset)
+        unproven_offset = self.chain.next_offset
         self._lose_proof()
-        rest = self._walk(agreed, problem.position, None)
-        yield Span(agreed, rest.end, middle, self.chain.next_offset, problem, unproven=True)
-        return rest.end
+        unproven_walk = self._walk(agreed, problem.position, None)
+        yield SegmentSpan(
+            agreed,
+            unproven_walk.end,
+            unproven_offset,
+            self.chain.next_offset,
+            problem,
+            unproven=True,
+        )
+        return unproven_walk.end
 
     # ---- after damage ----------------------------------------------------------------------------
 
-    def _damaged(self, at: int, problem: Problem | None) -> Span:
+    def _find_damage_end(self, at: int, problem: Problem | None) -> SegmentSpan:
         """The damaged range from a position on, up to the next good batch."""
         first = self.chain.next_offset
-        problem = problem or Problem(at, "the file ends inside a batch")
-        found = self._next_batch(at)
-        if found is None:
-            return Span(at, self._expected.size, first, max(first, self._expected.ceiling), problem)
-        return Span(at, found[0], first, found[1], problem)
+        if problem is None:
+            problem = Problem(at, "the file ends inside a batch")
+        batch = self._find_next_batch(at)
+        if batch is None:
+            return SegmentSpan(
+                at, self._expected.size, first, max(first, self._expected.ceiling), problem
+            )
+        position, base_offset = batch
+        return SegmentSpan(at, position, first, base_offset, problem)
 
-    def _misplaced(self, at: int, problem: Problem | None) -> Span | None:
-        """A batch with a valid checksum that does not continue the one before (SPANS-3); None for
-        any other bytes.
+    def _find_misplaced_batch(self, at: int, problem: Problem | None) -> SegmentSpan | None:
+        """A batch with a valid checksum that does not continue the one before; None for any other
+        bytes.
         """
-        found = self._valid_at(at)
-        if found is None or problem is None:
+        batch = self._read_valid_batch(at)
+        if batch is None or problem is None:
             return None
-        first, after, end = found
+        first, next_offset, end = batch
         expected = self.chain.next_offset
-        follower = self._valid_at(end)
-        following = (
-            self._expected.ceiling
-            if end >= self._expected.size
-            else -1
-            if follower is None
-            else follower[0]
-        )
+        expected_next = expected + next_offset - first
+        following_offset = -1  # the first one after the batch, if it is known
+        if end >= self._expected.size:
+            following_offset = self._expected.ceiling
+        else:
+            following_batch = self._read_valid_batch(end)
+            if following_batch is not None:
+                following_offset, _, _ = following_batch
         self.chain.epoch = -1
-        fits = following == expected + after - first or (
-            following < 0 and not self._expected.gaps_allowed
-        )
-        if fits and first != expected:  # an epoch that decreases can be that of the batch before
-            self.chain.next_offset = expected + after - first
-            return Span(at, end, expected, self.chain.next_offset, problem, header=True)
+        if following_offset < 0:
+            is_room_exact = not self._expected.gaps_allowed
+        else:
+            is_room_exact = following_offset == expected_next
+        # an epoch that decreases can be that of the batch before
+        if is_room_exact and first != expected:
+            self.chain.next_offset = expected_next
+            return SegmentSpan(at, end, expected, expected_next, problem, header=True)
         if first > expected and at not in self._passed:
             self._passed.add(at)
-            return Span(at, at, expected, first, problem)
-        self.chain.next_offset = after
-        return Span(at, end, first, after, problem, unproven=True)
+            return SegmentSpan(at, at, expected, first, problem)
+        self.chain.next_offset = next_offset
+        return SegmentSpan(at, end, first, next_offset, problem, unproven=True)
 
-    def _valid_at(self, position: int) -> tuple[int, int, int] | None:
+    def _read_valid_batch(self, position: int) -> tuple[int, int, int] | None:
         """First offset, offset after the last record, and end of a batch with a valid checksum,
         None for any other bytes.
         """
-        found = segment.batch_at(self._fd, self._path, position, self._expected.size)
-        if found is None:
+        batch = segment.batch_at(self._fd, self._path, position, self._expected.size)
+        if batch is None:
             return None
-        first = int(found["base_offset"][0])
-        return (
-            first,
-            first + int(found["last_offset_delta"][0]) + 1,
-            position + int(found["size"][0]),
-        )
+        first = int(batch["base_offset"][0])
+        next_offset = first + int(batch["last_offset_delta"][0]) + 1
+        return first, next_offset, position + int(batch["size"][0])
 
-    def _next_batch(self, at: int) -> tuple[int, int] | None:
-        """Position and base offset of the next good batch after a damaged one (SPANS-2)."""
-        named = segment.end_of_batch(self._fd, self._path, at, self._expected.size)
-        following = None if named is None else self._valid_at(named)
-        if named is not None and following is not None:
-            # also with impossible offsets: a batch that is valid in itself is never cut
-            return named, following[0]
-        found = segment.search_batch(
-            self._fd, self._path, at + 1, self._expected.size, *self._bounds()
+    def _find_next_batch(self, at: int) -> tuple[int, int] | None:
+        """Position and base offset of the next good batch after a damaged one."""
+        header_end = segment.end_of_batch(self._fd, self._path, at, self._expected.size)
+        if header_end is not None:
+            following_batch = self._read_valid_batch(header_end)
+            if following_batch is not None:
+                # also with impossible offsets: a batch that is valid in itself is never cut
+                return header_end, following_batch[0]
+        lowest, highest = self._plausible_offsets()
+        batch = segment.search_batch(
+            self._fd, self._path, at + 1, self._expected.size, lowest, highest
         )
-        return None if found is None else (int(found["position"][0]), int(found["base_offset"][0]))
+        if batch is None:
+            return None
+        return int(batch["position"][0]), int(batch["base_offset"][0])
 
-    def _bounds(self) -> tuple[int, int]:
-        known = self._expected
-        high = known.base + RELATIVE_MAX if known.bounded else LOG_OFFSET_MAX
-        return self.chain.next_offset, high if known.ceiling < 0 else min(high, known.ceiling)
+    def _plausible_offsets(self) -> tuple[int, int]:
+        """The lowest and the highest plausible offset of a later batch."""
+        expected = self._expected
+        highest = LOG_OFFSET_MAX
+        if expected.bounded:
+            highest = expected.base + RELATIVE_MAX
+        if expected.ceiling >= 0:
+            highest = min(highest, expected.ceiling)
+        return self.chain.next_offset, highest

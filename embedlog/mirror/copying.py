@@ -1,11 +1,11 @@
 """Contains `Copying`, the loop of a mirror: records, positions, topics and groups.
 
-MIRRORCOPY-1  the position of the source is committed with the records, so a killed mirror continues
-    without loss or repetition
-MIRRORCOPY-2  the state is read after the transactional id was taken over: no earlier mirror can
-    change it any more
-MIRRORCOPY-3  records that were deleted before they were copied end the mirror, unless the user
-    permits it; each loss is reported
+- The position of the source is committed with the records, so a killed mirror continues without
+  loss or repetition.
+- The state is read after the transactional id was taken over: no earlier mirror can change it any
+  more.
+- Records that were deleted before they were copied end the mirror, unless the user permits it; each
+  loss is reported.
 """
 
 from __future__ import annotations
@@ -25,8 +25,15 @@ from embedlog import (
 from embedlog.mirror.directory_sides import state_topic_of
 from embedlog.mirror.groups import GroupCopies
 from embedlog.mirror.mirror_state import MirrorState, topic_of
-from embedlog.mirror.sides import Piece, Position, Source, Span, Target, TopicFacts
-from embedlog.mirror.topics import Preparation, Selection, copies_from
+from embedlog.mirror.sides import (
+    MirrorPiece,
+    MirrorSource,
+    MirrorTarget,
+    SourcePosition,
+    TargetSpan,
+    TopicFacts,
+)
+from embedlog.mirror.topics import Preparation, Selection, find_copies
 
 WAIT_S = 0.5  # of one read without records
 REFRESH_S = 2.0  # between two looks at topics, partitions and groups
@@ -36,7 +43,7 @@ Advance = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)
-class Plan:
+class MirrorPlan:
     """What a mirror copies, and how."""
 
     selection: Selection
@@ -60,7 +67,11 @@ class Copying:
     """One run of a mirror between two open sides."""
 
     def __init__(
-        self, source: Source, target: Target, plan: Plan, notice: Callable[[str], object]
+        self,
+        source: MirrorSource,
+        target: MirrorTarget,
+        plan: MirrorPlan,
+        notice: Callable[[str], object],
     ) -> None:
         self._source = source
         self._target = target
@@ -110,15 +121,15 @@ class Copying:
 
     def _run(self, follow: bool, progress: Advance) -> None:
         self._plan.selection.check(self._source)
-        self._begin()
+        self._take_over_state()
         self._refresh()
-        ends = {place: end for place, (_, end) in self._source.bounds(self._starts).items()}
-        total = sum(max(0, end - self._starts[place]) for place, end in ends.items())
+        ends = {tp: end for tp, (_, end) in self._source.bounds(self._starts).items()}
+        total = sum(max(0, end - self._starts[tp]) for tp, end in ends.items())
         self._drop_complete(follow, ends)
         due = time.monotonic() + REFRESH_S
         stalled = time.monotonic() + STALLED_S
         while not self._ended and (follow or ends):
-            if self._take(max(0.0, min(WAIT_S, due - time.monotonic()))) or follow:
+            if self._copy_next(max(0.0, min(WAIT_S, due - time.monotonic()))) or follow:
                 stalled = time.monotonic() + STALLED_S
             elif time.monotonic() > stalled:
                 raise DeadlineError(
@@ -127,10 +138,10 @@ class Copying:
                     found=f"{len(ends)} open",
                 )
             self._drop_complete(follow, ends)
-            done = sum(
-                self._position(place).offset - start for place, start in self._starts.items()
+            copied_offsets = sum(
+                self._position(tp).offset - start for tp, start in self._starts.items()
             )
-            progress(done, max(done, total))
+            progress(copied_offsets, max(copied_offsets, total))
             if follow and time.monotonic() >= due:
                 self._refresh()
                 self._settle()
@@ -139,16 +150,18 @@ class Copying:
         self._settle()
         self.groups.copy()
 
-    def _begin(self) -> None:
-        """Take over the state (MIRRORCOPY-2)."""
+    def _take_over_state(self) -> None:
+        """Take over the state."""
         topic = self.state.topic
         if topic not in self._target.describe([topic]):
             self._target.create(state_topic_of(topic), self._plan.replication_factor)
-        name = f"-{self._plan.name}" if self._plan.name else ""
-        self._target.begin(f"mirror-{self._source.identity}{name}", topic)
+        transactional_id = f"mirror-{self._source.identity}"
+        if self._plan.name:
+            transactional_id += f"-{self._plan.name}"
+        self._target.begin(transactional_id, topic)
         self.state.apply(self._target.lines(topic))
 
-    def _take(self, timeout_s: float) -> bool:
+    def _copy_next(self, timeout_s: float) -> bool:
         """Copy the next records; returns whether there were any."""
         try:
             pieces = self._source.take(timeout_s)
@@ -158,73 +171,72 @@ class Copying:
         except OffsetOutOfRangeError as deleted:
             if deleted.topic is None or deleted.partition is None:
                 raise
-            place = TopicPartition(deleted.topic, deleted.partition)
-            start, end = self._source.bounds([place])[place]
-            position = self._checked(place, self._source.position(place), start, end)
-            self._source.remove([place])
-            self._source.add({place: position})
+            tp = TopicPartition(deleted.topic, deleted.partition)
+            start, end = self._source.bounds([tp])[tp]
+            position = self._check_position(tp, self._source.position(tp), start, end)
+            self._source.remove([tp])
+            self._source.add({tp: position})
             return False
         if pieces:
             self._write(pieces)
         return bool(pieces)
 
-    def _write(self, pieces: list[Piece]) -> None:
+    def _write(self, pieces: list[MirrorPiece]) -> None:
         lines = []
 
-        def lines_of(written: list[list[Span]]) -> list[tuple[bytes, bytes | None]]:
-            lines.extend(self.state.copied(pieces, written))
+        def lines_of(written: list[list[TargetSpan]]) -> list[tuple[bytes, bytes | None]]:
+            lines.extend(self.state.lines_of_pieces(pieces, written))
             return lines
 
         self._target.write(
-            [(self._plan.prefix + piece.place.topic, piece) for piece in pieces], lines_of
+            [(self._plan.prefix + piece.tp.topic, piece) for piece in pieces], lines_of
         )
         self.state.apply(lines)
         records = self.counts.records
         for piece in pieces:
-            records[piece.place.topic] = records.get(piece.place.topic, 0) + len(piece.offsets)
+            records[piece.tp.topic] = records.get(piece.tp.topic, 0) + len(piece.offsets)
             self.counts.size_bytes += piece.size_bytes
 
     # ---- positions -------------------------------------------------------------------------------
 
-    def _position(self, place: TopicPartition) -> Position:
-        return self.state.positions.get(place, Position(self._starts[place]))
+    def _position(self, tp: TopicPartition) -> SourcePosition:
+        return self.state.positions.get(tp, SourcePosition(self._starts[tp]))
 
     def _drop_complete(self, follow: bool, ends: dict[TopicPartition, int]) -> None:
         """Without `follow`, read no partition after its end."""
         if follow:
             return
-        complete = [
-            place for place, end in ends.items() if self._source.position(place).offset >= end
-        ]
+        complete = [tp for tp, end in ends.items() if self._source.position(tp).offset >= end]
         if complete:
             self._settle(complete)
             self._source.remove(complete)
-            for place in complete:
-                del ends[place]
+            for tp in complete:
+                del ends[tp]
 
-    def _settle(self, places: list[TopicPartition] | None = None) -> None:
+    def _settle(self, partitions: list[TopicPartition] | None = None) -> None:
         """Commit positions after offsets without records, such as markers: their deletion is no
         loss.
         """
-        assigned = self._assigned if places is None else places
-        moved = {place: self._source.position(place) for place in assigned}
-        known = self.state.positions
-        lines = self.state.moved(
-            (place, position)
-            for place, position in moved.items()
-            if place not in known or position.offset > known[place].offset
-        )
+        committed = self.state.positions
+        moved = []
+        for tp in self._assigned if partitions is None else partitions:
+            position = self._source.position(tp)
+            if tp not in committed or position.offset > committed[tp].offset:
+                moved.append((tp, position))
+        lines = self.state.lines_of_positions(moved)
         if lines:
             self._target.write([], lambda _: lines)
             self.state.apply(lines)
-        if places is not None:
-            self._assigned = [place for place in self._assigned if place not in set(places)]
+        if partitions is not None:
+            self._assigned = [tp for tp in self._assigned if tp not in set(partitions)]
 
-    def _checked(self, place: TopicPartition, position: Position, start: int, end: int) -> Position:
+    def _check_position(
+        self, tp: TopicPartition, position: SourcePosition, start: int, end: int
+    ) -> SourcePosition:
         """The position to continue at. Raises OffsetOutOfRangeError after a loss, StateError for a
         shorter source.
         """
-        name = f"{place.topic}-{place.partition}"
+        name = f"{tp.topic}-{tp.partition}"
         if position.offset > end:
             raise StateError(
                 f"{name} in {self._source.label} ends before the records that were copied: it was "
@@ -234,61 +246,63 @@ class Copying:
             )
         if position.offset >= start:
             return position
-        lost = (
+        problem = (
             f"{name}: offsets {position.offset} to {start - 1} were deleted at the source before "
             "they were copied"
         )
         if not self._plan.skip_deleted:
             raise OffsetOutOfRangeError(
-                f"{lost}; --skip-deleted continues at {start}",
-                topic=place.topic,
-                partition=place.partition,
+                f"{problem}; --skip-deleted continues at {start}",
+                topic=tp.topic,
+                partition=tp.partition,
             )
-        self._notice(lost)
-        return Position(start)
+        self._notice(problem)
+        return SourcePosition(start)
 
     # ---- topics ----------------------------------------------------------------------------------
 
     def _refresh(self) -> None:
         """Follow new topics, new partitions and deleted topics."""
-        names = self._plan.selection.of(self._source)
+        names = self._plan.selection.select(self._source)
         if not self._topics.keys() >= set(names) - self._copies:
-            copies = copies_from(self._source, self._target.identity)
+            copies = find_copies(self._source, self._target.identity)
             self._plan.selection.check_copies(self._source, copies)
             for name in sorted((copies - self._copies) & set(names)):
                 self._notice(f"topic {name} was copied from the target: it is not copied back")
             self._copies |= copies
-        found = self._source.describe(name for name in names if name not in self._copies)
-        changed = [topic for name, topic in found.items() if self._topics.get(name) != topic]
-        self._forget([name for name in self._topics if name not in found])
+        topics = self._source.describe(name for name in names if name not in self._copies)
+        changed = [topic for name, topic in topics.items() if self._topics.get(name) != topic]
+        self._forget([name for name in self._topics if name not in topics])
         if changed:
             self._preparation.prepare(changed)
-            new = [
-                place
-                for topic in changed
-                for number in range(topic.partition_count)
-                if (place := TopicPartition(topic.name, number)) not in self._starts
-            ]
-            self._topics |= {topic.name: topic for topic in changed}
+            new = []
+            for topic in changed:
+                self._topics[topic.name] = topic
+                for number in range(topic.partition_count):
+                    tp = TopicPartition(topic.name, number)
+                    if tp not in self._starts:
+                        new.append(tp)
             self._add(new)
 
     def _forget(self, topics: list[str]) -> None:
         for name in topics:
             self._notice(f"topic {name} was deleted at the source")
             del self._topics[name]
-        gone = [place for place in self._starts if place.topic in topics]
-        self._source.remove(gone)
-        for place in gone:
-            del self._starts[place]
-        self._assigned = [place for place in self._assigned if place.topic not in topics]
+        deleted = [tp for tp in self._starts if tp.topic in topics]
+        self._source.remove(deleted)
+        for tp in deleted:
+            del self._starts[tp]
+        self._assigned = [tp for tp in self._assigned if tp.topic not in topics]
 
-    def _add(self, places: list[TopicPartition]) -> None:
+    def _add(self, partitions: list[TopicPartition]) -> None:
         starts = {}
-        for place, (start, end) in self._source.bounds(places).items():
-            known = self.state.positions.get(place)
-            starts[place] = (
-                Position(start) if known is None else self._checked(place, known, start, end)
-            )
-            self._starts[place] = starts[place].offset
+        for tp, (start, end) in self._source.bounds(partitions).items():
+            position = self.state.positions.get(tp)
+            if position is None:
+                position = SourcePosition(start)
+            else:
+                position = self._check_position(tp, position, start, end)
+            starts[tp] = position
+            self._starts[tp] = position.offset
         self._source.add(starts)
-        self._assigned += places
+        self._assigned += partitions

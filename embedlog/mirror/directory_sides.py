@@ -1,9 +1,7 @@
 """Contains the sides of a mirror that are log directories, or sets of them.
 
-MIRRORDIRECTORY-1  a source is only read: it may be opened read-only, and other processes write it
-    meanwhile
-MIRRORDIRECTORY-2  a record with a timestamp before 1970 gets the present time, because no side
-    accepts it
+- A source is only read: it may be opened read-only, and other processes write it meanwhile.
+- A record with a timestamp before 1970 gets the present time, because no side accepts it.
 """
 
 from __future__ import annotations
@@ -31,12 +29,12 @@ from embedlog import (
 from embedlog.mirror.sides import (
     INTERNAL,
     Lines,
-    Piece,
-    Position,
+    MirrorPiece,
     Settings,
-    Span,
+    SourcePosition,
+    TargetSpan,
     TopicFacts,
-    without_refused,
+    create_without_refused,
 )
 
 RECORDS_MAX = 20_000  # of one transaction
@@ -59,37 +57,39 @@ class _DirectorySide:
         return self._log.topics()
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        found = {}
+        topics = {}
         for name in names:
             with contextlib.suppress(UnknownTopicOrPartitionError):
                 topic = self._log.describe_topic(name)
-                found[name] = TopicFacts(name, topic.topic_id, topic.partition_count, topic.config)
-        return found
+                topics[name] = TopicFacts(name, topic.topic_id, topic.partition_count, topic.config)
+        return topics
 
-    def bounds(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+    def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         by_topic: dict[str, list[TopicPartition]] = {}
-        for place in places:
-            by_topic.setdefault(place.topic, []).append(place)
-        found = {}
-        for topic, wanted in by_topic.items():
-            parts = {part.partition: part for part in self._log.describe_topic(topic).partitions}
-            for place in wanted:
-                part = parts.get(place.partition)
-                if part is None:
-                    raise UnknownTopicOrPartitionError(
-                        f"no partition {place.partition} of {topic!r}"
-                    )
-                found[place] = part.log_start_offset, part.last_stable_offset
-        return found
+        for tp in partitions:
+            by_topic.setdefault(tp.topic, []).append(tp)
+        bounds = {}
+        for topic, partitions_of_topic in by_topic.items():
+            descriptions = {
+                description.partition: description
+                for description in self._log.describe_topic(topic).partitions
+            }
+            for tp in partitions_of_topic:
+                description = descriptions.get(tp.partition)
+                if description is None:
+                    raise UnknownTopicOrPartitionError(f"no partition {tp.partition} of {topic!r}")
+                bounds[tp] = description.log_start_offset, description.last_stable_offset
+        return bounds
 
     def lines(self, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
         if topic not in self._log.topics():
             return iter(())
         records = self._log.scan(topic, isolation_level="read_committed").records()
-        return ((each.key or b"", each.value) for each in records)
+        return ((record.key or b"", record.value) for record in records)
 
     def group_offsets(self, group: str) -> dict[TopicPartition, int]:
-        return {place: each.offset for place, each in self._log.group_offsets(group).items()}
+        commits = self._log.group_offsets(group)
+        return {tp: commit.offset for tp, commit in commits.items()}
 
 
 class DirectorySource(_DirectorySide):
@@ -97,70 +97,74 @@ class DirectorySource(_DirectorySide):
 
     def __init__(self, log: Log, label: str, settings: Settings) -> None:
         super().__init__(log, label)
-        given = {
+        defaults = {
             "isolation.level": "read_committed",
             "auto.offset.reset": "none",
             "max.poll.records": RECORDS_MAX,
             "fetch.max.bytes": BYTES_MAX,
         }
-        self._consumer = log.consumer(config={**given, **settings})
+        self._consumer = log.consumer(config={**defaults, **settings})
         self._epochs: dict[TopicPartition, int] = {}
         # for the time without a topic, in which a consumer does not wait
-        self._woken = threading.Event()
+        self._wake_event = threading.Event()
 
-    def add(self, starts: Mapping[TopicPartition, Position]) -> None:
+    def add(self, starts: Mapping[TopicPartition, SourcePosition]) -> None:
         self._consumer.assign([*self._consumer.assignment(), *starts])
-        for place, (offset, epoch) in starts.items():
-            self._consumer.seek(place, OffsetAndMetadata(offset, leader_epoch=epoch))
-            self._epochs[place] = epoch
+        for tp, (offset, epoch) in starts.items():
+            self._consumer.seek(tp, OffsetAndMetadata(offset, leader_epoch=epoch))
+            self._epochs[tp] = epoch
 
-    def remove(self, places: Iterable[TopicPartition]) -> None:
-        gone = set(places)
-        self._consumer.assign([place for place in self._consumer.assignment() if place not in gone])
-        for place in gone:
-            self._epochs.pop(place, None)
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        removed = set(partitions)
+        self._consumer.assign([tp for tp in self._consumer.assignment() if tp not in removed])
+        for tp in removed:
+            self._epochs.pop(tp, None)
 
-    def take(self, timeout_s: float) -> list[Piece]:
+    def take(self, timeout_s: float) -> list[MirrorPiece]:
         if not self._consumer.assignment():
-            self._woken.wait(timeout_s)
-            self._woken.clear()
+            self._wake_event.wait(timeout_s)
+            self._wake_event.clear()
             return []
         try:
             records = self._consumer.poll(timeout=timeout_s)
         except WakeupError:
             return []
         groups = groupby(records, key=lambda record: (record.topic, record.partition))
-        return [self._piece(TopicPartition(*place), list(rows)) for place, rows in groups]
+        return [
+            self._make_piece(TopicPartition(topic, number), list(group))
+            for (topic, number), group in groups
+        ]
 
-    def _piece(self, place: TopicPartition, rows: list[Record[bytes, bytes]]) -> Piece:
-        self._epochs[place] = rows[-1].leader_epoch
-        headers = [each.headers for each in rows]
-        keys = [each.key for each in rows]
-        values = [each.value for each in rows]
-        return Piece(
-            place,
-            [each.offset for each in rows],
-            [each.timestamp_ms for each in rows],
-            keys,
-            values,
-            headers if any(headers) else None,
-            Position(rows[-1].offset + 1, rows[-1].leader_epoch),
-            sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values))),
+    def _make_piece(self, tp: TopicPartition, records: list[Record[bytes, bytes]]) -> MirrorPiece:
+        last = records[-1]
+        self._epochs[tp] = last.leader_epoch
+        headers = [record.headers for record in records]
+        keys = [record.key for record in records]
+        values = [record.value for record in records]
+        return MirrorPiece(
+            tp,
+            offsets=[record.offset for record in records],
+            timestamps_ms=[record.timestamp_ms for record in records],
+            keys=keys,
+            values=values,
+            headers=headers if any(headers) else None,
+            following=SourcePosition(last.offset + 1, last.leader_epoch),
+            size_bytes=sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values))),
         )
 
-    def position(self, place: TopicPartition) -> Position:
-        return Position(self._consumer.position(place), self._epochs.get(place, -1))
+    def position(self, tp: TopicPartition) -> SourcePosition:
+        return SourcePosition(self._consumer.position(tp), self._epochs.get(tp, -1))
 
     def group_ids(self) -> list[str]:
-        found = []
+        ids = []
         for group in self._log.groups():
             with contextlib.suppress(GroupNotFoundError):  # deleted meanwhile
                 if self._log.describe_group(group).protocol_type in ("", "consumer"):
-                    found.append(group)
-        return found
+                    ids.append(group)
+        return ids
 
     def wake(self) -> None:
-        self._woken.set()
+        self._wake_event.set()
         self._consumer.wakeup()
 
     def close(self) -> None:
@@ -186,7 +190,7 @@ class DirectoryTarget(_DirectorySide):
                 exist_ok=True,
             )
 
-        return without_refused(
+        return create_without_refused(
             facts.config, create, lambda problem: isinstance(problem, ConfigError)
         )
 
@@ -194,26 +198,32 @@ class DirectoryTarget(_DirectorySide):
         self._log.create_partitions(name, partition_count)
 
     def begin(self, transactional_id: str, state_topic: str) -> None:
-        given = {"max.request.size": REQUEST_MAX, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
-        config = {**given, **self._settings, "transactional.id": transactional_id}
+        defaults = {
+            "max.request.size": REQUEST_MAX,
+            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+        }
+        config = {**defaults, **self._settings, "transactional.id": transactional_id}
         self._producer = self._log.producer(config)
         self._state_topic = state_topic
         self._producer.init_transactions()
 
     def write(
-        self, pieces: Sequence[tuple[str, Piece]], lines_of: Callable[[list[list[Span]]], Lines]
+        self,
+        pieces: Sequence[tuple[str, MirrorPiece]],
+        lines_of: Callable[[list[list[TargetSpan]]], Lines],
     ) -> None:
         assert self._producer is not None, "begin() comes first"
         with self._producer.transaction() as producer:
-            futures = self._sent(producer, pieces)
-            written = [
-                [Span(base, count) for _, _, base, count in future.result()] for future in futures
+            futures = self._send(producer, pieces)
+            spans = [
+                [TargetSpan(base, count) for _, _, base, count in future.result()]
+                for future in futures
             ]
-            for key, value in lines_of(written):
+            for key, value in lines_of(spans):
                 producer.send(self._state_topic, value, key, partition=0)
 
-    def _sent(
-        self, producer: Producer[bytes, bytes], pieces: Sequence[tuple[str, Piece]]
+    def _send(
+        self, producer: Producer[bytes, bytes], pieces: Sequence[tuple[str, MirrorPiece]]
     ) -> list[Future[list[tuple[str, int, int, int]]]]:
         futures: list[Future[list[tuple[str, int, int, int]]]] = []
         for topic, piece in pieces:
@@ -223,8 +233,8 @@ class DirectoryTarget(_DirectorySide):
                         topic,
                         piece.values,
                         piece.keys,
-                        partition=piece.place.partition,
-                        timestamps_ms=_valid(piece.timestamps_ms),
+                        partition=piece.tp.partition,
+                        timestamps_ms=_valid_timestamps(piece.timestamps_ms),
                         headers=piece.headers,
                     )
                 )
@@ -259,9 +269,9 @@ def state_topic_of(name: str) -> TopicFacts:
     return TopicFacts(name, "", 1, config)
 
 
-def _valid(timestamps_ms: Sequence[int]) -> Sequence[int]:
-    """Timestamps that a log accepts (MIRRORDIRECTORY-2)."""
+def _valid_timestamps(timestamps_ms: Sequence[int]) -> Sequence[int]:
+    """Timestamps that a log accepts: one before 1970 becomes the present time."""
     if min(timestamps_ms) >= 0:
         return timestamps_ms
     now_ms = time.time_ns() // 1_000_000
-    return [now_ms if each < 0 else each for each in timestamps_ms]
+    return [now_ms if time_ms < 0 else time_ms for time_ms in timestamps_ms]

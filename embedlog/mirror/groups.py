@@ -1,14 +1,14 @@
 """Copies the committed offsets of groups, translated to offsets of the target.
 
-MIRRORGROUP-1  a translated offset is never after the exact one (OFFSETMAP-4); one that is not
-    copied yet is the end of the copy
-MIRRORGROUP-2  a group with members at the target is left alone
-MIRRORGROUP-3  an offset at the target moves back only if the mirror committed the present one
-MIRRORGROUP-4  the state has the next offset before its commit, beside the present one if the mirror
-    committed it. So the next mirror knows the commit of one that was killed between the two
-MIRRORGROUP-5  the state forgets an offset that was not committed, and one that is no longer the
-    present one. Members can commit the same offset later. Nothing is noted while the group has
-    members: the mirror looks for them first
+- A translated offset is never after the exact one; one that is not copied yet is the
+  end of the copy.
+- A group with members at the target is left alone.
+- An offset at the target moves back only if the mirror committed the present one.
+- The state has the next offset before its commit, beside the present one if the mirror committed
+  it. So the next mirror knows the commit of one that was killed between the two.
+- The state forgets an offset that was not committed, and one that is no longer the present one.
+  Members can commit the same offset later. Nothing is noted while the group has members: the mirror
+  looks for them first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from embedlog import TopicPartition
 from embedlog.mirror.mirror_state import MirrorState
-from embedlog.mirror.sides import Source, Target
+from embedlog.mirror.sides import MirrorSource, MirrorTarget
 
 # Groups of programs that store their own progress; the first three as in MirrorMaker 2.
 NOT_COPIED = re.compile(r"console-consumer-.*|connect-.*|__.*|import-[0-9a-f]{24}")
@@ -29,8 +29,8 @@ NOT_COPIED = re.compile(r"console-consumer-.*|connect-.*|__.*|import-[0-9a-f]{24
 class GroupCopies:
     """The groups of a mirror. `groups`: their ids, or None for all."""
 
-    source: Source
-    target: Target
+    source: MirrorSource
+    target: MirrorTarget
     state: MirrorState
     groups: Sequence[str] | None
     notice: Callable[[str], object]
@@ -50,67 +50,73 @@ class GroupCopies:
             self._copy(group)
 
     def _copy(self, group: str) -> None:
-        found = {
-            place: offset
-            for place, offset in self.source.group_offsets(group).items()
-            if place in self.state.positions
+        source_offsets = {
+            tp: offset
+            for tp, offset in self.source.group_offsets(group).items()
+            if tp in self.state.positions
         }
-        if not found or self._complete.get(group) == found:
+        if not source_offsets or self._complete.get(group) == source_offsets:
             return
         targets = {
-            place: TopicPartition(self.state.topic_pairs[place.topic].target, place.partition)
-            for place in found
+            tp: TopicPartition(self.state.topic_pairs[tp.topic].target, tp.partition)
+            for tp in source_offsets
         }
-        present = self.target.group_offsets(group)
+        target_offsets = self.target.group_offsets(group)
         bounds = self.target.bounds(targets.values())
         changed: dict[TopicPartition, int] = {}
-        # of the present offsets, those that the mirror committed
-        known: dict[TopicPartition, tuple[int, ...]] = {}
-        for place, offset in found.items():
-            tp = targets[place]
-            start, end = bounds[tp]
-            translated = self.state.map(place).translate(offset)
-            wanted = max(start, end if translated is None else translated)
-            old = present.get(tp)
-            known[place] = (
-                (old,)
-                if old is not None and old in self.state.groups.get((group, place), ())
-                else ()
-            )
-            if old is None or wanted > old or (known[place] and wanted != old):
-                changed[place] = wanted
-        if changed and not self._commit(group, targets, changed, known):
+        # of the present offsets at the target, those that the mirror committed
+        own: dict[TopicPartition, tuple[int, ...]] = {}
+        for tp, offset in source_offsets.items():
+            start, end = bounds[targets[tp]]
+            translated = self.state.map_of(tp).translate(offset)
+            if translated is None:
+                translated = end
+            translated = max(start, translated)
+            present = target_offsets.get(targets[tp])
+            own[tp] = ()
+            if present is None:
+                changed[tp] = translated
+                continue
+            if present in self.state.groups.get((group, tp), ()):
+                own[tp] = (present,)
+            if translated > present or (own[tp] and translated != present):
+                changed[tp] = translated
+        if changed and not self._commit(group, targets, changed, own):
             if group not in self._busy:
                 self.notice(f"group {group} has members at the target: its offsets are not copied")
             self._busy.add(group)
-            self._note(group, known)
+            self._note(group, own)
             return
-        if all(offset <= self.state.positions[place].offset for place, offset in found.items()):
-            self._complete[group] = found
+        positions = self.state.positions
+        if all(offset <= positions[tp].offset for tp, offset in source_offsets.items()):
+            self._complete[group] = source_offsets
         self._busy.discard(group)
-        self.offsets |= {(group, targets[place]): offset for place, offset in changed.items()}
-        self._note(group, known | {place: (offset,) for place, offset in changed.items()})
+        self.offsets |= {(group, targets[tp]): offset for tp, offset in changed.items()}
+        self._note(group, own | {tp: (offset,) for tp, offset in changed.items()})
 
     def _commit(
         self,
         group: str,
         targets: Mapping[TopicPartition, TopicPartition],
         changed: Mapping[TopicPartition, int],
-        known: Mapping[TopicPartition, tuple[int, ...]],
+        own: Mapping[TopicPartition, tuple[int, ...]],
     ) -> bool:
         """Commit offsets, noted before as possible ones; False if the group has members."""
-        offsets = {targets[place]: offset for place, offset in changed.items()}
+        offsets = {targets[tp]: offset for tp, offset in changed.items()}
         if not self.target.may_commit_group(group, offsets):
             return False
-        self._note(group, {place: (*known[place], offset) for place, offset in changed.items()})
+        self._note(group, {tp: (*own[tp], offset) for tp, offset in changed.items()})
         return self.target.commit_group(group, offsets)
 
     def _note(self, group: str, offsets: Mapping[TopicPartition, tuple[int, ...]]) -> None:
         """Write the offsets of which the mirror has committed one, where the state has others."""
-        state = self.state.groups
-        lines = self.state.committed(
-            group, [each for each in offsets.items() if each[1] != state.get((group, each[0]), ())]
-        )
+        noted = self.state.groups
+        changed = [
+            (tp, possible)
+            for tp, possible in offsets.items()
+            if possible != noted.get((group, tp), ())
+        ]
+        lines = self.state.lines_of_commits(group, changed)
         if lines:
             self.target.write([], lambda _: lines)
             self.state.apply(lines)

@@ -1,8 +1,8 @@
 """Contains `KafkaSide`, the calls of both sides that are Kafka clusters, and the errors of Kafka's
 client as typed errors.
 
-KAFKASIDE-1  every call has a deadline, for which an unreachable broker is waited for
-KAFKASIDE-2  the client's own log lines are not printed; an error contains their text
+- Every call has a deadline, for which an unreachable broker is waited for.
+- The client's own log lines are not printed; an error contains their text.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class KafkaClusterError(EmbedlogError):
         return super()._keywords() | {"name": self.name}
 
 
-def typed(error: Any, label: str) -> EmbedlogError:
+def typed_error(error: Any, label: str) -> EmbedlogError:
     """An error of Kafka's client as one of embedlog."""
     text = f"{label}: {error.str() or error.name()}"
     if error.name() in FENCED:
@@ -74,14 +74,14 @@ def typed(error: Any, label: str) -> EmbedlogError:
     return KafkaClusterError(text, name=error.name())
 
 
-def _silent() -> logging.Logger:
-    """A logger for the lines of the client (KAFKASIDE-2)."""
-    found = logging.getLogger("embedlog.mirror.kafka_client")
-    found.disabled = True
-    return found
+def _silent_logger() -> logging.Logger:
+    """A logger that does not print the lines of the client."""
+    logger = logging.getLogger("embedlog.mirror.kafka_client")
+    logger.disabled = True
+    return logger
 
 
-def _ignored(error: Any) -> None:
+def _ignore_error(error: Any) -> None:
     """Errors of connections: the client connects again."""
 
 
@@ -90,8 +90,12 @@ class KafkaSide:
 
     def __init__(self, bootstrap: str, settings: Settings) -> None:
         self.label = f"kafka://{bootstrap}"
-        given = {"bootstrap.servers": bootstrap, "logger": _silent(), "error_cb": _ignored}
-        self._settings: dict[str, Any] = {**given, **settings}
+        defaults = {
+            "bootstrap.servers": bootstrap,
+            "logger": _silent_logger(),
+            "error_cb": _ignore_error,
+        }
+        self._settings: dict[str, Any] = {**defaults, **settings}
         with self.calls():
             self._admin = admin.AdminClient(self._settings)
             self.identity: str = self._admin.list_topics(timeout=CONNECT_S).cluster_id
@@ -103,10 +107,10 @@ class KafkaSide:
         try:
             yield
         except confluent_kafka.KafkaException as problem:
-            raise typed(problem.args[0], self.label) from problem
+            raise typed_error(problem.args[0], self.label) from problem
 
-    def _repeated(self, call: Callable[[], Answer]) -> Answer:
-        """The answer of a call that may be repeated while brokers are not ready (KAFKASIDE-1)."""
+    def _repeat(self, call: Callable[[], Answer]) -> Answer:
+        """The answer of a call that may be repeated while brokers are not ready."""
         deadline = time.monotonic() + DEADLINE_S
         while True:
             try:
@@ -117,82 +121,85 @@ class KafkaSide:
                     raise
             self._admin.poll(AGAIN_S)
 
-    def _answers(self, request: Callable[[], Mapping[Any, Any]]) -> dict[Any, Any]:
+    def _collect_answers(self, request: Callable[[], Mapping[Any, Any]]) -> dict[Any, Any]:
         """The answers to a request that only reads, or that may be repeated."""
-        return self._repeated(
+        return self._repeat(
             lambda: {key: future.result(DEADLINE_S) for key, future in request().items()}
         )
 
     # ---- topics ----------------------------------------------------------------------------------
 
     def topic_names(self) -> list[str]:
-        return self._repeated(lambda: sorted(self._admin.list_topics(timeout=DEADLINE_S).topics))
+        return self._repeat(lambda: sorted(self._admin.list_topics(timeout=DEADLINE_S).topics))
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        found = {}
+        topics = {}
         for name in names:
             try:
-                topic = self._answers(partial(self._described_topic, name))[name]
+                topic = self._collect_answers(partial(self._describe_topic, name))[name]
             except KafkaClusterError as problem:
                 if problem.name not in ABSENT:
                     raise
             else:
-                found[name] = TopicFacts(name, str(topic.topic_id), len(topic.partitions), {})
-        return self._with_settings(found)
+                topics[name] = TopicFacts(name, str(topic.topic_id), len(topic.partitions), {})
+        return self._add_settings(topics)
 
-    def _described_topic(self, name: str) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self._admin.describe_topics(
+    def _describe_topic(self, name: str) -> Mapping[str, Any]:
+        futures: Mapping[str, Any] = self._admin.describe_topics(
             confluent_kafka.TopicCollection([name]), request_timeout=DEADLINE_S
         )
-        return found
+        return futures
 
-    def _with_settings(self, found: dict[str, TopicFacts]) -> dict[str, TopicFacts]:
-        """The settings are read when a topic is first seen."""
-        known = {name: self._described[name] for name in found.keys() & self._described.keys()}
-        same = {name: each for name, each in known.items() if each.topic_id == found[name].topic_id}
-        new = [
-            admin.ConfigResource(admin.ConfigResource.Type.TOPIC, name)
-            for name in found.keys() - same.keys()
-        ]
-        configs = {name: each.config for name, each in same.items()}
-        own = admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-        request = partial(self._admin.describe_configs, new, request_timeout=DEADLINE_S)
-        for resource, entries in self._answers(request).items() if new else ():
-            configs[resource.name] = {
-                key: each.value for key, each in entries.items() if each.source == own
-            }
-        self._described |= {
-            name: each._replace(config=configs[name]) for name, each in found.items()
-        }
-        return {name: self._described[name] for name in found}
+    def _add_settings(self, topics: dict[str, TopicFacts]) -> dict[str, TopicFacts]:
+        """The topics with their settings, which are read when a topic is first seen."""
+        configs = {}
+        new = []
+        for name, topic in topics.items():
+            earlier = self._described.get(name)
+            if earlier is not None and earlier.topic_id == topic.topic_id:
+                configs[name] = earlier.config
+            else:
+                new.append(admin.ConfigResource(admin.ConfigResource.Type.TOPIC, name))
+        if new:
+            own = admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+            request = partial(self._admin.describe_configs, new, request_timeout=DEADLINE_S)
+            for resource, entries in self._collect_answers(request).items():
+                configs[resource.name] = {
+                    key: entry.value for key, entry in entries.items() if entry.source == own
+                }
+        complete = {name: topic._replace(config=configs[name]) for name, topic in topics.items()}
+        self._described |= complete
+        return complete
 
-    def bounds(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        wanted = list(places)
-        if not wanted:
+    def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        all_partitions = list(partitions)
+        if not all_partitions:
             return {}
-        starts = self._offsets(wanted, admin.OffsetSpec.earliest())
-        ends = self._offsets(wanted, admin.OffsetSpec.latest())
-        return {place: (starts[place], ends[place]) for place in wanted}
+        starts = self._list_offsets(all_partitions, admin.OffsetSpec.earliest())
+        ends = self._list_offsets(all_partitions, admin.OffsetSpec.latest())
+        return {tp: (starts[tp], ends[tp]) for tp in all_partitions}
 
-    def _offsets(self, places: list[TopicPartition], wanted: Any) -> dict[TopicPartition, int]:
+    def _list_offsets(
+        self, partitions: list[TopicPartition], spec: Any
+    ) -> dict[TopicPartition, int]:
         request = partial(
             self._admin.list_offsets,
-            {confluent_kafka.TopicPartition(*place): wanted for place in places},
+            {confluent_kafka.TopicPartition(*tp): spec for tp in partitions},
             isolation_level=confluent_kafka.IsolationLevel.READ_COMMITTED,
             request_timeout=DEADLINE_S,
         )
         return {
-            TopicPartition(each.topic, each.partition): answer.offset
-            for each, answer in self._answers(request).items()
+            TopicPartition(client_tp.topic, client_tp.partition): answer.offset
+            for client_tp, answer in self._collect_answers(request).items()
         }
 
     # ---- records of a state topic ----------------------------------------------------------------
 
-    def consumer(self, **settings: Any) -> Any:
+    def make_consumer(self, **settings: Any) -> Any:
         """A consumer of committed records; the client requires the name of a group, in which
         nothing is committed.
         """
-        given = {
+        defaults = {
             "group.id": f"mirror-{uuid4().hex}",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
@@ -204,12 +211,12 @@ class KafkaSide:
             "check.crcs": True,
         }
         with self.calls():
-            return confluent_kafka.Consumer({**given, **self._settings, **settings})
+            return confluent_kafka.Consumer({**defaults, **self._settings, **settings})
 
     def lines(self, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
-        place = TopicPartition(topic, 0)
-        position, end = self.bounds([place])[place]
-        reader = self.consumer()
+        tp = TopicPartition(topic, 0)
+        position, end = self.bounds([tp])[tp]
+        reader = self.make_consumer()
         try:
             reader.assign([confluent_kafka.TopicPartition(topic, 0, position)])
             deadline = time.monotonic() + DEADLINE_S
@@ -224,7 +231,7 @@ class KafkaSide:
                     elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                         position = message.offset()
                     elif error.name() not in TRANSIENT:
-                        raise typed(error, self.label)
+                        raise typed_error(error, self.label)
                 if time.monotonic() > deadline:
                     raise KafkaClusterError(
                         f"{self.label}: no records of {topic} within {DEADLINE_S:g} s"
@@ -237,11 +244,11 @@ class KafkaSide:
     def group_offsets(self, group: str) -> dict[TopicPartition, int]:
         request = [confluent_kafka.ConsumerGroupTopicPartitions(group)]
         call = partial(self._admin.list_consumer_group_offsets, request, request_timeout=DEADLINE_S)
-        (answer,) = self._answers(call).values()
-        found = {}
-        for each in answer.topic_partitions:
-            if each.error is not None:
-                raise typed(each.error, self.label)
-            if each.offset >= 0:
-                found[TopicPartition(each.topic, each.partition)] = each.offset
-        return found
+        (answer,) = self._collect_answers(call).values()
+        offsets = {}
+        for commit in answer.topic_partitions:
+            if commit.error is not None:
+                raise typed_error(commit.error, self.label)
+            if commit.offset >= 0:
+                offsets[TopicPartition(commit.topic, commit.partition)] = commit.offset
+        return offsets

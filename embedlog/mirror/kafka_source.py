@@ -1,8 +1,7 @@
 """Contains `KafkaSource`: a Kafka cluster as the source of a mirror.
 
-KAFKASOURCE-1  an error of one partition is raised after the records before it were returned
-KAFKASOURCE-2  the position passes offsets without records when the client reports the end of the
-    partition
+- An error of one partition is raised after the records before it were returned.
+- The position passes offsets without records when the client reports the end of the partition.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from embedlog import (
     TopicPartition,
     UnknownTopicOrPartitionError,
 )
-from embedlog.mirror.kafka_client import ABSENT, DEADLINE_S, TRANSIENT, KafkaSide, typed
-from embedlog.mirror.sides import Piece, Position, Settings
+from embedlog.mirror.kafka_client import ABSENT, DEADLINE_S, TRANSIENT, KafkaSide, typed_error
+from embedlog.mirror.sides import MirrorPiece, Settings, SourcePosition
 
 RECORDS_MAX = 20_000  # of one transaction
 WAIT_MAX_S = 0.1  # the client returns records at the end of its wait only
@@ -31,98 +30,99 @@ class KafkaSource(KafkaSide):
 
     def __init__(self, bootstrap: str, settings: Settings) -> None:
         super().__init__(bootstrap, settings)
-        self._consumer = self.consumer()
-        self._positions: dict[TopicPartition, Position] = {}
+        self._consumer = self.make_consumer()
+        self._positions: dict[TopicPartition, SourcePosition] = {}
         self._error: EmbedlogError | None = None
 
-    def add(self, starts: Mapping[TopicPartition, Position]) -> None:
+    def add(self, starts: Mapping[TopicPartition, SourcePosition]) -> None:
         if not starts:
             return
         with self.calls():
             self._consumer.incremental_assign(
-                [_place(place, position) for place, position in starts.items()]
+                [_client_partition(tp, position) for tp, position in starts.items()]
             )
         self._positions |= starts
 
-    def remove(self, places: Iterable[TopicPartition]) -> None:
-        gone = [place for place in places if place in self._positions]
-        if gone:
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        removed = [tp for tp in partitions if tp in self._positions]
+        if removed:
             with self.calls():
                 self._consumer.incremental_unassign(
-                    [confluent_kafka.TopicPartition(*place) for place in gone]
+                    [confluent_kafka.TopicPartition(*tp) for tp in removed]
                 )
-        for place in gone:
-            del self._positions[place]
+        for tp in removed:
+            del self._positions[tp]
 
-    def take(self, timeout_s: float) -> list[Piece]:
+    def take(self, timeout_s: float) -> list[MirrorPiece]:
         if self._error is not None:
             error = self._error
             self._error = None
             raise error
-        found: dict[TopicPartition, list[Any]] = {}
+        by_partition: dict[TopicPartition, list[Any]] = {}
         with self.calls():
             messages = self._consumer.consume(RECORDS_MAX, min(timeout_s, WAIT_MAX_S))
         for message in messages:
-            place = TopicPartition(
-                message.topic() or "",
-                message.partition() if message.partition() is not None else -1,
-            )
+            number = message.partition()
+            tp = TopicPartition(message.topic() or "", -1 if number is None else number)
             error = message.error()
-            if place not in self._positions:
+            if tp not in self._positions:
                 if error is not None:
-                    self._note(error, place)
+                    self._note(error, tp)
             elif error is None:
-                found.setdefault(place, []).append(message)
+                by_partition.setdefault(tp, []).append(message)
                 epoch = message.leader_epoch()
-                self._positions[place] = Position(
+                self._positions[tp] = SourcePosition(
                     message.offset() + 1, -1 if epoch is None else epoch
                 )
             elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                self._positions[place] = self._positions[place]._replace(offset=message.offset())
+                self._positions[tp] = self._positions[tp]._replace(offset=message.offset())
             else:
-                self._note(error, place)
-        return [self._piece(place, rows) for place, rows in found.items()]
+                self._note(error, tp)
+        return [
+            self._make_piece(tp, partition_messages)
+            for tp, partition_messages in by_partition.items()
+        ]
 
-    def _note(self, error: Any, place: TopicPartition) -> None:
-        """Keep an error for the next call (KAFKASOURCE-1)."""
+    def _note(self, error: Any, tp: TopicPartition) -> None:
+        """Keep an error for the next call: the records before it are returned first."""
         name = error.name()
         if name in OUT_OF_RANGE:
             self._error = OffsetOutOfRangeError(
-                f"{self.label}: {error.str()}", topic=place.topic, partition=place.partition
+                f"{self.label}: {error.str()}", topic=tp.topic, partition=tp.partition
             )
         elif name in ABSENT:
             self._error = UnknownTopicOrPartitionError(
-                f"{self.label}: {place.topic}-{place.partition}: {error.str()}"
+                f"{self.label}: {tp.topic}-{tp.partition}: {error.str()}"
             )
         elif name not in TRANSIENT and (error.fatal() or not error.retriable()):
-            self._error = typed(error, self.label)
+            self._error = typed_error(error, self.label)
 
-    def _piece(self, place: TopicPartition, rows: list[Any]) -> Piece:
-        keys = [each.key() for each in rows]
-        values = [each.value() for each in rows]
-        headers = [each.headers() or () for each in rows]
-        return Piece(
-            place,
-            [each.offset() for each in rows],
-            [each.timestamp()[1] for each in rows],
-            keys,
-            values,
-            headers if any(headers) else None,
-            self._positions[place],
-            sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values))),
+    def _make_piece(self, tp: TopicPartition, messages: list[Any]) -> MirrorPiece:
+        keys = [message.key() for message in messages]
+        values = [message.value() for message in messages]
+        headers = [message.headers() or () for message in messages]
+        return MirrorPiece(
+            tp,
+            offsets=[message.offset() for message in messages],
+            timestamps_ms=[message.timestamp()[1] for message in messages],
+            keys=keys,
+            values=values,
+            headers=headers if any(headers) else None,
+            following=self._positions[tp],
+            size_bytes=sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values))),
         )
 
-    def position(self, place: TopicPartition) -> Position:
-        return self._positions[place]
+    def position(self, tp: TopicPartition) -> SourcePosition:
+        return self._positions[tp]
 
     def group_ids(self) -> list[str]:
-        answer = self._repeated(
+        answer = self._repeat(
             lambda: self._admin.list_consumer_groups(request_timeout=DEADLINE_S).result(DEADLINE_S)
         )
         if answer.errors:
             with self.calls():
                 raise answer.errors[0]
-        return sorted(each.group_id for each in answer.valid)
+        return sorted(group.group_id for group in answer.valid)
 
     def wake(self) -> None:
         """The longest wait is short."""
@@ -131,12 +131,10 @@ class KafkaSource(KafkaSide):
         self._consumer.close()
 
 
-def _place(place: TopicPartition, position: Position) -> Any:
+def _client_partition(tp: TopicPartition, position: SourcePosition) -> Any:
     """A place in the form of the client; with an epoch it notices records that the brokers have
     lost.
     """
     if position.leader_epoch < 0:
-        return confluent_kafka.TopicPartition(*place, position.offset)
-    return confluent_kafka.TopicPartition(
-        *place, position.offset, leader_epoch=position.leader_epoch
-    )
+        return confluent_kafka.TopicPartition(*tp, position.offset)
+    return confluent_kafka.TopicPartition(*tp, position.offset, leader_epoch=position.leader_epoch)

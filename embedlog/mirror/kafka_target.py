@@ -1,9 +1,9 @@
 """Contains `KafkaTarget`: a Kafka cluster as the target of a mirror.
 
-KAFKATARGET-1  the offsets of the records are known before the lines are written: each record has a
-    delivery report
-KAFKATARGET-2  a transaction that cannot be committed is aborted, and the mirror ends; the next run
-    continues before it
+- The offsets of the records are known before the lines are written: each record has a delivery
+  report.
+- A transaction that cannot be committed is aborted, and the mirror ends; the next run continues
+  before it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,15 @@ import confluent_kafka
 from confluent_kafka import admin
 
 from embedlog import DeadlineError, EmbedlogError, TopicPartition
-from embedlog.mirror.kafka_client import DEADLINE_S, KafkaClusterError, KafkaSide, typed
-from embedlog.mirror.sides import Lines, Piece, Settings, Span, TopicFacts, without_refused
+from embedlog.mirror.kafka_client import DEADLINE_S, KafkaClusterError, KafkaSide, typed_error
+from embedlog.mirror.sides import (
+    Lines,
+    MirrorPiece,
+    Settings,
+    TargetSpan,
+    TopicFacts,
+    create_without_refused,
+)
 
 MESSAGE_BYTES_MAX = 1_000_000_000  # the topic limits the size of records
 TRANSACTION_TIMEOUT_MS = 60_000
@@ -48,12 +55,11 @@ class KafkaTarget(KafkaSide):
                 facts.name, facts.partition_count, replication_factor or -1, config=config
             )
             with self.calls():
-                for future in self._admin.create_topics(
-                    [topic], operation_timeout=DEADLINE_S
-                ).values():
+                futures = self._admin.create_topics([topic], operation_timeout=DEADLINE_S)
+                for future in futures.values():
                     future.result(DEADLINE_S)
 
-        lost = without_refused(
+        lost = create_without_refused(
             facts.config, create, lambda problem: getattr(problem, "name", "") == "INVALID_CONFIG"
         )
         self._wait_until_present(facts.name, facts.partition_count)
@@ -61,9 +67,8 @@ class KafkaTarget(KafkaSide):
 
     def grow(self, name: str, partition_count: int) -> None:
         with self.calls():
-            for future in self._admin.create_partitions(
-                [admin.NewPartitions(name, partition_count)]
-            ).values():
+            futures = self._admin.create_partitions([admin.NewPartitions(name, partition_count)])
+            for future in futures.values():
                 future.result(DEADLINE_S)
         self._wait_until_present(name, partition_count)
 
@@ -73,13 +78,11 @@ class KafkaTarget(KafkaSide):
         """
         deadline = time.monotonic() + DEADLINE_S
         while True:
-            topic = self._repeated(
+            topic = self._repeat(
                 lambda: self._admin.list_topics(name, timeout=DEADLINE_S).topics[name]
             )
-            if (
-                topic.error is None
-                and sum(each.leader >= 0 for each in topic.partitions.values()) >= partition_count
-            ):
+            led_count = sum(partition.leader >= 0 for partition in topic.partitions.values())
+            if topic.error is None and led_count >= partition_count:
                 return
             if time.monotonic() > deadline:
                 raise DeadlineError(
@@ -90,19 +93,21 @@ class KafkaTarget(KafkaSide):
     # ---- transactions ----------------------------------------------------------------------------
 
     def begin(self, transactional_id: str, state_topic: str) -> None:
-        given = {
+        defaults = {
             "message.max.bytes": MESSAGE_BYTES_MAX,
             "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
         }
         self._state_topic = state_topic
         with self.calls():
             self._producer = confluent_kafka.Producer(
-                {**given, **self._settings, "transactional.id": transactional_id}
+                {**defaults, **self._settings, "transactional.id": transactional_id}
             )
             self._producer.init_transactions(DEADLINE_S)
 
     def write(
-        self, pieces: Sequence[tuple[str, Piece]], lines_of: Callable[[list[list[Span]]], Lines]
+        self,
+        pieces: Sequence[tuple[str, MirrorPiece]],
+        lines_of: Callable[[list[list[TargetSpan]]], Lines],
     ) -> None:
         try:
             with self.calls():
@@ -111,26 +116,28 @@ class KafkaTarget(KafkaSide):
                 self._commit()
         except SystemError as problem:
             # the client raises a fatal error, then calls a callback, and loses the exception
-            raise self._fatal() from problem
+            raise self._find_fatal_error() from problem
         except EmbedlogError:  # not for an interrupt: the abort can wait for the brokers
             self._abort()
             raise
 
     def _write(
-        self, pieces: Sequence[tuple[str, Piece]], lines_of: Callable[[list[list[Span]]], Lines]
+        self,
+        pieces: Sequence[tuple[str, MirrorPiece]],
+        lines_of: Callable[[list[list[TargetSpan]]], Lines],
     ) -> None:
         self._failed = []
         offsets: list[list[int]] = [[] for _ in pieces]
-        for (topic, piece), found in zip(pieces, offsets, strict=True):
-            self._produce(topic, piece, partial(self._delivered, found))
+        for (topic, piece), piece_offsets in zip(pieces, offsets, strict=True):
+            self._produce(topic, piece, partial(self._on_delivery, piece_offsets))
         self._flush()
-        for key, line in lines_of([_spans(found) for found in offsets]):
-            self._send(self._state_topic, line, key, 0, partial(self._delivered, []))
+        for key, line in lines_of([_spans_of(piece_offsets) for piece_offsets in offsets]):
+            self._send(self._state_topic, line, key, 0, partial(self._on_delivery, []))
         self._flush()
 
-    def _produce(self, topic: str, piece: Piece, delivered: Any) -> None:
+    def _produce(self, topic: str, piece: MirrorPiece, delivered: Any) -> None:
         send = self._send
-        number = piece.place.partition
+        number = piece.tp.partition
         headers: Any = repeat(None) if piece.headers is None else map(list, piece.headers)
         # the headers may be endless
         rows = zip(piece.keys, piece.values, piece.timestamps_ms, headers, strict=False)
@@ -157,20 +164,21 @@ class KafkaTarget(KafkaSide):
                         f"{self.label}: records were not accepted", expected=f"{DEADLINE_S:g} s"
                     ) from None
 
-    def _delivered(self, found: list[int], error: Any, message: Any) -> None:
+    def _on_delivery(self, offsets: list[int], error: Any, message: Any) -> None:
         if error is None:
-            found.append(message.offset())
+            offsets.append(message.offset())
         else:
             self._failed.append((message.topic(), error))
 
     def _flush(self) -> None:
-        left = self._producer.flush(DEADLINE_S)
+        unsent_count = self._producer.flush(DEADLINE_S)
         if self._failed:
             topic, error = self._failed[0]
-            raise typed(error, f"{self.label}: {topic}")
-        if left:
+            raise typed_error(error, f"{self.label}: {topic}")
+        if unsent_count:
             raise DeadlineError(
-                f"{self.label}: {left} records were not acknowledged", expected=f"{DEADLINE_S:g} s"
+                f"{self.label}: {unsent_count} records were not acknowledged",
+                expected=f"{DEADLINE_S:g} s",
             )
 
     def _commit(self) -> None:
@@ -192,12 +200,12 @@ class KafkaTarget(KafkaSide):
         except confluent_kafka.KafkaException:
             self._producer.purge()
 
-    def _fatal(self) -> EmbedlogError:
+    def _find_fatal_error(self) -> EmbedlogError:
         """The fatal error of the producer, which any later call raises."""
         try:
             self._producer.abort_transaction(DEADLINE_S)
         except confluent_kafka.KafkaException as problem:
-            return typed(problem.args[0], self.label)
+            return typed_error(problem.args[0], self.label)
         return KafkaClusterError(
             f"{self.label}: the transaction was aborted after an error of the client"
         )
@@ -207,25 +215,23 @@ class KafkaTarget(KafkaSide):
     def may_commit_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
         call = partial(self._admin.describe_consumer_groups, [group], request_timeout=DEADLINE_S)
         try:
-            return not self._answers(call)[group].members
+            return not self._collect_answers(call)[group].members
         except KafkaClusterError as problem:
             if problem.name != "GROUP_ID_NOT_FOUND":
                 raise
             return True
 
     def commit_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
-        wanted = [
-            confluent_kafka.TopicPartition(*place, offset) for place, offset in offsets.items()
-        ]
-        request = [confluent_kafka.ConsumerGroupTopicPartitions(group, wanted)]
+        commits = [confluent_kafka.TopicPartition(*tp, offset) for tp, offset in offsets.items()]
+        request = [confluent_kafka.ConsumerGroupTopicPartitions(group, commits)]
         try:
             call = partial(
                 self._admin.alter_consumer_group_offsets, request, request_timeout=DEADLINE_S
             )
-            (answer,) = self._answers(call).values()
-            for each in answer.topic_partitions:
-                if each.error is not None:
-                    raise typed(each.error, self.label)
+            (answer,) = self._collect_answers(call).values()
+            for commit in answer.topic_partitions:
+                if commit.error is not None:
+                    raise typed_error(commit.error, self.label)
         except KafkaClusterError as problem:
             if problem.name not in WITH_MEMBERS:
                 raise
@@ -239,14 +245,14 @@ class KafkaTarget(KafkaSide):
         self._producer = None
 
 
-def _spans(offsets: list[int]) -> list[Span]:
+def _spans_of(offsets: list[int]) -> list[TargetSpan]:
     """Offsets in order, as runs of consecutive ones."""
     if offsets and offsets[-1] - offsets[0] == len(offsets) - 1:
-        return [Span(offsets[0], len(offsets))]
-    found: list[Span] = []
+        return [TargetSpan(offsets[0], len(offsets))]
+    spans: list[TargetSpan] = []
     for offset in offsets:
-        if found and offset == found[-1].base_offset + found[-1].length:
-            found[-1] = Span(found[-1].base_offset, found[-1].length + 1)
+        if spans and offset == spans[-1].base_offset + spans[-1].length:
+            spans[-1] = TargetSpan(spans[-1].base_offset, spans[-1].length + 1)
         else:
-            found.append(Span(offset, 1))
-    return found
+            spans.append(TargetSpan(offset, 1))
+    return spans

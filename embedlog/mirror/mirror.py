@@ -1,8 +1,8 @@
 """Contains `Mirror`: topics of one log, with their records and groups, copied to another one
 exactly once.
 
-MIRROR-1  a side is a log directory, a set of them, an open log, or `kafka://HOST:PORT[,HOST:PORT]`
-MIRROR-2  confluent-kafka is imported only if a side is a Kafka cluster
+- A side is a log directory, a set of them, an open log, or `kafka://HOST:PORT[,HOST:PORT]`.
+- Confluent-kafka is imported only if a side is a Kafka cluster.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 import embedlog
 from embedlog import ConfigError, MissingExtraError
-from embedlog.mirror.copying import Advance, Copying, Plan
+from embedlog.mirror.copying import Advance, Copying, MirrorPlan
 from embedlog.mirror.directory_sides import DirectorySource, DirectoryTarget
-from embedlog.mirror.sides import Source, Target
+from embedlog.mirror.sides import MirrorSource, MirrorTarget
 from embedlog.mirror.topics import Selection
 
 KAFKA = "kafka://"
@@ -69,8 +69,8 @@ class Mirror:
     Raises ConfigError, MissingExtraError, and what `embedlog.open` raises.
 
     Examples:
-        >>> with Mirror("data", "kafka://localhost:9092", topics=["events"]) as mirror:        #
-        doctest: +SKIP ...     report = mirror.run()
+        >>> with Mirror("data", "kafka://localhost:9092", topics=["events"]) as mirror:
+        ...     report = mirror.run()                                      # doctest: +SKIP
     """
 
     def __init__(
@@ -90,19 +90,19 @@ class Mirror:
         target_config: Mapping[str, Any] | None = None,
         notice: Callable[[str], object] = lambda text: None,
     ) -> None:
-        plan = Plan(
+        plan = MirrorPlan(
             Selection(tuple(topics), pattern),
-            None if groups is None else tuple(groups),
-            _checked_name(name),
-            prefix,
-            append,
-            skip_deleted,
-            replication_factor,
+            groups=None if groups is None else tuple(groups),
+            name=_check_name(name),
+            prefix=prefix,
+            append=append,
+            skip_deleted=skip_deleted,
+            replication_factor=replication_factor,
         )
-        self._opened = ExitStack()
+        self._resources = ExitStack()
         try:
-            reading = _opened_source(source, source_config or {}, self._opened)
-            writing = _opened_target(target, target_config or {}, self._opened)
+            reading = _open_source(source, source_config or {}, self._resources)
+            writing = _open_target(target, target_config or {}, self._resources)
             if reading.identity == writing.identity:
                 raise ConfigError(
                     "the source and the target are the same log",
@@ -111,7 +111,7 @@ class Mirror:
                 )
             self._copying = Copying(reading, writing, plan, notice)
         except BaseException:
-            self._opened.close()
+            self._resources.close()
             raise
         self._prefix = prefix
 
@@ -132,20 +132,19 @@ class Mirror:
     def report(self) -> MirrorReport:
         """What was copied up to now."""
         counts = self._copying.counts
-        found = sorted(self._copying.topics())
-        topics = tuple(
-            MirroredTopic(each, self._prefix + each, counts.records.get(each, 0)) for each in found
-        )
-        offsets = sorted(self._copying.groups.offsets.items())
-        return MirrorReport(
-            topics,
-            tuple(MirroredOffset(group, *tp, at) for (group, tp), at in offsets),
-            counts.size_bytes,
-        )
+        topics = [
+            MirroredTopic(name, self._prefix + name, counts.records.get(name, 0))
+            for name in sorted(self._copying.topics())
+        ]
+        offsets = [
+            MirroredOffset(group, topic, number, offset)
+            for (group, (topic, number)), offset in sorted(self._copying.groups.offsets.items())
+        ]
+        return MirrorReport(tuple(topics), tuple(offsets), counts.size_bytes)
 
     def close(self) -> None:
         """Close both sides, except logs that were given open. Idempotent."""
-        self._opened.close()
+        self._resources.close()
 
     def __enter__(self) -> Self:
         return self
@@ -159,11 +158,11 @@ class Mirror:
         self.close()
 
 
-def _checked_name(name: str) -> str:
-    if name and (
-        len(name) > NAME_CHARACTERS
-        or not all(each.isascii() and (each.isalnum() or each in ".-") for each in name)
-    ):
+def _check_name(name: str) -> str:
+    is_plain = all(
+        character.isascii() and (character.isalnum() or character in ".-") for character in name
+    )
+    if not is_plain or len(name) > NAME_CHARACTERS:
         raise ConfigError(
             "name of a mirror",
             expected="letters, digits, . and -",
@@ -175,33 +174,41 @@ def _checked_name(name: str) -> str:
 # ---- sides ---------------------------------------------------------------------------------------
 
 
-def _opened_source(place: Place, settings: Mapping[str, Any], opened: ExitStack) -> Source:
-    bootstrap = _bootstrap(place)
+def _open_source(
+    location: Place, settings: Mapping[str, Any], resources: ExitStack
+) -> MirrorSource:
+    bootstrap = _bootstrap_of(location)
     if bootstrap is not None:
         from embedlog.mirror.kafka_source import KafkaSource
 
-        source: Source = KafkaSource(bootstrap, settings)
+        source: MirrorSource = KafkaSource(bootstrap, settings)
     else:
-        source = DirectorySource(_log(place, opened, read_only=True), _label(place), settings)
-    opened.callback(source.close)
+        source = DirectorySource(
+            _open_log(location, resources, read_only=True), _label_of(location), settings
+        )
+    resources.callback(source.close)
     return source
 
 
-def _opened_target(place: Place, settings: Mapping[str, Any], opened: ExitStack) -> Target:
-    bootstrap = _bootstrap(place)
+def _open_target(
+    location: Place, settings: Mapping[str, Any], resources: ExitStack
+) -> MirrorTarget:
+    bootstrap = _bootstrap_of(location)
     if bootstrap is not None:
         from embedlog.mirror.kafka_target import KafkaTarget
 
-        target: Target = KafkaTarget(bootstrap, settings)
+        target: MirrorTarget = KafkaTarget(bootstrap, settings)
     else:
-        target = DirectoryTarget(_log(place, opened, read_only=False), _label(place), settings)
-    opened.callback(target.close)
+        target = DirectoryTarget(
+            _open_log(location, resources, read_only=False), _label_of(location), settings
+        )
+    resources.callback(target.close)
     return target
 
 
-def _bootstrap(place: Place) -> str | None:
+def _bootstrap_of(location: Place) -> str | None:
     """The addresses of a Kafka cluster; None for a log. Raises ConfigError, MissingExtraError."""
-    if not isinstance(place, str) or not place.startswith(KAFKA):
+    if not isinstance(location, str) or not location.startswith(KAFKA):
         return None
     try:
         import confluent_kafka  # noqa: F401
@@ -209,25 +216,25 @@ def _bootstrap(place: Place) -> str | None:
         raise MissingExtraError(
             "a Kafka cluster as a side of a mirror needs confluent-kafka", extra="kafka"
         ) from missing
-    found = place.removeprefix(KAFKA).rstrip("/")
-    if not found or "/" in found:
+    addresses = location.removeprefix(KAFKA).rstrip("/")
+    if not addresses or "/" in addresses:
         raise ConfigError(
-            "place of a mirror", expected="kafka://HOST:PORT[,HOST:PORT]", found=place
+            "place of a mirror", expected="kafka://HOST:PORT[,HOST:PORT]", found=location
         )
-    return found
+    return addresses
 
 
-def _log(place: Place, opened: ExitStack, *, read_only: bool) -> embedlog.Log:
-    if isinstance(place, embedlog.Log):
-        return place
-    return opened.enter_context(embedlog.open(place, read_only=read_only, create=not read_only))
-
-
-def _label(place: Place) -> str:
-    if isinstance(place, embedlog.Log):
-        return str(place.path)
-    return (
-        os.fspath(place)
-        if isinstance(place, str | os.PathLike)
-        else os.pathsep.join(os.fspath(each) for each in place)
+def _open_log(location: Place, resources: ExitStack, *, read_only: bool) -> embedlog.Log:
+    if isinstance(location, embedlog.Log):
+        return location
+    return resources.enter_context(
+        embedlog.open(location, read_only=read_only, create=not read_only)
     )
+
+
+def _label_of(location: Place) -> str:
+    if isinstance(location, embedlog.Log):
+        return str(location.path)
+    if isinstance(location, str | os.PathLike):
+        return os.fspath(location)
+    return os.pathsep.join(os.fspath(path) for path in location)

@@ -1,11 +1,10 @@
 """Contains `MirrorState`: positions, offset maps and groups of a mirror, as lines of a compacted
 topic at the target.
 
-MIRRORSTATE-1  the lines are written in the transactions of the records, so a position and its
-    records are never apart
-MIRRORSTATE-2  a key is a list in JSON, and compaction keeps its last line: the topic has a bounded
-    size
-MIRRORSTATE-3  lines of a newer version are refused, unknown kinds of lines of this version too
+- The lines are written in the transactions of the records, so a position and its records are never
+  apart.
+- A key is a list in JSON, and compaction keeps its last line: the topic has a bounded size.
+- Lines of a newer version are refused, unknown kinds of lines of this version too.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from embedlog import ForeignDirectoryError, TopicPartition, UnsupportedFormatError
-from embedlog.mirror.offset_map import OffsetMap, Run, runs_between, slot_of
-from embedlog.mirror.sides import INTERNAL, Lines, Piece, Position, Span
+from embedlog.mirror.offset_map import OffsetMap, OffsetRun, runs_between, slot_of
+from embedlog.mirror.sides import INTERNAL, Lines, MirrorPiece, SourcePosition, TargetSpan
 
 VERSION = 1
 PREFIX = f"{INTERNAL}mirror_"
@@ -32,7 +31,9 @@ class TopicPair(NamedTuple):
 
 def topic_of(identity: str, name: str) -> str:
     """The state topic of mirrors from a source; `name` distinguishes mirrors of the same source."""
-    return f"{PREFIX}{identity}{f'_{name}' if name else ''}"
+    if name:
+        return f"{PREFIX}{identity}_{name}"
+    return f"{PREFIX}{identity}"
 
 
 def is_about(topic: str, identity: str) -> bool:
@@ -40,7 +41,7 @@ def is_about(topic: str, identity: str) -> bool:
     return topic == topic_of(identity, "") or topic.startswith(f"{PREFIX}{identity}_")
 
 
-def _encoded(value: Any) -> bytes:
+def _encode(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -52,50 +53,54 @@ class MirrorState:
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.topic_pairs: dict[str, TopicPair] = {}
-        self.positions: dict[TopicPartition, Position] = {}
+        self.positions: dict[TopicPartition, SourcePosition] = {}
         self.maps: dict[TopicPartition, OffsetMap] = {}
         # target offsets, of which one was committed last
         self.groups: dict[tuple[str, TopicPartition], tuple[int, ...]] = {}
 
     # ---- lines -----------------------------------------------------------------------------------
 
-    def registration(self, topic: str, pair: TopicPair) -> Lines:
+    def lines_of_registration(self, topic: str, pair: TopicPair) -> Lines:
         """The line of a new topic, and the removal of all that is known of an earlier topic of this
         name.
         """
         lines: Lines = []
-        for place in [place for place in {*self.positions, *self.maps} if place.topic == topic]:
-            lines.append((_encoded(["position", *place]), None))
-            lines += [(_run_key(place, run.number), None) for run in self.map(place).runs]
-        lines += [
-            (_encoded(["group", group, *tp]), None)
-            for group, tp in self.groups
-            if tp.topic == topic
-        ]
-        return [*lines, (_encoded(["topic", topic]), _encoded([VERSION, *pair]))]
+        for tp in {*self.positions, *self.maps}:
+            if tp.topic != topic:
+                continue
+            runs = self.maps[tp].runs if tp in self.maps else []
+            lines.append((_encode(["position", *tp]), None))
+            lines += [(_run_key(tp, run.number), None) for run in runs]
+        for group, tp in self.groups:
+            if tp.topic == topic:
+                lines.append((_encode(["group", group, *tp]), None))
+        lines.append((_encode(["topic", topic]), _encode([VERSION, *pair])))
+        return lines
 
-    def moved(self, positions: Iterable[tuple[TopicPartition, Position]]) -> Lines:
+    def lines_of_positions(
+        self, positions: Iterable[tuple[TopicPartition, SourcePosition]]
+    ) -> Lines:
         """The lines of positions."""
-        return [
-            (_encoded(["position", *place]), _encoded(position)) for place, position in positions
-        ]
+        return [(_encode(["position", *tp]), _encode(position)) for tp, position in positions]
 
-    def copied(self, pieces: Sequence[Piece], written: Sequence[Sequence[Span]]) -> Lines:
+    def lines_of_pieces(
+        self, pieces: Sequence[MirrorPiece], written: Sequence[Sequence[TargetSpan]]
+    ) -> Lines:
         """The lines of pieces that the target wrote."""
         lines: Lines = []
         numbers: dict[TopicPartition, int] = {}
-        last: dict[TopicPartition, Position] = {}
+        positions: dict[TopicPartition, SourcePosition] = {}
         for piece, spans in zip(pieces, written, strict=True):
-            place = piece.place
-            number = numbers.get(piece.place, self.map(piece.place).next_number)
+            tp = piece.tp
+            number = numbers.get(tp, self.map_of(tp).next_number)
             for run in runs_between(number, piece.offsets, spans):
-                lines.append((_run_key(place, run.number), _encoded(run)))
+                lines.append((_run_key(tp, run.number), _encode(run)))
                 number = run.number + 1
-            numbers[place] = number
-            last[place] = piece.following
-        return lines + self.moved(last.items())
+            numbers[tp] = number
+            positions[tp] = piece.following
+        return lines + self.lines_of_positions(positions.items())
 
-    def committed(
+    def lines_of_commits(
         self, group: str, offsets: Iterable[tuple[TopicPartition, tuple[int, ...]]]
     ) -> Lines:
         """The lines of a group's offsets at the target, by the partitions of the source. The mirror
@@ -105,15 +110,13 @@ class MirrorState:
         None removes the line.
         """
         return [
-            (_encoded(["group", group, *place]), _encoded(each) if each else None)
-            for place, each in offsets
+            (_encode(["group", group, *tp]), _encode(possible) if possible else None)
+            for tp, possible in offsets
         ]
 
-    def map(self, place: TopicPartition) -> OffsetMap:
-        found = self.maps.get(place)
-        if found is None:
-            found = self.maps[place] = OffsetMap()
-        return found
+    def map_of(self, tp: TopicPartition) -> OffsetMap:
+        """The offset map of a partition, which is made if there is none."""
+        return self.maps.setdefault(tp, OffsetMap())
 
     # ---- from lines ------------------------------------------------------------------------------
 
@@ -136,23 +139,26 @@ class MirrorState:
         if kind == "topic":
             self._apply_topic(words[0], value)
         elif kind == "position":
-            place = TopicPartition(*words)
+            tp = TopicPartition(*words)
             if value is None:
-                self.positions.pop(place, None)
-                self.maps.pop(place, None)
+                self.positions.pop(tp, None)
+                self.maps.pop(tp, None)
             else:
-                self.positions[place] = Position(*value)
+                self.positions[tp] = SourcePosition(*value)
         elif kind == "run":
-            found = self.map(TopicPartition(*words[:2]))
-            found.discard(*words[2:]) if value is None else found.add(Run(*value))
+            offset_map = self.map_of(TopicPartition(*words[:2]))
+            if value is None:
+                offset_map.discard(*words[2:])
+            else:
+                offset_map.add(OffsetRun(*value))
         elif kind == "group":
             key = words[0], TopicPartition(*words[1:])
             if value is None:
                 self.groups.pop(key, None)
+            elif isinstance(value, list):
+                self.groups[key] = tuple(map(int, value))
             else:
-                self.groups[key] = (
-                    tuple(map(int, value)) if isinstance(value, list) else (int(value),)
-                )
+                self.groups[key] = (int(value),)
         else:
             raise ValueError(kind)
 
@@ -167,12 +173,12 @@ class MirrorState:
         self.topic_pairs[topic] = TopicPair(*facts)
 
 
-def _run_key(place: TopicPartition, number: int) -> bytes:
-    return _encoded(["run", *place, *slot_of(number)])
+def _run_key(tp: TopicPartition, number: int) -> bytes:
+    return _encode(["run", *tp, *slot_of(number)])
 
 
-def copies_in(lines: Iterable[tuple[bytes, bytes | None]]) -> Iterator[str]:
+def read_copies(lines: Iterable[tuple[bytes, bytes | None]]) -> Iterator[str]:
     """The topics of the target that a state topic names."""
     state = MirrorState("")
     state.apply((key, value) for key, value in lines if key.startswith(b'["topic"'))
-    return (each.target for each in state.topic_pairs.values())
+    return (pair.target for pair in state.topic_pairs.values())

@@ -1,8 +1,7 @@
 """Defines the two sides of a mirror, and the values that pass between them.
 
-MIRRORSIDE-1  a source returns committed records only, partition by partition in the order of
-    offsets
-MIRRORSIDE-2  a target writes records and lines in one transaction: both are visible, or neither
+- A source returns committed records only, partition by partition in the order of offsets.
+- A target writes records and lines in one transaction: both are visible, or neither.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ INTERNAL = "__"  # names of internal topics begin so
 Lines: TypeAlias = list[tuple[bytes, bytes | None]]  # keys and values of the state topic
 
 
-class Position(NamedTuple):
+class SourcePosition(NamedTuple):
     """The next offset to be copied, and the leader epoch of the record before it; -1 if that is not
     known.
     """
@@ -37,29 +36,29 @@ class TopicFacts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class MirrorPiece:
     """Records of one partition as columns, in the order of offsets; `following` is the position
     after them.
     """
 
-    place: TopicPartition
+    tp: TopicPartition
     offsets: Sequence[int]
     timestamps_ms: Sequence[int]
     keys: Sequence[bytes | None]
     values: Sequence[bytes | None]
     headers: Sequence[Sequence[tuple[str, bytes | None]]] | None  # None: no record has any
-    following: Position
+    following: SourcePosition
     size_bytes: int = field(default=0, compare=False)
 
 
-class Span(NamedTuple):
+class TargetSpan(NamedTuple):
     """Consecutive offsets that the target assigned to records of a piece."""
 
     base_offset: int
     length: int
 
 
-class Source(Protocol):
+class MirrorSource(Protocol):
     """The side that is read. **Threads**: `wake` from any thread and from signal handlers; all else
     from one.
     """
@@ -75,25 +74,25 @@ class Source(Protocol):
         """The topics that exist."""
         ...
 
-    def bounds(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+    def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """The first offset, and the end of the committed records."""
         ...
 
-    def add(self, starts: Mapping[TopicPartition, Position]) -> None:
+    def add(self, starts: Mapping[TopicPartition, SourcePosition]) -> None:
         """Read these partitions, too."""
         ...
 
-    def remove(self, places: Iterable[TopicPartition]) -> None:
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Do not read these partitions any more."""
         ...
 
-    def take(self, timeout_s: float) -> list[Piece]:
+    def take(self, timeout_s: float) -> list[MirrorPiece]:
         """The next records, or none after the timeout. Raises OffsetOutOfRangeError, with its
         place, for deleted ones.
         """
         ...
 
-    def position(self, place: TopicPartition) -> Position:
+    def position(self, tp: TopicPartition) -> SourcePosition:
         """The next offset: after offsets without records, too."""
         ...
 
@@ -114,7 +113,7 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
-class Target(Protocol):
+class MirrorTarget(Protocol):
     """The side that is written, by one thread."""
 
     label: str
@@ -122,7 +121,9 @@ class Target(Protocol):
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]: ...
 
-    def bounds(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]: ...
+    def bounds(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, int]]: ...
 
     def create(self, facts: TopicFacts, replication_factor: int | None) -> list[str]:
         """Create a topic; returns the settings that this side does not have."""
@@ -139,7 +140,9 @@ class Target(Protocol):
     def lines(self, topic: str) -> Iterator[tuple[bytes, bytes | None]]: ...
 
     def write(
-        self, pieces: Sequence[tuple[str, Piece]], lines_of: Callable[[list[list[Span]]], Lines]
+        self,
+        pieces: Sequence[tuple[str, MirrorPiece]],
+        lines_of: Callable[[list[list[TargetSpan]]], Lines],
     ) -> None:
         """Write pieces into topics, and the lines about their offsets, in one transaction. Raises
         FencedError.
@@ -162,21 +165,24 @@ class Target(Protocol):
 Settings: TypeAlias = Mapping[str, Any]
 
 
-def without_refused(
+def create_without_refused(
     config: Mapping[str, str],
     create: Callable[[dict[str, str]], object],
     refused: Callable[[EmbedlogError], bool],
 ) -> list[str]:
     """Create a topic, without the settings that the errors name; returns their names."""
-    left = dict(config)
-    lost: list[str] = []
+    accepted = dict(config)
+    refused_names: list[str] = []
     while True:
         try:
-            create(left)
-            return sorted(lost)
+            create(accepted)
+            return sorted(refused_names)
         except EmbedlogError as problem:
-            named = [name for name in sorted(left, key=len, reverse=True) if name in str(problem)]
+            # the longest name first: others may be a part of it
+            named = [
+                name for name in sorted(accepted, key=len, reverse=True) if name in str(problem)
+            ]
             if not named or not refused(problem):
                 raise
-            lost.append(named[0])
-            del left[named[0]]
+            refused_names.append(named[0])
+            del accepted[named[0]]

@@ -1,12 +1,12 @@
 """Selects the topics of a mirror, and prepares them at the target.
 
-MIRRORTOPIC-1  a topic at the target that has records is refused, unless this mirror wrote them, or
-    the user permits it
-MIRRORTOPIC-2  a topic that a mirror copied from this target is not copied back
-MIRRORTOPIC-3  a new topic gets the partitions and settings of the source; later partitions are
-    added, settings are not changed
-MIRRORTOPIC-4  a topic that was created again at the source is refused; one that was created again
-    at the target is copied again
+- A topic at the target that has records is refused, unless this mirror wrote them, or the user
+  permits it.
+- A topic that a mirror copied from this target is not copied back.
+- A new topic gets the partitions and settings of the source; later partitions are added, settings
+  are not changed.
+- A topic that was created again at the source is refused; one that was created again at the target
+  is copied again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from embedlog import (
     TopicPartition,
     UnknownTopicOrPartitionError,
 )
-from embedlog.mirror.mirror_state import MirrorState, TopicPair, copies_in, is_about
-from embedlog.mirror.sides import INTERNAL, Source, Target, TopicFacts
+from embedlog.mirror.mirror_state import MirrorState, TopicPair, is_about, read_copies
+from embedlog.mirror.sides import INTERNAL, MirrorSource, MirrorTarget, TopicFacts
 
 # As in MirrorMaker 2: settings of replicas, and of timestamps, which the mirror keeps.
 NOT_COPIED = frozenset(
@@ -58,15 +58,15 @@ class Selection:
                 f"pattern of topics: {problem}", expected="a regular expression", found=self.pattern
             ) from None
 
-    def check(self, source: Source) -> None:
+    def check(self, source: MirrorSource) -> None:
         """Raises UnknownTopicOrPartitionError for a name without a topic."""
         present = source.topic_names()
         for name in self.names:
             if name not in present:
                 raise UnknownTopicOrPartitionError(f"no topic {name!r} in {source.label}")
 
-    def check_copies(self, source: Source, copies: set[str]) -> None:
-        """Raises ConfigError for a name of a copy (MIRRORTOPIC-2)."""
+    def check_copies(self, source: MirrorSource, copies: set[str]) -> None:
+        """Raises ConfigError for a name of a copy."""
         for name in self.names:
             if name in copies:
                 raise ConfigError(
@@ -74,7 +74,7 @@ class Selection:
                     "circulate"
                 )
 
-    def of(self, source: Source) -> list[str]:
+    def select(self, source: MirrorSource) -> list[str]:
         """The selected topics that are present."""
         pattern = self.pattern if self.pattern is not None or self.names else ".*"
         matches = re.compile(pattern or "").fullmatch
@@ -82,13 +82,13 @@ class Selection:
         return [name for name in present if name in self.names or matches(name)]
 
 
-def copies_from(source: Source, identity: str) -> set[str]:
-    """The topics of a source that mirrors from a log have written (MIRRORTOPIC-2)."""
+def find_copies(source: MirrorSource, identity: str) -> set[str]:
+    """The topics of a source that mirrors from a log have written."""
     return {
         name
         for topic in source.topic_names()
         if is_about(topic, identity)
-        for name in copies_in(source.lines(topic))
+        for name in read_copies(source.lines(topic))
     }
 
 
@@ -96,7 +96,7 @@ def copies_from(source: Source, identity: str) -> set[str]:
 class Preparation:
     """Prepares topics at the target."""
 
-    target: Target
+    target: MirrorTarget
     state: MirrorState
     notice: Callable[[str], object]
     prefix: str = ""
@@ -107,9 +107,9 @@ class Preparation:
         """Make the topics ready for records. Raises StateError, ConfigError,
         InvalidPartitionsError.
         """
-        wanted = list(topics)
-        present = self.target.describe([self.prefix + topic.name for topic in wanted])
-        for topic in wanted:
+        source_topics = list(topics)
+        present = self.target.describe([self.prefix + topic.name for topic in source_topics])
+        for topic in source_topics:
             self._prepare(topic, present.get(self.prefix + topic.name))
 
     def _prepare(self, topic: TopicFacts, present: TopicFacts | None) -> None:
@@ -122,8 +122,8 @@ class Preparation:
                 expected=pair.target,
                 found=name,
             )
-        kept = pair is not None and present is not None and pair.target_id == present.topic_id
-        if pair is not None and kept and pair.source_id != topic.topic_id:
+        is_own = pair is not None and present is not None and pair.target_id == present.topic_id
+        if pair is not None and is_own and pair.source_id != topic.topic_id:
             raise StateError(
                 f"the topic {topic.name} was created again at the source: delete {name} at the "
                 "target to copy it again",
@@ -131,11 +131,11 @@ class Preparation:
                 found=topic.topic_id,
             )
         if present is None:
-            present = self._created(topic, name)
-        elif not kept:
+            present = self._create(topic, name)
+        elif not is_own:
             self._check_fit(topic, present)
-        if not kept:
-            lines = self.state.registration(
+        if not is_own:
+            lines = self.state.lines_of_registration(
                 topic.name, TopicPair(topic.topic_id, name, present.topic_id)
             )
             self.target.write([], lambda _: lines)
@@ -143,12 +143,13 @@ class Preparation:
         elif present.partition_count < topic.partition_count:
             self.target.grow(name, topic.partition_count)
 
-    def _created(self, topic: TopicFacts, name: str) -> TopicFacts:
+    def _create(self, topic: TopicFacts, name: str) -> TopicFacts:
         config = {key: value for key, value in topic.config.items() if key not in NOT_COPIED}
-        lost = self.target.create(topic._replace(name=name, config=config), self.replication_factor)
-        lost += sorted(topic.config.keys() & NOT_COPIED)
-        if lost:
-            self.notice(f"topic {name}: settings that were not copied: {', '.join(lost)}")
+        target_topic = topic._replace(name=name, config=config)
+        not_copied = self.target.create(target_topic, self.replication_factor)
+        not_copied += sorted(topic.config.keys() & NOT_COPIED)
+        if not_copied:
+            self.notice(f"topic {name}: settings that were not copied: {', '.join(not_copied)}")
         return self.target.describe([name])[name]
 
     def _check_fit(self, topic: TopicFacts, present: TopicFacts) -> None:
@@ -159,8 +160,10 @@ class Preparation:
                 expected=f"at least {topic.partition_count}",
                 found=present.partition_count,
             )
-        places = [TopicPartition(present.name, number) for number in range(present.partition_count)]
-        if not self.append and any(end for _, end in self.target.bounds(places).values()):
+        partitions = [
+            TopicPartition(present.name, number) for number in range(present.partition_count)
+        ]
+        if not self.append and any(end for _, end in self.target.bounds(partitions).values()):
             raise ConfigError(
                 f"the topic {present.name} in {self.target.label} has records that this mirror "
                 "did not copy",

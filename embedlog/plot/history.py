@@ -41,10 +41,11 @@ class History:
     """Observations of a log. Each call of `observe` adds one. Threads: one at a time.
 
     Examples:
-        >>> history = History(log)                                                      # doctest:
-        +SKIP >>> for _ in range(60):                                                         #
-        doctest: +SKIP ...     history.observe() ...     time.sleep(1) >>> plot.lag(history)
-        # doctest: +SKIP
+        >>> history = History(log)                                              # doctest: +SKIP
+        >>> for _ in range(60):                                                 # doctest: +SKIP
+        ...     history.observe()
+        ...     time.sleep(1)
+        >>> plot.lag(history)                                                   # doctest: +SKIP
     """
 
     def __init__(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from embedlog._native._rows import ProducerBatch
-    from embedlog.columns.ingest import Piece
+    from embedlog.columns.ingest import ColumnPiece
     from embedlog.config.topic import TopicConfig
     from embedlog.format.record_columns import BytesColumn
     from embedlog.partitioners import Chooser
@@ -220,7 +220,7 @@ class BatchSend:
 
 
 def check_piece(
-    piece: Piece, topic_target: TopicTarget, timestamp_ms: int | None, request_limit: int
+    piece: ColumnPiece, topic_target: TopicTarget, timestamp_ms: int | None, request_limit: int
 ) -> int | None:
     """The earliest of the given timestamps. Raises if the piece cannot be written, before any part
     of it is.
@@ -240,7 +240,7 @@ def check_piece(
     return timestamp_ms
 
 
-def check_sizes(piece: Piece, topic_target: TopicTarget, request_limit: int) -> None:
+def check_sizes(piece: ColumnPiece, topic_target: TopicTarget, request_limit: int) -> None:
     """Raises RecordTooLargeError if a record is larger than max.request.size, and the errors of
     `check_record`.
     """
@@ -295,7 +295,7 @@ def _has_nulls(keys: BytesColumn | None) -> bool:
 
 
 def shares(
-    piece: Piece,
+    piece: ColumnPiece,
     topic_target: TopicTarget,
     partition: int | None,
     chooser: Chooser | None,
@@ -344,7 +344,7 @@ def _places(
     return found
 
 
-def _rows_at_once(piece: Piece, partition_count: int) -> int:
+def _rows_at_once(piece: ColumnPiece, partition_count: int) -> int:
     """Rows that fill about one batch per partition: more rows would be read from memory once for
     every partition.
     """
@@ -378,7 +378,7 @@ def check_partition(topic_target: TopicTarget, partition: int, least: int = 0) -
 
 
 def _partitioned(
-    piece: Piece, numbers: NDArray[Any] | None, chooser: Chooser, topic_target: TopicTarget
+    piece: ColumnPiece, numbers: NDArray[Any] | None, chooser: Chooser, topic_target: TopicTarget
 ) -> NDArray[np.int64]:
     """Call the user's partitioner for every row that has no partition yet."""
     answer = (

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from embedlog._native import system
-from embedlog.columns.one_record import bytes_like, normal_headers
+from embedlog.columns.one_record import bytes_of, normalize_headers
 from embedlog.config.conversions import by_method
 from embedlog.errors import (
     BufferExhaustedError,
@@ -57,7 +57,7 @@ from embedlog.types import ProducerRecord
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Future, ProducerBatch, Router
-    from embedlog.columns.ingest import Piece
+    from embedlog.columns.ingest import ColumnPiece
     from embedlog.config.client import ProducerConfig
     from embedlog.engine import Engine
     from embedlog.producer.no_transaction import NoTransaction
@@ -167,7 +167,7 @@ class Pipeline:
         headers = list(given.headers or ()) if self._row_by_row else given.headers
         key = self._serialized("key", given, headers, given.key)
         value = self._serialized("value", given, headers, given.value)
-        pairs = normal_headers(headers)
+        pairs = normalize_headers(headers)
         chosen = self._chosen_partition(topic_target, given, key, value)
         self._check_limits(topic_target, value, key, pairs, given.timestamp_ms)
         return value, key, chosen, given.timestamp_ms, pairs
@@ -177,9 +177,9 @@ class Pipeline:
     ) -> bytes | None:
         serialize = self._serializers[what]
         if serialize is None:
-            return bytes_like(data, what)
+            return bytes_of(data, what)
         try:
-            return bytes_like(serialize(given.topic, headers, data), what)
+            return bytes_of(serialize(given.topic, headers, data), what)
         except Exception as error:
             message = f"the {what}_serializer failed on a record: {error}"
             raise SerializationError(
@@ -418,7 +418,7 @@ class Pipeline:
         self,
         batch_send: BatchSend,
         topic_target: TopicTarget,
-        piece: Piece,
+        piece: ColumnPiece,
         share: Share,
         timestamp_ms: int | None,
     ) -> None:
@@ -451,7 +451,7 @@ class Pipeline:
     def encoded(
         self,
         topic_target: TopicTarget,
-        piece: Piece,
+        piece: ColumnPiece,
         rows: Any,
         now_ms: int,
         batch_bytes: int,

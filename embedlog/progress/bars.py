@@ -31,8 +31,8 @@ def bar(
     MissingExtraError without rich.
 
     Examples:
-        >>> with bar("events") as progress:                                             # doctest:
-        +SKIP ...     table = log.scan("events", progress=progress).to_arrow()
+        >>> with bar("events") as progress:                                     # doctest: +SKIP
+        ...     table = log.scan("events", progress=progress).to_arrow()
     """
     try:
         from rich.console import Console

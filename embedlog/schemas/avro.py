@@ -1,8 +1,7 @@
 """Contains the serializer and the deserializer of Avro, by fastavro.
 
-AVRO-1  data is read by the schema that wrote it, and resolved to the reader's schema if there is
-    one
-AVRO-2  a parsed schema is kept for each id: an id never gets another schema (REGISTRY-3)
+- Data is read by the schema that wrote it, and resolved to the reader's schema if there is one.
+- A parsed schema is kept for each id: an id never gets another schema.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from io import BytesIO
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 from embedlog import MissingExtraError
-from embedlog.schemas.framing import framed, unframed
+from embedlog.schemas.framing import add_frame, remove_frame
 from embedlog.schemas.registered import RegisteredIds
 from embedlog.schemas.registry import SchemaRegistry
 from embedlog.schemas.schema_records import Schema
@@ -21,10 +20,10 @@ from embedlog.schemas.subjects import Field, SubjectName, topic_name
 
 T = TypeVar("T")
 # a schema, or its JSON as a text or an object
-Given: TypeAlias = Schema | str | Mapping[str, Any] | list[Any]
+SchemaLike: TypeAlias = Schema | str | Mapping[str, Any] | list[Any]
 
 
-def _fastavro() -> Any:
+def _import_fastavro() -> Any:
     try:
         import fastavro
     except ImportError as missing:
@@ -32,24 +31,24 @@ def _fastavro() -> Any:
     return fastavro
 
 
-def _as_schema(given: Given) -> Schema:
-    if isinstance(given, Schema):
-        return given
-    return Schema(given if isinstance(given, str) else json.dumps(given)).normal
+def _as_schema(schema: SchemaLike) -> Schema:
+    if isinstance(schema, Schema):
+        return schema
+    return Schema(schema if isinstance(schema, str) else json.dumps(schema)).normal
 
 
-def _parsed(registry: SchemaRegistry, schema: Schema) -> Any:
+def _parse(registry: SchemaRegistry, schema: Schema) -> Any:
     """The schema for fastavro, with the names that it refers to."""
     named: dict[str, Any] = {}
     _add_references(registry, schema, named)
-    return _fastavro().parse_schema(json.loads(schema.text), named_schemas=named)
+    return _import_fastavro().parse_schema(json.loads(schema.text), named_schemas=named)
 
 
 def _add_references(registry: SchemaRegistry, schema: Schema, named: dict[str, Any]) -> None:
-    for each in schema.references:
-        referred = registry.version(each.subject, each.version).schema
+    for reference in schema.references:
+        referred = registry.version(reference.subject, reference.version).schema
         _add_references(registry, referred, named)
-        _fastavro().parse_schema(json.loads(referred.text), named_schemas=named)
+        _import_fastavro().parse_schema(json.loads(referred.text), named_schemas=named)
 
 
 class AvroSerializer(Generic[T]):
@@ -65,7 +64,7 @@ class AvroSerializer(Generic[T]):
     def __init__(
         self: AvroSerializer[Any],
         registry: SchemaRegistry,
-        schema: Given,
+        schema: SchemaLike,
         to_dict: None = None,
         *,
         field: Field = "value",
@@ -76,7 +75,7 @@ class AvroSerializer(Generic[T]):
     def __init__(
         self,
         registry: SchemaRegistry,
-        schema: Given,
+        schema: SchemaLike,
         to_dict: Callable[[T], Any],
         *,
         field: Field = "value",
@@ -86,32 +85,40 @@ class AvroSerializer(Generic[T]):
     def __init__(
         self,
         registry: SchemaRegistry,
-        schema: Given,
+        schema: SchemaLike,
         to_dict: Callable[[T], Any] | None = None,
         *,
         field: Field = "value",
         subject: SubjectName = topic_name,
         auto_register: bool = True,
     ) -> None:
-        self._write = _fastavro().schemaless_writer
-        found = _as_schema(schema)
-        self._parsed = _parsed(registry, found)
+        self._write = _import_fastavro().schemaless_writer
+        own_schema = _as_schema(schema)
+        self._parsed = _parse(registry, own_schema)
         self._to_dict = to_dict
-        name = self._parsed.get("name", "") if isinstance(self._parsed, dict) else ""
+        name = ""
+        if isinstance(self._parsed, dict):
+            name = self._parsed.get("name", "")
         self._ids = RegisteredIds(
-            registry, found, field, subject, name or _primitive(self._parsed), auto_register
+            registry,
+            own_schema,
+            field=field,
+            subject=subject,
+            record=name or _primitive_name(self._parsed),
+            auto_register=auto_register,
         )
 
     def serialize(self, topic: str, headers: Any, data: T) -> bytes | None:
         """The framed datum; None stays None."""
         if data is None:
             return None
-        written = BytesIO()
-        self._write(written, self._parsed, data if self._to_dict is None else self._to_dict(data))
-        return framed(self._ids.of_topic(topic), written.getvalue())
+        datum = data if self._to_dict is None else self._to_dict(data)
+        buffer = BytesIO()
+        self._write(buffer, self._parsed, datum)
+        return add_frame(self._ids.of_topic(topic), buffer.getvalue())
 
 
-def _primitive(parsed: Any) -> str:
+def _primitive_name(parsed: Any) -> str:
     return str(parsed.get("type")) if isinstance(parsed, dict) else str(parsed)
 
 
@@ -127,22 +134,22 @@ class AvroDeserializer(Generic[T]):
     def __init__(
         self: AvroDeserializer[Any],
         registry: SchemaRegistry,
-        schema: Given | None = None,
+        schema: SchemaLike | None = None,
         from_dict: None = None,
     ) -> None: ...
     @overload
     def __init__(
-        self, registry: SchemaRegistry, schema: Given | None, from_dict: Callable[[Any], T]
+        self, registry: SchemaRegistry, schema: SchemaLike | None, from_dict: Callable[[Any], T]
     ) -> None: ...
     def __init__(
         self,
         registry: SchemaRegistry,
-        schema: Given | None = None,
+        schema: SchemaLike | None = None,
         from_dict: Callable[[Any], T] | None = None,
     ) -> None:
         self._registry = registry
-        self._read = _fastavro().schemaless_reader
-        self._reader = None if schema is None else _parsed(registry, _as_schema(schema))
+        self._read = _import_fastavro().schemaless_reader
+        self._reader = None if schema is None else _parse(registry, _as_schema(schema))
         self._from_dict = from_dict
         self._writers: dict[int, Any] = {}
 
@@ -150,10 +157,11 @@ class AvroDeserializer(Generic[T]):
         """The value. Raises UnknownSchemaError, and ValueError for bytes that are not framed
         Avro.
         """
-        schema_id, payload = unframed(data)
+        schema_id, payload = remove_frame(data)
         writer = self._writers.get(schema_id)
         if writer is None:
-            writer = self._writers[schema_id] = self._writer(schema_id)
+            writer = self._read_writer_schema(schema_id)
+            self._writers[schema_id] = writer
         source = BytesIO(payload)
         datum = self._read(source, writer, self._reader)
         if source.tell() != len(payload):
@@ -163,8 +171,8 @@ class AvroDeserializer(Generic[T]):
         value: T = datum if self._from_dict is None else self._from_dict(datum)
         return value
 
-    def _writer(self, schema_id: int) -> Any:
+    def _read_writer_schema(self, schema_id: int) -> Any:
         schema = self._registry.schema(schema_id)
         if schema.kind != "AVRO":
             raise ValueError(f"schema {schema_id} is {schema.kind}, not AVRO")
-        return _parsed(self._registry, schema)
+        return _parse(self._registry, schema)

@@ -1,10 +1,9 @@
 """Decides whether a schema may follow the earlier versions of its subject.
 
-COMPATIBILITY-1  the levels are Confluent's. BACKWARD: the new schema reads data of the last
-    version. FORWARD: the last version reads new data. FULL: both. TRANSITIVE: all versions instead
-    of the last one
-COMPATIBILITY-2  Avro is checked by Avro's own rules of resolution (the library `avro`). JSON Schema
-    and Protobuf are not checked, only that the kind stays the same
+- The levels are Confluent's. BACKWARD: the new schema reads data of the last version. FORWARD: the
+  last version reads new data. FULL: both. TRANSITIVE: all versions instead of the last one.
+- Avro is checked by Avro's own rules of resolution (the library `avro`). JSON Schema and Protobuf
+  are not checked, only that the kind stays the same.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def check(subject: str, schema: Schema, versions: Sequence[RegisteredSchema], le
     if level == "NONE":
         return
     for earlier in versions if level.endswith("_TRANSITIVE") else versions[-1:]:
-        reasons = _reasons(schema, earlier.schema, level)
+        reasons = _find_reasons(schema, earlier.schema, level)
         if reasons:
             raise IncompatibleSchemaError(
                 f"the schema is not {level} compatible with version {earlier.version} of "
@@ -50,20 +49,20 @@ def check(subject: str, schema: Schema, versions: Sequence[RegisteredSchema], le
             )
 
 
-def _reasons(schema: Schema, earlier: Schema, level: str) -> list[str]:
+def _find_reasons(schema: Schema, earlier: Schema, level: str) -> list[str]:
     if schema.kind != earlier.kind:
         return [f"it is {schema.kind}, not {earlier.kind}"]
     if schema.kind != "AVRO" or schema.references or earlier.references:
         return []
     reasons: list[str] = []
     if level.startswith(("BACKWARD", "FULL")):
-        reasons += _unreadable(reader=schema.text, writer=earlier.text)
+        reasons += _find_unreadable(reader=schema.text, writer=earlier.text)
     if level.startswith(("FORWARD", "FULL")):
-        reasons += _unreadable(reader=earlier.text, writer=schema.text)
+        reasons += _find_unreadable(reader=earlier.text, writer=schema.text)
     return reasons
 
 
-def _unreadable(reader: str, writer: str) -> list[str]:
+def _find_unreadable(reader: str, writer: str) -> list[str]:
     """The reasons for which the reader's schema cannot read data of the writer's."""
     try:
         import avro.schema
@@ -72,9 +71,9 @@ def _unreadable(reader: str, writer: str) -> list[str]:
         raise MissingExtraError(
             "the comparison of Avro schemas needs avro", extra="avro"
         ) from missing
-    found = ReaderWriterCompatibilityChecker().get_compatibility(
+    result = ReaderWriterCompatibilityChecker().get_compatibility(
         avro.schema.parse(reader), avro.schema.parse(writer)
     )
-    if found.compatibility is SchemaCompatibilityType.compatible:
+    if result.compatibility is SchemaCompatibilityType.compatible:
         return []
-    return sorted(found.messages) or ["Avro's rules of resolution"]
+    return sorted(result.messages) or ["Avro's rules of resolution"]

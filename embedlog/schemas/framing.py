@@ -1,9 +1,9 @@
 """Contains the frame that Confluent's serializers put before each datum: a zero, and the id of its
 schema in four bytes.
 
-FRAMING-1  a frame of Protobuf also has the path of the message in its schema: zigzag varints, their
-    number first. The path of the first message is one zero
-FRAMING-2  bytes without such a frame are refused, never guessed
+- A frame of Protobuf also has the path of the message in its schema: zigzag varints, their number
+  first. The path of the first message is one zero.
+- Bytes without such a frame are refused, never guessed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ HEAD = struct.Struct(">bI")  # magic, schema id
 MAGIC = 0
 
 
-def framed(schema_id: int, payload: bytes) -> bytes:
+def add_frame(schema_id: int, payload: bytes) -> bytes:
     """The datum with its frame."""
     return HEAD.pack(MAGIC, schema_id) + payload
 
 
-def unframed(data: bytes) -> tuple[int, memoryview]:
+def remove_frame(data: bytes) -> tuple[int, memoryview]:
     """The id of the schema, and the bytes after the frame. Raises ValueError."""
     if len(data) < HEAD.size or data[0] != MAGIC:
         raise ValueError(
@@ -55,22 +55,23 @@ def after_message_path(data: memoryview) -> tuple[list[int], memoryview]:
 
 def _varint(number: int) -> bytes:
     # zigzag of a number that is not negative
-    left = number << 1
-    made = bytearray()
-    while left > 0x7F:
-        made.append(left & 0x7F | 0x80)
-        left >>= 7
-    made.append(left)
-    return bytes(made)
+    remaining = number << 1
+    encoded = bytearray()
+    while remaining > 0x7F:
+        encoded.append(remaining & 0x7F | 0x80)
+        remaining >>= 7
+    encoded.append(remaining)
+    return bytes(encoded)
 
 
 def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
+    value = 0
+    shift = 0
     while at < len(data) and shift < 35:
         byte = data[at]
         value |= (byte & 0x7F) << shift
-        at = at + 1
-        shift = shift + 7
+        at += 1
+        shift += 7
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), at
     raise ValueError("a message path that does not end")

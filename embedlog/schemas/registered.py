@@ -1,7 +1,6 @@
 """Contains the ids under which a serializer has registered its schema, by topic.
 
-REGISTEREDID-1  a schema is registered with the first value of each subject, not when the serializer
-    is made
+A schema is registered with the first value of each subject, not when the serializer is made.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ class RegisteredIds:
         """The id in the subject of a topic. Raises as `SchemaRegistry.register`, or `lookup`
         without `auto_register`.
         """
-        found = self._by_topic.get(topic)
-        if found is None:
+        schema_id = self._by_topic.get(topic)
+        if schema_id is None:
             subject = self._subject(topic, self._field, self._record)
             if self._auto_register:
-                found = self._registry.register(subject, self._schema)
+                schema_id = self._registry.register(subject, self._schema)
             else:
-                found = self._registry.lookup(subject, self._schema).id
-            self._by_topic[topic] = found
-        return found
+                schema_id = self._registry.lookup(subject, self._schema).id
+            self._by_topic[topic] = schema_id
+        return schema_id

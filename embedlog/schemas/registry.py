@@ -1,10 +1,10 @@
 """Contains the registry of schemas in a compacted topic of the log.
 
-REGISTRY-1  all state is in the topic; each process has a view of it, which it reads on before it
-    reports that a schema is missing
-REGISTRY-2  each change is appended with the expected offset of the view it was decided on. So two
-    processes that register at once get different ids, or the same id for the same schema
-REGISTRY-3  a schema never changes under its id: what was read by an id needs no read again
+- All state is in the topic; each process has a view of it, which it reads on before it reports that
+  a schema is missing.
+- Each change is appended with the expected offset of the view it was decided on. So two processes
+  that register at once get different ids, or the same id for the same schema.
+- A schema never changes under its id: what was read by an id needs no read again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from embedlog import (
@@ -64,10 +65,12 @@ class SchemaRegistry:
     def schema(self, schema_id: int) -> Schema:
         """The schema of an id, also of a deleted version. Raises UnknownSchemaError."""
         with self._lock:
-            found = self._view.by_id.get(schema_id) or self._read().by_id.get(schema_id)
-        if found is None:
+            schema = self._view.by_id.get(schema_id)
+            if schema is None:
+                schema = self._read().by_id.get(schema_id)
+        if schema is None:
             raise UnknownSchemaError(f"no schema has this id in {self._topic}", found=schema_id)
-        return found
+        return schema
 
     def subjects(self) -> list[str]:
         """The subjects with a version that is not deleted."""
@@ -84,22 +87,21 @@ class SchemaRegistry:
 
     def latest(self, subject: str) -> RegisteredSchema:
         """The newest version. Raises UnknownSchemaError."""
-        return _last(self.versions(subject), subject, "a version")
+        return _require_last(self.versions(subject), subject, "a version")
 
     def version(self, subject: str, version: int) -> RegisteredSchema:
         """One version, also a deleted one. Raises UnknownSchemaError."""
         with self._lock:
-            found = self._read().subjects.get(subject, {}).get(version)
-        return _last([found] if found else [], subject, f"version {version}")
+            registered = self._read().subjects.get(subject, {}).get(version)
+        return _require_last([registered] if registered else [], subject, f"version {version}")
 
     def lookup(self, subject: str, schema: Schema) -> RegisteredSchema:
         """The version of a subject that has this schema. Raises UnknownSchemaError."""
         normal = schema.normal
-        return _last(
-            [each for each in self.versions(subject) if each.schema == normal],
-            subject,
-            "this schema",
-        )
+        equal_versions = [
+            registered for registered in self.versions(subject) if registered.schema == normal
+        ]
+        return _require_last(equal_versions, subject, "this schema")
 
     def compatibility(self, subject: str | None = None) -> str:
         """The level of a subject, or of all subjects without one; BACKWARD if none was set."""
@@ -123,28 +125,29 @@ class SchemaRegistry:
         normal = schema.normal
 
         def decide(view: SchemaView) -> tuple[int, Change | None]:
-            for each in view.versions(subject):
-                if each.schema == normal:
-                    return each.id, None
+            for registered in view.versions(subject):
+                if registered.schema == normal:
+                    return registered.id, None
             self._check(view, subject, normal)
-            made = RegisteredSchema(
-                subject, view.next_version(subject), view.id_for(normal), normal
-            )
-            return made.id, (schema_key(subject, made.version), schema_value(made))
+            version = view.next_version(subject)
+            new = RegisteredSchema(subject, version, view.id_for(normal), normal)
+            return new.id, (schema_key(subject, version), schema_value(new))
 
         with self._lock:
-            known = [each.id for each in self._view.versions(subject) if each.schema == normal]
-        return known[0] if known else self._decided(decide)
+            for registered in self._view.versions(subject):
+                if registered.schema == normal:
+                    return registered.id
+        return self._decide_and_append(decide)
 
     def set_compatibility(self, level: str, subject: str | None = None) -> None:
         """Set the level of a subject, or of all subjects without one. Raises ConfigError."""
-        change = level_record(subject or ANY_SUBJECT, compatibility.check_level(level))
-        self._decided(
-            lambda view: (
-                None,
-                change if view.levels.get(subject or ANY_SUBJECT) != level else None,
-            )
-        )
+        key = subject or ANY_SUBJECT
+        change = level_record(key, compatibility.check_level(level))
+
+        def decide(view: SchemaView) -> tuple[None, Change | None]:
+            return None, None if view.levels.get(key) == level else change
+
+        self._decide_and_append(decide)
 
     def delete(self, subject: str, version: int | None = None) -> list[int]:
         """Delete a version, or all; the numbers. Data with their ids stays readable. Raises
@@ -154,23 +157,22 @@ class SchemaRegistry:
         def decide(view: SchemaView) -> tuple[list[int], Change | None]:
             present = view.versions(subject)
             if version is None:
-                last = _last(present, subject, "a version")
-                return [each.version for each in present], deletion(subject, last.version)
-            one = _last(
-                [each for each in present if each.version == version], subject, f"version {version}"
-            )
-            gone = RegisteredSchema(subject, version, one.id, one.schema, deleted=True)
-            return [version], (schema_key(subject, version), schema_value(gone))
+                last = _require_last(present, subject, "a version")
+                numbers = [registered.version for registered in present]
+                return numbers, deletion(subject, last.version)
+            matches = [registered for registered in present if registered.version == version]
+            deleted = replace(_require_last(matches, subject, f"version {version}"), deleted=True)
+            return [version], (schema_key(subject, version), schema_value(deleted))
 
-        return self._decided(decide)
+        return self._decide_and_append(decide)
 
     def _check(self, view: SchemaView, subject: str, normal: Schema) -> None:
         level = view.level(subject) or compatibility.DEFAULT
         compatibility.check(subject, normal, view.versions(subject), level)
 
-    def _decided(self, decide: Callable[[SchemaView], tuple[T, Change | None]]) -> T:
-        """Decide on the newest view and append the change; decide again if another one came first
-        (REGISTRY-2).
+    def _decide_and_append(self, decide: Callable[[SchemaView], tuple[T, Change | None]]) -> T:
+        """Decide on the newest view and append the change; decide again if another one came
+        first.
         """
         self._log.create_topic(self._topic, partitions=1, cleanup_policy="compact", exist_ok=True)
         deadline = time.monotonic() + self._timeout
@@ -231,21 +233,22 @@ class SchemaRegistry:
         """Wait until the records below `end` are visible: in a set they may not be committed
         yet.
         """
-        place = TopicPartition(self._topic, 0)
+        tp = TopicPartition(self._topic, 0)
         with self._log.consumer() as consumer:
-            consumer.assign([place])
-            consumer.seek(place, self._view.end)
-            while consumer.position(place) < end:
-                left = deadline - time.monotonic()
-                if left <= 0:
+            consumer.assign([tp])
+            consumer.seek(tp, self._view.end)
+            while consumer.position(tp) < end:
+                remaining_s = deadline - time.monotonic()
+                if remaining_s <= 0:
                     raise DeadlineError(
                         "a change of schemas conflicted with others until the deadline",
                         expected=f"{self._timeout} s",
                     )
-                consumer.poll(timeout=min(left, 1.0))
+                consumer.poll(timeout=min(remaining_s, 1.0))
 
 
-def _last(found: list[RegisteredSchema], subject: str, what: str) -> RegisteredSchema:
-    if not found:
-        raise UnknownSchemaError(f"the subject {subject} does not have {what}")
-    return found[-1]
+def _require_last(versions: list[RegisteredSchema], subject: str, missing: str) -> RegisteredSchema:
+    """The last of these versions. Raises UnknownSchemaError without one."""
+    if not versions:
+        raise UnknownSchemaError(f"the subject {subject} does not have {missing}")
+    return versions[-1]

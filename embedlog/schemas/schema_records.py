@@ -1,11 +1,10 @@
 """Contains the records of the topic of schemas, in the JSON of Confluent's Schema Registry, and the
 view that they add up to.
 
-SCHEMARECORD-1  the key names the subject and the version, so compaction keeps each version. The
-    order of its fields is Confluent's: equal keys are equal bytes
-SCHEMARECORD-2  a deleted version stays readable by its id, and its number and id are never used
-    again
-SCHEMARECORD-3  keys of other types are passed over: a Schema Registry writes NOOP and MODE
+- The key names the subject and the version, so compaction keeps each version. The order of its
+  fields is Confluent's: equal keys are equal bytes.
+- A deleted version stays readable by its id, and its number and id are never used again.
+- Keys of other types are passed over: a Schema Registry writes NOOP and MODE.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ class Schema(NamedTuple):
         """
         if self.kind == "PROTOBUF":
             return self
-        return self._replace(
-            text=json.dumps(json.loads(self.text), separators=(",", ":"), ensure_ascii=False)
-        )
+        content = json.loads(self.text)
+        text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+        return self._replace(text=text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +80,14 @@ def schema_value(registered: RegisteredSchema) -> bytes:
     if schema.kind != "AVRO":
         content["schemaType"] = schema.kind
     if schema.references:
-        content["references"] = [each._asdict() for each in schema.references]
+        content["references"] = [reference._asdict() for reference in schema.references]
     return _compact(content | {"schema": schema.text, "deleted": registered.deleted})
 
 
 def deletion(subject: str, version: int) -> tuple[bytes, bytes]:
     """Key and value of the deletion of a subject: its versions up to this one."""
-    return _compact({"keytype": "DELETE_SUBJECT", "subject": subject, "magic": 0}), _compact(
-        {"subject": subject, "version": version}
-    )
+    key = {"keytype": "DELETE_SUBJECT", "subject": subject, "magic": 0}
+    return _compact(key), _compact({"subject": subject, "version": version})
 
 
 def level_record(subject: str, level: str) -> tuple[bytes, bytes]:
@@ -119,12 +117,12 @@ class SchemaView:
         content = None if value is None else json.loads(value)
         kind = name.get("keytype")
         if kind == "SCHEMA":
-            self._schema(str(name["subject"]), int(name["version"]), content)
+            self._apply_schema(str(name["subject"]), int(name["version"]), content)
         elif kind == "DELETE_SUBJECT" and content is not None:
             versions = self.subjects.get(str(content["subject"]), {})
-            for each in list(versions.values()):
-                if each.version <= int(content["version"]):
-                    versions[each.version] = replace(each, deleted=True)
+            for registered in list(versions.values()):
+                if registered.version <= int(content["version"]):
+                    versions[registered.version] = replace(registered, deleted=True)
         elif kind == "CONFIG":
             subject = name.get("subject") or ANY_SUBJECT
             if content is None:
@@ -132,28 +130,29 @@ class SchemaView:
             else:
                 self.levels[subject] = str(content["compatibilityLevel"])
 
-    def _schema(self, subject: str, version: int, content: dict[str, Any] | None) -> None:
+    def _apply_schema(self, subject: str, version: int, content: dict[str, Any] | None) -> None:
         versions = self.subjects.setdefault(subject, {})
         if content is None:  # deleted for good
             versions.pop(version, None)
             return
-        given = content.get("references") or ()
         references = tuple(
-            SchemaReference(str(each["name"]), str(each["subject"]), int(each["version"]))
-            for each in given
+            SchemaReference(
+                str(reference["name"]), str(reference["subject"]), int(reference["version"])
+            )
+            for reference in content.get("references") or ()
         )
         schema = Schema(str(content["schema"]), content.get("schemaType") or "AVRO", references)
-        found = RegisteredSchema(
+        registered = RegisteredSchema(
             subject, version, int(content["id"]), schema, bool(content.get("deleted", False))
         )
-        versions[version] = found
-        self.by_id[found.id] = schema
-        self.ids.setdefault(schema, found.id)
+        versions[version] = registered
+        self.by_id[registered.id] = schema
+        self.ids.setdefault(schema, registered.id)
 
     def versions(self, subject: str) -> list[RegisteredSchema]:
         """The versions that are not deleted, by rising number."""
-        found = self.subjects.get(subject, {})
-        return [found[number] for number in sorted(found) if not found[number].deleted]
+        versions = self.subjects.get(subject, {})
+        return [versions[number] for number in sorted(versions) if not versions[number].deleted]
 
     def next_version(self, subject: str) -> int:
         return max(self.subjects.get(subject, {}), default=0) + 1

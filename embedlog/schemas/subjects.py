@@ -1,8 +1,8 @@
 """Contains the names of subjects: functions of the topic, the field ("key" or "value") and the name
 of the record.
 
-SUBJECT-1  the names are those of Confluent's TopicNameStrategy, RecordNameStrategy and
-    TopicRecordNameStrategy
+The names are those of Confluent's TopicNameStrategy, RecordNameStrategy and
+TopicRecordNameStrategy.
 """
 
 from __future__ import annotations

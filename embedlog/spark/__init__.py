@@ -7,9 +7,9 @@ Spark finds the format wherever embedlog is installed (`pyspark_embedlog`); `reg
 session that was started before. Options, guarantees and pitfalls: docs/spark.md. The package uses
 public names of embedlog only.
 
-SPARK-1  this import loads neither pyspark nor pyarrow
-SPARK-2  `scan` returns the same rows as the format by a shorter path: rows reach Spark as Arrow
-    data, without a data source
+- This import loads neither pyspark nor pyarrow.
+- `scan` returns the same rows as the format by a shorter path: rows reach Spark as Arrow data,
+  without a data source.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def scan(
     """
     require_pyspark("the Spark source needs")
     names = DEFAULT_COLUMNS if columns is None else read_options.checked_columns(tuple(columns))
-    asked = read_options.Settings(
+    asked = read_options.ReadSettings(
         directory=read_options.directory_of(directory),
         max_bytes=max_bytes_per_partition,
         min_partitions=min_partitions,
@@ -87,7 +87,7 @@ def scan(
             isolation_level=isolation_level,
         )
         pieces = [
-            read_plan.Piece(topic, pinned.topic_id, number, *bounds)
+            read_plan.PlannedPiece(topic, pinned.topic_id, number, *bounds)
             for number, bounds in pinned.bounds.items()
         ]
         tasks = read_plan.tasks_of(log, asked, pieces, _parallel(spark))
@@ -96,7 +96,7 @@ def scan(
     return _frame(spark, tasks, names)
 
 
-def _frame(spark: Any, tasks: list[read_plan.Task], names: tuple[str, ...]) -> Any:
+def _frame(spark: Any, tasks: list[read_plan.ReadTask], names: tuple[str, ...]) -> Any:
     """A frame with one number per task, and the function that replaces the number by the task's
     rows.
     """

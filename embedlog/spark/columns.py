@@ -1,12 +1,11 @@
 """Converts record batches of a scan to the exact types that Spark requires, in limited sizes.
 
-SPARKCOLUMNS-1  the columns have the types and nullability of the target schema: Spark compares
-    schemas for equality
-SPARKCOLUMNS-2  bytes are never copied: keys and values are the scan's own buffers; only small
-    columns are created
-SPARKCOLUMNS-3  a batch has at most about `BATCH_BYTES`, so a task's memory does not depend on the
-    records
-SPARKCOLUMNS-4  as in Spark's Kafka source, headers are null for a record without headers
+- The columns have the types and nullability of the target schema: Spark compares schemas for
+  equality.
+- Bytes are never copied: keys and values are the scan's own buffers; only small columns are
+  created.
+- A batch has at most about `BATCH_BYTES`, so a task's memory does not depend on the records.
+- As in Spark's Kafka source, headers are null for a record without headers.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ def source_columns(names: Sequence[str]) -> list[str]:
     """The scan's columns for these. Partition and offset are always read: they are cheap, and show
     the progress of a task.
     """
-    wanted = [SOURCES.get(name, name) for name in names if name != "topic"]
-    return list(dict.fromkeys([*wanted, "partition", "offset"]))
+    columns = [SOURCES.get(name, name) for name in names if name != "topic"]
+    return list(dict.fromkeys([*columns, "partition", "offset"]))
 
 
 class Shaper:
@@ -38,10 +37,13 @@ class Shaper:
         self._topic = topic
         self._schema = schema
         self._topics: Any = None
-        special: dict[str, Callable[[Any], Any]] = {"topic": self._named, "headers": self._headers}
+        special: dict[str, Callable[[Any], Any]] = {
+            "topic": self._repeat_topic,
+            "headers": self._headers,
+        }
         self._makers = [(field, special.get(field.name)) for field in schema]
 
-    def shaped(self, batch: Any) -> Iterator[Any]:
+    def shape(self, batch: Any) -> Iterator[Any]:
         """The rows of one batch of the scan, in batches of limited size."""
         import pyarrow
 
@@ -52,9 +54,9 @@ class Shaper:
             else:
                 column = batch.column(SOURCES.get(field.name, field.name))
                 arrays.append(column if column.type == field.type else self._cast(column, field))
-        yield from capped(pyarrow.RecordBatch.from_arrays(arrays, schema=self._schema))
+        yield from split_into_batches(pyarrow.RecordBatch.from_arrays(arrays, schema=self._schema))
 
-    def _named(self, batch: Any) -> Any:
+    def _repeat_topic(self, batch: Any) -> Any:
         """The topic's name in every row: a slice of one column that all batches share."""
         import pyarrow
 
@@ -74,11 +76,9 @@ class Shaper:
             return column.cast(field.type)
         except pyarrow.ArrowInvalid as problem:
             others = ",".join(name for name in self._schema.names if name != field.name)
-            hint = (
-                f"; a query that does not use it needs the option columns={others}"
-                if others
-                else ""
-            )
+            hint = ""
+            if others:
+                hint = f"; a query that does not use it needs the option columns={others}"
             raise embedlog.InvalidTimestampError(
                 f"Spark's column {field.name} cannot represent a value{hint}: {problem}"
             ) from None
@@ -96,7 +96,7 @@ class Shaper:
         return pyarrow.ListArray.from_arrays(lists.offsets, pairs, type=kind, mask=none)
 
 
-def capped(batch: Any) -> Iterator[Any]:
+def split_into_batches(batch: Any) -> Iterator[Any]:
     """Slices of at most `BATCH_ROWS` rows and, unless a single row is larger, about
     `BATCH_BYTES`.
     """
@@ -107,7 +107,7 @@ def capped(batch: Any) -> Iterator[Any]:
         return
     step = min(BATCH_ROWS, max(1, rows * BATCH_BYTES // max(size, 1)), -(-rows // 2))
     for first in range(0, rows, step):
-        yield from capped(batch.slice(first, step))
+        yield from split_into_batches(batch.slice(first, step))
 
 
 def struct_of(names: Sequence[str]) -> Any:

@@ -1,8 +1,8 @@
 """Shortens errors for users of Spark: they see the last line of a Java stack trace.
 
-SPARKERROR-1  an error of embedlog is raised without the frames below the function that Spark
-    called: they do not help the user
-SPARKERROR-2  any other exception keeps its frames: it is a defect, and they show where
+- An error of embedlog is raised without the frames below the function that Spark called: they do
+  not help the user.
+- Any other exception keeps its frames: it is a defect, and they show where.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ def without_internal_frames(function: Callable[P, T]) -> Callable[P, T]:
         return _generator(function)  # type: ignore[return-value]
 
     @functools.wraps(function)
-    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return function(*args, **kwargs)
         except embedlog.EmbedlogError as problem:
             raise problem.with_traceback(None) from None
 
-    return called
+    return call
 
 
 def _generator(function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
     @functools.wraps(function)
-    def generated(*args: Any, **kwargs: Any) -> Iterator[Any]:
+    def generate(*args: Any, **kwargs: Any) -> Iterator[Any]:
         try:
             yield from function(*args, **kwargs)
         except embedlog.EmbedlogError as problem:
             raise problem.with_traceback(None) from None
 
-    return generated
+    return generate

@@ -1,15 +1,14 @@
 """Publishes the progress of a stream to a consumer group, so that its lag is visible like that of a
 consumer.
 
-SPARKPUBLISH-1  only committed progress is published: the start of the next requested batch, and the
-    offsets that Spark commits
-SPARKPUBLISH-2  a group never moves back, unless its offset is after the end of the partition. A
-    query that reads from the start again leaves the group unchanged until it has passed it. A
-    repeated batch moves nothing
-SPARKPUBLISH-3  a query refuses to start with a group that has members. A later failure to commit is
-    only a warning
-SPARKPUBLISH-4  offsets are committed again every hour, so that the group of an idle stream does not
-    expire
+- Only committed progress is published: the start of the next requested batch, and the offsets that
+  Spark commits.
+- A group never moves back, unless its offset is after the end of the partition. A query that reads
+  from the start again leaves the group unchanged until it has passed it. A repeated batch moves
+  nothing.
+- A query refuses to start with a group that has members. A later failure to commit is only a
+  warning.
+- Offsets are committed again every hour, so that the group of an idle stream does not expire.
 """
 
 from __future__ import annotations
@@ -91,25 +90,27 @@ class OffsetPublisher:
         except embedlog.EmbedlogError as problem:
             wait_s = RETRY_S
             self._warn("failed", f"offsets were not published, the query continues: {problem}")
-        self._reported, self._due_s = dict(reached), self._clock() + wait_s
+        self._reported = dict(reached)
+        self._due_s = self._clock() + wait_s
 
     def _forward(
         self, reached: Mapping[Place, int], ends: Mapping[Place, int]
     ) -> dict[embedlog.TopicPartition, int]:
-        """The offsets that do not move the group back (SPARKPUBLISH-2)."""
+        """The offsets that do not move the group back."""
         committed = self._log.group_offsets(self._group_id)
-        found = {}
-        for place, offset in reached.items():
-            partition = embedlog.TopicPartition(*place)
-            before = committed.get(partition)
-            if before is None or not offset < before.offset <= ends.get(place, -1):
-                found[partition] = offset
+        moved = {}
+        for (topic, number), offset in reached.items():
+            tp = embedlog.TopicPartition(topic, number)
+            commit = committed.get(tp)
+            if commit is None or not offset < commit.offset <= ends.get((topic, number), -1):
+                moved[tp] = offset
             else:
-                words = (
-                    f"committed up to {before.offset}, this query is at {offset}: left unchanged"
+                self._warn(
+                    "ahead",
+                    f"{topic}-{number}: committed up to {commit.offset}, this query is at "
+                    f"{offset}: left unchanged",
                 )
-                self._warn("ahead", f"{place[0]}-{place[1]}: {words}")
-        return found
+        return moved
 
     def _warn(self, kind: str, words: str) -> None:
         """Log a warning once; after a failure, again only after a success."""

@@ -52,9 +52,9 @@ ELSEWHERE = (  # of Spark's Kafka source, without a meaning here
 _ELSEWHERE = {name.lower(): name for name in ELSEWHERE}
 
 
-def named(
-    given: Mapping[str, str],
-    known: Mapping[str, str],
+def check_names(
+    options: Mapping[str, str],
+    documented: Mapping[str, str],
     others: Collection[str],
     owner: str,
     read: Callable[[str, str], Any],
@@ -69,18 +69,20 @@ def named(
     texts: dict[str, str] = {}
     clients: list[str] = []
     unknown: list[str] = []
-    for name, text in _without_properties(given).items():
+    for name, text in _without_properties(options).items():
         lower = name.lower()
         if lower == "paths":  # Spark's name of several arguments of `load`, in JSON
             texts["path"] = str(text)
-        elif lower in known:
-            texts[known[lower]] = str(text)
+        elif lower in documented:
+            texts[documented[lower]] = str(text)
         elif lower in others:
             continue
-        elif _is_of_a_client(lower, known):
+        elif _is_of_a_client(lower, documented):
             clients.append(_ELSEWHERE.get(lower, name))
         else:
-            unknown.append(f"{name}: unknown option of the embedlog {owner}{_hint(lower, known)}")
+            unknown.append(
+                f"{name}: unknown option of the embedlog {owner}{_hint(lower, documented)}"
+            )
     if clients:
         unknown.insert(
             0,
@@ -101,34 +103,36 @@ def named(
     return values
 
 
-def is_table(given: Mapping[str, str]) -> bool:
+def is_table(options: Mapping[str, str]) -> bool:
     """Whether these are the options and properties of a table in Spark's catalog."""
-    return any(name.lower() == "provider" for name in given)
+    return any(name.lower() == "provider" for name in options)
 
 
-def _without_properties(given: Mapping[str, str]) -> dict[str, str]:
+def _without_properties(options: Mapping[str, str]) -> dict[str, str]:
     """The options without the properties of a table. Spark repeats a table's options with a prefix,
     and not its properties.
     """
-    if not is_table(given):
-        return dict(given)
-    lower = {name.lower() for name in given}
+    if not is_table(options):
+        return dict(options)
+    lower = {name.lower() for name in options}
     return {
         name: text
-        for name, text in given.items()
+        for name, text in options.items()
         if name.lower() == "path" or f"option.{name.lower()}" in lower
     }
 
 
-def _is_of_a_client(lower: str, known: Mapping[str, str]) -> bool:
-    if RENAMED.get(lower, "").lower() in known:
+def _is_of_a_client(lower: str, documented: Mapping[str, str]) -> bool:
+    if RENAMED.get(lower, "").lower() in documented:
         return False
     return lower.startswith("kafka.") or lower in _ELSEWHERE
 
 
-def _hint(lower: str, known: Mapping[str, str]) -> str:
+def _hint(lower: str, documented: Mapping[str, str]) -> str:
     meant = RENAMED.get(lower, "").lower()
     near: Iterable[str] = (
-        [meant] if meant in known else difflib.get_close_matches(lower, known, n=1, cutoff=0.6)
+        [meant]
+        if meant in documented
+        else difflib.get_close_matches(lower, documented, n=1, cutoff=0.6)
     )
-    return "".join(f"; did you mean {known[name]}?" for name in near)
+    return "".join(f"; did you mean {documented[name]}?" for name in near)

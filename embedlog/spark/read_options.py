@@ -1,10 +1,9 @@
 """Defines and checks the options of the Spark source: those of Spark's Kafka source, and a few
 more.
 
-SPARKREADOPTION-1  option names and values are case-insensitive (`option_names`)
-SPARKREADOPTION-2  all checks run when the options are parsed, before Spark starts a task
-SPARKREADOPTION-3  of several start options the most specific one applies, as in Spark's Kafka
-    source
+- Option names and values are case-insensitive (`option_names`).
+- All checks run when the options are parsed, before Spark starts a task.
+- Of several start options the most specific one applies, as in Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import embedlog
-from embedlog.spark.option_names import SINK_ONLY, is_table, named
+from embedlog.spark.option_names import SINK_ONLY, check_names, is_table
 
 logger = logging.getLogger("embedlog.spark")
 
@@ -45,7 +44,7 @@ COLUMNS = {
 DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name != "headers")
 
 
-class Option(NamedTuple):
+class SourceOption(NamedTuple):
     """One option: its parser, where it applies, its default and its description."""
 
     read: Callable[[str, str], Any]
@@ -76,10 +75,10 @@ def plain(name: str, text: str) -> str:
 
 
 def _names(name: str, text: str) -> tuple[str, ...]:
-    found = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not found:
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not names:
         raise refuse(name, "names separated by commas", text)
-    return found
+    return names
 
 
 def boolean(name: str, text: str) -> bool:
@@ -131,14 +130,14 @@ def _columns(name: str, text: str) -> tuple[str, ...]:
 
 def checked_columns(names: tuple[str, ...], option: str = "columns") -> tuple[str, ...]:
     """Spark's spelling of these columns. Raises ConfigError for unknown and duplicate names."""
-    known = {column.lower(): column for column in COLUMNS}
-    for each in names:
-        if each.lower() not in known:
-            raise refuse(option, ", ".join(COLUMNS), each)
-    found = tuple(known[each.lower()] for each in names)
-    if len(set(found)) < len(found) or not found:
+    columns_by_lower = {column.lower(): column for column in COLUMNS}
+    for name in names:
+        if name.lower() not in columns_by_lower:
+            raise refuse(option, ", ".join(COLUMNS), name)
+    columns = tuple(columns_by_lower[name.lower()] for name in names)
+    if len(set(columns)) < len(columns) or not columns:
         raise refuse(option, "at least one column, no duplicates", ",".join(names))
-    return found
+    return columns
 
 
 # ---- bounds --------------------------------------------------------------------------------------
@@ -169,33 +168,35 @@ def _json(name: str, text: str, words: str) -> Any:
         raise refuse(name, words, text) from None
 
 
-def _offset(name: str, given: Any) -> Offset:
-    word = given.strip().lower() if isinstance(given, str) else given
-    if word in (-2, EARLIEST) or word in (-1, LATEST):
-        return EARLIEST if word in (-2, EARLIEST) else LATEST
+def _offset(name: str, value: Any) -> Offset:
+    word = value.strip().lower() if isinstance(value, str) else value
+    if word in (-2, EARLIEST):
+        return EARLIEST
+    if word in (-1, LATEST):
+        return LATEST
     if type(word) is not int or word < 0:
-        raise refuse(name, "an offset, earliest (-2) or latest (-1)", given)
+        raise refuse(name, "an offset, earliest (-2) or latest (-1)", value)
     return word
 
 
-def _time(name: str, given: Any) -> Offset:
+def _time(name: str, value: Any) -> Offset:
     """Milliseconds, or an ISO 8601 time with its zone."""
-    if isinstance(given, str):
-        if given.strip().isdecimal():
-            return int(given)
+    if isinstance(value, str):
+        if value.strip().isdecimal():
+            return int(value)
         try:
-            moment = datetime.fromisoformat(given.strip())
+            moment = datetime.fromisoformat(value.strip())
         except ValueError:
             moment = None
         if moment is not None and moment.tzinfo is not None:
             return (moment - _EPOCH) // timedelta(milliseconds=1)
-    if type(given) is not int or given < 0:
+    if type(value) is not int or value < 0:
         raise refuse(
             name,
             "milliseconds since 1970, or a time with its zone such as 2026-01-31T12:00:00Z",
-            given,
+            value,
         )
-    return given
+    return value
 
 
 def _places(
@@ -205,47 +206,49 @@ def _places(
     if not text.strip().startswith("{"):
         bare = text.strip()
         return read(name, int(bare) if bare.lstrip("-").isdecimal() else bare), {}
-    each: dict[Any, Offset] = {}
-    for topic, given in _json(name, text, words).items():
-        for number, place in given.items() if isinstance(given, dict) else [(None, given)]:
-            if number is not None and not number.isdecimal():
+    single: dict[Any, Offset] = {}
+    for topic, value in _json(name, text, words).items():
+        if not isinstance(value, dict):
+            single[topic, None] = read(name, value)
+            continue
+        for number, partition_value in value.items():
+            if not number.isdecimal():
                 raise refuse(name, words, text)
-            each[topic, None if number is None else int(number)] = read(name, place)
-    return None, each
+            single[topic, int(number)] = read(name, partition_value)
+    return None, single
 
 
 def _offsets(name: str, text: str) -> Bound:
-    every, each = _places(
+    common, single = _places(
         name, text, _offset, 'earliest, latest, or JSON: {"topic": {"0": 23, "1": -2}}'
     )
-    default = EARLIEST if name.startswith("starting") else LATEST
-    return Bound(default if every is None else every, each, option=name)
+    if common is None:
+        common = EARLIEST if name.startswith("starting") else LATEST
+    return Bound(common, single, option=name)
 
 
 def _times(name: str, text: str) -> Bound:
-    every, each = _places(name, text, _time, 'JSON: {"topic": {"0": 1700000000000}}')
-    default = EARLIEST if name.startswith("starting") else LATEST
-    return Bound(default if every is None else every, each, by_time=True, option=name)
+    common, single = _places(name, text, _time, 'JSON: {"topic": {"0": 1700000000000}}')
+    if common is None:
+        common = EARLIEST if name.startswith("starting") else LATEST
+    return Bound(common, single, by_time=True, option=name)
 
 
 def _assign(name: str, text: str) -> dict[str, tuple[int, ...]]:
     words = 'JSON: {"topic": [0, 1]}'
-    given = _json(name, text, words)
-    if (
-        not isinstance(given, dict)
-        or not given
-        or not all(isinstance(numbers, list) for numbers in given.values())
-    ):
+    numbers_by_topic = _json(name, text, words)
+    if not isinstance(numbers_by_topic, dict) or not numbers_by_topic:
         raise refuse(name, words, text)
-    if any(type(number) is not int for numbers in given.values() for number in numbers):
-        raise refuse(name, words, text)
-    return {topic: tuple(dict.fromkeys(numbers)) for topic, numbers in given.items()}
+    for numbers in numbers_by_topic.values():
+        if not isinstance(numbers, list) or any(type(number) is not int for number in numbers):
+            raise refuse(name, words, text)
+    return {topic: tuple(dict.fromkeys(numbers)) for topic, numbers in numbers_by_topic.items()}
 
 
 # ---- the table -----------------------------------------------------------------------------------
 
-OPTIONS: dict[str, Option] = {
-    "path": Option(
+OPTIONS: dict[str, SourceOption] = {
+    "path": SourceOption(
         plain,
         True,
         True,
@@ -253,18 +256,18 @@ OPTIONS: dict[str, Option] = {
         "The log directory; the argument of `load(…)`. For a set: all directories, as a list or "
         "in JSON.",
     ),
-    "subscribe": Option(
+    "subscribe": SourceOption(
         _names,
         True,
         True,
         "",
         "Topics, separated by commas. One of this and the next two is required.",
     ),
-    "subscribePattern": Option(
+    "subscribePattern": SourceOption(
         plain, True, True, "", "A Python regular expression that matches the whole name of a topic."
     ),
-    "assign": Option(_assign, True, True, "", 'Single partitions: `{"topic": [0, 2]}`.'),
-    "startingOffsets": Option(
+    "assign": SourceOption(_assign, True, True, "", 'Single partitions: `{"topic": [0, 2]}`.'),
+    "startingOffsets": SourceOption(
         _offsets,
         True,
         True,
@@ -273,10 +276,10 @@ OPTIONS: dict[str, Option] = {
         "-2}}`; -2 is earliest, -1 latest."
         " Partitions that are not named begin at the start.",
     ),
-    "endingOffsets": Option(
+    "endingOffsets": SourceOption(
         _offsets, True, False, "latest", "The same, exclusive. Other partitions end at the end."
     ),
-    "startingTimestamp": Option(
+    "startingTimestamp": SourceOption(
         _times,
         True,
         True,
@@ -284,47 +287,47 @@ OPTIONS: dict[str, Option] = {
         "From the first record of each partition at or after this time; ms, or ISO 8601 with a "
         "time zone.",
     ),
-    "endingTimestamp": Option(
+    "endingTimestamp": SourceOption(
         _times, True, False, "", "Up to the first record of each partition at or after this time."
     ),
-    "startingOffsetsByTimestamp": Option(
+    "startingOffsetsByTimestamp": SourceOption(
         _times, True, True, "", 'By topic and partition: `{"topic": {"0": 1700000000000}}`.'
     ),
-    "endingOffsetsByTimestamp": Option(_times, True, False, "", "The same, exclusive."),
-    "startingOffsetsByTimestampStrategy": Option(
+    "endingOffsetsByTimestamp": SourceOption(_times, True, False, "", "The same, exclusive."),
+    "startingOffsetsByTimestampStrategy": SourceOption(
         one_of("error", "latest"),
         True,
         True,
         "latest",
         "For partitions without a record that new: read nothing, or an error.",
     ),
-    "includeHeaders": Option(
+    "includeHeaders": SourceOption(
         boolean, True, True, "false", "Add the column `headers`, null for a record without headers."
     ),
-    "columns": Option(
+    "columns": SourceOption(
         _columns,
         True,
         True,
         "all but headers",
         "Only these columns, in this order; others are not decoded.",
     ),
-    "minPartitions": Option(
+    "minPartitions": SourceOption(
         _count, True, True, "", "Minimum number of tasks, as far as there are records."
     ),
-    "maxRecordsPerPartition": Option(
+    "maxRecordsPerPartition": SourceOption(
         _count, True, True, "", "Maximum number of offsets in one task."
     ),
-    "maxBytesPerPartition": Option(
+    "maxBytesPerPartition": SourceOption(
         _bytes, True, True, "64m", "Approximate size of one task, cut between batches."
     ),
-    "failOnDataLoss": Option(
+    "failOnDataLoss": SourceOption(
         boolean,
         True,
         True,
         "true",
         "Whether requested records that no longer exist fail the query; else a warning is logged.",
     ),
-    "isolation.level": Option(
+    "isolation.level": SourceOption(
         one_of("read_uncommitted", "read_committed"),
         True,
         True,
@@ -332,7 +335,7 @@ OPTIONS: dict[str, Option] = {
         "`read_committed` omits records of aborted and open transactions; also as "
         "`kafka.isolation.level`.",
     ),
-    "group.id": Option(
+    "group.id": SourceOption(
         plain,
         False,
         True,
@@ -340,13 +343,13 @@ OPTIONS: dict[str, Option] = {
         "A consumer group to which progress is committed, so that its lag is visible; also as "
         "`kafka.group.id`.",
     ),
-    "maxOffsetsPerTrigger": Option(
+    "maxOffsetsPerTrigger": SourceOption(
         _count, False, True, "", "Maximum number of offsets in one micro-batch, divided by lag."
     ),
-    "minOffsetsPerTrigger": Option(
+    "minOffsetsPerTrigger": SourceOption(
         _count, False, True, "", "A micro-batch waits until this many are available…"
     ),
-    "maxTriggerDelay": Option(_duration_ms, False, True, "15m", "…but not longer than this."),
+    "maxTriggerDelay": SourceOption(_duration_ms, False, True, "15m", "…but not longer than this."),
 }
 _BY_LOWER = {name.lower(): name for name in OPTIONS}
 _BY_LOWER |= {f"kafka.{name}": name for name in ("isolation.level", "group.id")}
@@ -354,7 +357,7 @@ _SINK = {name.lower() for name in SINK_ONLY}
 
 
 @dataclass(frozen=True)
-class Settings:
+class ReadSettings:
     """The options of one `load()`, checked."""
 
     directory: Directory
@@ -376,13 +379,13 @@ class Settings:
     group_id: str = ""
 
 
-def schema_columns(given: Mapping[str, str]) -> tuple[str, ...]:
+def schema_columns(options: Mapping[str, str]) -> tuple[str, ...]:
     """The columns of a `load()`, or of a table that is created: its queries name path and topics
     again. Raises ConfigError.
     """
-    if not is_table(given):
-        return parse(given, stream=None).columns
-    return _chosen_columns(named(given, _BY_LOWER, _SINK, "source", _value))
+    if not is_table(options):
+        return parse(options, stream=None).columns
+    return _chosen_columns(check_names(options, _BY_LOWER, _SINK, "source", _value))
 
 
 def _value(name: str, text: str) -> Any:
@@ -395,11 +398,11 @@ def _chosen_columns(values: Mapping[str, Any]) -> tuple[str, ...]:
     return columns
 
 
-def parse(given: Mapping[str, str], *, stream: bool | None) -> Settings:
+def parse(options: Mapping[str, str], *, stream: bool | None) -> ReadSettings:
     """Checked settings from Spark's options; `stream` is None if the kind of query is not known
     yet. Raises ConfigError.
     """
-    values = named(given, _BY_LOWER, _SINK, "source", _value)
+    values = check_names(options, _BY_LOWER, _SINK, "source", _value)
     ends = [name for name in values if not OPTIONS[name].stream]
     if stream and ends:
         raise embedlog.ConfigError(f"{', '.join(ends)}: a stream has no end")
@@ -412,13 +415,13 @@ def parse(given: Mapping[str, str], *, stream: bool | None) -> Settings:
         )
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
     if len(chosen) != 1:
-        found = " and ".join(chosen) or "none of them"
-        if not chosen and any(name.lower() == "topic" for name in given):
-            found += "; topic is an option of the sink: did you mean subscribe?"
+        chosen_text = " and ".join(chosen) or "none of them"
+        if not chosen and any(name.lower() == "topic" for name in options):
+            chosen_text += "; topic is an option of the sink: did you mean subscribe?"
         raise embedlog.ConfigError(
             "the topics are missing or ambiguous",
             expected="exactly one of subscribe, subscribePattern, assign",
-            found=found,
+            found=chosen_text,
         )
     start = _first(values, "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
     if stream is False and start is not None and LATEST in (start.every, *start.each.values()):
@@ -436,7 +439,7 @@ def parse(given: Mapping[str, str], *, stream: bool | None) -> Settings:
         raise embedlog.ConfigError(
             "minOffsetsPerTrigger", expected=f"at most maxOffsetsPerTrigger ({most})", found=least
         )
-    return Settings(
+    return ReadSettings(
         directory=directory_of(values["path"]),
         subscribe=tuple(dict.fromkeys(values.get("subscribe", ()))),
         pattern=values.get("subscribePattern", ""),

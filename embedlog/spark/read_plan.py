@@ -1,13 +1,13 @@
 """Plans a read: resolves topics and bounds now, and cuts them into tasks of about equal size.
 
-SPARKPLAN-1  bounds are pinned here: later appends are not in the plan, however late its tasks run
-SPARKPLAN-2  a task contains offsets and the topic's id, never file positions: it reads the indexes
-    on its own machine
-SPARKPLAN-3  a piece has at most about `max_bytes`, and enough to make a task's fixed cost
-    negligible; small pieces share a task
-SPARKPLAN-4  requested topics, partitions or offsets that do not exist are an error, unless
-    `failOnDataLoss` is false. A follower may know the end of a partition late: that an offset is
-    above it counts after a wait for the end (LEDPARTITION-6)
+- Bounds are pinned here: later appends are not in the plan, however late its tasks run.
+- A task contains offsets and the topic's id, never file positions: it reads the indexes on its own
+  machine.
+- A piece has at most about `max_bytes`, and enough to make a task's fixed cost negligible; small
+  pieces share a task.
+- Requested topics, partitions or offsets that do not exist are an error, unless `failOnDataLoss` is
+  false. A follower may know the end of a partition late: that an offset is above it counts after a
+  wait for the end (LEDPARTITION-6).
 
 With `failOnDataLoss=false` each loss is a warning, at every step: at a new query, at a batch that
 was planned earlier, and in its tasks. The query goes on from a position that exists. Without any of
@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import embedlog
-from embedlog.spark.read_options import EARLIEST, LATEST, Bound, Directory, Settings, first_of
+from embedlog.spark.read_options import EARLIEST, LATEST, Bound, Directory, ReadSettings, first_of
 
 logger = logging.getLogger("embedlog.spark")
 
@@ -32,7 +32,7 @@ PIECE_BYTES_MIN = 8 << 20  # read in the time that Spark needs to start a task
 
 
 @dataclass(frozen=True)
-class Piece:
+class PlannedPiece:
     """Offsets from `start` to `end` (exclusive) of a partition of the topic with this id."""
 
     topic: str
@@ -44,24 +44,24 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Task:
+class ReadTask:
     """The pieces that one Spark task reads. Times, if given, filter record by record."""
 
     directory: Directory
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PlannedPiece, ...]
     isolation: embedlog.IsolationLevel = "read_uncommitted"
     fail_on_data_loss: bool = True
     start_ms: int | None = None
     end_ms: int | None = None
 
 
-def plan(settings: Settings, parallel: int = 0) -> list[Task]:
+def plan(settings: ReadSettings, parallel: int = 0) -> list[ReadTask]:
     """The tasks of a batch. Raises ConfigError, UnknownTopicOrPartitionError,
     OffsetOutOfRangeError, StorageError.
     """
     with embedlog.open(settings.directory, read_only=True) as log:
         topics = Topics.of_a_new_query(log, settings)
-        return tasks_of(log, settings, topics.bounded(settings.start, settings.end), parallel)
+        return tasks_of(log, settings, topics.find_pieces(settings.start, settings.end), parallel)
 
 
 # ---- partitions and bounds -----------------------------------------------------------------------
@@ -74,7 +74,7 @@ class Topics:
     UnknownTopicOrPartitionError otherwise.
     """
 
-    def __init__(self, log: embedlog.Log, settings: Settings) -> None:
+    def __init__(self, log: embedlog.Log, settings: ReadSettings) -> None:
         self._log = log
         self._settings = settings
         self.missing: list[str] = []
@@ -82,7 +82,7 @@ class Topics:
         self.partitions = list(self._partitions())
 
     @classmethod
-    def of_a_new_query(cls, log: embedlog.Log, settings: Settings) -> Topics:
+    def of_a_new_query(cls, log: embedlog.Log, settings: ReadSettings) -> Topics:
         """As the constructor, with a warning for what is missing. Raises
         UnknownTopicOrPartitionError if no topic exists.
         """
@@ -106,35 +106,35 @@ class Topics:
                 ) from None
             return [name for name in self._log.topics() if pattern.fullmatch(name)]
         names = list(settings.subscribe or settings.assign)
-        there = self._log.topics(include_internal=True)
-        missing = [name for name in names if name not in there]
+        existing = self._log.topics(include_internal=True)
+        missing = [name for name in names if name not in existing]
         if missing and settings.fail_on_data_loss:
             raise self._unknown(missing)
         self.missing += missing
-        return [name for name in names if name in there]
+        return [name for name in names if name in existing]
 
     def _unknown(self, names: Iterable[str]) -> embedlog.UnknownTopicOrPartitionError:
-        known = ", ".join(self._log.topics()) or "no topic"
+        topics = ", ".join(self._log.topics()) or "no topic"
         return embedlog.UnknownTopicOrPartitionError(
             f"no such topic: {', '.join(names)}",
             path=first_of(self._settings.directory),
-            expected=f"one of: {known}",
+            expected=f"one of: {topics}",
         )
 
     def _partitions(self) -> Iterator[tuple[str, embedlog.PartitionDescription]]:
         for name, description in self.descriptions.items():
-            known = {each.partition: each for each in description.partitions}
-            for number in self._settings.assign.get(name, tuple(known)):
-                if number not in known and not self._settings.fail_on_data_loss:
-                    self.missing.append(f"{name}, partition {number}")
-                    continue
-                if number not in known:
+            partitions = {partition.partition: partition for partition in description.partitions}
+            for number in self._settings.assign.get(name, tuple(partitions)):
+                if number in partitions:
+                    yield name, partitions[number]
+                elif self._settings.fail_on_data_loss:
                     raise embedlog.UnknownTopicOrPartitionError(
                         f"assign: topic {name} has no partition {number}",
                         path=first_of(self._settings.directory),
                         found=number,
                     )
-                yield name, known[number]
+                else:
+                    self.missing.append(f"{name}, partition {number}")
 
     def end_of(self, partition: embedlog.PartitionDescription) -> int:
         """The offset after the last record that can be read."""
@@ -157,29 +157,22 @@ class Topics:
         number = partition.partition
         level = isolation or self._settings.isolation
         scan = self._log.scan(topic, partitions=number, isolation_level=level)
-        return scan._present(number, offset)[1]
+        return scan._await_bounds(number, offset)[1]
 
-    def bounded(self, start: Bound, end: Bound) -> list[Piece]:
+    def find_pieces(self, start: Bound, end: Bound) -> list[PlannedPiece]:
         """Each partition between its bounds, including empty pieces."""
         self._check_named(start)
         self._check_named(end)
         starts = self._by_time(start)
         ends = self._by_time(end)
-        made = []
+        pieces = []
         for name, partition in self.partitions:
-            _check_order(start, end, name, partition.partition)
+            number = partition.partition
+            _check_order(start, end, name, number)
             first = self.offset(name, partition, start, starts)
-            last = self.offset(name, partition, end, ends)
-            made.append(
-                Piece(
-                    name,
-                    self.descriptions[name].topic_id,
-                    partition.partition,
-                    first,
-                    max(first, last),
-                )
-            )
-        return made
+            last = max(first, self.offset(name, partition, end, ends))
+            pieces.append(PlannedPiece(name, self.descriptions[name].topic_id, number, first, last))
+        return pieces
 
     def offset(
         self,
@@ -191,32 +184,30 @@ class Topics:
         """One bound of one partition as an existing offset. Raises OffsetOutOfRangeError,
         LeaderNotAvailableError.
         """
-        wanted = bound.of(topic, partition.partition)
+        value = bound.of(topic, partition.partition)
         begin = partition.log_start_offset
         end = self.end_of(partition)
-        if wanted == EARLIEST:
+        if value == EARLIEST:
             return begin
-        if wanted == LATEST:
+        if value == LATEST:
             return end
         if bound.by_time:
-            found = times[embedlog.TopicPartition(topic, partition.partition)]
-            if (
-                found is None
-                and self._settings.late_is_error
-                and bound.option.startswith("starting")
-            ):
+            first_after = times[embedlog.TopicPartition(topic, partition.partition)]
+            if first_after is not None:
+                return min(first_after.offset, end)
+            if self._settings.late_is_error and bound.option.startswith("starting"):
                 raise embedlog.OffsetOutOfRangeError(
                     f"{bound.option}: topic {topic}, partition {partition.partition} has no "
-                    f"record at or after {wanted} ms",
+                    f"record at or after {value} ms",
                     topic=topic,
                     partition=partition.partition,
                     path=partition.path,
                 )
-            return end if found is None else min(found.offset, end)
-        number = int(wanted)
+            return end
+        number = int(value)
         end = self.awaited_end(topic, partition, number)
         if not begin <= number <= end:
-            lost(
+            report_loss(
                 f"{bound.option} names an offset that topic {topic}, partition "
                 f"{partition.partition} does not contain",
                 self._settings.fail_on_data_loss,
@@ -234,23 +225,23 @@ class Topics:
     ) -> dict[embedlog.TopicPartition, embedlog.OffsetAndTimestamp | None]:
         if not bound.by_time:
             return {}
-        wanted = {}
+        times = {}
         for topic, partition in self.partitions:
             time = bound.of(topic, partition.partition)
             if type(time) is int:
-                wanted[embedlog.TopicPartition(topic, partition.partition)] = time
+                times[embedlog.TopicPartition(topic, partition.partition)] = time
         with self._log.consumer(config={"isolation.level": self._settings.isolation}) as consumer:
-            return consumer.offsets_for_times(wanted)
+            return consumer.offsets_for_times(times)
 
     def _check_named(self, bound: Bound) -> None:
         """Raises ConfigError for a bound of a topic or partition that is not read."""
         read: set[tuple[str, int | None]] = {(topic, None) for topic in self.descriptions}
         read |= {(topic, partition.partition) for topic, partition in self.partitions}
         for topic, number in bound.each:
-            place = topic if number is None else f"{topic}, partition {number}"
-            if (topic, number) not in read and not {topic, place} & set(self.missing):
+            name = topic if number is None else f"{topic}, partition {number}"
+            if (topic, number) not in read and not {topic, name} & set(self.missing):
                 raise embedlog.ConfigError(
-                    f"{bound.option} names a partition that is not read: {place}"
+                    f"{bound.option} names a partition that is not read: {name}"
                 )
 
 
@@ -258,19 +249,17 @@ def _check_order(start: Bound, end: Bound, topic: str, number: int) -> None:
     """Raises ConfigError for a start after its end."""
     first = start.of(topic, number)
     last = end.of(topic, number)
-    if (
-        start.by_time == end.by_time
-        and isinstance(first, int)
-        and isinstance(last, int)
-        and first > last
-    ):
-        place = f"topic {topic}, partition {number}"
+    if start.by_time != end.by_time or not isinstance(first, int) or not isinstance(last, int):
+        return
+    if first > last:
         raise embedlog.ConfigError(
-            f"{start.option} of {place}", expected=f"at most {end.option}, {last}", found=first
+            f"{start.option} of topic {topic}, partition {number}",
+            expected=f"at most {end.option}, {last}",
+            found=first,
         )
 
 
-def lost(
+def report_loss(
     message: str,
     fatal: bool,
     *,
@@ -298,29 +287,33 @@ def lost(
     logger.warning("topic %s, partition %d: %s", topic, partition, problem)
 
 
-def is_present(log: embedlog.Log, settings: Settings | Task, topic: str, topic_id: str) -> bool:
+def is_present(
+    log: embedlog.Log, settings: ReadSettings | ReadTask, topic: str, topic_id: str
+) -> bool:
     """Whether the topic of this id exists; a warning if it does not. Raises
     UnknownTopicOrPartitionError if that is fatal.
     """
     try:
-        found = log.scan(topic, partitions=[]).topic_id  # opens no partition
+        present_id = log.scan(topic, partitions=[]).topic_id  # opens no partition
     except embedlog.UnknownTopicOrPartitionError:
-        found = ""
-    if found == topic_id:
+        present_id = None
+    if present_id == topic_id:
         return True
-    fatal = settings.fail_on_data_loss
-    what = (
-        "the topic is not the planned one: it was created again, or this machine has another "
-        "directory here"
-    )
+    message = f"no such topic: {topic}"
+    if present_id is not None:
+        message = (
+            "the topic is not the planned one: it was created again, or this machine has another "
+            "directory here"
+        )
+    if settings.fail_on_data_loss:
+        message += " (failOnDataLoss=false passes over it)"
     problem = embedlog.UnknownTopicOrPartitionError(
-        (what if found else f"no such topic: {topic}")
-        + (" (failOnDataLoss=false passes over it)" if fatal else ""),
+        message,
         path=first_of(settings.directory),
         expected=f"topic id {topic_id}",
-        found=found or None,
+        found=present_id,
     )
-    if fatal:
+    if settings.fail_on_data_loss:
         raise problem
     logger.warning("topic %s is passed over: %s", topic, problem)
     return False
@@ -330,8 +323,8 @@ def is_present(log: embedlog.Log, settings: Settings | Task, topic: str, topic_i
 
 
 def tasks_of(
-    log: embedlog.Log, settings: Settings, pieces: Iterable[Piece], parallel: int = 0
-) -> list[Task]:
+    log: embedlog.Log, settings: ReadSettings, pieces: Iterable[PlannedPiece], parallel: int = 0
+) -> list[ReadTask]:
     """Tasks of about equal size: large pieces are cut, small ones joined."""
     whole = [piece for piece in pieces if piece.start < piece.end]
     if not whole:
@@ -343,29 +336,34 @@ def tasks_of(
         target = min(target, max(1, total // settings.min_partitions))
     else:
         target = min(target, max(PIECE_BYTES_MIN, total // (parallel or os.cpu_count() or 1)))
-    made = measured if total <= target else cut(log, whole, target, settings.isolation)
-    made = list(by_count(made, settings.max_records))
-    while len(made) < settings.min_partitions and any(
-        piece.end - piece.start > 1 for piece in made
-    ):
-        largest = max(range(len(made)), key=lambda at: made[at].end - made[at].start)
-        made[largest : largest + 1] = halves(made[largest])
-    groups = joined(made, target, settings.max_records)
+    if total > target:
+        measured = cut(log, whole, target, settings.isolation)
+    task_pieces = list(by_count(measured, settings.max_records))
+    while len(task_pieces) < settings.min_partitions:
+        lengths = [piece.end - piece.start for piece in task_pieces]
+        largest = lengths.index(max(lengths))
+        if lengths[largest] <= 1:
+            break
+        task_pieces[largest : largest + 1] = halves(task_pieces[largest])
+    groups = join_pieces(task_pieces, target, settings.max_records)
     if len(groups) < settings.min_partitions:
-        groups = [[piece] for piece in made]
+        groups = [[piece] for piece in task_pieces]
     return [
-        Task(settings.directory, tuple(group), settings.isolation, settings.fail_on_data_loss)
+        ReadTask(settings.directory, tuple(group), settings.isolation, settings.fail_on_data_loss)
         for group in groups
     ]
 
 
 def cut(
-    log: embedlog.Log, pieces: list[Piece], max_bytes: int, isolation: embedlog.IsolationLevel
-) -> list[Piece]:
+    log: embedlog.Log,
+    pieces: list[PlannedPiece],
+    max_bytes: int,
+    isolation: embedlog.IsolationLevel,
+) -> list[PlannedPiece]:
     """Pieces of at most about `max_bytes` and of about the same size, cut between batches, in the
     order of topics.
     """
-    made = []
+    cut_pieces = []
     for topic in dict.fromkeys(piece.topic for piece in pieces):
         own = {piece.partition: piece for piece in pieces if piece.topic == topic}
         scan = log.scan(
@@ -381,16 +379,16 @@ def cut(
             if bounds == (own[number].start, own[number].end)
         ]
         # incomplete: the task that reads it reports that
-        made += [piece for number, piece in own.items() if number not in whole]
+        cut_pieces += [piece for number, piece in own.items() if number not in whole]
         for number in whole:
             parts = max(1, -(-own[number].size_bytes // max_bytes))
             even = own[number].size_bytes // parts or max_bytes  # if the size is known already
             for _, first, last, size in scan.narrowed(partitions=number).splits(even):
-                made.append(replace(own[number], start=first, end=last, size_bytes=size))
-    return made
+                cut_pieces.append(replace(own[number], start=first, end=last, size_bytes=size))
+    return cut_pieces
 
 
-def by_count(pieces: Iterable[Piece], records: int) -> Iterator[Piece]:
+def by_count(pieces: Iterable[PlannedPiece], records: int) -> Iterator[PlannedPiece]:
     """Pieces of at most this many offsets; 0 means no limit."""
     for piece in pieces:
         count = piece.end - piece.start
@@ -400,17 +398,20 @@ def by_count(pieces: Iterable[Piece], records: int) -> Iterator[Piece]:
             yield replace(piece, start=first, end=last, size_bytes=piece.size_bytes // parts)
 
 
-def halves(piece: Piece) -> tuple[Piece, Piece]:
+def halves(piece: PlannedPiece) -> tuple[PlannedPiece, PlannedPiece]:
+    """The piece as two of the same number of offsets."""
     middle = (piece.start + piece.end) // 2
     size = piece.size_bytes // 2
-    return replace(piece, end=middle, size_bytes=size), replace(
-        piece, start=middle, size_bytes=size
-    )
+    first = replace(piece, end=middle, size_bytes=size)
+    second = replace(piece, start=middle, size_bytes=size)
+    return first, second
 
 
-def joined(pieces: Iterable[Piece], max_bytes: int, max_records: int) -> list[list[Piece]]:
+def join_pieces(
+    pieces: Iterable[PlannedPiece], max_bytes: int, max_records: int
+) -> list[list[PlannedPiece]]:
     """Join neighbours within the limits; adjacent pieces of one partition become one."""
-    groups: list[list[Piece]] = []
+    groups: list[list[PlannedPiece]] = []
     size = count = 0
     for piece in pieces:
         records = piece.end - piece.start

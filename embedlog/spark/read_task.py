@@ -1,13 +1,13 @@
 """Reads the pieces of a task as record batches, on any machine: opens the directory read-only.
 
-SPARKREADTASK-1  a task returns exactly the planned rows or raises. Reasons are another topic of the
-    same name, offsets deleted by retention (with `failOnDataLoss=false` both are warnings), and a
-    directory that is not visible here. So is a set whose replicas do not show all planned rows
-    before `lock.timeout.ms`: a follower that does not is no loss
-SPARKREADTASK-2  an error names topic, partition and the offset up to which rows were returned, and
-    the file if one is the cause
-SPARKREADTASK-3  no state is kept between two tasks, except that the interpreter's objects are
-    frozen for the garbage collector
+- A task returns exactly the planned rows or raises. Reasons are another topic of the same name,
+  offsets deleted by retention (with `failOnDataLoss=false` both are warnings), and a directory that
+  is not visible here. So is a set whose replicas do not show all planned rows before
+  `lock.timeout.ms`: a follower that does not is no loss.
+- An error names topic, partition and the offset up to which rows were returned, and the file if one
+  is the cause.
+- No state is kept between two tasks, except that the interpreter's objects are frozen for the
+  garbage collector.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ import embedlog
 from embedlog.spark.columns import Shaper, source_columns
 from embedlog.spark.error_reports import without_internal_frames
 from embedlog.spark.read_options import Directory
-from embedlog.spark.read_plan import Piece, Task, is_present, lost
+from embedlog.spark.read_plan import PlannedPiece, ReadTask, is_present, report_loss
 
 _frozen = 0  # number of modules at the last freeze
 
 
 @without_internal_frames
-def read(task: Task, schema: Any) -> Iterator[Any]:
+def read(task: ReadTask, schema: Any) -> Iterator[Any]:
     """The record batches of a task, of this schema. Raises EmbedlogError."""
     _freeze()
-    with _opened(task.directory) as log:
+    with _open_log(task.directory) as log:
         for topic, pieces in groupby(task.pieces, key=lambda piece: piece.topic):
             yield from _Reading(log, task, topic, tuple(pieces), schema).batches()
     _freeze()
 
 
-def read_all(tasks: Sequence[Task], numbers: Iterator[Any], schema: Any) -> Iterator[Any]:
+def read_all(tasks: Sequence[ReadTask], numbers: Iterator[Any], schema: Any) -> Iterator[Any]:
     """The record batches of the tasks with the numbers in column `id`; runs inside `mapInArrow`."""
     for batch in numbers:
         for number in batch.column(0).to_pylist():
@@ -58,7 +58,7 @@ def _freeze() -> None:
         _frozen = len(sys.modules)
 
 
-def _opened(directory: Directory) -> embedlog.Log:
+def _open_log(directory: Directory) -> embedlog.Log:
     try:
         return embedlog.open(directory, read_only=True)
     except (embedlog.StorageError, embedlog.ForeignDirectoryError) as problem:
@@ -74,7 +74,12 @@ class _Reading:
     """The pieces of one topic, one partition after the other."""
 
     def __init__(
-        self, log: embedlog.Log, task: Task, topic: str, pieces: tuple[Piece, ...], schema: Any
+        self,
+        log: embedlog.Log,
+        task: ReadTask,
+        topic: str,
+        pieces: tuple[PlannedPiece, ...],
+        schema: Any,
     ) -> None:
         self._log = log
         self._task = task
@@ -89,7 +94,7 @@ class _Reading:
         try:
             while self._left and is_present(self._log, self._task, self._topic, self._topic_id):
                 try:
-                    yield from self._of(self._scan())
+                    yield from self._read_rows(self._scan())
                     return
                 except embedlog.OffsetOutOfRangeError:
                     # retention deleted records after the plan was made
@@ -101,12 +106,12 @@ class _Reading:
                     return
         except embedlog.EmbedlogError as problem:
             number = getattr(problem, "partition", None)
-            number = min(self._left, default=0) if number is None else number
-            place = (
+            if number is None:
+                number = min(self._left, default=0)
+            problem.message = (
                 f"topic {self._topic}, partition {number}, at or after offset "
-                f"{self._left.get(number, 0)}"
+                f"{self._left.get(number, 0)}: {problem.message}"
             )
-            problem.message = f"{place}: {problem.message}"
             raise
 
     def _scan(self) -> embedlog.Scan:
@@ -114,69 +119,69 @@ class _Reading:
         LeaderNotAvailableError.
         """
         task = self._task
-        left = self._left
+        remaining = self._left
         while True:
             whole = self._log.scan(
                 self._topic,
-                partitions=list(left),
-                start_offset=dict(left),
-                end_offset={number: self._ends[number] for number in left},
+                partitions=list(remaining),
+                start_offset=dict(remaining),
+                end_offset={number: self._ends[number] for number in remaining},
                 isolation_level=task.isolation,
                 columns=source_columns([field.name for field in self._schema]),
             )
             wrong = [
                 number
                 for number, bounds in whole.bounds.items()
-                if bounds != (left[number], self._ends[number])
+                if bounds != (remaining[number], self._ends[number])
             ]
             if not wrong:
                 return whole.narrowed(start_time=task.start_ms, end_time=task.end_ms)
             for number in wrong:
-                begin, end = whole._present(number, self._ends[number])
-                if begin > left[number] or end < self._ends[number]:
+                begin, end = whole._await_bounds(number, self._ends[number])
+                if begin > remaining[number] or end < self._ends[number]:
                     raise embedlog.OffsetOutOfRangeError(
                         "planned offsets are missing",
                         topic=self._topic,
                         partition=number,
-                        offset=left[number],
-                        expected=f"{left[number]} to {self._ends[number]}",
+                        offset=remaining[number],
+                        expected=f"{remaining[number]} to {self._ends[number]}",
                         found=f"{begin} to {end}",
                     )
 
-    def _of(self, scan: embedlog.Scan) -> Iterator[Any]:
+    def _read_rows(self, scan: embedlog.Scan) -> Iterator[Any]:
         shaper = Shaper(self._topic, self._schema)
         for batch in scan:
-            yield from shaper.shaped(batch)
+            yield from shaper.shape(batch)
             last = batch.num_rows - 1
             number = batch.column("partition")[last].as_py()
             # partitions come in order
-            self._left = {each: start for each, start in self._left.items() if each >= number}
+            self._left = {later: start for later, start in self._left.items() if later >= number}
             self._left[number] = batch.column("offset")[last].as_py() + 1
 
     def _skip_lost(self) -> bool:
         """Continue at the present start of each partition; False if nothing is missing. Raises
         OffsetOutOfRangeError if fatal.
         """
-        found = False
+        has_loss = False
         scan = self._log.scan(
             self._topic, partitions=list(self._left), isolation_level=self._task.isolation
         )
-        for here in self._log.describe_topic(self._topic).partitions:
-            number = here.partition
+        for description in self._log.describe_topic(self._topic).partitions:
+            number = description.partition
             start = self._left.get(number)
             if start is None:
                 continue
-            begin, end = scan._present(number, self._ends[number])
+            begin, end = scan._await_bounds(number, self._ends[number])
             if begin <= start and self._ends[number] <= end:
                 continue
-            found = True
-            lost(
+            has_loss = True
+            report_loss(
                 "planned records were deleted",
                 self._task.fail_on_data_loss,
                 topic=self._topic,
                 partition=number,
                 offset=start,
-                path=here.path,
+                path=description.path,
                 begin=begin,
                 end=end,
             )
@@ -184,4 +189,4 @@ class _Reading:
             self._left[number] = max(start, begin)
             if self._left[number] >= self._ends[number]:
                 del self._left[number]
-        return found
+        return has_loss

@@ -1,14 +1,14 @@
 """The sink of `format("embedlog")`: implements Spark's writer interfaces by calls to the other
 modules of this package.
 
-SPARKSINK-1  tasks stage files and do not open the log; the driver writes them in `commit`, after
-    all tasks have succeeded
-SPARKSINK-2  Spark calls `abort` after a `commit` that raised, whatever it wrote: written rows stay,
-    staged files are removed
-SPARKSINK-3  the writer that commits a stream's batch is not the instance of its tasks: the tasks'
-    messages carry all it needs
-SPARKSINK-4  what fails after the commit is a warning: Spark repeats a job that raises, and its rows
-    would be there twice
+- Tasks stage files and do not open the log; the driver writes them in `commit`, after all tasks
+  have succeeded.
+- Spark calls `abort` after a `commit` that raised, whatever it wrote: written rows stay, staged
+  files are removed.
+- The writer that commits a stream's batch is not the instance of its tasks: the tasks' messages
+  carry all it needs.
+- What fails after the commit is a warning: Spark repeats a job that raises, and its rows would be
+  there twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from embedlog.spark.staging import Staged
 from embedlog.spark.transactional_write import WriteId
 from embedlog.spark.versions import require_pyspark
 from embedlog.spark.write_options import WriteSettings, parse_write
-from embedlog.spark.write_task import Task, sink_columns
+from embedlog.spark.write_task import WriteTask, sink_columns
 
 require_pyspark("writing needs")
 from pyspark.sql.datasource import (  # noqa: E402 (older versions lack them)
@@ -53,7 +53,7 @@ class Message(WriterCommitMessage):
     staged: Staged
 
 
-def _staged(messages: Sequence[Message | None]) -> list[Staged]:
+def _staged_of(messages: Sequence[Message | None]) -> list[Staged]:
     return [message.staged for message in messages if message is not None]
 
 
@@ -70,7 +70,7 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[Any]) -> Message:
         name = self._settings.transactional_id
         batch = self._settings.batch_id
-        task = Task(
+        task = WriteTask(
             self._area,
             self._places,
             self._settings.topic,
@@ -84,7 +84,7 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[Message | None]) -> None:
         write_id = WriteId(self._settings.transactional_id, self._settings.batch_id)
         transactional_write.commit(
-            self._settings, write_id, _staged(messages), self._area, overwrite=self._overwrite
+            self._settings, write_id, _staged_of(messages), self._area, overwrite=self._overwrite
         )
 
     def abort(self, messages: list[Message | None]) -> None:
@@ -107,7 +107,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         context = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = int(context.getLocalProperty("streaming.sql.batchId"))
-        task = Task(
+        task = WriteTask(
             self._area, self._places, self._settings.topic, task=_task(), query=query, batch=batch
         )
         return Message(task.stage(iterator))
@@ -116,18 +116,20 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[Message | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
         if self._drops_times and batchId == 0:  # once for a query
             logger.warning(DROPPED_TIMES)
-        found = _staged(messages)
-        if not any(each.rows for each in found):
+        staged = _staged_of(messages)
+        if not any(task_file.rows for task_file in staged):
             self.abort(messages, batchId)  # nothing to write, and no number to record
             return
-        query = found[0].query
+        query = staged[0].query
         write_id = WriteId(
             self._settings.transactional_id or f"embedlog-spark-{query}", batchId, query
         )
-        transactional_write.commit(self._settings, write_id, found, self._area)
+        transactional_write.commit(self._settings, write_id, staged, self._area)
 
     def abort(self, messages: list[Message | None], batchId: int) -> None:  # noqa: N803
-        transactional_write.clear([self._area.path, *(each.area for each in _staged(messages))])
+        transactional_write.clear(
+            [self._area.path, *(task_file.area for task_file in _staged_of(messages))]
+        )
 
 
 def _places(settings: WriteSettings, struct: Any) -> dict[str, int]:

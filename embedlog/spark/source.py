@@ -1,10 +1,10 @@
 """The batch source of `format("embedlog")`: implements Spark's interface by calls to the other
 modules of this package.
 
-SPARKSOURCE-1  instances run in Spark's planner processes and in its tasks: they can be pickled and
-    hold no open log
-SPARKSOURCE-2  filters are not pushed down: Spark 4.3 shares pushed filters among all uses of one
-    `load()` and returns wrong rows
+- Instances run in Spark's planner processes and in its tasks: they can be pickled and hold no open
+  log.
+- Filters are not pushed down: Spark 4.3 shares pushed filters among all uses of one `load()` and
+  returns wrong rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import embedlog
 from embedlog.spark import read_plan
 from embedlog.spark.columns import arrow_schema, struct_of
 from embedlog.spark.error_reports import without_internal_frames
-from embedlog.spark.read_options import COLUMNS, Settings, parse, schema_columns
+from embedlog.spark.read_options import COLUMNS, ReadSettings, parse, schema_columns
 from embedlog.spark.read_task import read
 from embedlog.spark.versions import require_pyspark
 
@@ -31,23 +31,23 @@ def schema_of(options: Mapping[str, str]) -> StructType:
     return struct_of(schema_columns(options))
 
 
-def check_schema(given: StructType) -> None:
+def check_schema(struct: StructType) -> None:
     """Check that a user's schema contains columns of the source with their types. Raises
     ConfigError.
     """
-    known = {field.name: field.dataType for field in struct_of(tuple(COLUMNS))}
-    for field in given:
-        if field.name not in known:
-            near = {name.lower(): name for name in known}.get(field.name.lower())
+    types = {field.name: field.dataType for field in struct_of(tuple(COLUMNS))}
+    for field in struct:
+        if field.name not in types:
+            near = {name.lower(): name for name in types}.get(field.name.lower())
             hint = f"; did you mean {near}?" if near else ""
             raise embedlog.ConfigError(
-                f"schema: no column {field.name}{hint}", expected=", ".join(known), found=field.name
+                f"schema: no column {field.name}{hint}", expected=", ".join(types), found=field.name
             )
-        if field.dataType != known[field.name]:
+        if field.dataType != types[field.name]:
             raise embedlog.ConfigError(
                 f"schema: the type of {field.name}; convert it in the query, such as CAST(value "
                 "AS STRING)",
-                expected=known[field.name].simpleString(),
+                expected=types[field.name].simpleString(),
                 found=field.dataType.simpleString(),
             )
 
@@ -55,7 +55,7 @@ def check_schema(given: StructType) -> None:
 class Reader(DataSourceReader):
     """One batch query: its plan and its tasks."""
 
-    def __init__(self, settings: Settings, struct: StructType) -> None:
+    def __init__(self, settings: ReadSettings, struct: StructType) -> None:
         self.settings = settings
         self.struct = struct
 

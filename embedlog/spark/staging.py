@@ -3,22 +3,21 @@ directory.
 
     <staging>/driver-<machine>-<boot>-<processes>-<pid>-<started>/<writer>/[<owner>-]b<batch>-t<task>-<chance>.arrow
 
-SPARKSTAGING-1  each attempt writes one file with a unique name and renames it to its final name
-    when it is complete
-SPARKSTAGING-2  files below a driver's name serve that driver only. After its death no process
-    refers to them, and any process that detects the death may remove them. Nobody can judge a
-    driver on another machine or in another container: its files go when a later driver commits
-    their batch, or `AGE_S` after the last change
-SPARKSTAGING-3  the owner is the stream, or the transactional id of a job. Its files up to the
-    committed batch are obsolete, whichever driver they belong to. The files of a job are obsolete
-    when it has ended
-SPARKSTAGING-4  a file is not synced: after a power loss no driver is left that would read it
-SPARKSTAGING-5  the driver makes the directories, for one job or one batch of a stream, so that it
-    can remove files of tasks that run as another user. The directories above have group and mode of
-    the log directory: who may write the log may stage. Anybody can make a file in the directory of
-    a writer, as its tasks may be anybody; without the right to write the log nobody can list it, so
-    that the names, which are random, are known to the writer only
-SPARKSTAGING-6  removing reports problems and raises none
+- Each attempt writes one file with a unique name and renames it to its final name when it is
+  complete.
+- Files below a driver's name serve that driver only. After its death no process refers to them, and
+  any process that detects the death may remove them. Nobody can judge a driver on another machine
+  or in another container: its files go when a later driver commits their batch, or `AGE_S` after
+  the last change.
+- The owner is the stream, or the transactional id of a job. Its files up to the committed batch are
+  obsolete, whichever driver they belong to. The files of a job are obsolete when it has ended.
+- A file is not synced: after a power loss no driver is left that would read it.
+- The driver makes the directories, for one job or one batch of a stream, so that it can remove
+  files of tasks that run as another user. The directories above have group and mode of the log
+  directory: who may write the log may stage. Anybody can make a file in the directory of a writer,
+  as its tasks may be anybody; without the right to write the log nobody can list it, so that the
+  names, which are random, are known to the writer only.
+- Removing reports problems and raises none.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ _FILE = re.compile(r"(?:(.+)-)?b(\d+)-t\d+-[0-9a-f]+\.(?:arrow|tmp)")
 
 
 @dataclass
-class Facts:
+class TopicRows:
     """Limits that the rows for one topic require; rows are counted from the task's first."""
 
     rows: int = 0
@@ -82,14 +81,14 @@ class Staged:
     query: str = ""  # the stream's id
     batch: int = -1
     area: str = ""  # the directory of the writer
-    topics: dict[str, Facts] = field(default_factory=dict)
+    topics: dict[str, TopicRows] = field(default_factory=dict)
 
 
 # ---- files and directories -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Place:
+class StagingPlace:
     """A staging directory, and the log directory that decides who may use it."""
 
     staging: str
@@ -117,7 +116,7 @@ class StagingArea:
         )
         unfinished = final.removesuffix(SUFFIX) + UNFINISHED
         try:
-            with _created(unfinished) as opened:
+            with _create_file(unfinished) as opened:
                 if os.stat(self.path).st_uid != os.geteuid():
                     # the driver reads it, whatever the umask of the task is
                     os.fchmod(opened.fileno(), 0o644)
@@ -137,15 +136,15 @@ class StagingArea:
         return discard([self.path])
 
 
-def make_area(places: Iterable[Place], writer: str) -> StagingArea:
+def make_area(places: Iterable[StagingPlace], writer: str) -> StagingArea:
     """The new directory of a writer, in the first place that can be written. Called by the driver.
     Raises StorageError.
     """
     problems = []
-    for place in places:
-        area = StagingArea(place.staging, driver_name(), _file_name(writer))
+    for candidate in places:
+        area = StagingArea(candidate.staging, driver_name(), _file_name(writer))
         try:
-            _make_area(area, place.log)
+            _make_area(area, candidate.log)
         except OSError as problem:
             problems.append(problem)
         else:
@@ -172,7 +171,7 @@ def discard(areas: Iterable[str]) -> list[OSError]:
             continue
         failures = [_remove(os.path.join(area, name)) for name in names]
         problems += [failure for failure in failures if failure is not None]
-        _leave(area)
+        _remove_if_empty(area)
     return problems
 
 
@@ -194,7 +193,7 @@ def remove_written(staging: str, owner: str, batch: int) -> None:
             for name in written:
                 _remove(os.path.join(area, name))
             if written:
-                _leave(area)
+                _remove_if_empty(area)
 
 
 def _file_name(text: str) -> str:
@@ -205,7 +204,7 @@ def _file_name(text: str) -> str:
     return name
 
 
-def _created(path: str) -> Any:
+def _create_file(path: str) -> Any:
     """A new file. The directory exists, unless its job has ended: then it belongs to what a dead
     driver leaves.
     """
@@ -217,7 +216,7 @@ def _created(path: str) -> Any:
 
 
 def _make_area(area: StagingArea, log: str) -> None:
-    """Make the directories, even while another process removes empty ones (SPARKSTAGING-5)."""
+    """Make the directories, even while another process removes empty ones."""
     model = os.stat(log)
     shared = stat.S_IMODE(model.st_mode) | 0o711
     for _ in range(10):
@@ -245,17 +244,17 @@ def _make_directory(path: str, mode: int, group: int) -> None:
     """Make a directory that nobody sees with another mode or group."""
     if os.path.isdir(path):
         return
-    made = f"{path}.{secrets.token_hex(4)}"
-    os.mkdir(made, 0o700)
+    temporary = f"{path}.{secrets.token_hex(4)}"
+    os.mkdir(temporary, 0o700)
     try:
-        os.chown(made, -1, group)
+        os.chown(temporary, -1, group)
     except PermissionError:  # not a member: this process's own group gets no rights
         mode &= ~(stat.S_IRGRP | stat.S_IWGRP | stat.S_ISGID)
-    os.chmod(made, mode)
+    os.chmod(temporary, mode)
     try:
-        os.rename(made, path)
+        os.rename(temporary, path)
     except OSError as problem:
-        os.rmdir(made)
+        os.rmdir(temporary)
         # else another process was faster, and may have removed it since
         if problem.errno not in (errno.EEXIST, errno.ENOTEMPTY):
             raise
@@ -280,13 +279,13 @@ def _remove(path: str) -> OSError | None:
     return None
 
 
-def _leave(path: str) -> None:
+def _remove_if_empty(path: str) -> None:
     """Remove an area, its driver's directory and the staging directory, as far as they are
     empty.
     """
-    for each in (path, os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
+    for directory in (path, os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
         try:
-            os.rmdir(each)
+            os.rmdir(directory)
         except OSError:  # not empty, or removed by another process: both are correct
             return
 
@@ -308,7 +307,7 @@ def driver_name() -> str:
 
 def name_of(pid: int) -> str:
     """The driver name of a process."""
-    return f"driver-{_machine()}-{_boot()}-{_processes()}-{pid}-{_started(pid) or 0}"
+    return f"driver-{_machine()}-{_boot()}-{_processes()}-{pid}-{_start_time_of(pid) or 0}"
 
 
 def remove_dead(staging: str) -> list[str]:
@@ -358,7 +357,7 @@ def _is_alive(driver: str) -> bool | None:
     if int(pid) == UNKNOWN:
         return None
     if processes == _processes():
-        return True if _started(int(pid)) == started else _unless_hidden()
+        return True if _start_time_of(int(pid)) == started else _unless_hidden()
     if _processes() != INITIAL_PROCESSES:
         return None
     return (
@@ -377,7 +376,7 @@ def _unless_hidden() -> bool | None:
 
 def _is_in_a_container(pid: str, started: str, process: str) -> bool:
     """Whether this process has, in a pid namespace of its own, this number, and this start."""
-    if not process.isdecimal() or _started(int(process)) != started:
+    if not process.isdecimal() or _start_time_of(int(process)) != started:
         return False
     numbers = re.search(r"^NSpid:(.*)$", _read(f"/proc/{process}/status"), re.MULTILINE)
     return numbers is None or numbers[1].split()[-1] == pid
@@ -397,14 +396,14 @@ def _stat(pid: int) -> list[str]:
     return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
-def _started(pid: int) -> str:
+def _start_time_of(pid: int) -> str:
     """Start time of a process in ticks since the boot; empty if there is none or it is a zombie."""
     fields = _stat(pid)
-    return (
-        ""
-        if not fields or (fields[0] in "ZX" and len(_names(f"/proc/{pid}/task")) <= 1)
-        else fields[19]
-    )
+    if not fields:
+        return ""
+    if fields[0] in "ZX" and len(_names(f"/proc/{pid}/task")) <= 1:
+        return ""
+    return fields[19]
 
 
 @cache

@@ -1,21 +1,19 @@
 """Offsets of a stream: where a query begins, where the next micro-batch ends, and what it reads.
 Does not import Spark.
 
-SPARKOFFSETS-1  the end offset alone defines a batch, however often it is planned, because Spark
-    keeps ends and drops the first start. So it also contains the first offsets of partitions that
-    its start lacks: all in the first batch, new ones later
-SPARKOFFSETS-2  an offset contains topic ids: a topic that was deleted and created again is
-    recognized. It contains the leader epoch of the record before each position: so is a log that
-    was cut or restored, and has grown since. Offsets of earlier versions have no epochs, and are
-    read
-SPARKOFFSETS-3  an end is never before its start, unless records were lost; without new records it
-    is the start itself. With `failOnDataLoss=false` a position that does not exist any more is
-    replaced by one that does, and the next end contains it, also if the batch has no records. So a
-    loss is logged once
-SPARKOFFSETS-4  a check for new records that finds none costs one call over the partitions' control
-    pages, and describes nothing: Spark checks every few milliseconds
-SPARKOFFSETS-5  a position above the end of a partition is a loss after a wait for a replica that
-    shows it (SPARKPLAN-4)
+- The end offset alone defines a batch, however often it is planned, because Spark keeps ends and
+  drops the first start. So it also contains the first offsets of partitions that its start lacks:
+  all in the first batch, new ones later.
+- An offset contains topic ids: a topic that was deleted and created again is recognized. It
+  contains the leader epoch of the record before each position: so is a log that was cut or
+  restored, and has grown since. Offsets of earlier versions have no epochs, and are read.
+- An end is never before its start, unless records were lost; without new records it is the start
+  itself. With `failOnDataLoss=false` a position that does not exist any more is replaced by one
+  that does, and the next end contains it, also if the batch has no records. So a loss is logged
+  once.
+- A check for new records that finds none costs one call over the partitions' control pages, and
+  describes nothing: Spark checks every few milliseconds.
+- A position above the end of a partition is a loss after a wait for a replica that shows it.
 """
 
 from __future__ import annotations
@@ -28,8 +26,15 @@ from typing import Any, NamedTuple
 
 import embedlog
 from embedlog.spark.offset_publisher import OffsetPublisher
-from embedlog.spark.read_options import LATEST, Bound, Settings, first_of
-from embedlog.spark.read_plan import Piece, Task, Topics, is_present, lost, tasks_of
+from embedlog.spark.read_options import LATEST, Bound, ReadSettings, first_of
+from embedlog.spark.read_plan import (
+    PlannedPiece,
+    ReadTask,
+    Topics,
+    is_present,
+    report_loss,
+    tasks_of,
+)
 
 logger = logging.getLogger("embedlog.spark")
 
@@ -42,18 +47,19 @@ Places = dict[Place, int]
 Offset = dict[str, Any]
 
 
-def written(places: Mapping[Place, int]) -> dict[str, dict[str, int]]:
+def offsets_to_json(offsets: Mapping[Place, int]) -> dict[str, dict[str, int]]:
     """Offsets by partition in the form of the JSON."""
-    found: dict[str, dict[str, int]] = {}
-    for (topic, number), offset in sorted(places.items()):
-        found.setdefault(topic, {})[str(number)] = offset
-    return found
+    by_topic: dict[str, dict[str, int]] = {}
+    for (topic, number), offset in sorted(offsets.items()):
+        by_topic.setdefault(topic, {})[str(number)] = offset
+    return by_topic
 
 
-def places(given: Mapping[str, Mapping[str, int]]) -> Places:
+def offsets_from_json(by_topic: Mapping[str, Mapping[str, int]]) -> Places:
+    """The reverse of `written`."""
     return {
         (topic, int(number)): offset
-        for topic, numbers in given.items()
+        for topic, numbers in by_topic.items()
         for number, offset in numbers.items()
     }
 
@@ -72,7 +78,7 @@ class StreamOffsets:
     **Threads:** one.
     """
 
-    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: ReadSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
         self._log = embedlog.open(settings.directory, read_only=True)
@@ -105,21 +111,21 @@ class StreamOffsets:
         """The start offset of a new query; every call returns the same. Raises EmbedlogError."""
         if self._initial is None:
             topics = Topics.of_a_new_query(self._log, self._settings)
-            pieces = topics.bounded(self._settings.start, Bound(LATEST))
+            pieces = topics.find_pieces(self._settings.start, Bound(LATEST))
             starts = {(piece.topic, piece.partition): piece.start for piece in pieces}
             self._initial = self._offset(starts, topics, self._epochs(starts, {})) | {"init": True}
         return self._initial
 
     def latest(self) -> Offset:
         """The present end of all partitions."""
-        topics = self._now()
+        topics = self._present_topics()
         return self._offset(self._ends(topics), topics, {})
 
     def pin(self) -> None:
         """Make the present end the last one: for a query that reads the present records and
         ends.
         """
-        self._targets = self._ends(self._now())
+        self._targets = self._ends(self._present_topics())
 
     def _ends(self, topics: Topics) -> Places:
         return {
@@ -129,35 +135,40 @@ class StreamOffsets:
 
     @staticmethod
     def _offset(ends: Mapping[Place, int], topics: Topics, epochs: Mapping[Place, int]) -> Offset:
-        known = {topic for topic, _ in ends}
-        ids = {name: each.topic_id for name, each in topics.descriptions.items() if name in known}
-        return {"v": VERSION, "o": written(ends), "id": ids} | (
-            {"e": written(epochs)} if epochs else {}
-        )
+        names = {topic for topic, _ in ends}
+        ids = {
+            name: description.topic_id
+            for name, description in topics.descriptions.items()
+            if name in names
+        }
+        offset: Offset = {"v": VERSION, "o": offsets_to_json(ends), "id": ids}
+        if epochs:
+            offset["e"] = offsets_to_json(epochs)
+        return offset
 
-    def _epochs(self, ends: Mapping[Place, int], known: Mapping[Place, int]) -> Places:
-        """The leader epochs before these ends, as far as there are some; `known` are those of ends
-        that have not moved.
+    def _epochs(self, ends: Mapping[Place, int], unmoved: Mapping[Place, int]) -> Places:
+        """The leader epochs before these ends, as far as there are some; `unmoved` are those of
+        ends that have not moved.
         """
-        found: Places = {}
+        epochs: Places = {}
         scans: dict[str, embedlog.Scan] = {}
-        for place, end in ends.items():
-            if place in known:
-                found[place] = known[place]
+        for tp, end in ends.items():
+            if tp in unmoved:
+                epochs[tp] = unmoved[tp]
                 continue
-            topic, number = place
+            topic, number = tp
             if topic not in scans:
                 scans[topic] = self._log.scan(topic, partitions=[])
             epoch = scans[topic]._epoch_before(number, end)
             if epoch >= 0:
-                found[place] = epoch
-        return found
+                epochs[tp] = epoch
+        return epochs
 
     # ---- the end of a batch ----
 
-    def _now(self) -> Topics:
-        """The present topics. They are described again only if something has changed
-        (SPARKOFFSETS-4).
+    def _present_topics(self) -> Topics:
+        """The present topics. They are described again only if something has
+        changed.
         """
         if self._topics is None or not self._watch.is_unchanged():
             self._topics = self._read = None
@@ -173,36 +184,36 @@ class StreamOffsets:
 
         Raises EmbedlogError, among others for a data loss that is fatal.
         """
-        topics = self._now()
+        topics = self._present_topics()
         if self._is_read(start):
             return start
         begun = self._begins(start, topics)
         ends = self._ends(topics)
         if self._publisher is not None:
             self._publisher.publish(
-                {place: begin for place, begin in begun.places.items() if place not in begun.first},
+                {tp: begin for tp, begin in begun.places.items() if tp not in begun.first},
                 ends,
             )
         if self._targets is not None:
-            ends = {place: min(end, self._targets.get(place, 0)) for place, end in ends.items()}
-        spans = {place: max(0, ends[place] - begin) for place, begin in begun.places.items()}
+            ends = {tp: min(end, self._targets.get(tp, 0)) for tp, end in ends.items()}
+        spans = {tp: max(0, ends[tp] - begin) for tp, begin in begun.places.items()}
         total = sum(spans.values())
         if not begun.has_lost and (total == 0 or (row_count is not None and self._waits(total))):
             self._read = start if total == 0 else None
             return start
         self._moved_s = self._clock()
         if row_count is not None and total > row_count:
-            spans = {place: share(span, row_count, total) for place, span in spans.items()}
-        moved = {place: begin + spans[place] for place, begin in begun.places.items()}
-        before = places(start["o"])
+            spans = {tp: share(span, row_count, total) for tp, span in spans.items()}
+        moved = {tp: begin + spans[tp] for tp, begin in begun.places.items()}
+        before = offsets_from_json(start["o"])
         epochs = {
-            place: epoch
-            for place, epoch in places(start.get("e", {})).items()
-            if before.get(place) == moved.get(place)
+            tp: epoch
+            for tp, epoch in offsets_from_json(start.get("e", {})).items()
+            if before.get(tp) == moved.get(tp)
         }
-        first = places(start["o"]) | begun.first if start.get("init") else begun.first
+        first = offsets_from_json(start["o"]) | begun.first if start.get("init") else begun.first
         end = self._offset(moved, topics, self._epochs(moved, epochs)) | (
-            {"first": written(first)} if first else {}
+            {"first": offsets_to_json(first)} if first else {}
         )
         if self._publisher is None and moved == ends:
             self._read = end
@@ -235,28 +246,26 @@ class StreamOffsets:
         that is fatal.
         """
         check_version(start)
-        known = places(start["o"])
+        positions = offsets_from_json(start["o"])
         ids = start["id"]
-        epochs = places(start.get("e", {}))
+        epochs = offsets_from_json(start.get("e", {}))
         lost_topics = self._lost_topics(ids, topics)
         begun = _Begun({}, {}, bool(lost_topics))
         for topic, partition in topics.partitions:
-            place = (topic, partition.partition)
-            if place not in known or topic in lost_topics:
-                begun.places[place] = begun.first[place] = partition.log_start_offset
+            tp = (topic, partition.partition)
+            if tp not in positions or topic in lost_topics:
+                begun.places[tp] = begun.first[tp] = partition.log_start_offset
                 continue
-            begun.places[place] = self._begin(
-                topics, place, partition, known[place], epochs.get(place, -1)
-            )
-            if begun.places[place] != known[place]:
-                begun.first[place] = begun.places[place]
+            begun.places[tp] = self._begin(topics, tp, partition, positions[tp], epochs.get(tp, -1))
+            if begun.places[tp] != positions[tp]:
+                begun.first[tp] = begun.places[tp]
                 begun = begun._replace(has_lost=True)
         return begun
 
     def _begin(
         self,
         topics: Topics,
-        place: Place,
+        tp: Place,
         partition: embedlog.PartitionDescription,
         position: int,
         epoch: int,
@@ -264,8 +273,8 @@ class StreamOffsets:
         """The position of a partition, or the one that replaces it if the log does not contain it
         any more.
         """
-        topic, number = place
-        lost_from, words = self._cut(place, partition, position, epoch)
+        topic, number = tp
+        lost_from, words = self._cut(tp, partition, position, epoch)
         end = topics.awaited_end(topic, partition, position)
         if not words and position <= end:
             return position
@@ -290,7 +299,7 @@ class StreamOffsets:
         if not words:
             lost_from = end
             words = "the log ends before the position of this query"
-        lost(
+        report_loss(
             words,
             self._settings.fail_on_data_loss,
             topic=topic,
@@ -303,7 +312,7 @@ class StreamOffsets:
         return max(partition.log_start_offset, min(lost_from, end))
 
     def _cut(
-        self, place: Place, partition: embedlog.PartitionDescription, position: int, epoch: int
+        self, tp: Place, partition: embedlog.PartitionDescription, position: int, epoch: int
     ) -> tuple[int, str]:
         """The offset below `position` from which on the log has other records, and what happened;
         no words if it has the same.
@@ -316,19 +325,19 @@ class StreamOffsets:
         if (
             epoch < 0
             or position <= partition.log_start_offset
-            or self._compared.get(place) == compared
+            or self._compared.get(tp) == compared
         ):
             return position, ""
-        same_until, words = self._same_until(place, position, epoch, "the position of this query")
+        same_until, words = self._same_until(tp, position, epoch, "the position of this query")
         if not words:
-            self._compared[place] = compared
+            self._compared[tp] = compared
         return max(same_until, partition.log_start_offset), words
 
-    def _same_until(self, place: Place, position: int, epoch: int, what: str) -> tuple[int, str]:
+    def _same_until(self, tp: Place, position: int, epoch: int, what: str) -> tuple[int, str]:
         """The offset up to `position` below which the log has the records of this epoch, and what
         happened if it is another.
         """
-        topic, number = place
+        topic, number = tp
         known, end = self._log.scan(topic, partitions=[])._epoch_end(number, epoch)
         if known >= 0 and position <= end:
             return position, ""
@@ -348,20 +357,23 @@ class StreamOffsets:
         }
         if not changed:
             return set()
-        there = self._log.topics(include_internal=True)
+        existing = self._log.topics(include_internal=True)
+        fatal = self._settings.fail_on_data_loss
         for name, identity in changed.items():
-            found = topics.descriptions.get(name)
-            if found is not None:
-                what = "is another one now"
+            description = topics.descriptions.get(name)
+            if description is not None:
+                message = f"topic {name}, which this query reads, is another one now"
+            elif name in existing:
+                message = f"topic {name}, which this query reads, is no longer subscribed"
             else:
-                what = "is no longer subscribed" if name in there else "is deleted"
-            fatal = self._settings.fail_on_data_loss
+                message = f"topic {name}, which this query reads, is deleted"
+            if fatal:
+                message += " (failOnDataLoss=false ignores it)"
             problem = embedlog.UnknownTopicOrPartitionError(
-                f"topic {name}, which this query reads, {what}"
-                + (" (failOnDataLoss=false ignores it)" if fatal else ""),
+                message,
                 path=first_of(self._settings.directory),
                 expected=f"topic id {identity}",
-                found=None if found is None else found.topic_id,
+                found=None if description is None else description.topic_id,
             )
             if fatal:
                 raise problem
@@ -372,53 +384,53 @@ class StreamOffsets:
         """Spark has committed the results of all records before `end`."""
         if self._publisher is None:
             return
-        topics = self._now()
+        topics = self._present_topics()
         ids = {
             name
-            for name, each in topics.descriptions.items()
-            if end["id"].get(name) == each.topic_id
+            for name, description in topics.descriptions.items()
+            if end["id"].get(name) == description.topic_id
         }
-        reached = {place: offset for place, offset in places(end["o"]).items() if place[0] in ids}
+        reached = {tp: offset for tp, offset in offsets_from_json(end["o"]).items() if tp[0] in ids}
         self._publisher.publish(reached, self._ends(topics))
 
     # ---- the tasks of a batch ----
 
-    def tasks(self, start: Offset, end: Offset) -> list[Task]:
+    def tasks(self, start: Offset, end: Offset) -> list[ReadTask]:
         """The tasks of a batch. Raises EmbedlogError."""
         check_version(end)
-        begins = places(start["o"]) | places(end.get("first", {}))
+        begins = offsets_from_json(start["o"]) | offsets_from_json(end.get("first", {}))
         pieces = [
-            Piece(topic, end["id"][topic], number, begins[topic, number], last)
-            for (topic, number), last in places(end["o"]).items()
+            PlannedPiece(topic, end["id"][topic], number, begins[topic, number], last)
+            for (topic, number), last in offsets_from_json(end["o"]).items()
             if begins.get((topic, number), last) < last
         ]
         ids = {piece.topic: piece.topic_id for piece in pieces}
-        here = {
+        present = {
             topic
             for topic, identity in ids.items()
             if is_present(self._log, self._settings, topic, identity)
         }
-        pieces = [piece for piece in pieces if piece.topic in here]
+        pieces = [piece for piece in pieces if piece.topic in present]
         if end != self._planned:  # by an earlier process: the log may have been restored since
-            pieces = self._still_there(pieces, places(end.get("e", {})))
+            pieces = self._drop_replaced(pieces, offsets_from_json(end.get("e", {})))
         return tasks_of(self._log, self._settings, pieces)
 
-    def _still_there(self, pieces: list[Piece], epochs: Places) -> list[Piece]:
+    def _drop_replaced(self, pieces: list[PlannedPiece], epochs: Places) -> list[PlannedPiece]:
         """The pieces without records that the log has replaced by others. Raises
         OffsetOutOfRangeError if that is fatal.
         """
-        found = []
+        present_pieces = []
         for piece in pieces:
-            place = (piece.topic, piece.partition)
+            tp = (piece.topic, piece.partition)
             words = ""
-            if place in epochs:
+            if tp in epochs:
                 end, words = self._same_until(
-                    place, piece.end, epochs[place], "the end of a planned batch"
+                    tp, piece.end, epochs[tp], "the end of a planned batch"
                 )
             if not words:
-                found.append(piece)
+                present_pieces.append(piece)
                 continue
-            lost(
+            report_loss(
                 words,
                 self._settings.fail_on_data_loss,
                 topic=piece.topic,
@@ -429,8 +441,8 @@ class StreamOffsets:
                 end=end,
             )
             if piece.start < end:
-                found.append(replace(piece, end=end))
-        return found
+                present_pieces.append(replace(piece, end=end))
+        return present_pieces
 
 
 def share(span: int, row_count: int, total: int) -> int:

@@ -1,10 +1,9 @@
 """The stream source of `format("embedlog")`: implements Spark's micro-batch interface with
 `stream_offsets`.
 
-SPARKSTREAM-1  one instance in a driver process serves the whole query; tasks run on other instances
-    and know only their task
-SPARKSTREAM-2  Spark passes the limits of a batch: with `once` triggers it passes none, whatever the
-    options are
+- One instance in a driver process serves the whole query; tasks run on other instances and know
+  only their task.
+- Spark passes the limits of a batch: with `once` triggers it passes none, whatever the options are.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from embedlog.spark.columns import arrow_schema
 from embedlog.spark.error_reports import without_internal_frames
-from embedlog.spark.read_options import Settings, parse
+from embedlog.spark.read_options import ReadSettings, parse
 from embedlog.spark.read_task import read
 from embedlog.spark.source import check_schema
 from embedlog.spark.stream_offsets import StreamOffsets
@@ -35,7 +34,7 @@ EVERYTHING = 2**62  # rows; distinguishes options without a limit from a trigger
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One streaming query."""
 
-    def __init__(self, settings: Settings, struct: Any) -> None:
+    def __init__(self, settings: ReadSettings, struct: Any) -> None:
         self.settings = settings
         self.struct = struct
         self._follower: StreamOffsets | None = None

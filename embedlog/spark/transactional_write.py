@@ -1,23 +1,23 @@
 """Writes the staged rows of a batch into the log, in the driver, after all tasks of the batch have
 finished.
 
-SPARKCOMMIT-1  all rows of a batch and its number are one transaction: `read_committed` readers see
-    all of it or nothing
-SPARKCOMMIT-2  the number is an offset of the group named as the transactional id. It is the batch
-    number plus one, for the partition of `__consumer_offsets` that contains this group, which is
-    never deleted. It never expires. It is read only after the transactional id was taken over:
-    earlier producers of this id can no longer write, and their transactions are decided
-SPARKCOMMIT-3  every check runs before the first byte of the batch goes to the log
-SPARKCOMMIT-4  a write without a transactional id leaves only its rows: no group, and a random id
-    that housekeeping removes
-SPARKCOMMIT-5  rows are read from the mapped staged files and sent piece by piece: memory does not
-    grow with the batch
-SPARKCOMMIT-6  `overwrite` has two steps, both recorded in the log. First the new rows are written
-    with the offsets where they begin, then all records before those offsets are deleted. A repeated
-    job continues with the second step
-SPARKCOMMIT-7  after the commit nothing raises but the second step of `overwrite`, which a
-    repetition makes, too. Closing the log, housekeeping and removing files are not worth rows that
-    are written twice, as Spark repeats a job that raises: they warn
+- All rows of a batch and its number are one transaction: `read_committed` readers see all of it or
+  nothing.
+- The number is an offset of the group named as the transactional id. It is the batch number plus
+  one, for the partition of `__consumer_offsets` that contains this group, which is never deleted.
+  It never expires. It is read only after the transactional id was taken over: earlier producers of
+  this id can no longer write, and their transactions are decided.
+- Every check runs before the first byte of the batch goes to the log.
+- A write without a transactional id leaves only its rows: no group, and a random id that
+  housekeeping removes.
+- Rows are read from the mapped staged files and sent piece by piece: memory does not grow with the
+  batch.
+- `overwrite` has two steps, both recorded in the log. First the new rows are written with the
+  offsets where they begin, then all records before those offsets are deleted. A repeated job
+  continues with the second step.
+- After the commit nothing raises but the second step of `overwrite`, which a repetition makes, too.
+  Closing the log, housekeeping and removing files are not worth rows that are written twice, as
+  Spark repeats a job that raises: they warn.
 """
 
 from __future__ import annotations
@@ -34,7 +34,14 @@ from typing import Any
 
 import embedlog
 from embedlog import GroupMetadata, OffsetAndMetadata, TopicPartition
-from embedlog.spark.staging import Facts, Staged, StagingArea, discard, remove_dead, remove_written
+from embedlog.spark.staging import (
+    Staged,
+    StagingArea,
+    TopicRows,
+    discard,
+    remove_dead,
+    remove_written,
+)
 from embedlog.spark.write_options import WriteSettings
 from embedlog.spark.write_task import TOPIC
 
@@ -75,14 +82,14 @@ def commit(
     """Write a batch and remove its staged files and those of drivers that have ended. Returns and
     raises as `write`.
     """
-    for place in settings.staging_places():
-        remove_dead(place.staging)
+    for staging_place in settings.staging_places():
+        remove_dead(staging_place.staging)
     written = write(settings, write_id, staged, overwrite=overwrite)
     clear([area.path, *(each.area for each in staged)])
     owner = write_id.query or write_id.name
     if owner:
-        for place in settings.staging_places():
-            remove_written(place.staging, owner, write_id.batch)
+        for staging_place in settings.staging_places():
+            remove_written(staging_place.staging, owner, write_id.batch)
     return written
 
 
@@ -96,7 +103,7 @@ def clear(areas: Iterable[str]) -> None:
 
 
 def _warn_of_failure(write_id: WriteId, what: str, call: Callable[[], object]) -> None:
-    """Make a call after the commit (SPARKCOMMIT-7)."""
+    """Make a call after the commit."""
     try:
         call()
     except Exception as problem:  # noqa: BLE001 (whatever it is: the rows are visible)
@@ -114,7 +121,7 @@ def write(
     transactional id, and the errors of an append. Then nothing is visible, unless the commit itself
     was in progress. A repetition finds out.
     """
-    files = [each for each in sorted(staged, key=lambda each: each.task) if each.rows]
+    files = sorted((file for file in staged if file.rows), key=lambda file: file.task)
     timeout_ms = _timeout_ms(files)
     config = {"transaction.max.timeout.ms": timeout_ms, "shared": settings.shared}
     with contextlib.ExitStack() as opened:
@@ -176,9 +183,8 @@ class _Write:
         return written
 
     def _producer(self, timeout_ms: int) -> embedlog.Producer:
-        largest = max(
-            (facts.largest for each in self._files for facts in each.topics.values()), default=0
-        )
+        record_sizes = [facts.largest for file in self._files for facts in file.topics.values()]
+        largest = max(record_sizes, default=0)
         return self._log.producer(
             {"compression.type": self._settings.compression},
             transactional_id=self._id,
@@ -194,12 +200,10 @@ class _Write:
     # ---- the number of the last batch ------------------------------------------------------------
 
     def _is_written(self, marks: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
-        mark = max(
-            (offset for place, offset in marks.items() if place.topic == OFFSETS_TOPIC),
-            default=None,
-        )
-        if mark is None:
+        batch_marks = [offset for tp, offset in marks.items() if tp.topic == OFFSETS_TOPIC]
+        if not batch_marks:
             return False
+        mark = max(batch_marks)
         if mark.metadata != self._write_id.query:
             name = self._write_id.name
             raise embedlog.ConfigError(
@@ -223,7 +227,7 @@ class _Write:
         return True
 
     def _mark(self, producer: embedlog.Producer, starts: Mapping[TopicPartition, int]) -> None:
-        offsets = {place: OffsetAndMetadata(start) for place, start in starts.items()}
+        offsets = {tp: OffsetAndMetadata(start) for tp, start in starts.items()}
         number = group_partition(
             self._write_id.name, len(self._log.describe_topic(OFFSETS_TOPIC).partitions)
         )
@@ -243,14 +247,14 @@ class _Write:
                 while len(under_way) > 1 and (under_way[0][1].done() or len(under_way) > 8):
                     self._settle(*under_way.pop(0))
         producer.flush()
-        for each in under_way:
-            self._settle(*each)
+        for staged, future in under_way:
+            self._settle(staged, future)
 
     def _settle(self, staged: Staged, future: Any) -> None:
         try:
             for topic, partition, base, _ in future.result(BLOCK_MS / 1000):
-                place = TopicPartition(topic, partition)
-                self._first[place] = min(base, self._first.get(place, base))
+                tp = TopicPartition(topic, partition)
+                self._first[tp] = min(base, self._first.get(tp, base))
         except embedlog.EmbedlogError as problem:
             problem.message = f"rows of task {staged.task} cannot be written: {problem.message}"
             raise
@@ -262,9 +266,9 @@ class _Write:
         partitions without a new record.
         """
         return {
-            TopicPartition(topic, here.partition): here.log_end_offset
+            TopicPartition(topic, partition.partition): partition.log_end_offset
             for topic in topics
-            for here in self._log.describe_topic(topic).partitions
+            for partition in self._log.describe_topic(topic).partitions
         }
 
     def _delete_before(self, starts: Mapping[TopicPartition, int]) -> None:
@@ -284,7 +288,7 @@ def group_partition(group_id: str, count: int) -> int:
 
 
 def _starts(marks: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, int]:
-    return {place: offset.offset for place, offset in marks.items() if place.topic != OFFSETS_TOPIC}
+    return {tp: offset.offset for tp, offset in marks.items() if tp.topic != OFFSETS_TOPIC}
 
 
 # ---- checks before the write ---------------------------------------------------------------------
@@ -292,15 +296,18 @@ def _starts(marks: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPart
 
 def _check(log: embedlog.Log, topic: str, files: Sequence[Staged], overwrite: bool) -> list[str]:
     """Check the rows against the settings of their topics; return the topics. Raises as `write`."""
-    asked = [(name, facts, each.task) for each in files for name, facts in each.topics.items()]
-    topics = list(dict.fromkeys([*([topic] if topic else []), *(name for name, _, _ in asked)]))
-    rows = {
-        name: f"row {facts.largest_row} of task {task}" for name, facts, task in reversed(asked)
-    }
+    names = [topic] if topic else []
+    rows: dict[str, str] = {}  # the first one of each topic, for messages
+    for file in files:
+        for name, facts in file.topics.items():
+            names.append(name)
+            rows.setdefault(name, f"row {facts.largest_row} of task {file.task}")
+    topics = list(dict.fromkeys(names))
     for name in topics:
         check_topic(log, name, rows.get(name, "no row at all"), overwrite)
-    for name, facts, task in asked:
-        _check_facts(log, name, facts, task)
+    for file in files:
+        for name, facts in file.topics.items():
+            _check_facts(log, name, facts, file.task)
     return topics
 
 
@@ -332,7 +339,7 @@ def check_topic(log: embedlog.Log, name: str, row: str, overwrite: bool) -> None
         )
 
 
-def _check_facts(log: embedlog.Log, name: str, facts: Facts, task: int) -> None:
+def _check_facts(log: embedlog.Log, name: str, facts: TopicRows, task: int) -> None:
     topic = log.describe_topic(name)
     config = log.config.topic_config(topic.config)
     count = topic.partition_count
@@ -359,7 +366,7 @@ def _check_files(files: Sequence[Staged]) -> None:
     """Raises StorageError if a file is missing or does not have the size that its task reported."""
     for staged in files:
         try:
-            found = os.stat(staged.path).st_size
+            size = os.stat(staged.path).st_size
         except OSError as problem:
             raise embedlog.StorageError(
                 f"the driver cannot see the file that task {staged.task} staged on {staged.host}: "
@@ -367,12 +374,12 @@ def _check_files(files: Sequence[Staged]) -> None:
                 f" visible to every machine ({problem.strerror})",
                 path=staged.path,
             ) from problem
-        if found != staged.size:
+        if size != staged.size:
             raise embedlog.StorageError(
                 f"the file that task {staged.task} staged on {staged.host} is incomplete",
                 path=staged.path,
                 expected=f"{staged.size} bytes",
-                found=found,
+                found=size,
             )
 
 
@@ -395,4 +402,5 @@ def _timeout_ms(files: Sequence[Staged]) -> int:
     """The timeout of a transaction whose process hangs (an ended one is detected at once): enough
     for the slowest disk.
     """
-    return min(TIMEOUT_MOST_MS, OPEN_MS + sum(each.size for each in files) // BYTES_PER_MS)
+    size_bytes = sum(file.size for file in files)
+    return min(TIMEOUT_MOST_MS, OPEN_MS + size_bytes // BYTES_PER_MS)

@@ -1,9 +1,8 @@
 """Defines and checks the options of the Spark sink, in the same way as those of the source.
 
-SPARKWRITEOPTION-1  all checks that need only the options run before Spark starts a task
-SPARKWRITEOPTION-2  staged files are never inside a log directory: a broker refuses to start with
-    unknown files
-SPARKWRITEOPTION-3  only a write with a transactional id can be repeated and still be written once
+- All checks that need only the options run before Spark starts a task.
+- Staged files are never inside a log directory: a broker refuses to start with unknown files.
+- Only a write with a transactional id can be repeated and still be written once.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import embedlog
-from embedlog.spark.option_names import named
+from embedlog.spark.option_names import check_names
 from embedlog.spark.read_options import (
     OPTIONS,
     Directory,
-    Option,
+    SourceOption,
     all_of,
     boolean,
     directory_of,
@@ -29,7 +28,7 @@ from embedlog.spark.read_options import (
     plain,
     refuse,
 )
-from embedlog.spark.staging import Place
+from embedlog.spark.staging import StagingPlace
 
 META_PROPERTIES = "meta.properties"  # every log directory of Kafka contains this file
 
@@ -40,44 +39,44 @@ PARTITIONERS: Mapping[str, Callable[[], Any]] = {
 }
 
 
-def _whole(name: str, given: str) -> int:
-    word = given.strip()
+def _whole(name: str, text: str) -> int:
+    word = text.strip()
     if not word.isdecimal() or int(word) >= 2**62:
-        raise refuse(name, "a whole number from 0", given)
+        raise refuse(name, "a whole number from 0", text)
     return int(word)
 
 
-def _partitioner(name: str, given: str) -> str:
-    if given.strip().lower() in PARTITIONERS:
-        return given.strip().lower()
-    module, _, attribute = given.strip().partition(":")
+def _partitioner(name: str, text: str) -> str:
+    if text.strip().lower() in PARTITIONERS:
+        return text.strip().lower()
+    module, _, attribute = text.strip().partition(":")
     if not module or not attribute:
-        raise refuse(name, f"{', '.join(PARTITIONERS)} or module:callable", given)
-    return given.strip()
+        raise refuse(name, f"{', '.join(PARTITIONERS)} or module:callable", text)
+    return text.strip()
 
 
-def _name(name: str, given: str) -> str:
-    if not 1 <= len(given.encode()) <= 2**15 - 1:
-        raise refuse(name, "1 to 32767 bytes", given[:100])
-    return given
+def _name(name: str, text: str) -> str:
+    if not 1 <= len(text.encode()) <= 2**15 - 1:
+        raise refuse(name, "1 to 32767 bytes", text[:100])
+    return text
 
 
-WRITE_OPTIONS: dict[str, Option] = {
-    "path": Option(
+WRITE_OPTIONS: dict[str, SourceOption] = {
+    "path": SourceOption(
         plain,
         True,
         True,
         "",
         "The log directory, the argument of `save(…)` or `start(…)`. A set: a list in JSON.",
     ),
-    "topic": Option(
+    "topic": SourceOption(
         plain,
         True,
         True,
         "",
         "The topic of all rows; without it the column `topic` of each row is used.",
     ),
-    "transactionalId": Option(
+    "transactionalId": SourceOption(
         _name,
         True,
         True,
@@ -85,7 +84,7 @@ WRITE_OPTIONS: dict[str, Option] = {
         "The identity of the writer. The log records what was written under this name, so that a "
         "repetition writes nothing.",
     ),
-    "batchId": Option(
+    "batchId": SourceOption(
         _whole,
         True,
         False,
@@ -94,10 +93,10 @@ WRITE_OPTIONS: dict[str, Option] = {
         "number"
         " not above the last one is a repetition and writes nothing.",
     ),
-    "includeHeaders": Option(
+    "includeHeaders": SourceOption(
         boolean, True, True, "true", "Whether the column `headers` is written if it exists."
     ),
-    "timestamp": Option(
+    "timestamp": SourceOption(
         boolean,
         True,
         True,
@@ -105,7 +104,7 @@ WRITE_OPTIONS: dict[str, Option] = {
         "Whether the column `timestamp` gives the records their time, as in a copy of a topic; "
         "null is the time of the write.",
     ),
-    "partitioner": Option(
+    "partitioner": SourceOption(
         _partitioner,
         True,
         True,
@@ -114,21 +113,21 @@ WRITE_OPTIONS: dict[str, Option] = {
         " as Kafka's clients do, `roundrobin`, `random`, or `module:callable` of (key, all "
         "partitions, available partitions).",
     ),
-    "compression.type": Option(
+    "compression.type": SourceOption(
         one_of("none", "gzip", "snappy", "lz4", "zstd"),
         True,
         True,
         "none",
         "Codec; also as `kafka.compression.type`.",
     ),
-    "shared": Option(
+    "shared": SourceOption(
         one_of("no", "locks"),
         True,
         True,
         "no",
         "`locks`: the directory is on a network file system (as in `embedlog.open`).",
     ),
-    "stagingDirectory": Option(
+    "stagingDirectory": SourceOption(
         plain,
         True,
         True,
@@ -166,16 +165,16 @@ class WriteSettings:
         directories = all_of(self.directory)
         if len(directories) == 1:
             return list(filter(os.path.isdir, directories))
-        return [each for each in directories if os.path.isfile(os.path.join(each, META_PROPERTIES))]
+        return [path for path in directories if os.path.isfile(os.path.join(path, META_PROPERTIES))]
 
-    def staging_places(self) -> list[Place]:
+    def staging_places(self) -> list[StagingPlace]:
         """Where rows can be staged, in the order of preference: beside each log directory that is
         available.
         """
         members = self.members()
         if self.staging:
-            return [Place(self.staging, each) for each in members[:1]]
-        return [Place(beside(each), each) for each in members]
+            return [StagingPlace(self.staging, log) for log in members[:1]]
+        return [StagingPlace(beside(log), log) for log in members]
 
     def made_partitioner(self) -> Any:
         """The partitioner for the producer. Raises ConfigError."""
@@ -185,17 +184,20 @@ class WriteSettings:
         try:
             return getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as problem:
-            found = f"{self.partitioner}: {problem}"
-            raise refuse("partitioner", "an object that the driver can import", found) from None
+            raise refuse(
+                "partitioner",
+                "an object that the driver can import",
+                f"{self.partitioner}: {problem}",
+            ) from None
 
 
 def _value(name: str, text: str) -> Any:
     return text if name in SPARKS_OWN else WRITE_OPTIONS[name].read(name, text)
 
 
-def parse_write(given: Mapping[str, str], *, stream: bool) -> WriteSettings:
+def parse_write(options: Mapping[str, str], *, stream: bool) -> WriteSettings:
     """Checked settings from Spark's options. Raises ConfigError."""
-    values = named(given, _BY_LOWER, _SOURCE, "sink", _value)
+    values = check_names(options, _BY_LOWER, _SOURCE, "sink", _value)
     numbers = [name for name in values if name in WRITE_OPTIONS and not WRITE_OPTIONS[name].stream]
     if stream and numbers:
         raise embedlog.ConfigError(f"{', '.join(numbers)}: Spark numbers the batches of a stream")
@@ -226,28 +228,27 @@ def beside(log: str) -> str:
     return f"{log}.staging"
 
 
-def _staging(given: str, directory: Directory) -> str:
+def _staging(path: str, directory: Directory) -> str:
     """The staging directory of the option; empty if there is none. Raises ConfigError if one is
     inside of a log directory.
     """
-    if given:
-        return _outside(first_of(directory_of(given)), directory)
-    for each in all_of(directory):
-        _outside(beside(each), directory)
+    if path:
+        return _outside(first_of(directory_of(path)), directory)
+    for log in all_of(directory):
+        _outside(beside(log), directory)
     return ""
 
 
 def _outside(staging: str, directory: Directory) -> str:
     """The staging directory, if it is outside of all log directories. Raises ConfigError."""
-    real = os.path.realpath(staging)
-    logs = {os.path.realpath(each) for each in all_of(directory)}
-    place = real
+    logs = {os.path.realpath(log) for log in all_of(directory)}
+    path = os.path.realpath(staging)
     while True:
-        if place in logs or os.path.exists(os.path.join(place, META_PROPERTIES)):
+        if path in logs or os.path.exists(os.path.join(path, META_PROPERTIES)):
             raise refuse(
-                "stagingDirectory", f"a directory outside of the log directory {place}", staging
+                "stagingDirectory", f"a directory outside of the log directory {path}", staging
             )
-        above = os.path.dirname(place)
-        if above == place:
+        parent = os.path.dirname(path)
+        if parent == path:
             return staging
-        place = above
+        path = parent

@@ -1,12 +1,12 @@
 """Checks the rows of a write task and stages them in a file.
 
-SPARKWRITETASK-1  the columns are those of Spark's Kafka sink: `value`, and optionally `key`,
-    `headers`, `topic`, `partition`, and with the option also `timestamp`; other columns are ignored
-SPARKWRITETASK-2  errors of a single row are raised here, with its task and number: no topic, a
-    negative partition, a header without a key, a time before 1970. Limits that depend on the topic
-    are recorded (`Facts`) and checked before the first byte goes to the log
-SPARKWRITETASK-3  each batch of a file contains one topic, in the order of the rows; batches have
-    about `PIECE_BYTES`
+- The columns are those of Spark's Kafka sink: `value`, and optionally `key`, `headers`, `topic`,
+  `partition`, and with the option also `timestamp`; other columns are ignored.
+- Errors of a single row are raised here, with its task and number: no topic, a negative partition,
+  a header without a key, a time before 1970. Limits that depend on the topic are recorded (`Facts`)
+  and checked before the first byte goes to the log.
+- Each batch of a file contains one topic, in the order of the rows; batches have about
+  `PIECE_BYTES`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import embedlog
 from embedlog.spark.read_options import COLUMNS
-from embedlog.spark.staging import Facts, Staged, StagingArea
+from embedlog.spark.staging import Staged, StagingArea, TopicRows
 
 SINK_COLUMNS = ("key", "value", "headers", "topic", "partition", "timestamp")
 STRING_OR_BINARY = ("string", "binary")
@@ -53,14 +53,14 @@ def sink_columns(
             )
         _check_kind(name, field.dataType)
         places[name] = at
-    found = ", ".join(field.name for field in struct.fields) or "no columns"
+    names = ", ".join(field.name for field in struct.fields) or "no columns"
     if "value" not in places:
         raise embedlog.ConfigError(
-            "schema: no column value", expected=", ".join(SINK_COLUMNS), found=found
+            "schema: no column value", expected=", ".join(SINK_COLUMNS), found=names
         )
     if "topic" not in places and not topic:
         raise embedlog.ConfigError(
-            "schema: the topic is missing: set the option topic or add a column topic", found=found
+            "schema: the topic is missing: set the option topic or add a column topic", found=names
         )
     if topic:
         places.pop("topic", None)
@@ -73,7 +73,8 @@ def _check_kind(name: str, kind: Any) -> None:
     text = kind.simpleString()
     if name == "headers":
         entry = getattr(kind, "elementType", None)
-        pair = [(each.name, each.dataType.simpleString()) for each in getattr(entry, "fields", ())]
+        fields = getattr(entry, "fields", ())
+        pair = [(field.name, field.dataType.simpleString()) for field in fields]
         if pair != [("key", "string"), ("value", "binary")]:
             raise embedlog.ConfigError(
                 f"schema: the type of {name}", expected=COLUMNS["headers"], found=text
@@ -87,7 +88,7 @@ def _check_kind(name: str, kind: Any) -> None:
         )
 
 
-class Task:
+class WriteTask:
     """One attempt at one task of a write. Used once."""
 
     def __init__(
@@ -108,7 +109,7 @@ class Task:
         self._query = query
         self._batch = batch
         self._owner = query or transactional_id
-        self._facts: dict[str, Facts] = {}
+        self._facts: dict[str, TopicRows] = {}
         self._rows = 0
 
     def stage(self, batches: Iterable[Any]) -> Staged:
@@ -118,31 +119,30 @@ class Task:
         rows = (batch for batch in batches if batch.num_rows)
         first = next(iter(rows), None)
         if first is None:
-            return self._staged("", 0)
+            return self._make_staged("", 0)
         with self._area.file(self._batch, self._task, self._owner) as (file, path):
-            self._write(file, _chained(first, rows))
+            self._write(file, _chain(first, rows))
             size = file.tell()
-        return self._staged(path, size)
+        return self._make_staged(path, size)
 
-    def _staged(self, path: str, size: int) -> Staged:
-        host = socket.gethostname()
+    def _make_staged(self, path: str, size: int) -> Staged:
         return Staged(
             path,
             size,
-            self._rows,
-            self._task,
-            host,
-            self._query,
-            self._batch,
-            self._area.path,
-            self._facts,
+            rows=self._rows,
+            task=self._task,
+            host=socket.gethostname(),
+            query=self._query,
+            batch=self._batch,
+            area=self._area.path,
+            topics=self._facts,
         )
 
     def _write(self, file: Any, batches: Iterator[Any]) -> None:
         import pyarrow
 
         writer = None
-        for piece in _joined(map(self._projected, batches)):
+        for piece in _join_batches(map(self._project, batches)):
             for topic, part, rows in self._by_topic(piece):
                 self._inspect(topic, part, rows)
                 if writer is None:
@@ -153,7 +153,7 @@ class Task:
             writer.close()
         file.flush()
 
-    def _projected(self, batch: Any) -> Any:
+    def _project(self, batch: Any) -> Any:
         import pyarrow
 
         names = [name for name in SINK_COLUMNS if name in self._places]
@@ -190,7 +190,7 @@ class Task:
 
     def _inspect(self, topic: str, part: Any, rows: Any) -> None:
         """Record the limits that these rows require of their topic. Raises InvalidRecordError."""
-        facts = self._facts.setdefault(topic, Facts())
+        facts = self._facts.setdefault(topic, TopicRows())
         numbers = _Numbers(self._rows, rows)
         facts.rows += part.num_rows
         facts.size += part.nbytes
@@ -205,7 +205,7 @@ class Task:
         _inspect_sizes(facts, part, names, numbers)
 
     @staticmethod
-    def _inspect_keys(facts: Facts, part: Any, names: list[str], numbers: _Numbers) -> None:
+    def _inspect_keys(facts: TopicRows, part: Any, names: list[str], numbers: _Numbers) -> None:
         if facts.keyless_row >= 0:
             return
         if "key" not in names:
@@ -227,7 +227,9 @@ class Task:
                 f"{self._place(row)}: a header has no key, topic {topic}"
             )
 
-    def _inspect_partitions(self, facts: Facts, topic: str, column: Any, numbers: _Numbers) -> None:
+    def _inspect_partitions(
+        self, facts: TopicRows, topic: str, column: Any, numbers: _Numbers
+    ) -> None:
         import pyarrow.compute as pc
 
         bounds = pc.min_max(column).as_py()
@@ -267,7 +269,7 @@ class _Numbers:
         return self._first + (at if self._rows is None else int(self._rows[at].as_py()))
 
 
-def _inspect_sizes(facts: Facts, part: Any, names: list[str], numbers: _Numbers) -> None:
+def _inspect_sizes(facts: TopicRows, part: Any, names: list[str], numbers: _Numbers) -> None:
     """Update the largest record; compute sizes per row only if the sum of the column maxima is
     larger.
     """
@@ -279,19 +281,17 @@ def _inspect_sizes(facts: Facts, part: Any, names: list[str], numbers: _Numbers)
         if name in names
     ]
     lists = part.column("headers") if "headers" in names else None
-    most = (
-        RECORD_OVERHEAD
-        + sum(pc.max(each).as_py() for each in lengths)
-        + (0 if lists is None else lists.nbytes)
-    )
-    if most <= facts.largest:
+    upper_bound = RECORD_OVERHEAD + sum(pc.max(column).as_py() for column in lengths)
+    if lists is not None:
+        upper_bound += lists.nbytes
+    if upper_bound <= facts.largest:
         return
-    sizes = [each.cast("int64") for each in lengths] + (
-        [] if lists is None else [_header_sizes(lists)]
-    )
+    sizes = [column.cast("int64") for column in lengths]
+    if lists is not None:
+        sizes.append(_header_sizes(lists))
     total = sizes[0]
-    for each in sizes[1:]:
-        total = pc.add(total, each)
+    for column in sizes[1:]:
+        total = pc.add(total, column)
     largest = pc.max(total).as_py()
     if largest + RECORD_OVERHEAD > facts.largest:
         facts.largest = largest + RECORD_OVERHEAD
@@ -305,37 +305,39 @@ def _header_sizes(lists: Any) -> Any:
     import pyarrow.compute as pc
 
     entries = lists.flatten()
-    each = numpy.full(len(entries), HEADER_OVERHEAD, dtype=numpy.int64)
+    header_sizes = numpy.full(len(entries), HEADER_OVERHEAD, dtype=numpy.int64)
     for child in (0, 1):
-        each += pc.fill_null(pc.binary_length(pc.struct_field(entries, child)), 0).to_numpy(
-            zero_copy_only=False
-        )
+        lengths = pc.fill_null(pc.binary_length(pc.struct_field(entries, child)), 0)
+        header_sizes += lengths.to_numpy(zero_copy_only=False)
     sums = numpy.zeros(len(lists), dtype=numpy.int64)
-    numpy.add.at(sums, pc.list_parent_indices(lists).to_numpy(zero_copy_only=False), each)
+    rows = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
+    numpy.add.at(sums, rows, header_sizes)
     return pyarrow.array(sums)
 
 
-def _chained(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+def _chain(first: Any, following: Iterator[Any]) -> Iterator[Any]:
     yield first
-    yield from rest
+    yield from following
 
 
-def _joined(batches: Iterator[Any]) -> Iterator[Any]:
+def _join_batches(batches: Iterator[Any]) -> Iterator[Any]:
     """Join small batches to about `PIECE_BYTES`: few large batches compress better and cost less to
     send.
     """
     import pyarrow
 
-    held: list[Any] = []
-    rows = size = 0
+    group: list[Any] = []
+    rows = 0
+    size = 0
     for batch in batches:
-        if held and (size + batch.nbytes > PIECE_BYTES or rows + batch.num_rows > PIECE_ROWS):
-            yield held[0] if len(held) == 1 else pyarrow.concat_batches(held)
-            held = []
+        is_full = size + batch.nbytes > PIECE_BYTES or rows + batch.num_rows > PIECE_ROWS
+        if group and is_full:
+            yield group[0] if len(group) == 1 else pyarrow.concat_batches(group)
+            group = []
             rows = 0
             size = 0
-        held.append(batch)
-        rows = rows + batch.num_rows
-        size = size + batch.nbytes
-    if held:
-        yield held[0] if len(held) == 1 else pyarrow.concat_batches(held)
+        group.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+    if group:
+        yield group[0] if len(group) == 1 else pyarrow.concat_batches(group)

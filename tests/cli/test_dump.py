@@ -14,7 +14,13 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog.dump.coordinator_records import OFFSETS, SHARE_STATES, TRANSACTIONS, Field, Schema
+from embedlog.dump.coordinator_records import (
+    OFFSETS,
+    SHARE_STATES,
+    TRANSACTIONS,
+    Field,
+    RecordSchema,
+)
 from embedlog.format.wire import uvarint
 from tests.kafka import oracle
 
@@ -98,7 +104,7 @@ class Encoder:
     def key(self, kind: int, fields: Sequence[Field]) -> bytes:
         return struct.pack(">h", kind) + self._struct(fields, 0, flexible=False)
 
-    def value(self, schema: Schema, version: int) -> bytes:
+    def value(self, schema: RecordSchema, version: int) -> bytes:
         return struct.pack(">h", version) + self._struct(
             schema.fields, version, flexible=version >= schema.flexible
         )

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from embedlog.columns import arrow_import
-from embedlog.columns.ingest import Piece, pieces_of
+from embedlog.columns.ingest import ColumnPiece, pieces_of
 from embedlog.errors import EmbedlogError
 from tests.support.arrow_structures import FORMATS, Array, Capsules, any_array, damaged
 
@@ -42,15 +42,15 @@ def table_of(rng: random.Random, column: Array) -> Array:
 
 
 def rows_of(array: Array) -> list[Any]:
-    return list(arrow_import.bytes_column(next(arrow_import.arrays(Capsules(array))), "value"))
+    return list(arrow_import.read_bytes(next(arrow_import.read_arrays(Capsules(array))), "value"))
 
 
-def pieces(table: Array) -> list[Piece]:
+def pieces(table: Array) -> list[ColumnPiece]:
     return list(pieces_of(Capsules(table)))
 
 
 def times(array: Array) -> list[int]:
-    found: list[int] = arrow_import.times(Capsules(array)).tolist()
+    found: list[int] = arrow_import.read_times(Capsules(array)).tolist()
     return found
 
 
@@ -120,7 +120,7 @@ def test_dates_and_numbers_of_any_shape(rng: random.Random) -> None:
             int(each) * scale if kind != "tsn:UTC" else int(each) // 1_000_000
             for each in numbers[offset:]
         ]
-        assert arrow_import.times(Capsules(array)).tolist() == wanted
+        assert arrow_import.read_times(Capsules(array)).tolist() == wanted
         assert not isinstance(result(partial(times, array)), str)
         assert result(partial(times, damaged(rng, array))) != ""
 

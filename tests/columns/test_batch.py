@@ -14,7 +14,7 @@ import pyarrow
 import pytest
 
 from embedlog._native import _rows
-from embedlog.columns.arrow_export import ALL_COLUMNS, Layout, checked_columns, schema
+from embedlog.columns.arrow_export import ALL_COLUMNS, Layout, check_columns, schema_of
 from embedlog.columns.batch import Batch
 from embedlog.errors import ConfigError
 from embedlog.format.record_columns import BytesColumn, Decoded, Headers
@@ -173,7 +173,8 @@ def test_a_bitmap_that_begins_inside_a_byte() -> None:
     some = Decoded(3, rows.offsets[:3], None, None, None, None, three, None)  # type: ignore[index]
     layout = Layout("t", 0, ("value", "key"))
     got = pyarrow.RecordBatch._import_from_c_capsule(
-        _rows.arrow_schema(schema(("value", "key"))), _rows.arrow_array(layout.rows(some))
+        _rows.arrow_schema(schema_of(("value", "key"))),
+        _rows.arrow_array(layout.describe_rows(some)),
     )
     got.validate(full=True)
     assert got.to_pydict() == {"value": [b"x", None, b"y"], "key": [None, None, None]}
@@ -185,26 +186,26 @@ def test_a_bitmap_that_begins_inside_a_byte() -> None:
 )
 def test_wrong_columns_are_named(columns: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        checked_columns(columns)
+        check_columns(columns)
 
 
 def test_one_text_is_no_list_of_columns() -> None:
     with pytest.raises(TypeError, match="list of names"):
-        checked_columns("value")
+        check_columns("value")
 
 
 def test_all_columns_are_those_of_the_api() -> None:
-    assert tuple(SCHEMA.names) == ALL_COLUMNS == checked_columns(None)
+    assert tuple(SCHEMA.names) == ALL_COLUMNS == check_columns(None)
     assert pyarrow.schema(batch()).equals(SCHEMA)
 
 
 # ---- the capsules themselves -----------------------------------------------------------------------------------------
 
-ONE = schema(("offset",))
+ONE = schema_of(("offset",))
 
 
 def numbers(count: int) -> Any:
-    return Layout("t", 0, ("offset",)).rows(
+    return Layout("t", 0, ("offset",)).describe_rows(
         Decoded(count, np.arange(count), None, None, None, None, None, None)
     )
 

@@ -152,7 +152,7 @@ with embedlog.open(sys.argv[1], read_only=True) as log:
             count = 0
             while records := consumer.poll(0, max_records=1): count += len(records)
     else:
-        count = sum(each.count for _, each in log.scan("t", columns=["value"])._decoded(("value",)))
+        count = sum(each.count for _, each in log.scan("t", columns=["value"])._decode_chunks(("value",)))
     print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 

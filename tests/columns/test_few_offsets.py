@@ -1,6 +1,4 @@
-"""A scan of few offsets makes columns of records of single batches: the same as the decoder makes
-(FEWRECORDS-1, CHUNK-6).
-"""
+"""A scan of few offsets makes columns of records of single batches: the same as the decoder makes."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import pytest
 
 import embedlog
 from embedlog.columns.arrow_export import ALL_COLUMNS
-from embedlog.columns.chunks import FEW_OFFSETS, Source
+from embedlog.columns.chunks import FEW_OFFSETS, ChunkSource
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError
 from embedlog.format.record_batch import Chain, scan
 from tests.consumer.test_few_records import T0, filled, flip, opened
@@ -24,7 +22,7 @@ pyarrow = pytest.importorskip("pyarrow")
 def slowly(monkeypatch: pytest.MonkeyPatch, found: embedlog.Scan) -> Any:
     """The same scan by the decoder, the slow reference implementation."""
     with monkeypatch.context() as patched:
-        patched.setattr(Source, "points", Source.pieces)
+        patched.setattr(ChunkSource, "decode_points", ChunkSource.pieces)
         return found.to_arrow()
 
 

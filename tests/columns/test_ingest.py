@@ -16,7 +16,7 @@ import pytest
 
 from embedlog._native import _rows
 from embedlog.columns import arrow_import, ingest
-from embedlog.columns.ingest import Piece, pieces_of
+from embedlog.columns.ingest import ColumnPiece, pieces_of
 from embedlog.errors import InvalidRecordError
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'embedlog[arrow]'")
@@ -45,7 +45,7 @@ def values_of(*arguments: Any, **keywords: Any) -> list[bytes | None]:
     return [value for piece in pieces_of(*arguments, **keywords) for value in (piece.values or [])]
 
 
-def rows_of(pieces: Iterator[Piece]) -> list[tuple[Any, ...]]:
+def rows_of(pieces: Iterator[ColumnPiece]) -> list[tuple[Any, ...]]:
     """(value, key, headers, timestamp, partition) of every row."""
     rows = []
     for piece in pieces:

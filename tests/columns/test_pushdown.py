@@ -14,7 +14,7 @@ import pytest
 import embedlog
 import embedlog.duckdb
 import embedlog.polars
-from embedlog.columns.chunks import Source
+from embedlog.columns.chunks import ChunkSource
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'embedlog[arrow]'")
 dataset = pytest.importorskip("pyarrow.dataset")
@@ -52,14 +52,14 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedlog.Log]:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows of each decoding."""
     found: list[int] = []
-    real = Source._decode
+    real = ChunkSource._decode
 
-    def counted(self: Source, *args: Any) -> Any:
+    def counted(self: ChunkSource, *args: Any) -> Any:
         made = real(self, *args)
         found.append(0 if made.decoded is None else made.decoded.count)
         return made
 
-    monkeypatch.setattr(Source, "_decode", counted)
+    monkeypatch.setattr(ChunkSource, "_decode", counted)
     return found
 
 

@@ -1,7 +1,7 @@
 """Scans that are divided by the index, compared with scans that are read in order: the same
 records, and the same errors.
 
-The rules are CHUNK-5 and READER-7.
+The rule of the reader is READER-7.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import embedlog
 from embedlog import Record
 from embedlog.columns.arrow_export import ALL_COLUMNS
 from embedlog.columns.batch import records_of
-from embedlog.columns.chunks import Range, Source
+from embedlog.columns.chunks import ChunkSource, EncodedRange
 from embedlog.errors import EmbedlogError
 from embedlog.format.record_columns import Window
 from tests.support.transactional_producers import begun
@@ -63,24 +63,24 @@ def append(
 
 def source(
     log: embedlog.Log, window: Window, max_bytes: int, isolation: str = "read_uncommitted"
-) -> Source:
+) -> ChunkSource:
     partition = log._engine.partition("t", 0)
-    return Source(
+    return ChunkSource(
         {0: partition}, {0: window}, isolation=isolation, columns=ALL_COLUMNS, max_bytes=max_bytes
     )
 
 
-def taken(made: Source, pieces: Iterator[Any]) -> Iterator[list[Record[bytes, bytes]]]:
+def taken(made: ChunkSource, pieces: Iterator[Any]) -> Iterator[list[Record[bytes, bytes]]]:
     for number, decoded, rest in pieces:
         while True:
             if decoded is not None and decoded.count:
                 yield records_of("t", number, decoded)
             if rest is None:
                 break
-            number, decoded, rest = made.rest(rest)
+            number, decoded, rest = made.decode_rest(rest)
 
 
-def outcome(made: Source, pieces: Iterator[Any]) -> tuple[list[Record[bytes, bytes]], str]:
+def outcome(made: ChunkSource, pieces: Iterator[Any]) -> tuple[list[Record[bytes, bytes]], str]:
     """All records, and the error that ended the scan."""
     found: list[Record[bytes, bytes]] = []
     try:
@@ -98,17 +98,17 @@ def compare(
     ordered = source(log, window, max_bytes, isolation)
     expected = outcome(ordered, ordered.pieces())
     divided = source(log, window, max_bytes, isolation)
-    ranges = list[Range]()
+    ranges = list[EncodedRange]()
     assert outcome(divided, decodings(divided, ranges)) == expected
     threads = source(log, window, max_bytes, isolation)
-    assert outcome(threads, threads.pieces_ahead()) == expected
+    assert outcome(threads, threads.decode_ahead()) == expected
     return len(ranges)
 
 
-def decodings(made: Source, ranges: list[Range]) -> Iterator[Any]:
+def decodings(made: ChunkSource, ranges: list[EncodedRange]) -> Iterator[Any]:
     """The decoded parts of a divided scan, in one thread; `ranges` gets its ranges."""
     for part in iter(made.fetch_apart, None):
-        if isinstance(part, Range):
+        if isinstance(part, EncodedRange):
             ranges.append(part)
         yield made.decode(part)
 
@@ -227,7 +227,7 @@ def test_damage_ends_a_divided_scan_at_the_same_record(
             ordered = source(log, window, READ_BYTES)
             expected, error = outcome(ordered, ordered.pieces())
             divided = source(log, window, READ_BYTES)
-            ranges = list[Range]()
+            ranges = list[EncodedRange]()
             found, other = outcome(divided, decodings(divided, ranges))
         failures += bool(error)
         assert bool(other) == bool(error)

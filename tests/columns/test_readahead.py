@@ -84,7 +84,7 @@ def test_what_is_known_to_be_the_last_piece_starts_no_thread() -> None:
     wait_for_helpers_to_end()
     source = Numbers(2)
     assert [
-        len(helpers()) for _ in read_ahead(source.fetch, str, more=lambda: source.fetched == 0)
+        len(helpers()) for _ in read_ahead(source.fetch, str, has_more=lambda: source.fetched == 0)
     ] == [0, 0]
 
 

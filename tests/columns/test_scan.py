@@ -18,7 +18,7 @@ import pyarrow.compute
 import pytest
 
 from embedlog.columns import scan as scan_room
-from embedlog.columns.chunks import Piece, Range
+from embedlog.columns.chunks import EncodedPiece, EncodedRange
 from embedlog.columns.scan import Scan
 from embedlog.columns.scan_bounds import ScanBounds
 from embedlog.errors import (
@@ -256,7 +256,7 @@ def test_a_compacted_end_ends_the_scan() -> None:
 
 @pytest.mark.parametrize("few", [False, True])
 def test_a_log_that_ends_below_the_scan_is_an_error(engine: FakeEngine, few: bool) -> None:
-    """CHUNK-7: a scan never ends early without an error."""
+    """A scan never ends early without an error."""
     scan = scan_of(engine, "a", start_offset={0: 28} if few else None, partitions=0)
     engine.partition("a", 0).lose(35)
     with pytest.raises(
@@ -269,13 +269,13 @@ def test_a_log_that_ends_below_the_scan_is_an_error(engine: FakeEngine, few: boo
 
 
 def test_a_divided_range_that_lies_above_the_end_of_the_log_is_an_error(engine: FakeEngine) -> None:
-    source = scan_of(engine, "a", partitions=0)._source(("offset",))
+    source = scan_of(engine, "a", partitions=0)._open_source(("offset",))
     source._shared = True
     first = source.fetch_apart()
-    assert isinstance(first, Piece)
+    assert isinstance(first, EncodedPiece)
     assert source._plain
     ranges = [source.fetch_apart() for _ in range(2)]
-    assert all(isinstance(each, Range) for each in ranges)
+    assert all(isinstance(each, EncodedRange) for each in ranges)
     start = ranges[1].window.start_offset
     engine.partition("a", 0).lose(start)
     assert source.decode(ranges[0]).decoded is not None

@@ -1,5 +1,5 @@
 """A scan is of one topic: after a deletion and a creation under the same name it reads nothing, and
-raises (SCAN-1, SCAN-3).
+raises.
 """
 
 from __future__ import annotations

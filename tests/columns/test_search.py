@@ -14,7 +14,7 @@ import embedlog
 from embedlog._native import search
 from embedlog.columns import patterns
 from embedlog.columns import scan as scan_module
-from embedlog.columns.patterns import Matcher, Needles
+from embedlog.columns.patterns import Needles, RowMatcher
 from embedlog.columns.scan import Scan
 from embedlog.columns.scan_bounds import ScanBounds
 from embedlog.errors import ConfigError, CorruptRecordError
@@ -110,7 +110,7 @@ def test_offsets_outside_of_the_data_are_refused() -> None:
     ],
 )
 def test_every_match_contains_one_of_the_needles(pattern: Any, needles: Needles | None) -> None:
-    assert Matcher(pattern).needles == needles
+    assert RowMatcher(pattern).needles == needles
 
 
 EXPRESSIONS = [
@@ -154,7 +154,7 @@ def test_rows_match_as_each_row_alone(rng: random.Random) -> None:
         *(re.compile(each.decode("latin-1")) for each in EXPRESSIONS),
     ]
     chosen += [re.compile("é"), re.compile("É", re.IGNORECASE), re.compile("\ufffd")]
-    bounded = sum(Matcher(pattern)._is_bounded for pattern in chosen)
+    bounded = sum(RowMatcher(pattern)._is_bounded for pattern in chosen)
     assert bounded > 3, "some are applied to the whole buffer"
     for pattern in chosen:
         for _ in range(20):
@@ -163,7 +163,10 @@ def test_rows_match_as_each_row_alone(rng: random.Random) -> None:
                 for _ in range(rng.randrange(1, 12))
             ]
             expected = [matches(pattern, row) for row in rows]
-            assert Matcher(pattern).rows(BytesColumn.of(rows)).tolist() == expected, (pattern, rows)
+            assert RowMatcher(pattern).rows(BytesColumn.of(rows)).tolist() == expected, (
+                pattern,
+                rows,
+            )
 
 
 def test_without_the_parser_each_row_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +174,7 @@ def test_without_the_parser_each_row_is_searched(monkeypatch: pytest.MonkeyPatch
         raise ImportError(name)
 
     monkeypatch.setattr(patterns, "import_module", absent)
-    matcher = Matcher(re.compile(b"ab"))
+    matcher = RowMatcher(re.compile(b"ab"))
     assert (matcher.needles, matcher.rows(BytesColumn.of([b"xab", b"a", b"b"])).tolist()) == (
         None,
         [True, False, False],
@@ -235,9 +238,9 @@ def test_a_chunk_without_the_needle_is_not_decoded(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[int] = []
-    decode = scan_module.Source.decode
+    decode = scan_module.ChunkSource.decode
     monkeypatch.setattr(
-        scan_module.Source,
+        scan_module.ChunkSource,
         "decode",
         lambda self, piece: (decoded.append(1), decode(self, piece))[1],
     )

@@ -113,9 +113,9 @@ def test_cooperative_sticky_says_since_when() -> None:
     "data", [b"\0", b"\0\0\0\5", b"\xff" * 9, struct.pack(">ih1si", 1, 1, b"a", 9)]
 )
 def test_user_data_that_cannot_be_read_is_no_claim(data: bytes) -> None:
-    from embedlog.format.consumer_protocol import Subscription, encode_subscription
+    from embedlog.format.consumer_protocol import MemberSubscription, encode_subscription
 
-    said = (("sticky", encode_subscription(Subscription(("a",), data))),)
+    said = (("sticky", encode_subscription(MemberSubscription(("a",), data))),)
     assert members_of(Group(protocol="sticky", members={"m": member("m", said)}))["m"].owned == ()
 
 

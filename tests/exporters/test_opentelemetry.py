@@ -86,7 +86,7 @@ def test_a_reader_collects_the_samples(tmp_path: Path) -> None:
         counted = Counted(log)
         opentelemetry.instrument(counted, meter_provider=provider, attributes={"service": "s"})
         found = values(reader)
-        assert counted.calls == 1, "one report for all instruments (OPENTELEMETRY-1)"
+        assert counted.calls == 1, "one report for all instruments"
         common = {"directory": str(tmp_path), "service": "s"}
         wanted = {
             (

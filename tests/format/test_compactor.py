@@ -19,7 +19,7 @@ from embedlog.format.compactor import (
     HORIZON_BIT,
     KEEP_EMPTY,
     WHOLE,
-    OffsetMap,
+    KeyOffsetMap,
     clean,
 )
 from embedlog.format.record_batch import Chain, decode, scan
@@ -58,14 +58,14 @@ def records(data: bytes) -> list[Kept]:
     ]
 
 
-def mapped(data: bytes, memory_bytes: int = 1 << 16) -> OffsetMap:
-    offsets = OffsetMap(memory_bytes)
+def mapped(data: bytes, memory_bytes: int = 1 << 16) -> KeyOffsetMap:
+    offsets = KeyOffsetMap(memory_bytes)
     assert offsets.add(data, scanned(data), position=0)
     return offsets
 
 
 def cleaned(
-    data: bytes, offsets: OffsetMap, orders: list[int] | None = None, now_ms: int = NOW
+    data: bytes, offsets: KeyOffsetMap, orders: list[int] | None = None, now_ms: int = NOW
 ) -> bytes:
     batches = scanned(data)
     how = np.array(orders if orders is not None else [0] * len(batches), np.uint8)
@@ -85,7 +85,7 @@ def test_the_map_knows_the_latest_offset_of_every_key() -> None:
 
 def test_a_full_map_says_up_to_where_it_knows_everything() -> None:
     data = batch(0, [Row(b"v", b"%d" % n) for n in range(50)])
-    offsets = OffsetMap(16 * 24)
+    offsets = KeyOffsetMap(16 * 24)
     assert not offsets.add(data, scanned(data), position=0)
     assert (len(offsets), offsets.latest) == (14, 13)
     assert offsets.find(b"13") == 13
@@ -96,12 +96,12 @@ def test_a_full_map_says_up_to_where_it_knows_everything() -> None:
 def test_a_map_has_room_for_all_keys_that_can_come_and_no_more_memory(keys: int) -> None:
     """9 million keys need huge pages; these are zero too."""
     limit_bytes = 512 << 20
-    offsets = OffsetMap(limit_bytes, keys=keys)
+    offsets = KeyOffsetMap(limit_bytes, keys=keys)
     table = offsets.table.raw
     assert keys <= table.limit < table.capacity <= max(2, 2.3 * (keys + 1))
     assert not offsets._memory[-codec.MAP_SLOT_BYTES :].any()
     assert offsets.find(b"k") == -1
-    few = OffsetMap(4 * codec.MAP_SLOT_BYTES, keys=keys)
+    few = KeyOffsetMap(4 * codec.MAP_SLOT_BYTES, keys=keys)
     assert few.table.raw.capacity <= 4
 
 
@@ -132,13 +132,13 @@ def test_the_error_of_a_damaged_record_names_its_batch(bad: int, number: int) ->
     with pytest.raises(
         CorruptRecordError, match=f"record 0 of the batch at offset {10 * bad}: size of a record"
     ) as caught:
-        OffsetMap(1 << 12).add(data, scanned(data), position=0)
+        KeyOffsetMap(1 << 12).add(data, scanned(data), position=0)
     assert caught.value.position == int(scanned(data)["position"][bad])
 
 
 def test_batches_that_are_not_plain_or_not_in_the_data_are_refused_by_the_core() -> None:
     plain = batch(0, [Row(b"v", b"k")])
-    table = OffsetMap(1 << 12).table
+    table = KeyOffsetMap(1 << 12).table
     assert table.add_run(packed(plain, 2), 0, scanned(packed(plain, 2)), 0) == (codec.EINVALID, 0)
     for position in (-1, 1):
         moved = scanned(plain).copy()
@@ -147,7 +147,7 @@ def test_batches_that_are_not_plain_or_not_in_the_data_are_refused_by_the_core()
     old = scanned(plain).copy()
     old["magic"] = 1
     with pytest.raises(UnsupportedFormatError, match="old format"):
-        OffsetMap(1 << 12).add(plain, old, position=0)
+        KeyOffsetMap(1 << 12).add(plain, old, position=0)
 
 
 def test_keys_of_all_lengths_are_told_apart() -> None:
@@ -161,7 +161,7 @@ def test_the_hash_is_the_published_one() -> None:
     """SipHash-2-4-128 of the bytes 0 to 14 under the key 0 to 15, from the reference
     implementation's vectors.
     """
-    offsets = OffsetMap(4 * 24, seed=bytes(range(16)))
+    offsets = KeyOffsetMap(4 * 24, seed=bytes(range(16)))
     data = batch(0, [Row(b"", bytes(range(15)))])
     assert offsets.add(data, scanned(data), position=0)
     slots = offsets._memory.tobytes()
@@ -198,7 +198,7 @@ def test_tombstones_stay_for_a_day_and_go_with_the_next_pass() -> None:
 
 def test_records_above_what_the_map_knows_stay() -> None:
     data = batch(0, [Row(b"1", b"a"), Row(b"2", b"a"), Row(b"3", b"a")])
-    offsets = OffsetMap(1 << 12)
+    offsets = KeyOffsetMap(1 << 12)
     front = batch(0, [Row(b"1", b"a"), Row(b"2", b"a")])
     assert offsets.add(front, scanned(front), position=0)
     assert [offset for offset, *_ in records(cleaned(data, offsets))] == [1, 2]
@@ -253,7 +253,7 @@ def test_damage_inside_a_batch_is_told_and_nothing_is_cleaned() -> None:
     bad[HEADER_SIZE] = 0x7F
     batches = scanned(good)
     with pytest.raises(CorruptRecordError):
-        OffsetMap(1 << 12).add(bytes(bad), batches, position=0)
+        KeyOffsetMap(1 << 12).add(bytes(bad), batches, position=0)
     with pytest.raises(CorruptRecordError):
         list(
             clean(
@@ -308,7 +308,7 @@ def reference(every: list[Kept], latest: dict[bytes, int], known_to: int) -> lis
 
 
 def test_a_log_without_batches_stays_without_batches() -> None:
-    assert cleaned(b"", OffsetMap(64 * 24)) == b""
+    assert cleaned(b"", KeyOffsetMap(64 * 24)) == b""
 
 
 @pytest.mark.parametrize("number", range(40))
@@ -317,7 +317,7 @@ def test_any_log_is_cleaned_as_by_a_dictionary(number: int) -> None:
     print("seed", seed)
     rng = random.Random(seed)
     data, every = random_log(rng)
-    offsets = OffsetMap(rng.choice([8, 64]) * 24)
+    offsets = KeyOffsetMap(rng.choice([8, 64]) * 24)
     offsets.add(data, scanned_loosely(data), position=0)
     known = [each for each in every if each[0] <= offsets.latest]
     latest = {key: offset for offset, key, _, _ in known if key is not None}

@@ -6,7 +6,7 @@ import pytest
 
 from embedlog.errors import CorruptRecordError
 from embedlog.format.consumer_protocol import (
-    Subscription,
+    MemberSubscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
@@ -17,7 +17,7 @@ from embedlog.types import TopicPartition
 
 T0 = TopicPartition("t", 0)
 T2 = TopicPartition("t", 2)
-OWNING = Subscription(("t",), None, (T0,), 8, "r1")
+OWNING = MemberSubscription(("t",), None, (T0,), 8, "r1")
 V3 = bytes.fromhex(
     "0003 00000001 0001 74 ffffffff 00000001 0001 74 00000001 00000000 00000008 0002 7231"
 )
@@ -32,7 +32,7 @@ def test_subscriptions_are_kafkas_byte_for_byte() -> None:
 def test_older_subscriptions_lack_what_came_later() -> None:
     assert decode_subscription(b"\0\2" + V3[2:-4]) == OWNING._replace(rack=None)
     assert decode_subscription(b"\0\1" + V3[2:-8]) == OWNING._replace(rack=None, generation=-1)
-    assert decode_subscription(b"\0\0" + V3[2:13]) == Subscription(("t",))
+    assert decode_subscription(b"\0\0" + V3[2:13]) == MemberSubscription(("t",))
 
 
 def test_a_newer_version_is_read_as_far_as_it_is_known() -> None:
@@ -49,11 +49,11 @@ def test_assignments_are_kafkas_byte_for_byte() -> None:
 
 def test_nothing_and_everything_comes_back() -> None:
     for said in (
-        Subscription(()),
-        Subscription(
+        MemberSubscription(()),
+        MemberSubscription(
             ("b", "a"), b"", (TopicPartition("b", 1), TopicPartition("a", 1), T0), 2**31 - 1, ""
         ),
-        Subscription(("żółć",), bytes(1000)),
+        MemberSubscription(("żółć",), bytes(1000)),
     ):
         back = decode_subscription(encode_subscription(said))
         assert back == said._replace(

@@ -24,7 +24,7 @@ from embedlog.format.producer_state import (
     ProducerState,
     Sequences,
     add_sequence,
-    kept_snapshots,
+    select_snapshots,
 )
 from embedlog.format.record_batch import batch_dtype
 
@@ -159,7 +159,7 @@ def test_a_producer_of_whom_only_a_marker_is_known() -> None:
     ],
 )
 def test_snapshots_that_stay(present: list[int], kept: set[int]) -> None:
-    assert kept_snapshots(present, [0, 10, 20], log_start=5, log_end=100) == kept
+    assert select_snapshots(present, [0, 10, 20], log_start=5, log_end=100) == kept
 
 
 def test_the_newest_snapshot_of_a_broker_stays(golden: Path) -> None:
@@ -168,7 +168,7 @@ def test_the_newest_snapshot_of_a_broker_stays(golden: Path) -> None:
         bases = [int(each.stem) for each in path.glob("*.log")]
         if present:
             start = min(bases) if min(bases) > 0 else -1
-            assert max(present) in kept_snapshots(present, bases, start, max(present)), path
+            assert max(present) in select_snapshots(present, bases, start, max(present)), path
 
 
 # ---- replay --------------------------------------------------------------------------------------

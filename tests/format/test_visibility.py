@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from embedlog.format.record_batch import CONTROL, TRANSACTIONAL, batch_dtype
-from embedlog.format.visibility import seen
+from embedlog.format.visibility import filter_visible
 
 
 class Item(NamedTuple):
@@ -35,7 +35,7 @@ def rows(items: list[Item]) -> np.ndarray:
 
 def read(items: list[Item], aborted: list[tuple[int, int]]) -> list[int]:
     aborts = np.array([item.kind == "abort" for item in items], np.bool_)
-    return seen(rows(items), aborted, aborts)["base_offset"].tolist()  # type: ignore[no-any-return]
+    return filter_visible(rows(items), aborted, aborts)["base_offset"].tolist()  # type: ignore[no-any-return]
 
 
 def slow_read(items: list[Item], aborted: list[tuple[int, int]]) -> list[int]:
@@ -123,7 +123,7 @@ def test_a_transaction_that_began_before_the_fetch_is_dropped_too() -> None:
 
 def test_nothing_dropped_is_no_copy() -> None:
     batches = rows([Item(-1, "plain", 0)])
-    assert seen(batches, []) is batches
+    assert filter_visible(batches, []) is batches
 
 
 def test_random_histories_as_the_slow_twin(rng: random.Random) -> None:

@@ -43,14 +43,14 @@ def make(directory: Path) -> Path:
 
 def give(
     directory: Path, given: Mapping[str, str] | None = None, metadata: Path | None = None
-) -> to_kafka.Plan:
+) -> to_kafka.HandoverPlan:
     """The steps of the verb."""
     to_kafka.check_last_use(directory)
     embedlog.open(directory, create=False).close()
     return to_kafka.hand_over(directory, metadata, Addresses(), given or {})
 
 
-def take(directory: Path, metadata: Path | None = None) -> from_kafka.Taken:
+def take(directory: Path, metadata: Path | None = None) -> from_kafka.TakenDirectory:
     """The steps of the verb."""
     found = from_kafka.take_back(directory, metadata)
     embedlog.open(directory, create=False).close()
@@ -93,7 +93,7 @@ def create(image: Image, directory: Path, name: str, partitions: int, made: int)
     topic_id = new_id()
     state = image.topics[topic_id] = TopicState(name, topic_id)
     for number in range(partitions):
-        state.partitions[number] = records.Partition(topic_id, number, (1,), (1,), 1, 0, 0)
+        state.partitions[number] = records.PartitionRecord(topic_id, number, (1,), (1,), 1, 0, 0)
         if number < made:
             (directory / f"{name}-{number}").mkdir()
             write_topic_id(directory / f"{name}-{number}", topic_id)
@@ -114,7 +114,7 @@ def change(directory: Path, image: Image) -> None:
     }
     del image.topics[by_name(image, "gone").topic_id]
     kept = by_name(image, "kept")
-    kept.partitions[2] = records.Partition(kept.topic_id, 2, (1,), (1,), 1, 0, 0)
+    kept.partitions[2] = records.PartitionRecord(kept.topic_id, 2, (1,), (1,), 1, 0, 0)
 
 
 def check_changed(directory: Path) -> list[str]:

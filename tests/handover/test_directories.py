@@ -117,12 +117,12 @@ def test_a_second_handover_continues_the_metadata_of_the_first(given: Path) -> N
 def test_leader_epochs_and_broker_epoch_never_fall(given: Path) -> None:
     with broker(given) as image:
         kept = by_name(image, "kept")
-        kept.partitions[0] = records.Partition(kept.topic_id, 0, (1,), (1,), 1, 12, 30)
+        kept.partitions[0] = records.PartitionRecord(kept.topic_id, 0, (1,), (1,), 1, 12, 30)
         register = (
             b"\1\0\0" + struct.pack(">i", 1) + bytes(16) + struct.pack(">q", 77) + b"\1\1\0\0\0"
         )
         image.others.append(register)
-        assert records.decode(register) == records.RegisterBroker(1, 77, ())
+        assert records.decode(register) == records.RegisterBrokerRecord(1, 77, ())
     take(given)
     assert read_clean_mark(given) == -1
     give(given)

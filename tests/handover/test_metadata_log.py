@@ -11,16 +11,21 @@ from embedlog._native._rows import encode_batch
 from embedlog.errors import CorruptRecordError, EmbedlogError
 from embedlog.handover import metadata_image, metadata_log
 from embedlog.handover import metadata_records as records
-from embedlog.handover.metadata_records import Config, FeatureLevel, Partition, Topic
+from embedlog.handover.metadata_records import (
+    ConfigRecord,
+    FeatureLevel,
+    PartitionRecord,
+    TopicRecord,
+)
 from embedlog.storage.identity import new_id
 
 ID = new_id()
-TOPIC = records.topic_record(Topic("t", ID))
+TOPIC = records.encode_topic(TopicRecord("t", ID))
 BEGIN, END, ABORT, NO_OP = (b"\1" + bytes((kind,)) + b"\0\0" for kind in (23, 24, 25, 20))
 
 
 def setting(name: str, value: str | None, kind: int = 2) -> bytes:
-    return records.config_record(Config(kind, "t", name, value))
+    return records.encode_config(ConfigRecord(kind, "t", name, value))
 
 
 def batch(offset: int, *values: bytes, epoch: int = 1) -> bytes:
@@ -90,39 +95,41 @@ def test_aborted_and_unfinished_metadata_transactions_do_not_count(place: Path) 
 
 
 def test_the_image_follows_changes_of_topics_and_partitions(place: Path) -> None:
-    made = Partition(ID, 0, (1,), (1,), 1, 5, 6, ())
+    made = PartitionRecord(ID, 0, (1,), (1,), 1, 5, 6, ())
     directory = new_id()
     other = new_id()
     image = metadata_image.Image()
     acl = b"\1\x12\0\0"
     for record in (
-        Topic("t", ID),
+        TopicRecord("t", ID),
         made,
         records.PartitionChange(ID, 0, leader=-1),
         records.PartitionChange(ID, 0, directories=(directory,)),
-        Config(2, "t", "a", "1"),
-        Config(2, "t", "b", "2"),
-        Config(2, "t", "a", None),
-        Config(4, "", "c", "3"),
+        ConfigRecord(2, "t", "a", "1"),
+        ConfigRecord(2, "t", "b", "2"),
+        ConfigRecord(2, "t", "a", None),
+        ConfigRecord(4, "", "c", "3"),
         FeatureLevel("metadata.version", 25),
         FeatureLevel("x", 2),
         FeatureLevel("x", 0),
-        records.RegisterBroker(1, 4, (directory,)),
+        records.RegisterBrokerRecord(1, 4, (directory,)),
         records.RegistrationChange(1, (directory, other)),
     ):
         image.apply(b"", record)
     image.apply(acl, records.decode(acl))
-    assert image.topics[ID].partitions == {0: Partition(ID, 0, (1,), (1,), -1, 6, 8, (directory,))}
+    assert image.topics[ID].partitions == {
+        0: PartitionRecord(ID, 0, (1,), (1,), -1, 6, 8, (directory,))
+    }
     assert image.settings == {(2, "t"): {"b": "2"}, (4, ""): {"c": "3"}}
     assert (image.features, image.brokers[1].directories, image.others[-1]) == (
         {"metadata.version": 25},
         (directory, other),
         acl,
     )
-    image.apply(b"", records.RemoveTopic(ID))
+    image.apply(b"", records.RemoveTopicRecord(ID))
     assert not image.topics
     assert image.settings == {(4, ""): {"c": "3"}}
-    for unknown in (records.RemoveTopic(ID), made, records.PartitionChange(ID, 0)):
+    for unknown in (records.RemoveTopicRecord(ID), made, records.PartitionChange(ID, 0)):
         with pytest.raises(CorruptRecordError, match="unknown topic"):
             image.apply(b"", unknown)
 

@@ -16,12 +16,12 @@ from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.format.wire import uvarint
 from embedlog.handover import metadata_records as records
 from embedlog.handover.metadata_records import (
-    Config,
+    ConfigRecord,
     FeatureLevel,
-    Partition,
     PartitionChange,
+    PartitionRecord,
     ProducerIds,
-    Topic,
+    TopicRecord,
     decode,
 )
 from embedlog.storage.identity import id_text, new_id
@@ -30,20 +30,23 @@ from tests.conftest import DATA
 ID = new_id()
 OTHER = new_id()
 NOWHERE = "A" * 22
-PARTITION = Partition(ID, 3, (1,), (1,), -1, 4, 9, (OTHER,))
+PARTITION = PartitionRecord(ID, 3, (1,), (1,), -1, 4, 9, (OTHER,))
 SAMPLES = [
-    (Topic("orders", ID), records.topic_record(Topic("orders", ID))),
-    (PARTITION, records.partition_record(PARTITION, 2)),
+    (TopicRecord("orders", ID), records.encode_topic(TopicRecord("orders", ID))),
+    (PARTITION, records.encode_partition(PARTITION, 2)),
     (
-        Config(2, "orders", "flush.ms", "1"),
-        records.config_record(Config(2, "orders", "flush.ms", "1")),
+        ConfigRecord(2, "orders", "flush.ms", "1"),
+        records.encode_config(ConfigRecord(2, "orders", "flush.ms", "1")),
     ),
-    (Config(4, "", "flush.ms", None), records.config_record(Config(4, "", "flush.ms", None))),
+    (
+        ConfigRecord(4, "", "flush.ms", None),
+        records.encode_config(ConfigRecord(4, "", "flush.ms", None)),
+    ),
     (
         FeatureLevel("metadata.version", 25),
-        records.feature_record(FeatureLevel("metadata.version", 25)),
+        records.encode_feature(FeatureLevel("metadata.version", 25)),
     ),
-    (ProducerIds(1, 7, 5000), records.producer_ids_record(ProducerIds(1, 7, 5000))),
+    (ProducerIds(1, 7, 5000), records.encode_producer_ids(ProducerIds(1, 7, 5000))),
 ]
 
 
@@ -56,13 +59,13 @@ def expected(kind: int, fields: dict[str, Any]) -> records.Record | None:
     topic_id = ids([fields["topic_id"]])[0] if "topic_id" in fields else ""
     match kind:
         case 0:
-            return records.RegisterBroker(
+            return records.RegisterBrokerRecord(
                 fields["node"], fields["broker_epoch"], ids([fields["directory"]])
             )
         case 1:
-            return records.UnregisterBroker(fields["node"])
+            return records.UnregisterBrokerRecord(fields["node"])
         case 2:
-            return Topic(fields["name"], topic_id)
+            return TopicRecord(fields["name"], topic_id)
         case 3:
             numbers = (
                 tuple(fields["replicas"]),
@@ -70,7 +73,7 @@ def expected(kind: int, fields: dict[str, Any]) -> records.Record | None:
                 fields["leader"],
                 fields["leader_epoch"],
             )
-            return Partition(
+            return PartitionRecord(
                 topic_id,
                 fields["number"],
                 *numbers,
@@ -78,9 +81,9 @@ def expected(kind: int, fields: dict[str, Any]) -> records.Record | None:
                 ids(fields["directories"]),
             )
         case 4:
-            return Config(fields["kind"], fields["resource"], fields["name"], fields["value"])
+            return ConfigRecord(fields["kind"], fields["resource"], fields["name"], fields["value"])
         case 9:
-            return records.RemoveTopic(topic_id)
+            return records.RemoveTopicRecord(topic_id)
     return None
 
 
@@ -102,11 +105,11 @@ def test_written_partitions_and_settings_are_kafkas_own_bytes() -> None:
         for each in map(json.loads, lines):
             value = bytes.fromhex(each["value"])
             found = decode(bytes.fromhex(each["value"]))
-            if isinstance(found, Topic) and not each["fields"].get("others"):
-                assert records.topic_record(found) == value
-            elif isinstance(found, Config) and not each["fields"].get("others"):
-                assert records.config_record(found) == value
-            elif isinstance(found, Partition) and value == records.partition_record(found, 2):
+            if isinstance(found, TopicRecord) and not each["fields"].get("others"):
+                assert records.encode_topic(found) == value
+            elif isinstance(found, ConfigRecord) and not each["fields"].get("others"):
+                assert records.encode_config(found) == value
+            elif isinstance(found, PartitionRecord) and value == records.encode_partition(found, 2):
                 pass  # others have a reassignment or an ELR, which is never written
             else:
                 continue
@@ -120,16 +123,16 @@ def test_a_record_is_read_back(record: records.Record, value: bytes) -> None:
 
 
 def test_a_partition_of_an_older_cluster_has_no_directories() -> None:
-    old = Partition(ID, 0, (1,), (1,), 1, 0, 0)
-    assert decode(records.partition_record(old, 0)) == old
-    assert decode(records.partition_record(PARTITION, 1)) == PARTITION
+    old = PartitionRecord(ID, 0, (1,), (1,), 1, 0, 0)
+    assert decode(records.encode_partition(old, 0)) == old
+    assert decode(records.encode_partition(PARTITION, 1)) == PARTITION
 
 
 def test_changes_of_a_partition_are_read() -> None:
     def field(tag: int, data: bytes) -> bytes:
         return uvarint(tag) + uvarint(len(data)) + data
 
-    head = b"\1\5\2" + struct.pack(">i", 3) + records._raw(ID)
+    head = b"\1\5\2" + struct.pack(">i", 3) + records._encode_id(ID)
     fields = [
         field(0, b"\1"),
         field(1, struct.pack(">i", -1)),

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from embedlog.format.record_batch import marker_batch
-from embedlog.integrity.marker_repair import MARKER_BYTES, restored
+from embedlog.integrity.marker_repair import MARKER_BYTES, restore
 
 OFFSET = 1234
 EPOCH = 3
@@ -27,16 +27,16 @@ def test_every_single_bit_is_corrected(commit: bool) -> None:
     for bit in range(8 * MARKER_BYTES):
         wrong = bytearray(right)
         wrong[bit // 8] ^= 1 << bit % 8
-        assert restored(bytes(wrong), OFFSET, EPOCH) == right, bit
+        assert restore(bytes(wrong), OFFSET, EPOCH) == right, bit
 
 
 def test_other_bytes_are_no_marker(rng: random.Random) -> None:
     right = marker(True)
-    assert restored(right[:-1], OFFSET, EPOCH) is None
-    assert restored(right + b"\0", OFFSET, EPOCH) is None
+    assert restore(right[:-1], OFFSET, EPOCH) is None
+    assert restore(right + b"\0", OFFSET, EPOCH) is None
     for _ in range(200):
-        assert restored(rng.randbytes(MARKER_BYTES), OFFSET, EPOCH) is None
+        assert restore(rng.randbytes(MARKER_BYTES), OFFSET, EPOCH) is None
         wrong = bytearray(right)
         for bit in rng.sample(range(8 * 21, 8 * MARKER_BYTES), 2):
             wrong[bit // 8] ^= 1 << bit % 8
-        assert restored(bytes(wrong), OFFSET, EPOCH) is None
+        assert restore(bytes(wrong), OFFSET, EPOCH) is None

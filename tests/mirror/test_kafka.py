@@ -127,7 +127,7 @@ def test_a_second_run_continues_with_new_partitions_and_groups(
 def test_an_offset_of_members_at_a_broker_is_not_moved_back(
     broker: Broker, place: str, here: Log
 ) -> None:
-    """MIRRORGROUP-5: a new group, then one with a member that commits the offset that the mirror
+    """A new group, then one with a member that commits the offset that the mirror
     has not committed.
     """
     import confluent_kafka

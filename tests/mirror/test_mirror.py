@@ -172,7 +172,7 @@ def test_a_group_follows_the_source_until_it_is_used_at_the_target(here: Log, th
 def test_a_group_moves_back_after_a_mirror_that_ended_at_its_commit(
     here: Log, there: Log, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
-    """MIRRORGROUP-4: each offset was committed by the mirror, whether its state has the end of that
+    """Each offset was committed by the mirror, whether its state has the end of that
     commit or not.
     """
     here.create_topic("events")
@@ -205,7 +205,7 @@ def test_a_group_moves_back_after_a_mirror_that_ended_at_its_commit(
 def test_an_offset_of_members_at_the_target_is_not_moved_back(
     here: Log, there: Log, monkeypatch: pytest.MonkeyPatch, found_by: str
 ) -> None:
-    """MIRRORGROUP-5: the mirror had an offset to commit, was refused, and a member committed the
+    """The mirror had an offset to commit, was refused, and a member committed the
     same one.
     """
     here.create_topic("events")

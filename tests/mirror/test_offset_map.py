@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from embedlog.mirror import offset_map
-from embedlog.mirror.offset_map import OffsetMap, Run, runs_between, slot_of
-from embedlog.mirror.sides import Span
+from embedlog.mirror.offset_map import OffsetMap, OffsetRun, runs_between, slot_of
+from embedlog.mirror.sides import TargetSpan
 
 
 def grown(rng: random.Random, pieces: int, gap: float) -> tuple[OffsetMap, list[tuple[int, int]]]:
@@ -22,7 +22,7 @@ def grown(rng: random.Random, pieces: int, gap: float) -> tuple[OffsetMap, list[
         spans = []
         for _ in range(rng.randrange(1, 4)):
             count = rng.randrange(1, 5)
-            spans.append(Span(target, count))
+            spans.append(TargetSpan(target, count))
             for row in range(count):
                 offsets.append(source)
                 pairs.append((source, target + row))
@@ -79,7 +79,7 @@ def test_the_kept_runs_of_an_age_are_near_each_other() -> None:
     total = 20_000
     made = OffsetMap()
     for number in range(total):
-        made.add(Run(number, number * 2, number, 1))
+        made.add(OffsetRun(number, number * 2, number, 1))
     numbers = [run.number for run in made.runs]
     for one, other in pairwise(numbers):
         assert other - one <= max(1, 2 * (total - one) // offset_map.SLOTS)

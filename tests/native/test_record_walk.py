@@ -15,7 +15,7 @@ import pytest
 from embedlog._native import _rows, codec
 from embedlog.errors import CorruptRecordError
 from embedlog.format import compression
-from embedlog.format.compactor import DISCARD, WHOLE, OffsetMap, clean
+from embedlog.format.compactor import DISCARD, WHOLE, KeyOffsetMap, clean
 from embedlog.format.record_batch import Chain, decode, scan
 from embedlog.format.record_columns import HEADER_SIZE
 from tests.support.batches import Row, batch, crc32c, varint
@@ -88,14 +88,20 @@ def decoding(data: bytes, batches: Any) -> Any:
 
 
 def mapping(data: bytes, batches: Any) -> Any:
-    return OffsetMap(1 << 12).add(data, batches, position=0)
+    return KeyOffsetMap(1 << 12).add(data, batches, position=0)
 
 
 def cleaning(order: int) -> Walk:
     def run(data: bytes, batches: Any) -> Any:
         orders = np.full(len(batches), order, np.uint8)
         runs = clean(
-            data, batches, orders, OffsetMap(1 << 12), position=0, now_ms=NOW, delete_retention_ms=1
+            data,
+            batches,
+            orders,
+            KeyOffsetMap(1 << 12),
+            position=0,
+            now_ms=NOW,
+            delete_retention_ms=1,
         )
         return b"".join(bytes(made) for made, _ in runs)
 

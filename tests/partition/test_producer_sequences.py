@@ -25,7 +25,7 @@ from embedlog.errors import (
 )
 from embedlog.format import aborted_transactions, record_batch
 from embedlog.format.record_batch import EncodedRun, Stamp
-from embedlog.format.visibility import seen as visible
+from embedlog.format.visibility import filter_visible as visible
 from embedlog.partition.partition import Partition
 from embedlog.storage import file_names
 from tests.support.mutants import mutated

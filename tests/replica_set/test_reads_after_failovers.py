@@ -129,7 +129,7 @@ WANTED = [b"%d" % number for number in range(5)]
 def test_a_scan_of_a_read_only_log_does_not_end_early(
     late: embedlog.Log, tmp_path: Path, rack: str | None
 ) -> None:
-    """LEDPARTITION-6, CHUNK-7: the new leader commits nothing alone, and the reader has no more
+    """LEDPARTITION-6: the new leader commits nothing alone, and the reader has no more
     than the follower.
     """
     with reading(tmp_path) as reader:

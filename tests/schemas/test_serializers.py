@@ -27,7 +27,7 @@ from embedlog.schemas import (
     record_name,
     topic_record_name,
 )
-from embedlog.schemas.framing import after_message_path, framed, message_path, unframed
+from embedlog.schemas.framing import add_frame, after_message_path, message_path, remove_frame
 
 ORDER = {
     "type": "record",
@@ -65,11 +65,11 @@ def test_a_message_path_is_written_as_confluent_writes_it(path: list[int], data:
 
 
 def test_bytes_without_a_frame_are_refused(rng: random.Random) -> None:
-    assert framed(0x01020304, b"x") == b"\0\1\2\3\4x"
-    assert unframed(framed(7, b"x"))[0] == 7
+    assert add_frame(0x01020304, b"x") == b"\0\1\2\3\4x"
+    assert remove_frame(add_frame(7, b"x"))[0] == 7
     for data in (b"", b"\0\0\0\0", b"\1\0\0\0\7x", b"{}"):
         with pytest.raises(ValueError, match="frame"):
-            unframed(data)
+            remove_frame(data)
     for _ in range(500):
         data = rng.randbytes(rng.randint(0, 12))
         try:
@@ -123,7 +123,7 @@ def test_without_auto_register_the_schema_must_be_there(registry: SchemaRegistry
     number = registry.register("orders-value", AvroSerializer(registry, ORDER)._ids._schema)
     data = serializer.serialize("orders", [], {"n": 1})
     assert data is not None
-    assert unframed(data)[0] == number
+    assert remove_frame(data)[0] == number
 
 
 def test_a_failure_names_the_record(log: embedlog.Log, registry: SchemaRegistry) -> None:

@@ -148,9 +148,9 @@ def test_the_size_check_is_of_an_upper_bound_before_compression(
     bound = 61 + 21 + 3 + 500
     with log.producer(**{name: bound + 5}, compression_type="zstd") as producer:
         assert producer.send("one", b"x" * 500, b"key").exception(10) is None
-        too_large = producer.send("one", b"x" * 506, b"key").exception(0)
-        assert isinstance(too_large, RecordTooLargeError)
-        assert name.replace("_", ".") in str(too_large)
+        too_large_error = producer.send("one", b"x" * 506, b"key").exception(0)
+        assert isinstance(too_large_error, RecordTooLargeError)
+        assert name.replace("_", ".") in str(too_large_error)
         assert isinstance(
             producer.send("one", b"x" * 490, b"key", headers=(("h" * 20, b""),)).exception(0),
             RecordTooLargeError,

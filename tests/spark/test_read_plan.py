@@ -21,7 +21,7 @@ import embedlog
 from embedlog.engine import Engine
 from embedlog.spark import columns, read_plan, read_task
 from embedlog.spark.read_options import parse
-from embedlog.spark.read_plan import Piece, Task, joined, plan
+from embedlog.spark.read_plan import PlannedPiece, ReadTask, join_pieces, plan
 from embedlog.spark.read_task import read
 from embedlog.topic import Topic
 from tests.interop.test_golden import TOPICS
@@ -46,14 +46,14 @@ SCHEMA = pa.schema(
 Row = tuple[Any, ...]
 
 
-def tasks(directory: Path, topic: str = "t", **options: str) -> list[Task]:
+def tasks(directory: Path, topic: str = "t", **options: str) -> list[ReadTask]:
     given = {"path": str(directory), "subscribe": topic} | {
         name.replace("_", "."): text for name, text in options.items()
     }
     return plan(parse(given, stream=False), parallel=2)
 
 
-def table(planned: list[Task], schema: Any = SCHEMA) -> Any:
+def table(planned: list[ReadTask], schema: Any = SCHEMA) -> Any:
     return pa.Table.from_batches(
         [batch for task in planned for batch in read(pickle.loads(pickle.dumps(task)), schema)],
         schema,
@@ -80,7 +80,7 @@ def rows_of(whole: Any) -> dict[str, list[Row]]:
     return {topic: sorted(rows, key=lambda row: row[:2]) for topic, rows in found.items()}
 
 
-def offsets(planned: list[Task]) -> list[tuple[int, int]]:
+def offsets(planned: list[ReadTask]) -> list[tuple[int, int]]:
     found = table(planned, SCHEMA)
     return sorted(zip(found["partition"].to_pylist(), found["offset"].to_pylist(), strict=True))
 
@@ -225,7 +225,7 @@ def test_a_start_behind_its_end_is_refused(
 def test_single_partitions_and_patterns(log: embedlog.Log) -> None:
     log.create_topic("other")
 
-    def planned(**given: str) -> list[Task]:
+    def planned(**given: str) -> list[ReadTask]:
         return plan(parse({"path": str(log.path)} | given, stream=False))
 
     assert offsets(planned(assign='{"t": [1]}')) == span(1, 0, 100)
@@ -302,13 +302,17 @@ def test_large_partitions_are_read_by_several_tasks(
 
 def test_neighbours_of_one_partition_become_one_piece() -> None:
     pieces = [
-        Piece("t", "id", number, start, start + 5, 10) for number in (0, 1) for start in (0, 5, 10)
+        PlannedPiece("t", "id", number, start, start + 5, 10)
+        for number in (0, 1)
+        for start in (0, 5, 10)
     ]
-    assert [[(p.partition, p.start, p.end) for p in group] for group in joined(pieces, 40, 0)] == [
+    assert [
+        [(p.partition, p.start, p.end) for p in group] for group in join_pieces(pieces, 40, 0)
+    ] == [
         [(0, 0, 15), (1, 0, 5)],
         [(1, 5, 15)],
     ]
-    assert [sum(p.end - p.start for p in group) for group in joined(pieces, 1000, 12)] == [
+    assert [sum(p.end - p.start for p in group) for group in join_pieces(pieces, 1000, 12)] == [
         10,
         10,
         10,
@@ -382,7 +386,7 @@ def test_a_task_passes_over_a_lost_topic_if_that_is_allowed(
 
 
 def test_a_directory_that_a_machine_does_not_see(tmp_path: Path) -> None:
-    task = Task(str(tmp_path / "elsewhere"), (Piece("t", "id", 0, 0, 1),))
+    task = ReadTask(str(tmp_path / "elsewhere"), (PlannedPiece("t", "id", 0, 0, 1),))
     with pytest.raises(
         embedlog.StorageError, match="does not see the same log directory as the driver"
     ):
@@ -426,7 +430,7 @@ def test_batches_are_capped_by_rows_and_bytes(
     monkeypatch.setattr(columns, "BATCH_BYTES", 2000)
     values = [rng.randbytes(rng.choice([0, 1, 30, 3000])) for _ in range(500)]
     batch = pa.record_batch({"value": pa.array(values, pa.binary())})
-    found = list(columns.capped(batch))
+    found = list(columns.split_into_batches(batch))
     assert [value for each in found for value in each["value"].to_pylist()] == values
     assert all(
         each.num_rows <= 50 and (each.num_rows == 1 or each.nbytes <= 2000) for each in found
@@ -435,7 +439,7 @@ def test_batches_are_capped_by_rows_and_bytes(
 
 def test_times_filter_record_by_record_where_a_task_has_some(log: embedlog.Log) -> None:
     (task,) = tasks(log.path)
-    within = Task(task.directory, task.pieces, start_ms=10_000, end_ms=20_000)
+    within = ReadTask(task.directory, task.pieces, start_ms=10_000, end_ms=20_000)
     assert offsets([within]) == span(0, 10, 20) + span(1, 10, 20)
 
 

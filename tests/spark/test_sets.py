@@ -113,20 +113,20 @@ def test_a_task_skips_no_record_that_a_follower_shows_late(
     elects: bool,
     before: bool,
 ) -> None:
-    """SPARKREADTASK-1: nothing is lost, so the task waits."""
+    """Nothing is lost, so the task waits."""
     pa = pytest.importorskip("pyarrow")
     from embedlog.spark import read_task
 
     (task,) = plan(parse(options_of(tmp_path, failOnDataLoss=str(not lenient)), stream=False))
     assert [(piece.start, piece.end) for piece in task.pieces] == [(0, 100)]
-    original = read_task._Reading._of
+    original = read_task._Reading._read_rows
 
     def of(self: Any, scan: embedlog.Scan) -> Iterator[Any]:
         if not before:
             lose(late, tmp_path, elects)
         return original(self, scan)
 
-    monkeypatch.setattr(read_task._Reading, "_of", of)
+    monkeypatch.setattr(read_task._Reading, "_read_rows", of)
     if before:
         lose(late, tmp_path, elects)
     schema = pa.schema([("value", pa.binary())])
@@ -134,7 +134,7 @@ def test_a_task_skips_no_record_that_a_follower_shows_late(
         embedlog.LeaderNotAvailableError, match=r"topic t, partition 0.* all records below 100"
     ):
         list(read_task.read(task, schema))
-    monkeypatch.setattr(read_task._Reading, "_of", original)
+    monkeypatch.setattr(read_task._Reading, "_read_rows", original)
     late.alter_topic("t", min_insync_replicas=1)
     late.housekeep()
     assert (
@@ -151,7 +151,7 @@ def test_a_task_skips_no_record_that_a_follower_shows_late(
 def test_a_position_that_a_follower_shows_late_is_no_loss(
     late: embedlog.Log, tmp_path: Path, lenient: bool, elects: bool
 ) -> None:
-    """SPARKOFFSETS-5, SPARKPLAN-4: the position of a query, and an offset in its options."""
+    """The position of a query, and an offset in its options."""
     settings = parse(
         options_of(tmp_path, failOnDataLoss=str(not lenient), startingOffsets='{"t": {"0": 100}}'),
         stream=True,

@@ -34,7 +34,7 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def area_in(place: str, writer: str = "a") -> staging.StagingArea:
-    return staging.make_area([staging.Place(place, os.path.dirname(place))], writer)
+    return staging.make_area([staging.StagingPlace(place, os.path.dirname(place))], writer)
 
 
 def leave(area: staging.StagingArea, batch: int = 0, task: int = 0, owner: str = "") -> str:
@@ -264,7 +264,7 @@ def test_who_may_write_the_log_may_stage_and_only_they_can_list(
     log.chmod(of_the_log)
     before = os.umask(0o077)
     try:
-        area = staging.make_area([staging.Place(f"{log}.staging", str(log))], "job")
+        area = staging.make_area([staging.StagingPlace(f"{log}.staging", str(log))], "job")
     finally:
         os.umask(before)
     found = [
@@ -307,7 +307,7 @@ def test_tasks_of_another_user_stage_for_the_driver_which_reads_and_removes() ->
     with tempfile.TemporaryDirectory(prefix="embedlog-users-") as common:
         os.chmod(common, 0o777)
         log = os.path.join(common, "log")
-        places = [staging.Place(f"{log}.staging", log)]
+        places = [staging.StagingPlace(f"{log}.staging", log)]
         as_user(ann, staff, lambda: os.mkdir(log))
         os.chmod(log, 0o2770)
         names = [f"job-{number}" for number in range(2)]
@@ -339,7 +339,7 @@ def test_it_never_lies_in_a_log_directory(tmp_path: Path) -> None:
         embedlog.open(other).close()
     base = {"path": str(log), "topic": "t"}
     assert parse_write(base, stream=False).staging_places() == [
-        staging.Place(f"{log}.staging", str(log))
+        staging.StagingPlace(f"{log}.staging", str(log))
     ]
     (tmp_path / "link").symlink_to(log)
     for inside in (log, log / "t-0" / "x", tmp_path / "link" / "x", tmp_path / "other" / "x"):

@@ -16,7 +16,7 @@ import pytest
 
 import embedlog
 from embedlog.spark.read_options import parse
-from embedlog.spark.stream_offsets import StreamOffsets, places, share
+from embedlog.spark.stream_offsets import StreamOffsets, offsets_from_json, share
 from tests.faults.harness.processes import until
 from tests.spark.test_read_plan import offsets, span
 
@@ -228,7 +228,7 @@ def test_every_record_once_whatever_comes_between(log: embedlog.Log, rng: random
 
 def test_the_latest_is_where_partitions_end(log: embedlog.Log) -> None:
     query = Query(log)
-    assert places(query.follower.latest()["o"]) == {("t", 0): 50, ("t", 1): 50}
+    assert offsets_from_json(query.follower.latest()["o"]) == {("t", 0): 50, ("t", 1): 50}
     query.follower.close()
 
 

@@ -13,9 +13,9 @@ import pytest
 
 import embedlog
 from embedlog.spark import staging, write_task
-from embedlog.spark.staging import Facts, Staged
+from embedlog.spark.staging import Staged, TopicRows
 from embedlog.spark.transactional_write import _pieces
-from embedlog.spark.write_task import HEADER_OVERHEAD, RECORD_OVERHEAD, Task, sink_columns
+from embedlog.spark.write_task import HEADER_OVERHEAD, RECORD_OVERHEAD, WriteTask, sink_columns
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 Row = dict[str, Any]
@@ -47,12 +47,14 @@ def staged(area: staging.StagingArea, batches: list[Any], topic: str = "", task:
         for at, name in enumerate(names)
         if name in write_task.SINK_COLUMNS and not (topic and name == "topic")
     }
-    return Task(area, places, topic, task=task).stage(batches)
+    return WriteTask(area, places, topic, task=task).stage(batches)
 
 
 @pytest.fixture
 def area(tmp_path: Path) -> staging.StagingArea:
-    return staging.make_area([staging.Place(str(tmp_path / "staging"), str(tmp_path))], "job")
+    return staging.make_area(
+        [staging.StagingPlace(str(tmp_path / "staging"), str(tmp_path))], "job"
+    )
 
 
 # ---- columns -------------------------------------------------------------------------------------
@@ -164,11 +166,11 @@ def as_batches(rows: list[Row], rng: random.Random) -> list[Any]:
     return [pa.RecordBatch.from_pylist(rows[start:end], schema) for start, end in bounds]
 
 
-def noted_row_by_row(rows: list[Row]) -> dict[str, Facts]:
+def noted_row_by_row(rows: list[Row]) -> dict[str, TopicRows]:
     """The obvious way to the facts; sizes in bytes are left out."""
-    found: dict[str, Facts] = {}
+    found: dict[str, TopicRows] = {}
     for number, row in enumerate(rows):
-        facts = found.setdefault(row["topic"], Facts())
+        facts = found.setdefault(row["topic"], TopicRows())
         facts.rows += 1
         size = RECORD_OVERHEAD + len(row["value"] or b"") + len(row["key"] or b"")
         size += sum(
@@ -220,7 +222,7 @@ def test_an_attempt_that_fails_leaves_nothing(area: staging.StagingArea) -> None
         raise RuntimeError("the query's own")
 
     with pytest.raises(RuntimeError):
-        Task(area, {"value": 0}, "t", task=0).stage(broken())
+        WriteTask(area, {"value": 0}, "t", task=0).stage(broken())
     assert os.listdir(area.path) == []
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from embedlog import group as rules
-from embedlog.format.consumer_protocol import Subscription, encode_subscription
+from embedlog.format.consumer_protocol import MemberSubscription, encode_subscription
 from embedlog.format.process_slot import ProcessSlot
 from embedlog.group import Group, Limits, Member, Refusal, State
 
 NOW = 1_700_000_000_000
 LATER = NOW + 1000
 LIMITS = Limits()
-SAID = encode_subscription(Subscription(("t",)))
-OTHER = encode_subscription(Subscription(("t", "u")))
+SAID = encode_subscription(MemberSubscription(("t",)))
+OTHER = encode_subscription(MemberSubscription(("t", "u")))
 BOTH = (("range", SAID), ("cooperative-sticky", SAID))
 
 

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from embedlog import group as rules
-from embedlog.format.consumer_protocol import Subscription, encode_subscription
+from embedlog.format.consumer_protocol import MemberSubscription, encode_subscription
 from embedlog.format.process_slot import ProcessSlot
 from embedlog.group import Group, Limits, Member, Refusal, State, Verdict
 
 RECORDS = 6
-SAID = encode_subscription(Subscription(("t",)))
+SAID = encode_subscription(MemberSubscription(("t",)))
 PARTITION = b"the only partition"
 Steps = Iterator[None]
 

@@ -9,7 +9,11 @@ import embedlog
 from embedlog import TopicPartition
 from embedlog import group as machine
 from embedlog._native import system
-from embedlog.format.consumer_protocol import Subscription, encode_assignment, encode_subscription
+from embedlog.format.consumer_protocol import (
+    MemberSubscription,
+    encode_assignment,
+    encode_subscription,
+)
 from embedlog.group import Limits, Member
 
 
@@ -21,7 +25,7 @@ def joined(
     log: embedlog.Log, group_id: str, assignments: Mapping[str, list[TopicPartition]], *topics: str
 ) -> None:
     """A stable group with these members, which live as long as the log is open, and never poll."""
-    said = (("range", encode_subscription(Subscription(topics or ("t",)))),)
+    said = (("range", encode_subscription(MemberSubscription(topics or ("t",)))),)
     lives = {name: log._engine.transactions.liveness.begin() for name in assignments}
     for name in [*assignments, *assignments]:  # a member has to join again when the next one joins
         member = Member(

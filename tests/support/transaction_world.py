@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from embedlog import transaction as rules
 from embedlog.coordination.transactions import recovery
@@ -298,9 +298,10 @@ class World:
         """Every log keeps its synced entries, and by chance later ones. All processes die;
         transaction recovery is due.
         """
-        keep = lambda entries, low: entries[  # noqa: E731
-            : self.rng.randint(min(low, len(entries)), len(entries))
-        ]
+
+        def keep(entries: Any, low: int) -> Any:
+            return entries[: self.rng.randint(min(low, len(entries)), len(entries))]
+
         self.log = keep(self.log, self.synced)
         self.synced = len(self.log)
         for partition in self.partitions:

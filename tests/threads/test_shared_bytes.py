@@ -1,4 +1,4 @@
-"""Threads that decode or compress batches of one buffer (BUFFERPOOL-5). Without the GIL a lost
+"""Threads that decode or compress batches of one buffer. Without the GIL a lost
 count released the buffer.
 """
 

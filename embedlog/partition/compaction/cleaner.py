@@ -23,7 +23,7 @@ from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, in_file
 from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import AbortedTransaction
-from embedlog.format.compactor import OffsetMap, clean
+from embedlog.format.compactor import KeyOffsetMap, clean
 from embedlog.format.producer_state import Producer
 from embedlog.format.record_batch import Batches, Chain, scan
 from embedlog.partition.append_lock import AppendLock
@@ -148,7 +148,7 @@ class _Pass:
         self._bounds = found
         self._now_ms = now_ms
         self._now = self._state.published()
-        self._map = OffsetMap(
+        self._map = KeyOffsetMap(
             memory_bytes,
             decompressed_max=self._state.context.decompressed_max,
             keys=found.end - found.first_dirty,

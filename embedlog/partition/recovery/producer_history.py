@@ -23,7 +23,7 @@ from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError, in_file
 from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import AbortedTransaction
-from embedlog.format.producer_state import Marker, ProducerState, kept_snapshots
+from embedlog.format.producer_state import Marker, ProducerState, select_snapshots
 from embedlog.format.record_batch import ABORT, COMMIT, HEADER_SIZE, Chain
 from embedlog.format.wire import read_varint
 from embedlog.storage import file_names, files
@@ -203,7 +203,7 @@ def write(
     if end != history.loaded and (history.state.producers or offsets):
         write_snapshot(directory, history.state.encode(), end, mode)
         offsets = sorted({*offsets, end})
-    kept = kept_snapshots(offsets, bases, log_start, end) | (
+    kept = select_snapshots(offsets, bases, log_start, end) | (
         {end} if history.state.producers else set()
     )
     for offset in offsets:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from embedlog.format import record_batch
-from embedlog.format.visibility import READ_COMMITTED, seen
+from embedlog.format.visibility import READ_COMMITTED, filter_visible
 from embedlog.storage import files
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ def _last_values(partition: Partition, end: int, note: Note) -> Last:
 def _take(found: Last, fetched: Fetched, end: int) -> None:
     """Note the last values of a chunk; a deleted key is removed."""
     aborts = record_batch.aborts(fetched.data, fetched.batches) if fetched.aborted else None
-    batches = seen(fetched.batches, fetched.aborted, aborts)
+    batches = filter_visible(fetched.batches, fetched.aborted, aborts)
     for part in record_batch.decode_parts(
         fetched.data, batches, columns={"offset", "key", "value"}
     ):

@@ -27,7 +27,7 @@ from embedlog.partitioners import partition_of
 from embedlog.spark import staging, transactional_write
 from embedlog.spark.transactional_write import WriteId
 from embedlog.spark.write_options import WriteSettings, parse_write
-from embedlog.spark.write_task import Task
+from embedlog.spark.write_task import WriteTask
 from tests.faults.harness.processes import Died, Nursery, RemoteError
 from tests.faults.harness.tasks import Stage, task
 from tests.faults.partition.crashes import FAILING, KINDS, Point
@@ -95,7 +95,7 @@ class Driver:
         rows = pa.record_batch(
             {"value": pa.array(values), "topic": pa.array(topics), "key": pa.array(keys)}
         )
-        attempt = Task(
+        attempt = WriteTask(
             self.area, {"value": 0, "topic": 1, "key": 2}, "", task=number, query="q", batch=batch
         )
         return attempt.stage([rows.slice(0, ROWS // 2), rows.slice(ROWS // 2)])

@@ -13,18 +13,18 @@ from tests.support.mutants.registry import replaces
 # ---- sequences ---------------------------------------------------------------------------------------
 
 
-@replaces("no_duplicate_check", "embedlog.format.sequence_rules:_duplicates")
+@replaces("no_duplicate_check", "embedlog.format.sequence_rules:_count_duplicates")
 def _no_batch_is_present(original, producer, stamp, table):
     return 0
 
 
-@replaces("no_epoch_fence", "embedlog.format.sequence_rules:_fenced")
-@replaces("no_sequence_check", "embedlog.format.sequence_rules:_out_of_order")
+@replaces("no_epoch_fence", "embedlog.format.sequence_rules:_check_epoch")
+@replaces("no_sequence_check", "embedlog.format.sequence_rules:_check_order")
 def _nothing_is_refused(original, producer, stamp, *first):
     return None
 
 
-@replaces("no_open_check", "embedlog.format.sequence_rules:_not_open")
+@replaces("no_open_check", "embedlog.format.sequence_rules:_check_transaction")
 def _every_batch_opens(original, producer, stamp):
     return original(producer, stamp._replace(opens=True))
 

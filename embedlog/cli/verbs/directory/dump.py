@@ -10,7 +10,7 @@ import click
 from embedlog.cli.arguments import partition_names
 from embedlog.cli.invocation import current, directories, verb
 from embedlog.cli.terminal import tell
-from embedlog.dump.files import DECODERS, Options, dump, partition_files
+from embedlog.dump.files import DECODERS, DumpOptions, dump, partition_files
 from embedlog.dump.segments import Content
 
 ABSENT = (
@@ -123,7 +123,7 @@ def dump_verb(
         not skip_record_metadata,
         max_bytes,
     )
-    options = Options(content, verify_index_only, index_sanity_check, max_message_size)
+    options = DumpOptions(content, verify_index_only, index_sanity_check, max_message_size)
     paths = [Path(name) for each in names for name in each.split(",")] or _files_of(partitions)
     good = True
     for line in dump(paths, options):
