@@ -145,7 +145,7 @@ def test_deciding_over_an_internal_topic(benchmark: Bench, tmp_path: Path) -> No
         number = topic.partition_of("id")
 
         def decide() -> None:
-            with topic.deciding(number, deadline_after(10)) as decision:
+            with topic.lock_for_decision(number, deadline_after(10)) as decision:
                 decision.append([(encode_key("x"), bytes(100))])
 
         benchmark(decide)

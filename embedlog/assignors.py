@@ -1,13 +1,12 @@
 """Contains Kafka's four assignors, as functions of members and partition counts.
 
-ASSIGNOR-1  an assignor is a pure function: the same input gives the same assignment in every
-    process
-ASSIGNOR-2  every partition of a subscribed topic is assigned to exactly one subscribed member. In
-    the first of two cooperative rounds it is assigned to none while another member still owns it
-ASSIGNOR-3  static members come first, by instance id, then dynamic ones by member id: a restart of
-    a static one moves nothing
-ASSIGNOR-4  the sticky assignors balance first and keep owners second, by owned partitions and
-    generations only
+- An assignor is a pure function: the same input gives the same assignment in every process.
+- Every partition of a subscribed topic is assigned to exactly one subscribed member. In the first
+  of two cooperative rounds it is assigned to none while another member still owns it.
+- Static members come first, by instance id, then dynamic ones by member id: a restart of a static
+  one moves nothing.
+- The sticky assignors balance first and keep owners second, by owned partitions and generations
+  only.
 
 The rules are those of KIP-54, KIP-341 and KIP-429 as Kafka 4.x applies them.
 """
@@ -51,33 +50,33 @@ def assign_range(members: Mapping[str, Member], partitions: Mapping[str, int]) -
     """Each topic is split into contiguous ranges; the first members get the longer ranges of every
     topic.
     """
-    found: Assignment = {member_id: [] for member_id in members}
-    order = _canonical(members)
+    assignment: Assignment = {member_id: [] for member_id in members}
+    order = _in_canonical_order(members)
     for topic in sorted(partitions):
         readers = [member_id for member_id in order if topic in members[member_id].topics]
         start = 0
         for rank, member_id in enumerate(readers):
             share, longer = divmod(partitions[topic], len(readers))
             end = start + share + (rank < longer)
-            found[member_id] += [TopicPartition(topic, number) for number in range(start, end)]
+            assignment[member_id] += [TopicPartition(topic, number) for number in range(start, end)]
             start = end
-    return found
+    return assignment
 
 
 def assign_round_robin(members: Mapping[str, Member], partitions: Mapping[str, int]) -> Assignment:
     """All partitions of all topics in turn; a member that is not subscribed to a topic is
     skipped.
     """
-    found: Assignment = {member_id: [] for member_id in members}
-    turn = cycle(_canonical(members))
+    assignment: Assignment = {member_id: [] for member_id in members}
+    turn = cycle(_in_canonical_order(members))
     subscribed = {topic for member in members.values() for topic in member.topics}
     for tp in _partitions_of(subscribed, partitions):
         reader = next(member_id for member_id in turn if tp.topic in members[member_id].topics)
-        found[reader].append(tp)
-    return found
+        assignment[reader].append(tp)
+    return assignment
 
 
-def _canonical(members: Mapping[str, Member]) -> list[str]:
+def _in_canonical_order(members: Mapping[str, Member]) -> list[str]:
     def rank(member_id: str) -> tuple[bool, str]:
         instance = members[member_id].instance_id
         return (instance is None, member_id if instance is None else instance)
@@ -100,17 +99,16 @@ def assign_sticky(members: Mapping[str, Member], partitions: Mapping[str, int]) 
     """As balanced as subscriptions allow, with as few moved partitions as possible (KIP-54)."""
     if not members:
         return {}
-    claims = _claims(members, partitions)
+    claims = _claims_of(members, partitions)
     topics = [
         frozenset(topic for topic in member.topics if topic in partitions)
         for member in members.values()
     ]
-    found = (
-        _equal_subscriptions(members, partitions, claims)
-        if all(each == topics[0] for each in topics)
-        else _Balancer(members, partitions, claims).run()
-    )
-    return {member_id: sorted(tps) for member_id, tps in found.items()}
+    if len(set(topics)) == 1:
+        assignment = _assign_equal_subscriptions(members, partitions, claims)
+    else:
+        assignment = _Balancer(members, partitions, claims).run()
+    return {member_id: sorted(tps) for member_id, tps in assignment.items()}
 
 
 def assign_cooperative_sticky(
@@ -129,7 +127,7 @@ def assign_cooperative_sticky(
     }
 
 
-def _claims(members: Mapping[str, Member], partitions: Mapping[str, int]) -> Assignment:
+def _claims_of(members: Mapping[str, Member], partitions: Mapping[str, int]) -> Assignment:
     """What each member may keep. If two members claim a partition, the later generation wins; in
     the same generation neither.
     """
@@ -150,33 +148,32 @@ def _claims(members: Mapping[str, Member], partitions: Mapping[str, int]) -> Ass
     return claims
 
 
-def _equal_subscriptions(
+def _assign_equal_subscriptions(
     members: Mapping[str, Member], partitions: Mapping[str, int], claims: Assignment
 ) -> Assignment:
     """All members have equal subscriptions: each keeps owned partitions up to its quota, and the
     rest is assigned in turn.
     """
-    every = _partitions_of(set(next(iter(members.values())).topics), partitions)
-    least, surplus = divmod(len(every), len(members))
-    found: Assignment = {}
+    all_partitions = _partitions_of(set(next(iter(members.values())).topics), partitions)
+    quota, surplus = divmod(len(all_partitions), len(members))
+    assignment: Assignment = {}
     for member_id in sorted(members):
         owned = sorted(claims[member_id], key=lambda tp: (tp.partition, tp.topic))
-        more = surplus > 0 and len(owned) > least
-        surplus -= more
-        found[member_id] = owned[: least + more]
-    kept = {tp for tps in found.values() for tp in tps}
-    loose = deque(tp for tp in every if tp not in kept)
-    turn = deque(member_id for member_id in found if len(found[member_id]) < least)
+        takes_surplus = surplus > 0 and len(owned) > quota
+        surplus -= takes_surplus
+        assignment[member_id] = owned[: quota + takes_surplus]
+    kept_partitions = {tp for tps in assignment.values() for tp in tps}
+    unassigned = deque(tp for tp in all_partitions if tp not in kept_partitions)
+    turn = deque(member_id for member_id in assignment if len(assignment[member_id]) < quota)
     while turn:
         member_id = turn.popleft()
-        found[member_id].append(loose.popleft())
-        if len(found[member_id]) < least:
+        assignment[member_id].append(unassigned.popleft())
+        if len(assignment[member_id]) < quota:
             turn.append(member_id)
-    for member_id in [member_id for member_id in found if len(found[member_id]) == least][
-        : len(loose)
-    ]:
-        found[member_id].append(loose.popleft())
-    return found
+    at_quota = [member_id for member_id in assignment if len(assignment[member_id]) == quota]
+    for member_id, tp in zip(at_quota, unassigned, strict=False):
+        assignment[member_id].append(tp)
+    return assignment
 
 
 class _Balancer:
@@ -200,18 +197,18 @@ class _Balancer:
         self._members = list(members)
 
     def run(self) -> Assignment:
-        loose = [tp for tp in self._partitions if tp not in self._owner]
-        for tp in sorted(loose, key=lambda tp: (len(self._readers[tp.topic]), tp)):
-            self._assign(tp, self._least_loaded(tp.topic))
-        filled = dict(self._owner)
+        unassigned = [tp for tp in self._partitions if tp not in self._owner]
+        for tp in sorted(unassigned, key=lambda tp: (len(self._readers[tp.topic]), tp)):
+            self._assign(tp, self._find_least_loaded(tp.topic))
+        before_moves = dict(self._owner)
         score = self._score()
         self._balance()
         if self._before and self._score() >= score:  # the moves did not improve the balance
-            self._owner = filled
-        found: Assignment = {member_id: [] for member_id in self._members}
+            self._owner = before_moves
+        assignment: Assignment = {member_id: [] for member_id in self._members}
         for tp, member_id in self._owner.items():
-            found[member_id].append(tp)
-        return found
+            assignment[member_id].append(tp)
+        return assignment
 
     def _assign(self, tp: TopicPartition, member_id: str) -> None:
         if tp in self._owner:
@@ -219,7 +216,7 @@ class _Balancer:
         self._owner[tp] = member_id
         self._count[member_id] += 1
 
-    def _least_loaded(self, topic: str) -> str:
+    def _find_least_loaded(self, topic: str) -> str:
         return min(self._readers[topic], key=lambda member_id: (self._count[member_id], member_id))
 
     def _balance(self) -> None:
@@ -233,18 +230,20 @@ class _Balancer:
         while moved:
             moved = False
             for tp in sorted(self._partitions, key=lambda tp: (len(self._readers[tp.topic]), tp)):
-                receiver = self._receiver(tp)
+                receiver = self._find_receiver(tp)
                 if receiver is not None:
                     self._assign(tp, receiver)
                     moved = True
 
-    def _receiver(self, tp: TopicPartition) -> str | None:
-        enough = self._count[self._owner[tp]] - 2
-        before = self._before.get(tp)
-        if before is not None and self._count[before] <= enough:
-            return before
-        least_loaded = self._least_loaded(tp.topic)
-        return least_loaded if self._count[least_loaded] <= enough else None
+    def _find_receiver(self, tp: TopicPartition) -> str | None:
+        count_max = self._count[self._owner[tp]] - 2
+        previous_owner = self._before.get(tp)
+        if previous_owner is not None and self._count[previous_owner] <= count_max:
+            return previous_owner
+        least_loaded = self._find_least_loaded(tp.topic)
+        if self._count[least_loaded] > count_max:
+            return None
+        return least_loaded
 
     def _score(self) -> int:
         """Sum of the differences between all pairs of members: Kafka's measure of imbalance."""

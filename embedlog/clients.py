@@ -1,10 +1,10 @@
 """The producers and consumers of a log, which are closed with it.
 
-CLIENTS-1  every client is closed, even if the close of another one raises
-CLIENTS-2  lost records of producers are raised after everything is closed; if another exception is
-    raised, they are logged
-CLIENTS-3  the records of a producer that was dropped without a close are written first, too; their
-    losses are logged
+- Every client is closed, even if the close of another one raises.
+- Lost records of producers are raised after everything is closed; if another exception is raised,
+  they are logged.
+- The records of a producer that was dropped without a close are written first, too; their losses
+  are logged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from embedlog.errors import DeliveryError, ListenerError
 logger = logging.getLogger("embedlog")
 
 
-Member = TypeVar("Member")
+T = TypeVar("T")
 
 
 class Client(Protocol):
@@ -52,59 +52,60 @@ class Children:
         self._dropped[id(dropped)] = dropped
 
     @contextmanager
-    def closed(self) -> Iterator[None]:
+    def close_first(self) -> Iterator[None]:
         """Close them before the block. Raises DeliveryError after it."""
-        lost = self._close()
+        losses = self._close()
         try:
             yield
         except BaseException:
-            for each in lost:
-                log_loss(each)
+            for loss in losses:
+                log_loss(loss)
             raise
-        if lost:
-            raise joined(lost)
+        if losses:
+            raise join_losses(losses)
 
     @staticmethod
     @contextmanager
-    def reported(leaving: type[BaseException] | None) -> Iterator[None]:
+    def log_if_leaving(leaving: type[BaseException] | None) -> Iterator[None]:
         """If another exception leaves `with`, that one is raised and losses are logged."""
         try:
             yield
-        except DeliveryError as lost:
+        except DeliveryError as loss:
             if leaving is None:
                 raise
-            log_loss(lost)
+            log_loss(loss)
 
     def _close(self) -> list[DeliveryError]:
-        lost: list[DeliveryError] = []
+        losses: list[DeliveryError] = []
         for dropped in _live(self._dropped):
             dropped.close(None)
         for child in _live(self._all):
             try:
                 child.close()
             except DeliveryError as problem:
-                lost.append(problem)
+                losses.append(problem)
             except ListenerError as problem:  # the others, and the log, must still be closed
                 logger.error("closing %r: %s", child, problem)
-        return lost
+        return losses
 
 
-def _live(members: weakref.WeakValueDictionary[int, Member]) -> list[Member]:
-    return [member for each in members.valuerefs() if (member := each()) is not None]
+def _live(children: weakref.WeakValueDictionary[int, T]) -> list[T]:
+    """The children that still exist, referenced so that they stay."""
+    references = [reference() for reference in children.valuerefs()]
+    return [child for child in references if child is not None]
 
 
-def joined(lost: list[DeliveryError]) -> DeliveryError:
+def join_losses(losses: list[DeliveryError]) -> DeliveryError:
     """The losses of several producers as one error."""
-    if len(lost) == 1:
-        return lost[0]
-    errors = [one for each in lost for one in each.errors]
+    if len(losses) == 1:
+        return losses[0]
     return DeliveryError(
-        "; ".join(each.message for each in lost),
-        count=sum(each.count for each in lost),
-        errors=errors,
+        "; ".join(loss.message for loss in losses),
+        count=sum(loss.count for loss in losses),
+        errors=[error for loss in losses for error in loss.errors],
     )
 
 
-def log_loss(lost: DeliveryError) -> None:
+def log_loss(loss: DeliveryError) -> None:
     """Log a loss where another exception is raised."""
-    logger.warning("a producer was closed with its log: %s", lost)
+    logger.warning("a producer was closed with its log: %s", loss)

@@ -413,7 +413,7 @@ class Engine:
         if self._pid != os.getpid():
             return
         # outside the mutex: a producer that sends its last records needs partitions
-        with self.children.closed():
+        with self.children.close_first():
             self._leave()
 
     def _leave(self) -> None:

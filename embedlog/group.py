@@ -1,19 +1,19 @@
 """The rules of one consumer group: its states, and the change that each event makes. Pure: no file,
 no lock, no clock.
 
-GROUP-1  a function takes the newest record and an event, and returns the group to append, or a
-    `Refusal`. It returns the same object if there is nothing to append. The caller holds the lock
-    of the group's partition from the read to the append
-GROUP-2  a join phase ends in the step in which the last missing member joins, leaves or is evicted;
-    only then the generation rises by one
-GROUP-3  a process that is not a member, or has another generation, cannot commit
-GROUP-4  a static member is removed after its session timeout or by name, never because its process
-    ended or stopped polling. A process that joins with its instance id replaces it, and fences it
-GROUP-5  `round` rises with every change of state, and with every new member while the first phase
-    is delayed. So an observer detects that an expired timer belongs to an earlier phase
-GROUP-6  a process slot belongs to one member. If it joins under another id, the previous member is
-    removed without a wait: its leave was not received, or its join not answered
-GROUP-7  unknown tagged fields of a newer version are kept, byte for byte
+- A function takes the newest record and an event, and returns the group to append, or a `Refusal`.
+  It returns the same object if there is nothing to append. The caller holds the lock of the group's
+  partition from the read to the append.
+- A join phase ends in the step in which the last missing member joins, leaves or is evicted; only
+  then the generation rises by one.
+- A process that is not a member, or has another generation, cannot commit.
+- A static member is removed after its session timeout or by name, never because its process ended
+  or stopped polling. A process that joins with its instance id replaces it, and fences it.
+- `round` rises with every change of state, and with every new member while the first phase is
+  delayed. So an observer detects that an expired timer belongs to an earlier phase.
+- A process slot belongs to one member. If it joins under another id, the previous member is removed
+  without a wait: its leave was not received, or its join not answered.
+- Unknown tagged fields of a newer version are kept, byte for byte.
 """
 
 from __future__ import annotations
@@ -135,20 +135,16 @@ class Group:
         """The time limit of a round: the longest limit of a member."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
-    def holder(self, instance_id: str | None) -> str | None:
+    def holder_of(self, instance_id: str | None) -> str | None:
         """The member that has an instance id now."""
         if instance_id is None:
             return None
-        return next(
-            (
-                member.member_id
-                for member in self.members.values()
-                if member.instance_id == instance_id
-            ),
-            None,
-        )
+        for member in self.members.values():
+            if member.instance_id == instance_id:
+                return member.member_id
+        return None
 
-    def missing(self) -> list[str]:
+    def missing_members(self) -> list[str]:
         """The members that the join phase waits for."""
         return [member.member_id for member in self.members.values() if not member.joined]
 
@@ -175,26 +171,23 @@ def join(
         return Refusal.COORDINATOR_NOT_AVAILABLE
     if not limits.session_min_ms <= member.session_timeout_ms <= limits.session_max_ms:
         return Refusal.INVALID_SESSION_TIMEOUT
-    before = group.members.get(member.member_id)
-    holder = group.holder(member.instance_id)
-    if (rejoining or before is not None) and holder is not None and holder != member.member_id:
+    previous = group.members.get(member.member_id)
+    holder = group.holder_of(member.instance_id)
+    if (rejoining or previous is not None) and holder is not None and holder != member.member_id:
         return Refusal.FENCED_INSTANCE_ID
-    if before is not None and before.instance_id != member.instance_id:
+    if previous is not None and previous.instance_id != member.instance_id:
         return Refusal.FENCED_INSTANCE_ID
-    if rejoining and before is None:
+    if rejoining and previous is None:
         return Refusal.UNKNOWN_MEMBER_ID
-    if not _supports_protocols(
-        group, member, protocol_type, member.member_id if holder is None else holder
-    ):
+    replaced_id = member.member_id if holder is None else holder
+    if not _supports_protocols(group, member, protocol_type, replaced_id):
         return Refusal.INCONSISTENT_GROUP_PROTOCOL
-    if before is not None:
-        return _join_again(group, before, member, now_ms)
+    if previous is not None:
+        return _join_again(group, previous, member, now_ms)
     if holder is not None:
         return _replace_static(group, group.members[holder], member, now_ms)
-    if (
-        sum(not _same_process_slot(each, member) for each in group.members.values())
-        >= limits.max_size
-    ):
+    others = [other for other in group.members.values() if not _is_replaced_by(other, member)]
+    if len(others) >= limits.max_size:
         return Refusal.GROUP_MAX_SIZE_REACHED
     return _join_anew(group, member, protocol_type, limits, now_ms)
 
@@ -217,75 +210,90 @@ def _join_anew(
 ) -> Group:
     member = replace(member, joined=True, assignment=b"")
     members = {
-        each.member_id: each
-        for each in group.members.values()
-        if not _same_process_slot(each, member)
+        other.member_id: other
+        for other in group.members.values()
+        if not _is_replaced_by(other, member)
     }
     leader = group.leader if group.leader in members else next(iter(members), member.member_id)
     members[member.member_id] = member
-    grown = replace(group, protocol_type=protocol_type, members=members, leader=leader)
+    joined_group = replace(group, protocol_type=protocol_type, members=members, leader=leader)
     if group.state is State.PREPARING_REBALANCE:
-        later = group.round + 1 if group.delayed else group.round  # the delay starts again
-        return _advance(replace(grown, protocol=choose(members), round=later), now_ms)
+        round_number = group.round + 1 if group.delayed else group.round  # the delay starts again
+        return _advance(
+            replace(joined_group, protocol=choose_protocol(members), round=round_number), now_ms
+        )
     delayed = group.state is State.EMPTY and limits.initial_delay_ms > 0
-    return _prepare(grown, now_ms, {member.member_id}, delayed)
+    return _prepare(joined_group, now_ms, {member.member_id}, delayed)
 
 
-def _same_process_slot(one: Member, other: Member) -> bool:
+def _is_replaced_by(other: Member, member: Member) -> bool:
+    """Whether `other` is a dynamic member of the same process slot, and so of an earlier join."""
     return (
-        one.process_slot is not None
-        and one.process_slot == other.process_slot
-        and one.instance_id is None
+        other.process_slot is not None
+        and other.process_slot == member.process_slot
+        and other.instance_id is None
     )
 
 
-def _join_again(group: Group, before: Member, member: Member, now_ms: int) -> Group:
+def _join_again(group: Group, previous: Member, member: Member, now_ms: int) -> Group:
     member = replace(
-        member, joined=True, assignment=before.assignment, others=member.others or before.others
+        member, joined=True, assignment=previous.assignment, others=member.others or previous.others
     )
     members = {**group.members, member.member_id: member}
-    again = group if member == before else replace(group, members=members)
+    rejoined = group if member == previous else replace(group, members=members)
     if group.state is State.PREPARING_REBALANCE:
-        return (
-            again if again is group else _advance(replace(again, protocol=choose(members)), now_ms)
-        )
-    leading = group.state is State.STABLE and group.leader == member.member_id
-    if member.protocols == before.protocols and not leading:
-        return again
-    return _prepare(again, now_ms, {member.member_id})
+        if rejoined is group:
+            return group
+        return _advance(replace(rejoined, protocol=choose_protocol(members)), now_ms)
+    is_leading = group.state is State.STABLE and group.leader == member.member_id
+    if member.protocols == previous.protocols and not is_leading:
+        return rejoined
+    return _prepare(rejoined, now_ms, {member.member_id})
 
 
-def _replace_static(group: Group, before: Member, member: Member, now_ms: int) -> Group:
+def _replace_static(group: Group, previous: Member, member: Member, now_ms: int) -> Group:
     """A new process with the instance id of a static member replaces it, under a new member id."""
     member = replace(
-        member, joined=True, assignment=before.assignment, others=member.others or before.others
+        member, joined=True, assignment=previous.assignment, others=member.others or previous.others
     )
-    members = {
-        each.member_id: each
-        for each in (member if each is before else each for each in group.members.values())
-    }
-    leader = member.member_id if group.leader == before.member_id else group.leader
-    taken = replace(group, members=members, leader=leader)
+    members = {}
+    for other in group.members.values():  # the new member has the place of the previous one
+        present = member if other is previous else other
+        members[present.member_id] = present
+    leader = member.member_id if group.leader == previous.member_id else group.leader
+    replaced = replace(group, members=members, leader=leader)
     if group.state is State.PREPARING_REBALANCE:
-        return _advance(replace(taken, protocol=choose(members)), now_ms)
-    if group.state is State.STABLE and choose(members) == group.protocol:
-        metadata = before.metadata(group.protocol), member.metadata(group.protocol)
-        if metadata[0] == metadata[1] or (
-            group.protocol_type == TYPE and same_subscription(group.protocol or "", *metadata)
-        ):
-            return taken
-    return _prepare(taken, now_ms, {member.member_id})
+        return _advance(replace(replaced, protocol=choose_protocol(members)), now_ms)
+    if (
+        group.state is State.STABLE
+        and choose_protocol(members) == group.protocol
+        and _has_same_subscription(group, previous, member)
+    ):
+        return replaced
+    return _prepare(replaced, now_ms, {member.member_id})
+
+
+def _has_same_subscription(group: Group, previous: Member, member: Member) -> bool:
+    old_metadata = previous.metadata(group.protocol)
+    new_metadata = member.metadata(group.protocol)
+    if old_metadata == new_metadata:
+        return True
+    if group.protocol_type != TYPE:
+        return False
+    return same_subscription(group.protocol or "", old_metadata, new_metadata)
 
 
 def end_delay(old: Group, now_ms: int) -> Group:
     """End the delay of a group's first phase."""
-    return _advance(replace(old, delayed=False), now_ms) if old.delayed else old
+    if not old.delayed:
+        return old
+    return _advance(replace(old, delayed=False), now_ms)
 
 
 # ---- phases --------------------------------------------------------------------------------------
 
 
-def choose(members: Mapping[str, Member]) -> str | None:
+def choose_protocol(members: Mapping[str, Member]) -> str | None:
     """The protocol with the most votes: each member votes for the first in its list that all
     support; a tie goes to the first member's.
     """
@@ -293,24 +301,26 @@ def choose(members: Mapping[str, Member]) -> str | None:
     if not lists:
         return None
     common = set(lists[0]).intersection(*lists[1:])
-    votes = Counter(next(name for name in names if name in common) for names in lists if common)
-    return max(lists[0], key=lambda name: votes[name], default=None) if votes else None
+    if not common:
+        return None
+    votes = Counter(next(name for name in names if name in common) for names in lists)
+    return max(lists[0], key=lambda name: votes[name])
 
 
 def _prepare(group: Group, now_ms: int, joined: Iterable[str] = (), delayed: bool = False) -> Group:
     """Start a join phase: all members except those in `joined` must join again."""
-    here = set(joined)
-    members = {
-        member_id: member
-        if member.joined == (member_id in here)
-        else replace(member, joined=member_id in here)
-        for member_id, member in group.members.items()
-    }
+    joined_ids = set(joined)
+    members = {}
+    for member_id, member in group.members.items():
+        has_joined = member_id in joined_ids
+        members[member_id] = member
+        if member.joined != has_joined:
+            members[member_id] = replace(member, joined=has_joined)
     prepared = replace(
         group,
         state=State.PREPARING_REBALANCE,
         members=members,
-        protocol=choose(members),
+        protocol=choose_protocol(members),
         changed_ms=now_ms,
         delayed=delayed,
         round=group.round + 1,
@@ -318,20 +328,20 @@ def _prepare(group: Group, now_ms: int, joined: Iterable[str] = (), delayed: boo
     return _advance(prepared, now_ms)
 
 
-def _advance(group: Group, now_ms: int, overdue: bool = False) -> Group:
-    """End the join phase if no member is missing; `overdue`: or if the time limit has passed."""
+def _advance(group: Group, now_ms: int, is_overdue: bool = False) -> Group:
+    """End the join phase if no member is missing; `is_overdue`: or if the time limit has passed."""
     if group.state is not State.PREPARING_REBALANCE or (group.delayed and group.members):
         return group
-    here = [member.member_id for member in group.members.values() if member.joined]
-    waiting = len(here) < len(group.members) and not overdue
-    if waiting or (group.members and not here):
+    joined_ids = [member.member_id for member in group.members.values() if member.joined]
+    is_waiting = len(joined_ids) < len(group.members) and not is_overdue
+    if is_waiting or (group.members and not joined_ids):
         return group
-    leader = group.leader if group.leader in here else next(iter(here), None)
+    leader = group.leader if group.leader in joined_ids else next(iter(joined_ids), None)
     return replace(
         group,
-        state=State.COMPLETING_REBALANCE if here else State.EMPTY,
+        state=State.COMPLETING_REBALANCE if joined_ids else State.EMPTY,
         generation=group.generation + 1 if group.generation < GENERATION_MAX else 1,
-        protocol=choose(group.members),
+        protocol=choose_protocol(group.members),
         leader=leader,
         members={
             member_id: replace(member, assignment=b"")
@@ -366,8 +376,8 @@ def sync(
     if old.state is State.STABLE or member_id != old.leader:
         return old
     members = {
-        each: replace(member, assignment=assignments.get(each, b""))
-        for each, member in old.members.items()
+        other_id: replace(member, assignment=assignments.get(other_id, b""))
+        for other_id, member in old.members.items()
     }
     return replace(old, state=State.STABLE, members=members, changed_ms=now_ms, round=old.round + 1)
 
@@ -379,20 +389,24 @@ def leave(old: Group | None, member_id: str, now_ms: int) -> Group | Refusal:
     """A member leaves. A static one stays: its membership is kept for its next process."""
     if old is None or member_id not in old.members:
         return Refusal.UNKNOWN_MEMBER_ID
-    return (
-        old
-        if old.members[member_id].instance_id is not None
-        else _without(old, {member_id}, now_ms)
-    )
+    if old.members[member_id].instance_id is not None:
+        return old
+    return _without(old, {member_id}, now_ms)
 
 
 def remove(old: Group | None, instance_ids: Collection[str] | None, now_ms: int) -> Group | Refusal:
     """An administrator removes these static members; None: all members."""
     if old is None:
         return Refusal.GROUP_ID_NOT_FOUND
-    gone = set(old.members) if instance_ids is None else {old.holder(each) for each in instance_ids}
-    found = {each for each in gone if each is not None}
-    return _without(old, found, now_ms) if len(found) == len(gone) else Refusal.UNKNOWN_MEMBER_ID
+    if instance_ids is None:
+        return _without(old, set(old.members), now_ms)
+    removed_ids = set()
+    for instance_id in instance_ids:
+        member_id = old.holder_of(instance_id)
+        if member_id is None:
+            return Refusal.UNKNOWN_MEMBER_ID
+        removed_ids.add(member_id)
+    return _without(old, removed_ids, now_ms)
 
 
 def evict(old: Group, verdicts: Mapping[str, Verdict], now_ms: int) -> Group:
@@ -401,22 +415,22 @@ def evict(old: Group, verdicts: Mapping[str, Verdict], now_ms: int) -> Group:
     A late round concerns all members that it waits for: dynamic members are removed, static ones
     keep their last subscription.
     """
-    found = {
+    valid_verdicts = {
         member_id: verdict for member_id, verdict in verdicts.items() if member_id in old.members
     }
-    gone = {
+    removed_ids = {
         member_id
-        for member_id, verdict in found.items()
+        for member_id, verdict in valid_verdicts.items()
         if _must_remove(old, old.members[member_id], verdict)
     }
-    preparing = old.state is State.PREPARING_REBALANCE and not old.delayed
-    missing = old.missing() if preparing else []
-    overdue = any(found.get(member_id) is Verdict.LATE for member_id in missing)
-    if overdue:
-        gone.update(
+    is_preparing = old.state is State.PREPARING_REBALANCE and not old.delayed
+    missing = old.missing_members() if is_preparing else []
+    is_overdue = any(valid_verdicts.get(member_id) is Verdict.LATE for member_id in missing)
+    if is_overdue:
+        removed_ids.update(
             member_id for member_id in missing if old.members[member_id].instance_id is None
         )
-    return _advance(_without(old, gone, now_ms), now_ms, overdue)
+    return _advance(_without(old, removed_ids, now_ms), now_ms, is_overdue)
 
 
 def _must_remove(group: Group, member: Member, verdict: Verdict) -> bool:
@@ -425,23 +439,25 @@ def _must_remove(group: Group, member: Member, verdict: Verdict) -> bool:
     return verdict is Verdict.EXPIRED or member.instance_id is None
 
 
-def _without(old: Group, gone: set[str], now_ms: int) -> Group:
-    if not gone:
+def _without(old: Group, removed_ids: set[str], now_ms: int) -> Group:
+    if not removed_ids:
         return old
     members = {
-        member_id: member for member_id, member in old.members.items() if member_id not in gone
+        member_id: member
+        for member_id, member in old.members.items()
+        if member_id not in removed_ids
     }
-    leader = next(iter(members), None) if old.leader in gone else old.leader
-    left = replace(old, members=members, leader=leader, protocol=choose(members))
-    return (
-        _advance(left, now_ms) if old.state is State.PREPARING_REBALANCE else _prepare(left, now_ms)
-    )
+    leader = next(iter(members), None) if old.leader in removed_ids else old.leader
+    remaining = replace(old, members=members, leader=leader, protocol=choose_protocol(members))
+    if old.state is State.PREPARING_REBALANCE:
+        return _advance(remaining, now_ms)
+    return _prepare(remaining, now_ms)
 
 
 # ---- offsets -------------------------------------------------------------------------------------
 
 
-def may_commit(
+def commit_refusal(
     old: Group | None,
     member_id: str,
     generation: int,
@@ -452,12 +468,12 @@ def may_commit(
     """The reason to refuse a commit; None if it is allowed. A non-member has an empty id and
     generation -1.
     """
-    non_member = not member_id and instance_id is None and generation < 0
-    if transactional and non_member:
+    is_non_member = not member_id and instance_id is None and generation < 0
+    if transactional and is_non_member:
         return None
     if old is None:
-        missing = Refusal.ILLEGAL_GENERATION if transactional else Refusal.GROUP_ID_NOT_FOUND
-        return None if generation < 0 else missing
+        unknown_group = Refusal.ILLEGAL_GENERATION if transactional else Refusal.GROUP_ID_NOT_FOUND
+        return None if generation < 0 else unknown_group
     if old.state is State.DEAD:
         return Refusal.COORDINATOR_NOT_AVAILABLE
     if generation < 0 and old.state is State.EMPTY:
@@ -470,7 +486,7 @@ def may_commit(
     return refusal
 
 
-def may_commit_held(old: Group | None, member_id: str) -> Refusal | None:
+def kept_commit_refusal(old: Group | None, member_id: str) -> Refusal | None:
     """The reason to refuse a commit of what a dynamic member has while it waits for its assignment;
     None if it is allowed.
 
@@ -491,35 +507,30 @@ def member_refusal(old: Group | None, member_id: str, instance_id: str | None) -
         return Refusal.UNKNOWN_MEMBER_ID
     if old.state is State.DEAD:
         return Refusal.COORDINATOR_NOT_AVAILABLE
-    if (
-        instance_id is not None
-        and (holder := old.holder(instance_id)) is not None
-        and holder != member_id
-    ):
+    holder = old.holder_of(instance_id)
+    if holder is not None and holder != member_id:
         return Refusal.FENCED_INSTANCE_ID
     member = old.members.get(member_id)
-    return (
-        None
-        if member is not None and member.instance_id == instance_id
-        else Refusal.UNKNOWN_MEMBER_ID
-    )
+    if member is None or member.instance_id != instance_id:
+        return Refusal.UNKNOWN_MEMBER_ID
+    return None
 
 
-def subscribed(old: Group | None) -> frozenset[str]:
+def subscribed_topics(old: Group | None) -> frozenset[str]:
     """The topics to which members of a consumer group subscribe; an unreadable subscription counts
     as empty.
     """
-    found: set[str] = set()
+    topics: set[str] = set()
     if old is not None and old.protocol_type == TYPE:
         for member in old.members.values():
             try:
-                found.update(decode_subscription(member.metadata(old.protocol)).topics)
+                topics.update(decode_subscription(member.metadata(old.protocol)).topics)
             except CorruptRecordError:
                 continue
-    return frozenset(found)
+    return frozenset(topics)
 
 
-def may_delete(old: Group | None, has_offsets: bool) -> Refusal | None:
+def deletion_refusal(old: Group | None, has_offsets: bool) -> Refusal | None:
     """The reason to refuse the deletion of a group; a group that no member ever joined may have
     offsets.
     """
@@ -528,31 +539,31 @@ def may_delete(old: Group | None, has_offsets: bool) -> Refusal | None:
     return Refusal.NON_EMPTY_GROUP if old.members else None
 
 
-def may_reset(old: Group | None) -> Refusal | None:
+def reset_refusal(old: Group | None) -> Refusal | None:
     """The reason to refuse a reset by an administrator. Kafka's `UNKNOWN_MEMBER_ID` would be
     unclear here.
     """
     return Refusal.NON_EMPTY_GROUP if old is not None and old.members else None
 
 
-def may_delete_offsets(old: Group | None, has_offsets: bool, topic: str) -> Refusal | None:
+def offset_deletion_refusal(old: Group | None, has_offsets: bool, topic: str) -> Refusal | None:
     """The reason to refuse the deletion of a topic's offsets."""
     if old is None or not old.members:
-        return may_delete(old, has_offsets)
+        return deletion_refusal(old, has_offsets)
     if old.protocol_type != TYPE:
         return Refusal.NON_EMPTY_GROUP
-    return Refusal.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed(old) else None
+    return Refusal.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed_topics(old) else None
 
 
 def expires_from_ms(
     old: Group | None, topics: frozenset[str], topic: str, commit_ms: int
 ) -> int | None:
     """The start of an offset's retention time; None while it cannot expire. `topics` are the
-    `subscribed` ones.
+    `subscribed_topics` ones.
     """
     if old is None or not old.protocol_type:
         return commit_ms
     if old.state is State.EMPTY:
         return commit_ms if old.changed_ms < 0 else max(old.changed_ms, commit_ms)
-    stable_reader = old.state is State.STABLE and old.protocol_type == TYPE
-    return commit_ms if stable_reader and topic not in topics else None
+    is_consumed = old.state is State.STABLE and old.protocol_type == TYPE
+    return commit_ms if is_consumed and topic not in topics else None

@@ -498,7 +498,7 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._engine.children.reported(kind):
+        with self._engine.children.log_if_leaving(kind):
             self.close()
 
     def __repr__(self) -> str:

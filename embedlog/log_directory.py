@@ -167,7 +167,7 @@ class LogDirectory:
         if self.read_only:
             self._read_topics(found)
             return
-        changes = topic_directories.registry_changes(
+        changes = topic_directories.find_registry_changes(
             self._known(), found, foreign=self.directory.foreign
         )
         if changes.topics or changes.removed:
@@ -321,7 +321,7 @@ class LogDirectory:
         unless a broker was there: a malformed or other topic id then concerns one partition.
         """
         foreign = self.directory.foreign or not self.in_set
-        changes = topic_directories.registry_changes(
+        changes = topic_directories.find_registry_changes(
             self._known(), found, foreign=foreign, reading=True
         )
         self.registry.change_in_memory(changes.topics, changes.removed)

@@ -5,14 +5,14 @@ Without a partitioner, murmur2 of the key chooses the partition, as in Kafka's c
 without a key go to one partition for `batch.size` bytes, which fills batches better than round
 robin.
 
-PARTITIONER-1  a callable of three arguments gets (key as bytes, all partitions, available
-    partitions), as in kafka-python
-PARTITIONER-2  a callable of six, or of any number, gets (topic, key, key as bytes, value, value as
-    bytes, all partitions), as in Kafka. Key and value are the sent objects, the bytes are those of
-    the serializers Instead of a callable, an object may have such a method `partition`
-PARTITIONER-3  a partitioner with state per topic has a method `for_topic(topic)`, which returns the
-    callable for that topic; a class is instantiated for each producer
-PARTITIONER-4  the signature of a callable is read once for each topic
+- A callable of three arguments gets (key as bytes, all partitions, available partitions), as in
+  kafka-python.
+- A callable of six, or of any number, gets (topic, key, key as bytes, value, value as bytes, all
+  partitions), as in Kafka. Key and value are the sent objects, the bytes are those of the
+  serializers. Instead of a callable, an object may have such a method `partition`.
+- A partitioner with state per topic has a method `for_topic(topic)`, which returns the callable for
+  that topic; a class is instantiated for each producer.
+- The signature of a callable is read once for each topic.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ class Chooser:
 
     def __init__(self, partitioner: Any, topic: str) -> None:
         self._topic = topic
-        of_topic = (
-            partitioner.for_topic(topic) if hasattr(partitioner, "for_topic") else partitioner
-        )
-        self._choose: Callable[..., Any] = of_topic if callable(of_topic) else of_topic.partition
+        if hasattr(partitioner, "for_topic"):
+            partitioner = partitioner.for_topic(topic)
+        self._choose: Callable[..., Any] = partitioner
+        if not callable(partitioner):
+            self._choose = partitioner.partition
         self.sees_records = sees_records(self._choose)
 
     def of_record(
@@ -50,25 +51,29 @@ class Chooser:
         key_bytes: bytes | None,
         value: Any,
         value_bytes: bytes | None,
-        every: Sequence[int],
-        here: list[int],
+        partitions: Sequence[int],
+        local_partitions: list[int],
     ) -> int:
-        """The partition of a record. `every`: all partitions, `here`: those in this directory.
+        """The partition of a record; `local_partitions` are those in this directory.
 
         Raises ConfigError for a negative result, TypeError for one that is not an int.
         """
         if not self.sees_records:
-            return self.of_key(key_bytes, every, here)
-        return _checked(self._choose(self._topic, key, key_bytes, value, value_bytes, every), every)
+            return self.of_key(key_bytes, partitions, local_partitions)
+        return _check_partition(
+            self._choose(self._topic, key, key_bytes, value, value_bytes, partitions), partitions
+        )
 
-    def of_key(self, key_bytes: bytes | None, every: Sequence[int], here: list[int]) -> int:
+    def of_key(
+        self, key_bytes: bytes | None, partitions: Sequence[int], local_partitions: list[int]
+    ) -> int:
         """The partition of a key. REQUIRES not `sees_records`."""
-        return _checked(self._choose(key_bytes, every, here), every)
+        return _check_partition(self._choose(key_bytes, partitions, local_partitions), partitions)
 
 
 def sees_records(choose: Callable[..., Any]) -> bool:
-    """Whether a callable takes the record, not only the key (PARTITIONER-1, PARTITIONER-2). Raises
-    ConfigError for other ones.
+    """Whether a callable takes the record, not only the key. Raises ConfigError if it takes
+    neither.
     """
     import inspect  # late, as random below: a program without such a partitioner needs neither
 
@@ -76,7 +81,8 @@ def sees_records(choose: Callable[..., Any]) -> bool:
         signature = inspect.signature(choose)
     except (TypeError, ValueError):  # a C function without a signature
         return False
-    if any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in signature.parameters.values()):
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
         return _takes(signature, 6)
     if not _takes(signature, 3) and not _takes(signature, 6):
         expected = (
@@ -95,7 +101,7 @@ def _takes(signature: Signature, count: int) -> bool:
     return True
 
 
-def _checked(answer: Any, partitions: Sequence[int]) -> int:
+def _check_partition(answer: Any, partitions: Sequence[int]) -> int:
     if not isinstance(answer, int) or isinstance(answer, bool):
         raise TypeError(f"the partitioner returned {answer!r}, which is not a partition")
     if answer < 0:
@@ -118,9 +124,9 @@ class RoundRobinPartitioner:
 
     def __init__(self, start: int | None = None) -> None:
         self._start = start
-        self._numbers = itertools.count(
-            int.from_bytes(os.urandom(4)) >> 1 if start is None else start
-        )
+        if start is None:
+            start = int.from_bytes(os.urandom(4)) >> 1
+        self._numbers = itertools.count(start)
 
     def for_topic(self, topic: str) -> RoundRobinPartitioner:
         return RoundRobinPartitioner(self._start)
@@ -128,8 +134,8 @@ class RoundRobinPartitioner:
     def __call__(
         self, key: bytes | None, partitions: Sequence[int], available: Sequence[int]
     ) -> int:
-        among = available or partitions
-        return among[next(self._numbers) % len(among)]
+        choices = available or partitions
+        return choices[next(self._numbers) % len(choices)]
 
 
 class RandomPartitioner:

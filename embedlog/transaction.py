@@ -1,16 +1,15 @@
 """The rules of one transactional id: its states, and the change that each event makes. Pure: no
 file, no lock, no clock.
 
-TRANSACTION-1  a function takes the newest record and an event, and returns the record to append, or
-    a `Refusal`. It returns the same record if there is nothing to append. The caller holds the lock
-    of `__transaction_state` from the read to the append
-TRANSACTION-2  every decision raises the epoch (KIP-890): a writer with the previous epoch is
-    fenced, and an old marker cannot end a new transaction
-TRANSACTION-3  a decision is written once; it may be completed only while it is still the newest one
-TRANSACTION-4  the outcome of the last transaction, with its identity, is kept until the next
-    decision
-TRANSACTION-5  time is given as a `Moment`: the wall clock for Kafka's fields and the expiry of ids,
-    the monotonic clock for timeouts
+- A function takes the newest record and an event, and returns the record to append, or a `Refusal`.
+  It returns the same record if there is nothing to append. The caller holds the lock of
+  `__transaction_state` from the read to the append.
+- Every decision raises the epoch (KIP-890): a writer with the previous epoch is fenced, and an old
+  marker cannot end a new transaction.
+- A decision is written once; it may be completed only while it is still the newest one.
+- The outcome of the last transaction, with its identity, is kept until the next decision.
+- Time is given as a `Moment`: the wall clock for Kafka's fields and the expiry of ids, the
+  monotonic clock for timeouts.
 """
 
 from __future__ import annotations
@@ -107,9 +106,8 @@ class Transaction(NamedTuple):
     @property
     def decision(self) -> str:
         """The decision of a prepared or completed state."""
-        return (
-            "commit" if self.status in (Status.PREPARE_COMMIT, Status.COMPLETE_COMMIT) else "abort"
-        )
+        commits = (Status.PREPARE_COMMIT, Status.COMPLETE_COMMIT)
+        return "commit" if self.status in commits else "abort"
 
 
 # ---- events of the owner -------------------------------------------------------------------------
@@ -128,18 +126,17 @@ def initialize(
     """
     if old is None:
         return Transaction(new_id, 0, timeout_ms, updated_ms=now.wall_ms, owner=process_slot)
-    if claimed is not None and claimed not in (
-        (old.producer_id, old.epoch),
-        (old.producer_id, old.epoch - 1),
-    ):
-        return Refusal.PRODUCER_FENCED
+    if claimed is not None:
+        claimed_id, claimed_epoch = claimed
+        if claimed_id != old.producer_id or claimed_epoch not in (old.epoch, old.epoch - 1):
+            return Refusal.PRODUCER_FENCED
     if old.status not in SETTLED:
         return Refusal.CONCURRENT_TRANSACTIONS
-    fresh = old.epoch >= EPOCH_LAST
+    is_exhausted = old.epoch >= EPOCH_LAST
     return old._replace(
-        producer_id=new_id if fresh else old.producer_id,
-        previous_id=old.producer_id if fresh else old.previous_id,
-        epoch=0 if fresh else old.epoch + 1,
+        producer_id=new_id if is_exhausted else old.producer_id,
+        previous_id=old.producer_id if is_exhausted else old.previous_id,
+        epoch=0 if is_exhausted else old.epoch + 1,
         timeout_ms=timeout_ms,
         status=Status.EMPTY,
         partitions=frozenset(),
@@ -173,10 +170,10 @@ def register(
         return Refusal.CONCURRENT_TRANSACTIONS
     owner = process_slot or old.owner
     if old.status is Status.ONGOING:
-        wanted = old.partitions.union(partitions)
-        if wanted == old.partitions and owner == old.owner:
+        registered = old.partitions.union(partitions)
+        if registered == old.partitions and owner == old.owner:
             return old
-        return old._replace(partitions=wanted, updated_ms=now.wall_ms, owner=owner)
+        return old._replace(partitions=registered, updated_ms=now.wall_ms, owner=owner)
     return old._replace(
         status=Status.ONGOING,
         partitions=frozenset(partitions),
@@ -212,14 +209,12 @@ def end(
     if old.epoch != epoch:
         return Refusal.PRODUCER_FENCED
     if old.status is Status.ONGOING:
-        return _prepared(old, commit, next_id, now)
+        return _prepare(old, commit, next_id, now)
     if old.status in COMPLETED and old.decision == kind:
         return old
-    return (
-        Refusal.CONCURRENT_TRANSACTIONS
-        if old.status in PREPARED and old.decision == kind
-        else Refusal.INVALID_TXN_STATE
-    )
+    if old.status in PREPARED and old.decision == kind:
+        return Refusal.CONCURRENT_TRANSACTIONS
+    return Refusal.INVALID_TXN_STATE
 
 
 # ---- events of any process ------------------------------------------------------------------------
@@ -248,31 +243,28 @@ def abort_abandoned(
         or (old.producer_id, old.epoch) != (seen.producer_id, seen.epoch)
     ):
         return None
-    return _prepared(old, False, next_id, now)._replace(owner=None)
+    return _prepare(old, False, next_id, now)._replace(owner=None)
 
 
 def complete(old: Transaction | None, seen: Transaction, now: Moment) -> Transaction | None:
     """Every marker of the decision `seen` is written; None if another process has completed it."""
-    if old is None or (old.status, old.producer_id, old.epoch) != (
-        seen.status,
-        seen.producer_id,
-        seen.epoch,
-    ):
+    identity = (seen.status, seen.producer_id, seen.epoch)
+    if old is None or (old.status, old.producer_id, old.epoch) != identity:
         return None
-    rolled = seen.next_id != NO_ID
+    has_next_id = seen.next_id != NO_ID
     return old._replace(
         status=Status.COMPLETE_COMMIT if seen.decision == "commit" else Status.COMPLETE_ABORT,
-        producer_id=seen.next_id if rolled else seen.producer_id,
+        producer_id=seen.next_id if has_next_id else seen.producer_id,
         previous_id=seen.producer_id,
         next_id=NO_ID,
-        epoch=0 if rolled else seen.epoch,
+        epoch=0 if has_next_id else seen.epoch,
         partitions=frozenset(),
         updated_ms=now.wall_ms,
         began=None,
     )
 
 
-def _prepared(old: Transaction, commit: bool, next_id: int, now: Moment) -> Transaction:
+def _prepare(old: Transaction, commit: bool, next_id: int, now: Moment) -> Transaction:
     return old._replace(
         status=Status.PREPARE_COMMIT if commit else Status.PREPARE_ABORT,
         epoch=old.epoch + 1,
@@ -297,7 +289,8 @@ def covers(state: Transaction | None, partition: TopicPartition, epoch: int) -> 
     """
     if state is None or state.status in SETTLED or partition not in state.partitions:
         return False
-    return epoch == (state.epoch if state.status is Status.ONGOING else state.epoch - 1)
+    data_epoch = state.epoch if state.status is Status.ONGOING else state.epoch - 1
+    return epoch == data_epoch
 
 
 def raise_epoch(old: Transaction, producer_id: int, epoch: int, now: Moment) -> Transaction:
@@ -309,8 +302,10 @@ def raise_epoch(old: Transaction, producer_id: int, epoch: int, now: Moment) -> 
     return old._replace(epoch=min(epoch, EPOCH_MAX), updated_ms=now.wall_ms)
 
 
-def following(state: Transaction) -> tuple[int, int]:
+def producer_identity_of(state: Transaction) -> tuple[int, int]:
     """Producer id and epoch with which an id continues, after a decision perhaps with a new
     producer id.
     """
-    return (state.producer_id, state.epoch) if state.next_id == NO_ID else (state.next_id, 0)
+    if state.next_id != NO_ID:
+        return state.next_id, 0
+    return state.producer_id, state.epoch

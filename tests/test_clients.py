@@ -87,7 +87,7 @@ def test_a_log_is_closed_while_another_thread_makes_clients() -> None:
     thread.start()
     try:
         for _ in range(600):
-            with children.closed():
+            with children.close_first():
                 assert first.closed
     finally:
         sys.setswitchinterval(switch_interval_s)

@@ -44,7 +44,7 @@ def test_a_full_group_takes_nobody_but_its_own() -> None:
     full = Limits(max_size=2)
     old = stable(A, B)
     assert rules.join(old, C, full, NOW) is Refusal.GROUP_MAX_SIZE_REACHED
-    assert taken(rules.join(old, A, full, NOW)).missing() == ["b"]
+    assert taken(rules.join(old, A, full, NOW)).missing_members() == ["b"]
 
 
 def test_the_rebalance_timeout_is_that_of_the_slowest() -> None:
@@ -192,7 +192,7 @@ def test_the_first_to_join_leads_a_new_generation(old: Group | None) -> None:
 def test_a_newcomer_in_a_join_phase_waits_with_the_others() -> None:
     old = preparing(A, B)
     group = taken(rules.join(old, C, LIMITS, LATER))
-    assert (group.state, group.missing(), group.round) == (
+    assert (group.state, group.missing_members(), group.round) == (
         State.PREPARING_REBALANCE,
         ["b"],
         old.round,
@@ -207,7 +207,7 @@ def test_a_newcomer_begins_a_rebalance_in_which_all_have_to_come_again(old: Grou
         old.generation,
         "a",
     )
-    assert group.missing() == ["a", "b"]
+    assert group.missing_members() == ["a", "b"]
     assert (group.changed_ms, group.round) == (LATER, old.round + 1)
 
 
@@ -215,7 +215,7 @@ def test_the_join_phase_ends_with_the_last_one_who_comes() -> None:
     group = taken(rules.join(stable(A, B), C, LIMITS, NOW))
     assert group.members["a"].assignment == b"a", "an assignment is valid until the phase is over"
     group = taken(rules.join(group, A, LIMITS, NOW))
-    assert group.missing() == ["b"]
+    assert group.missing_members() == ["b"]
     done = taken(rules.join(group, B, LIMITS, LATER))
     assert (done.state, done.generation, done.leader) == (
         State.COMPLETING_REBALANCE,
@@ -241,7 +241,7 @@ def test_a_member_of_a_running_generation_is_told_of_it() -> None:
 def test_a_leader_that_comes_again_wants_a_rebalance() -> None:
     old = stable(A, B)
     group = taken(rules.join(old, A, LIMITS, LATER))
-    assert (group.state, group.missing()) == (State.PREPARING_REBALANCE, ["b"])
+    assert (group.state, group.missing_members()) == (State.PREPARING_REBALANCE, ["b"])
 
 
 @pytest.mark.parametrize("who", ["a", "b"])
@@ -251,7 +251,7 @@ def test_another_subscription_begins_a_rebalance(old: Group, who: str) -> None:
         rules.join(old, member(who, protocols=(("range", OTHER), BOTH[1])), LIMITS, LATER)
     )
     assert group.state is State.PREPARING_REBALANCE
-    assert group.missing() == [{"a": "b", "b": "a"}[who]]
+    assert group.missing_members() == [{"a": "b", "b": "a"}[who]]
     assert group.members[who].metadata("range") == OTHER
 
 
@@ -259,7 +259,7 @@ def test_another_subscription_in_a_join_phase_is_taken_in() -> None:
     group = taken(
         rules.join(preparing(A, B), member("a", protocols=(("range", OTHER),)), LIMITS, LATER)
     )
-    assert (group.missing(), group.protocol, group.members["a"].metadata("range")) == (
+    assert (group.missing_members(), group.protocol, group.members["a"].metadata("range")) == (
         ["b"],
         "range",
         OTHER,
@@ -291,7 +291,7 @@ def test_who_comes_under_another_id_is_not_waited_for_under_the_old_one(old: Gro
     group = taken(rules.join(old, same, Limits(max_size=2), LATER))
     assert list(group.members) == ["b", "c"]
     assert group.leader == "b"
-    assert group.missing() == ["b"]
+    assert group.missing_members() == ["b"]
 
 
 def test_who_is_alone_and_comes_under_another_id_leads() -> None:
@@ -351,13 +351,13 @@ def test_a_followers_sync_asks_only() -> None:
 
 def test_a_dynamic_member_claims_no_instance_id() -> None:
     assert rules.sync(stable(A), "a", 1, "i", {}, NOW) is Refusal.UNKNOWN_MEMBER_ID
-    assert rules.may_commit(stable(A), "a", 1, "i") is Refusal.UNKNOWN_MEMBER_ID
+    assert rules.commit_refusal(stable(A), "a", 1, "i") is Refusal.UNKNOWN_MEMBER_ID
 
 
 def test_nobody_joins_or_leaves_a_group_that_is_being_deleted() -> None:
     assert rules.join(DEAD, A, LIMITS, NOW) is Refusal.COORDINATOR_NOT_AVAILABLE
-    assert rules.may_commit(DEAD, "", -1, None) is Refusal.COORDINATOR_NOT_AVAILABLE
-    assert rules.may_commit(DEAD, "a", 1, None) is Refusal.COORDINATOR_NOT_AVAILABLE
+    assert rules.commit_refusal(DEAD, "", -1, None) is Refusal.COORDINATOR_NOT_AVAILABLE
+    assert rules.commit_refusal(DEAD, "a", 1, None) is Refusal.COORDINATOR_NOT_AVAILABLE
 
 
 # ---- C.2: offset commit ------------------------------------------------------------------------------
@@ -389,7 +389,7 @@ COMMITS = [
 def test_who_may_commit(
     old: Group | None, who: str, generation: int, refusal: Refusal | None
 ) -> None:
-    assert rules.may_commit(old, who, generation, None) is refusal
+    assert rules.commit_refusal(old, who, generation, None) is refusal
 
 
 TRANSACTIONAL = [
@@ -407,7 +407,7 @@ TRANSACTIONAL = [
 def test_who_may_commit_within_a_transaction(
     old: Group | None, who: str, generation: int, refusal: Refusal | None
 ) -> None:
-    assert rules.may_commit(old, who, generation, None, transactional=True) is refusal
+    assert rules.commit_refusal(old, who, generation, None, transactional=True) is refusal
 
 
 # ---- C.2: leave --------------------------------------------------------------------------------------
@@ -415,7 +415,7 @@ def test_who_may_commit_within_a_transaction(
 
 def test_who_leaves_is_not_waited_for() -> None:
     group = taken(rules.leave(preparing(A, B, C), "b", LATER))
-    assert (group.state, group.missing()) == (State.PREPARING_REBALANCE, ["c"])
+    assert (group.state, group.missing_members()) == (State.PREPARING_REBALANCE, ["c"])
     group = taken(rules.leave(group, "c", LATER))
     assert (group.state, list(group.members)) == (State.COMPLETING_REBALANCE, ["a"])
 
@@ -423,7 +423,7 @@ def test_who_leaves_is_not_waited_for() -> None:
 @pytest.mark.parametrize("old", [completing(A, B), stable(A, B)])
 def test_who_leaves_a_running_generation_ends_it(old: Group) -> None:
     group = taken(rules.leave(old, "a", LATER))
-    assert (group.state, group.missing(), group.leader, group.generation) == (
+    assert (group.state, group.missing_members(), group.leader, group.generation) == (
         State.PREPARING_REBALANCE,
         ["b"],
         "b",
@@ -455,7 +455,7 @@ def test_a_stranger_does_not_leave(old: Group | None) -> None:
 def test_an_evicted_member_is_not_waited_for(verdict: Verdict) -> None:
     for old in (completing(A, B), stable(A, B)):
         group = rules.evict(old, {"b": verdict, "x": verdict}, LATER)
-        assert (group.state, group.missing(), list(group.members)) == (
+        assert (group.state, group.missing_members(), list(group.members)) == (
             State.PREPARING_REBALANCE,
             ["a"],
             ["a"],
@@ -508,4 +508,8 @@ def test_a_leader_that_does_not_sync_is_dropped() -> None:
     old = completing(A, B)
     assert rules.evict(old, {"b": Verdict.LATE}, LATER) is old, "followers have nothing to write"
     group = rules.evict(old, {"a": Verdict.LATE}, LATER)
-    assert (group.state, group.missing(), group.leader) == (State.PREPARING_REBALANCE, ["b"], "b")
+    assert (group.state, group.missing_members(), group.leader) == (
+        State.PREPARING_REBALANCE,
+        ["b"],
+        "b",
+    )

@@ -34,31 +34,33 @@ def connect() -> Group:
 
 @pytest.mark.parametrize("old", [preparing(A, B), completing(A, B), stable(A, B)])
 def test_a_group_with_members_is_neither_deleted_nor_reset(old: Group) -> None:
-    assert rules.may_delete(old, True) is Refusal.NON_EMPTY_GROUP
-    assert rules.may_reset(old) is Refusal.NON_EMPTY_GROUP
+    assert rules.deletion_refusal(old, True) is Refusal.NON_EMPTY_GROUP
+    assert rules.reset_refusal(old) is Refusal.NON_EMPTY_GROUP
 
 
 def test_an_empty_group_is() -> None:
-    assert rules.may_delete(emptied(), False) is None
-    assert rules.may_reset(emptied()) is None
-    assert rules.may_delete(None, True) is None, "no member has joined it, but it has offsets"
-    assert rules.may_delete(None, False) is Refusal.GROUP_ID_NOT_FOUND
-    assert rules.may_reset(None) is None, "setting offsets makes the group"
+    assert rules.deletion_refusal(emptied(), False) is None
+    assert rules.reset_refusal(emptied()) is None
+    assert rules.deletion_refusal(None, True) is None, "no member has joined it, but it has offsets"
+    assert rules.deletion_refusal(None, False) is Refusal.GROUP_ID_NOT_FOUND
+    assert rules.reset_refusal(None) is None, "setting offsets makes the group"
 
 
 def test_offsets_of_a_topic_that_is_read_are_not_deleted() -> None:
     old = stable(member("a", protocols=(("range", OTHER),)), B)
-    assert rules.subscribed(old) == {"t", "u"}
-    assert rules.may_delete_offsets(old, True, "u") is Refusal.GROUP_SUBSCRIBED_TO_TOPIC
-    assert rules.may_delete_offsets(old, True, "v") is None
-    assert rules.may_delete_offsets(connect(), True, "v") is Refusal.NON_EMPTY_GROUP
-    assert rules.may_delete_offsets(emptied(), True, "t") is None
-    assert rules.may_delete_offsets(None, False, "t") is Refusal.GROUP_ID_NOT_FOUND
+    assert rules.subscribed_topics(old) == {"t", "u"}
+    assert rules.offset_deletion_refusal(old, True, "u") is Refusal.GROUP_SUBSCRIBED_TO_TOPIC
+    assert rules.offset_deletion_refusal(old, True, "v") is None
+    assert rules.offset_deletion_refusal(connect(), True, "v") is Refusal.NON_EMPTY_GROUP
+    assert rules.offset_deletion_refusal(emptied(), True, "t") is None
+    assert rules.offset_deletion_refusal(None, False, "t") is Refusal.GROUP_ID_NOT_FOUND
 
 
 def test_a_subscription_that_nobody_can_read_asks_for_nothing() -> None:
-    assert rules.subscribed(stable(member("a", protocols=(("range", b"\0"),)))) == frozenset()
-    assert rules.subscribed(None) == frozenset()
+    assert (
+        rules.subscribed_topics(stable(member("a", protocols=(("range", b"\0"),)))) == frozenset()
+    )
+    assert rules.subscribed_topics(None) == frozenset()
 
 
 EXPIRY = [
@@ -76,7 +78,9 @@ EXPIRY = [
 def test_from_when_on_an_offset_expires(
     why: str, old: Group | None, topic: str, base_ms: int | None
 ) -> None:
-    assert rules.expires_from_ms(old, rules.subscribed(old), topic, COMMITTED) == base_ms, why
+    assert rules.expires_from_ms(old, rules.subscribed_topics(old), topic, COMMITTED) == base_ms, (
+        why
+    )
 
 
 def test_a_commit_behind_the_last_member_counts_from_itself() -> None:

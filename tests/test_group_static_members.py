@@ -56,7 +56,7 @@ def test_a_restarted_leader_leads_on_without_assigning() -> None:
 def test_another_subscription_at_the_restart_begins_a_rebalance() -> None:
     asking = member("i-2", "i", (("range", OTHER), BOTH[1]))
     group = taken(rules.join(stable(A, OLD), asking, LIMITS, LATER))
-    assert (group.state, group.missing(), list(group.members)) == (
+    assert (group.state, group.missing_members(), list(group.members)) == (
         State.PREPARING_REBALANCE,
         ["a"],
         ["a", "i-2"],
@@ -96,7 +96,7 @@ def test_a_restart_in_a_join_phase_joins_it() -> None:
 
 def test_a_restart_before_the_leaders_sync_begins_the_phase_again() -> None:
     group = taken(rules.join(completing(A, OLD), NEW, LIMITS, LATER))
-    assert (group.state, group.missing(), group.members["i-2"].joined) == (
+    assert (group.state, group.missing_members(), group.members["i-2"].joined) == (
         State.PREPARING_REBALANCE,
         ["a"],
         True,
@@ -117,20 +117,20 @@ def replaced() -> Group:
 
 def test_the_one_before_is_fenced_in_everything() -> None:
     group = replaced()
-    assert rules.may_commit(group, "i-1", group.generation, "i") is Refusal.FENCED_INSTANCE_ID
+    assert rules.commit_refusal(group, "i-1", group.generation, "i") is Refusal.FENCED_INSTANCE_ID
     assert (
-        rules.may_commit(group, "i-1", group.generation, "i", transactional=True)
+        rules.commit_refusal(group, "i-1", group.generation, "i", transactional=True)
         is Refusal.FENCED_INSTANCE_ID
     )
-    assert rules.may_commit(group, "i-2", group.generation, "i") is None
+    assert rules.commit_refusal(group, "i-2", group.generation, "i") is None
     assert rules.sync(group, "i-1", group.generation, "i", {}, NOW) is Refusal.FENCED_INSTANCE_ID
     assert rules.join(group, OLD, LIMITS, NOW, rejoining=True) is Refusal.FENCED_INSTANCE_ID
 
 
 def test_without_its_instance_id_it_is_a_stranger() -> None:
     group = replaced()
-    assert rules.may_commit(group, "i-1", group.generation, None) is Refusal.UNKNOWN_MEMBER_ID
-    assert rules.may_commit(group, "i-2", group.generation, None) is Refusal.UNKNOWN_MEMBER_ID
+    assert rules.commit_refusal(group, "i-1", group.generation, None) is Refusal.UNKNOWN_MEMBER_ID
+    assert rules.commit_refusal(group, "i-2", group.generation, None) is Refusal.UNKNOWN_MEMBER_ID
 
 
 def test_a_member_does_not_become_another() -> None:
@@ -174,7 +174,7 @@ def test_a_late_round_keeps_static_members_with_what_they_said_last() -> None:
         3,
     )
     assert not group.members["i-1"].joined
-    assert rules.may_commit(group, "i-1", 2, "i") is Refusal.ILLEGAL_GENERATION
+    assert rules.commit_refusal(group, "i-1", 2, "i") is Refusal.ILLEGAL_GENERATION
 
 
 def test_who_stayed_without_joining_is_told_of_the_generation_when_it_comes() -> None:
@@ -230,7 +230,7 @@ def saying(name: str, owned: int, generation: int) -> rules.Member:
 def test_who_has_given_partitions_up_brings_the_second_round_about() -> None:
     first = stable(saying("a", 2, 1), saying("b", 0, 1))
     again = taken(rules.join(first, saying("b", 1, 2), LIMITS, LATER))
-    assert (again.state, again.missing()) == (State.PREPARING_REBALANCE, ["a"]), (
+    assert (again.state, again.missing_members()) == (State.PREPARING_REBALANCE, ["a"]), (
         "a follower: its partitions have changed"
     )
     second = taken(rules.join(again, saying("a", 1, 2), LIMITS, LATER))
@@ -268,5 +268,5 @@ def test_a_rolling_change_from_eager_to_cooperative() -> None:
 
 def settle(group: Group) -> Group:
     while group.state is State.PREPARING_REBALANCE:
-        group = taken(rules.join(group, group.members[group.missing()[0]], LIMITS, LATER))
+        group = taken(rules.join(group, group.members[group.missing_members()[0]], LIMITS, LATER))
     return taken(rules.sync(group, group.leader or "", group.generation, None, {}, LATER))

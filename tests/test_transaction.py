@@ -175,14 +175,14 @@ def test_an_end_decides_once_and_completes_once(commit: bool) -> None:
     )
     assert (decided.outcome, decided.decision) == (Outcome(kind, ID, 3), kind)
     assert rules.end(decided, ID, 3, MINE, commit, NEW_ID, NOW) is decided, "the same call again"
-    assert rules.following(decided) == (ID, 4)
+    assert rules.producer_identity_of(decided) == (ID, 4)
     done = rules.complete(decided, decided, NOW)
     assert done is not None
     completed = Status.COMPLETE_COMMIT if commit else Status.COMPLETE_ABORT
     assert (done.status, done.epoch, done.partitions) == (completed, 4, frozenset())
     assert rules.complete(done, decided, NOW) is None
     assert rules.end(done, ID, 3, MINE, commit, NEW_ID, NOW) is done
-    assert rules.following(done) == (ID, 4)
+    assert rules.producer_identity_of(done) == (ID, 4)
     assert rules.end(done, ID, 3, MINE, not commit, NEW_ID, NOW) is Refusal.PRODUCER_FENCED, (
         "a decision is final"
     )
@@ -235,11 +235,11 @@ def test_the_last_epoch_ends_in_a_new_producer_id() -> None:
     assert (decided.producer_id, decided.epoch, decided.next_id) == (ID, EPOCH_MAX, NEW_ID), (
         "markers still carry the old one"
     )
-    assert rules.following(decided) == (NEW_ID, 0)
+    assert rules.producer_identity_of(decided) == (NEW_ID, 0)
     done = rules.complete(decided, decided, NOW)
     assert done is not None
     assert (done.producer_id, done.epoch, done.previous_id, done.next_id) == (NEW_ID, 0, ID, NO_ID)
-    assert rules.following(done) == (NEW_ID, 0)
+    assert rules.producer_identity_of(done) == (NEW_ID, 0)
     assert rules.end(done, ID, EPOCH_LAST, MINE, True, NEW_ID, NOW) is done
 
 

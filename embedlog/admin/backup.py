@@ -4,7 +4,7 @@ old ones.
 BACKUP-1  the high watermarks of all partitions are read once, at the beginning; each partition is
     copied up to there. No transaction is decided meanwhile, so the copy contains each transaction
     as a whole, or it can be aborted there. If a leader of `__transaction_state` changed meanwhile,
-    all are read again (TXNCOORDINATOR-8)
+    all are read again
 BACKUP-2  every batch is checked during the copy: damage is an error and is never copied
 BACKUP-3  bytes are read and written, never shared: a copy that shares blocks with the original
     would not survive their damage

@@ -2,7 +2,6 @@
 finding.
 
 DIRECTORYREPAIR-1  the directory is held meanwhile: no process opens it, and no broker starts on it
-    (CLOSEDDIRECTORY-1)
 DIRECTORYREPAIR-2  after the changes the log is opened once: the loads make again what was removed.
     Then everything is checked. A cached checkpoint is removed then if an offset in it is after the
     end of its log
@@ -69,12 +68,12 @@ def repair_path(path: str | os.PathLike[str], progress: Progress | None = None) 
     before = check_path(place, progress)
     if before.good:
         return before
-    with closed_directory.held(place) as use:
+    with closed_directory.hold(place) as use:
         done, touched = _repair(ClosedDirectory(place, use))
     problems = _load(place, touched)
     after = check_path(place)
     if caches := _named(after.findings, "checkpoint-cache"):
-        with closed_directory.held(place):
+        with closed_directory.hold(place):
             done += _remove_caches(place, caches)
         after = check_path(place)
     return replace(after, repaired=(*done, *problems))

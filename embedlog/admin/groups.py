@@ -21,12 +21,12 @@ from uuid import UUID
 from embedlog import group as machine
 from embedlog._native import system
 from embedlog.coordination.groups.commit_checks import (
-    checked_group_id,
-    checked_instances,
+    check_group_id,
+    check_instance_ids,
+    refusal_error,
     refuse_share,
-    refused,
 )
-from embedlog.coordination.groups.group_offset_reset import Target, clamped, parse_target
+from embedlog.coordination.groups.group_offset_reset import Target, clamp, parse_target
 from embedlog.coordination.groups.member_watch import Watch
 from embedlog.coordination.groups.offset_commits import OFFSETS_TOPIC
 from embedlog.descriptions.groups import GroupDescription, GroupPartition, MemberDescription
@@ -115,7 +115,7 @@ class GroupAdmin:
 
     def offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """As `Log.group_offsets`."""
-        found = self._groups.committed(group_id)
+        found = self._groups.read_committed(group_id)
         return {tp: offset for tp, offset in sorted(found.items()) if offset is not None}
 
     def _partitions_of(self, topics: Collection[str]) -> list[TopicPartition]:
@@ -224,9 +224,9 @@ class GroupAdmin:
             start=start,
             end=end,
             committed=None if committed is None else committed.offset,
-            found=None if record is None else record.offset,
+            offset_for_time=None if record is None else record.offset,
         )
-        offset = wanted if target.kind == "current" else clamped(wanted, start, end)
+        offset = wanted if target.kind == "current" else clamp(wanted, start, end)
         if offset != wanted:
             _logger.warning(
                 "%s-%d has no offset %d: the group is reset to %d instead", *tp, wanted, offset
@@ -252,7 +252,7 @@ class GroupAdmin:
 
     def remove_members(self, group_id: str, instance_ids: Collection[str] | None = None) -> None:
         """As `Log.remove_group_members`."""
-        wanted = None if instance_ids is None else checked_instances(instance_ids)
+        wanted = None if instance_ids is None else check_instance_ids(instance_ids)
         self._groups.decide(group_id, lambda old: machine.remove(old, wanted, system.wall_ms()))
 
     # ---- blocking members ------------------------------------------------------------------------
@@ -265,16 +265,16 @@ class GroupAdmin:
         group = view.group(group_id)
         modern = view.modern(group_id)
         refuse_share(group_id, modern)
-        refusal = machine.may_reset(group)
+        refusal = machine.reset_refusal(group)
         if modern is not None and modern.members:
             refusal = machine.Refusal.NON_EMPTY_GROUP
         if refusal is not None:
-            raise refused(group_id, refusal, group)
+            raise refusal_error(group_id, refusal, group)
 
     def _evict_dead(self, group_id: str) -> None:
         if not self._engine.read_only:
             self._groups.evict(
-                checked_group_id(group_id), Watch(self._engine.transactions.liveness), whole=True
+                check_group_id(group_id), Watch(self._engine.transactions.liveness), whole=True
             )
 
 

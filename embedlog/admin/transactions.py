@@ -28,10 +28,10 @@ def describe_all(engine: Engine) -> list[TransactionDescription]:
 
 def _states(engine: Engine) -> dict[str, Transaction]:
     coordinator = engine.transactions
-    if coordinator.topic.count() == 0:
+    if coordinator.topic.partition_count() == 0:
         return {}
     found = {}
-    for number in coordinator.topic.written():
+    for number in coordinator.topic.written_partitions():
         view = coordinator.topic.view(number)
         for name in list(view.names()):
             state = view.get(name)

@@ -1,14 +1,12 @@
 """The consumer for asyncio: blocking work and file access run on a thread, records are returned in
 the event loop.
 
-AIOCONSUMER-1  one task at a time (a second one gets ConcurrentUseError); only `wakeup` and `close`
-    may be called from another
-AIOCONSUMER-2  the thread fetches and moves no position; a position moves in the step in which a
-    task receives its records. A cancelled call loses nothing: the next call returns the fetched
-    records
-AIOCONSUMER-3  threads and loop exchange runs of records, not single records
-AIOCONSUMER-4  fetched records do not block other tasks: after some hundreds of records the loop
-    runs them
+- One task at a time (a second one gets ConcurrentUseError); only `wakeup` and `close` may be called
+  from another.
+- The thread fetches and moves no position; a position moves in the step in which a task receives
+  its records. A cancelled call loses nothing: the next call returns the fetched records.
+- Threads and loop exchange runs of records, not single records.
+- Fetched records do not block other tasks: after some hundreds of records the loop runs them.
 """
 
 from __future__ import annotations
@@ -24,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Self, TypeVar
 
 from embedlog._native._rows import Record
 from embedlog.aio.executor import Executor, OneTask
-from embedlog.aio.listeners import Bridge
+from embedlog.aio.listeners import ListenerBridge
 from embedlog.columns.batch import Batch
 from embedlog.config import keywords, other_clients
 from embedlog.config.client import ConsumerConfig, K, V
 from embedlog.config.timeouts import CLOSE_S, seconds
-from embedlog.consumer.collector import Collector, Moved, until
+from embedlog.consumer.collector import Collector, Moved, take_until_due
 from embedlog.consumer.consumer import Consumer
 from embedlog.consumer.offset_committer import Callback
 from embedlog.consumer.rebalance_listener import Listener, listeners_of
@@ -39,7 +37,7 @@ from embedlog.types import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp,
 if TYPE_CHECKING:
     from embedlog.engine import Engine
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 RECORDS_PER_TURN = 500  # records returned before the loop runs other tasks
 
@@ -50,7 +48,7 @@ class _Fetch:
     def __init__(self, read: Callable[[], Any]) -> None:
         self._read = read
         self._ended = False
-        self.found: Any = None
+        self.result: Any = None
 
     def end(self) -> None:
         self._ended = True
@@ -58,8 +56,8 @@ class _Fetch:
     def __call__(self) -> bool:
         """The condition of the consumer's wait: true ends it."""
         if not self._ended:
-            self.found = self._read()
-        return self._ended or bool(self.found)
+            self.result = self._read()
+        return self._ended or bool(self.result)
 
 
 @keywords.checked
@@ -92,7 +90,7 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
         self._returned_count = 0  # since the loop last ran other tasks
         self._woken = False
         self._call_continues = False
-        self._bridge = Bridge()
+        self._bridge = ListenerBridge()
 
     # ---- subscription ----------------------------------------------------------------------------
 
@@ -114,8 +112,8 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
 
         In the loop they may call this consumer's methods, except those that return records.
         """
-        three = listeners_of(listener, (on_assigned, on_revoked, on_lost))
-        listeners = [self._bridge.bridged(each) for each in three]
+        callbacks = listeners_of(listener, (on_assigned, on_revoked, on_lost))
+        listeners = [self._bridge.bridge(callback) for callback in callbacks]
         await self._call(lambda consumer: consumer.subscribe(topics, pattern, *listeners))
 
     async def unsubscribe(self) -> None:
@@ -152,15 +150,15 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
             timeout = seconds(timeout, "poll()")
         moved: Sequence[Moved] = ()
         try:
-            with self._one_task.entered():
-                consumer = await self._made()
+            with self._one_task.enter():
+                consumer = await self._open()
                 if not self._has_ahead(consumer):
-                    await self._fetch(consumer, lambda reading: reading.ahead(limit), timeout)
+                    await self._fetch(consumer, lambda reading: reading.fetch_ahead(limit), timeout)
                 elif self._returned_count >= RECORDS_PER_TURN:
                     self._returned_count = 0
                     await asyncio.sleep(0)
                 moved = consumer._reading.begin()
-                records = _fetched_only(consumer, lambda reading: reading.collect(limit)) or []
+                records = _take_fetched(consumer, lambda reading: reading.collect(limit)) or []
                 self._returned_count += len(records)
                 return records
         except BaseException:  # an interrupt after the collection, as in `Consumer.poll`
@@ -197,7 +195,7 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
         """The next records of a run; in a group at most until the group must be read again."""
         rows = islice(run, RECORDS_PER_TURN)
         group = None if self._sync is None else self._sync._group
-        return rows if group is None else until(rows, group.until_ns)
+        return rows if group is None else take_until_due(rows, group.until_ns)
 
     def _is_due(self) -> bool:
         group = None if self._sync is None else self._sync._group
@@ -207,13 +205,13 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
         """The next records of an iteration: the remaining fetched records of one partition. None at
         the end.
         """
-        with self._one_task.entered():
-            consumer = await self._made()
+        with self._one_task.enter():
+            consumer = await self._open()
             if not self._has_ahead(consumer):
                 await self._fetch(
-                    consumer, lambda reading: reading.ahead(1), consumer._api_timeout_s(None)
+                    consumer, lambda reading: reading.fetch_ahead(1), consumer._api_timeout_s(None)
                 )
-            return _fetched_only(consumer, Collector.open_iterator)
+            return _take_fetched(consumer, Collector.open_iterator)
 
     async def batches(self, timeout: float | None = None) -> AsyncIterator[Batch]:
         """The same records in columns, one Batch per fetch, with the same positions; ends after
@@ -223,20 +221,21 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
         """
         timeout = seconds(timeout, "batches()")
         while not self._closed:
-            with self._one_task.entered():
-                consumer = await self._made()
+            with self._one_task.enter():
+                consumer = await self._open()
                 try:
-                    found = await self._fetch(
-                        consumer, Collector.chunk, consumer._api_timeout_s(timeout)
+                    cursor_and_chunk = await self._fetch(
+                        consumer, Collector.fetch_chunk, consumer._api_timeout_s(timeout)
                     )
                 except ClosedError:
                     if self._has_ended():
                         return
                     raise  # the log was closed
-                if found is None:
+                if cursor_and_chunk is None:
                     return
                 with consumer._using():
-                    batch = consumer._reading.take_batch(*found)
+                    cursor, chunk = cursor_and_chunk
+                    batch = consumer._reading.take_batch(cursor, chunk)
             yield batch
 
     def _has_ahead(self, consumer: Consumer[K, V]) -> bool:
@@ -245,20 +244,21 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
         """
         consumer._reading_now()
         consumer._reading.begin()
-        if self._is_due() or not any(
-            cursor.has_records for cursor in consumer._reading.rotation.readable()
-        ):
+        if self._is_due():
             return False
-        consumer._waiting.raise_if_interrupted()
+        cursors = consumer._reading.rotation.readable_cursors()
+        if not any(cursor.has_records for cursor in cursors):
+            return False
+        consumer._waiter.raise_if_interrupted()
         if consumer._group is not None:
-            consumer._group.polling()
-            consumer._group.polled()
-        consumer._waiting.count(time.monotonic())
+            consumer._group.begin_poll()
+            consumer._group.end_poll()
+        consumer._waiter.count_call(time.monotonic())
         return True
 
     async def _fetch(
-        self, consumer: Consumer[K, V], read: Callable[[Collector], Found], timeout: float | None
-    ) -> Found | None:
+        self, consumer: Consumer[K, V], read: Callable[[Collector], Result], timeout: float | None
+    ) -> Result | None:
         """On the thread: wait until records exist, for `timeout` seconds, or until the task is
         cancelled.
         """
@@ -267,19 +267,19 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
         def wait() -> None:
             with consumer._reading_now():
                 consumer._reading.begin()
-                consumer._waiting.wait_for(fetch, timeout, consumer._subscription)
+                consumer._waiter.wait_for(fetch, timeout, consumer._subscription)
 
-        def cancelled(continues: bool) -> None:
+        def on_cancelled(continues: bool) -> None:
             fetch.end()
-            self._engine.wake(consumer._waiting)
+            self._engine.wake(consumer._waiter)
             self._on_cancelled(continues)
 
         self._returned_count = 0
-        consumer._reading.taken = False  # the task asks for more
+        consumer._reading.has_unprocessed = False  # the task asks for more
         self._bridge.loop = asyncio.get_running_loop()
-        await self._executor.run(wait, cancelled)
-        found: Found | None = fetch.found
-        return found
+        await self._executor.run(wait, on_cancelled)
+        result: Result | None = fetch.result
+        return result
 
     # ---- positions -------------------------------------------------------------------------------
 
@@ -390,7 +390,7 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
     async def _end(self, timeout: float | None, *, automatic: bool = True) -> None:
         self._closed = True
         if self._sync is not None:
-            self._sync._waiting.stop()  # ends the thread's wait; the close runs after it
+            self._sync._waiter.stop()  # ends the thread's wait; the close runs after it
 
         def end() -> None:  # on the thread, where a first call may have made the consumer meanwhile
             try:
@@ -401,13 +401,13 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
 
         try:
             if self._executor.has_threads and not self._ended:
-                await self._on_thread(end)
+                await self._run_on_thread(end)
         finally:
             # after an interrupt the next close needs the thread
             if self._ended or not self._executor.has_threads:
                 self._executor.shutdown()
 
-    async def _on_thread(self, call: Callable[[], Found]) -> Found:
+    async def _run_on_thread(self, call: Callable[[], Result]) -> Result:
         """A call on the consumer's thread, also while that waits for the listener that calls."""
         if self._bridge.is_listener():
             return await self._bridge.serve(call)
@@ -418,8 +418,8 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
         """Begin, as `async with` does, for programs of aiokafka; other calls begin by
         themselves.
         """
-        with self._one_task.entered():
-            await self._made()
+        with self._one_task.enter():
+            await self._open()
 
     async def stop(self) -> None:
         """`close`, under the name of aiokafka."""
@@ -435,9 +435,8 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._end(
-            CLOSE_S, automatic=kind is None or self._sync is None or not self._sync._reading.taken
-        )
+        has_unprocessed = self._sync is not None and self._sync._reading.has_unprocessed
+        await self._end(CLOSE_S, automatic=kind is None or not has_unprocessed)
 
     if not TYPE_CHECKING:  # type checkers report this mistake; this reports it at run time
 
@@ -461,52 +460,53 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
             "embedlog.open(path).async_consumer(…)"
         )
 
-    async def _call(self, call: Callable[[Consumer[K, V]], Found]) -> Found:
+    async def _call(self, call: Callable[[Consumer[K, V]], Result]) -> Result:
         """Call a method of the synchronous consumer on the thread."""
-        made = self._sync
-        if made is not None and self._bridge.is_listener():
-            return await self._on_thread(lambda: call(made))
-        with self._one_task.entered():
-            consumer = await self._made()
-            return await self._on_thread(lambda: call(consumer))
+        opened = self._sync
+        if opened is not None and self._bridge.is_listener():
+            return await self._run_on_thread(lambda: call(opened))
+        with self._one_task.enter():
+            consumer = await self._open()
+            return await self._run_on_thread(lambda: call(consumer))
 
     def _on_cancelled(self, continues: bool) -> None:
         """A task was cancelled; its call may still run on the thread."""
-        self._call_continues = self._call_continues or continues
+        if continues:
+            self._call_continues = True
 
-    async def _made(self) -> Consumer[K, V]:
+    async def _open(self) -> Consumer[K, V]:
         """The synchronous consumer, created on the thread: subscribing reads files."""
         if self._closed:
             raise ClosedError("this consumer was closed; create another with log.async_consumer(…)")
         if self._sync is not None and not self._call_continues:
             return self._sync
         # after the calls that still run
-        made = await self._executor.run(self._make, self._on_cancelled)
+        consumer = await self._executor.run(self._open_on_thread, self._on_cancelled)
         self._call_continues = False
-        return made
+        return consumer
 
-    def _make(self) -> Consumer[K, V]:
+    def _open_on_thread(self) -> Consumer[K, V]:
         if self._closed:
             raise ClosedError("the consumer was closed during its first call")
         if self._sync is None:
-            made = Consumer(self._engine, self._topics, self._config)
+            consumer = Consumer(self._engine, self._topics, self._config)
             # created here: a wake-up from the loop then takes no lock
-            self._engine.waiter(made._waiting)
-            self._engine.children.add(made)
+            self._engine.waiter(consumer._waiter)
+            self._engine.children.add(consumer)
             if self._woken:
-                made.wakeup()
-            self._sync = made
+                consumer.wakeup()
+            self._sync = consumer
         return self._sync
 
 
-def _fetched_only(consumer: Consumer[Any, Any], read: Callable[[Collector], Found]) -> Found:
+def _take_fetched(consumer: Consumer[Any, Any], read: Callable[[Collector], Result]) -> Result:
     """Return fetched records only. Positions move in the same step of the loop in which their
     records are returned.
     """
     with consumer._using():
         reading = consumer._reading
-        reading.fetches = False
+        reading.may_fetch = False
         try:
             return read(reading)
         finally:
-            reading.fetches = True
+            reading.may_fetch = True

@@ -1,14 +1,14 @@
 """Runs blocking calls of the asyncio clients on threads, and guards objects that only one task may
 use.
 
-EXECUTOR-1  a call that may read a file, take a lock or wait runs on a thread, never in the loop;
-    its outcome crosses back once
-EXECUTOR-2  a call that is cancelled before a thread took it does not happen; a call that a thread
-    took runs to its end
-EXECUTOR-3  the threads reference their queue, never its owner: an owner that is collected ends
-    them, and they do not delay the interpreter's exit
-EXECUTOR-4  nothing belongs to a loop for longer than one call: loops may change, and may be closed
-    during a call
+- A call that may read a file, take a lock or wait runs on a thread, never in the loop; its outcome
+  crosses back once.
+- A call that is cancelled before a thread took it does not happen; a call that a thread took runs
+  to its end.
+- The threads reference their queue, never its owner: an owner that is collected ends them, and they
+  do not delay the interpreter's exit.
+- Nothing belongs to a loop for longer than one call: loops may change, and may be closed during a
+  call.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Job(Generic[Outcome]):
         """Withdraw the call; False if a thread has taken it."""
         return self._state.setdefault("is", "withdrawn") == "withdrawn"
 
-    def failed_of(self, error: BaseException) -> bool:
+    def has_failed_with(self, error: BaseException) -> bool:
         """Whether the call raised `error`, and not a cancellation of the task."""
         return (
             self.waiter.done() and not self.waiter.cancelled() and self.waiter.exception() is error
@@ -98,10 +98,10 @@ class Executor:
         self._end = weakref.finalize(self, _shutdown, self._jobs, limit)
 
     async def run(
-        self, call: Callable[[], Outcome], cancelled: Callable[[bool], object] | None = None
+        self, call: Callable[[], Outcome], on_cancelled: Callable[[bool], object] | None = None
     ) -> Outcome:
         """`call()` on a thread. If the task is cancelled,
-        `cancelled(whether the call still continues)` is called.
+        `on_cancelled(whether the call still continues)` is called.
 
         Raises ClosedError after `shutdown`, ForkedError, and RuntimeError if the system refuses the
         first thread: the call is not made then.
@@ -115,10 +115,10 @@ class Executor:
         try:
             return await job.waiter
         except BaseException as error:  # also GeneratorExit: the loop discards the task
-            if not job.failed_of(error):
+            if not job.has_failed_with(error):
                 continues = not job.withdraw()
-                if cancelled is not None:
-                    cancelled(continues)
+                if on_cancelled is not None:
+                    on_cancelled(continues)
             raise
 
     def post(self, call: Callable[[], object]) -> None:
@@ -175,12 +175,15 @@ def _work(
     own = threading.current_thread()
     if threads.setdefault(number, own) is not own:
         return  # an interrupted start was repeated
-    while (job := jobs.get()) is not None:
-        found = job.run()
+    while True:
+        job = jobs.get()
+        if job is None:
+            return
+        result_or_error = job.run()
         busy.pop()  # before the delivery: the next call of the loop finds this thread idle
-        if found is not None:
-            job.deliver(*found)
-        del job, found  # an idle thread references no job
+        if result_or_error is not None:
+            job.deliver(*result_or_error)
+        del job, result_or_error  # an idle thread references no job
 
 
 def _shutdown(jobs: SimpleQueue[Job[Any] | None], limit: int) -> None:
@@ -193,28 +196,32 @@ class OneTask:
 
     Examples:
         >>> guard = OneTask("this consumer")
-        >>> with guard.entered():
+        >>> with guard.enter():
         ...     pass
     """
 
-    __slots__ = ("_inside", "_what")
+    __slots__ = ("_guarded", "_inside")
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, guarded: str) -> None:
+        self._guarded = guarded
         self._inside: dict[str, asyncio.Task[Any] | None] = {}
 
-    def entered(self) -> AbstractContextManager[bool, None]:
+    def enter(self) -> AbstractContextManager[bool, None]:
         """A context, which raises ConcurrentUseError if another task is inside."""
         return cast("AbstractContextManager[bool, None]", Guard(self._inside.clear, self._enter))
 
     def _enter(self) -> bool:
         task = asyncio.current_task()
-        inside = self._inside.setdefault("task", task)
-        if inside is not task:
-            if inside is not None and not inside.done() and not inside.get_loop().is_closed():
+        task_inside = self._inside.setdefault("task", task)
+        if task_inside is not task:
+            if (
+                task_inside is not None
+                and not task_inside.done()
+                and not task_inside.get_loop().is_closed()
+            ):
                 raise ConcurrentUseError(
-                    f"{self._what} is in use by another task; use one per task, or wakeup() to "
+                    f"{self._guarded} is in use by another task; use one per task, or wakeup() to "
                     "stop it"
                 )
-            self._inside["task"] = task  # EXECUTOR-4: the other one never leaves by itself
+            self._inside["task"] = task  # the other one never leaves by itself: its loop ended
         return True

@@ -1,15 +1,13 @@
 """The producer for asyncio: `send()` puts records into the buffer in the loop, blocking work runs
 on threads.
 
-AIOPRODUCER-1  `send()` accepts a record in the step in which it returns: a cancelled call has
-    accepted nothing
-AIOPRODUCER-2  calls that wait for buffer memory are served in order; only the first one occupies a
-    thread
-AIOPRODUCER-3  topic metadata is read on a thread: before the first record of a topic, and after the
-    producer noticed a change
-AIOPRODUCER-4  a task that only sends does not block other tasks: the loop runs them after some
-    hundreds of records
-AIOPRODUCER-5  results reach the loop batch by batch (`awaitable`), never record by record
+- `send()` accepts a record in the step in which it returns: a cancelled call has accepted nothing.
+- Calls that wait for buffer memory are served in order; only the first one occupies a thread.
+- Topic metadata is read on a thread: before the first record of a topic, and after the producer
+  noticed a change.
+- A task that only sends does not block other tasks: the loop runs them after some hundreds of
+  records.
+- Results reach the loop batch by batch (`awaitable`), never record by record.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ if TYPE_CHECKING:
     from embedlog.engine import Engine
     from embedlog.transaction import Outcome
 
-Done = TypeVar("Done")
+Result = TypeVar("Result")
 
 RECORDS_PER_TURN = 500  # records accepted before the loop runs other tasks
 THREADS = 4  # for calls that wait: a flush, columns without buffer memory
@@ -93,7 +91,7 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         # one thread: topics, transactions and close, in order
         self._steps = Executor("embedlog-async-producer-steps")
         self._routes: dict[str, Router] = {}
-        self._known: dict[str, tuple[TopicTarget, float]] = {}
+        self._targets: dict[str, tuple[TopicTarget, float]] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
         # records left for the fast path; 0 while calls wait for memory
         self._records_left = RECORDS_PER_TURN
@@ -124,7 +122,7 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
             check_tombstone(key)
             value = None
         if expected_offset is not None:
-            return await self._on_thread(
+            return await self._run_on_thread(
                 f"send to {topic}",
                 lambda producer: producer.send(
                     topic,
@@ -174,64 +172,64 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         future.hasten()
         return await future
 
-    async def _send_checked(self, given: ProducerRecord) -> Future:
+    async def _send_checked(self, record: ProducerRecord) -> Future:
         if self._records_left <= 0:
             self._records_left = 0 if self._waiting else RECORDS_PER_TURN
             await asyncio.sleep(0)
-        pipeline = (await self._made())._pipeline
-        check_call(given)
+        pipeline = (await self._open())._pipeline
+        check_call(record)
         if not pipeline.interceptors:
-            return await self._sent(pipeline, given)
-        changed = pipeline.interceptors.on_send(given)
+            return await self._send_intercepted(pipeline, record)
+        intercepted = pipeline.interceptors.on_send(record)
         try:
-            future = await self._sent(pipeline, changed)
+            future = await self._send_intercepted(pipeline, intercepted)
         except BaseException as error:  # also for a cancelled task: interceptors see each record
-            pipeline.interceptors.on_acknowledgement(unknown_metadata(changed), error)
+            pipeline.interceptors.on_acknowledgement(unknown_metadata(intercepted), error)
             raise
-        future._observe(partial(pipeline.acknowledged, changed))
+        future._observe(partial(pipeline.acknowledge, intercepted))
         return future
 
-    async def _sent(self, pipeline: Pipeline, given: ProducerRecord) -> Future:
+    async def _send_intercepted(self, pipeline: Pipeline, record: ProducerRecord) -> Future:
         try:
             pipeline.check_usable()
-            topic_target = await self._topic_target(pipeline, given)
+            topic_target = await self._topic_target(pipeline, record)
             try:
-                item = pipeline.item(topic_target, given)
+                item = pipeline.make_item(topic_target, record)
             except (InvalidRecordError, InvalidTimestampError, RecordTooLargeError):
-                present = await self._present_target(pipeline, given.topic)
-                if present is topic_target:
+                read_target = await self._read_target(pipeline, record.topic)
+                if read_target is topic_target:
                     raise
-                topic_target = present  # the settings of the topic have changed: these decide
-                item = pipeline.item(topic_target, given)
+                topic_target = read_target  # the settings of the topic have changed: these decide
+                item = pipeline.make_item(topic_target, record)
             return await self._put(pipeline, topic_target, item)
         except FAILS_THE_FUTURE as error:
-            return pipeline.failed(given, error)
+            return pipeline.fail_call(record, error)
 
-    async def _topic_target(self, pipeline: Pipeline, given: ProducerRecord) -> TopicTarget:
+    async def _topic_target(self, pipeline: Pipeline, record: ProducerRecord) -> TopicTarget:
         """The metadata of a topic; read again if it changed, is too old, or lacks the partition."""
-        topic = given.topic
-        partition = given.partition
-        known, until = self._known.get(topic, (None, 0.0))
-        current = (
-            known is not None
-            and pipeline.known(topic) is known
-            and known.route is not None
-            and not known.route.moved
+        topic = record.topic
+        partition = record.partition
+        topic_target, until = self._targets.get(topic, (None, 0.0))
+        is_current = (
+            topic_target is not None
+            and pipeline.known_target(topic) is topic_target
+            and topic_target.route is not None
+            and not topic_target.route.moved
         )
-        recent = current and (topic in self._routes or time.monotonic() < until)
+        is_recent = is_current and (topic in self._routes or time.monotonic() < until)
         if (
-            known is not None
-            and recent
-            and (partition is None or known.target_of(partition) is not None)
+            topic_target is not None
+            and is_recent
+            and (partition is None or topic_target.target_of(partition) is not None)
         ):
-            return known
-        return await self._present_target(pipeline, topic)
+            return topic_target
+        return await self._read_target(pipeline, topic)
 
-    async def _present_target(self, pipeline: Pipeline, topic: str) -> TopicTarget:
+    async def _read_target(self, pipeline: Pipeline, topic: str) -> TopicTarget:
         """The metadata of a topic, read now."""
-        found = await self._steps.run(lambda: pipeline.topic_target(topic, followed=True))
-        self._known[topic] = found, time.monotonic() + CHECK_S
-        return found
+        topic_target = await self._steps.run(lambda: pipeline.topic_target(topic, followed=True))
+        self._targets[topic] = topic_target, time.monotonic() + CHECK_S
+        return topic_target
 
     async def _put(self, pipeline: Pipeline, topic_target: TopicTarget, item: Item) -> Future:
         """Append the record to its partition queue as soon as there is memory and no earlier call
@@ -245,7 +243,7 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
             async with asyncio.timeout(self._config.max_block_ms / 1000):
                 return await self._append_in_turn(pipeline, route, item)
         except TimeoutError:
-            raise pipeline.exhausted() from None
+            raise pipeline.buffer_exhausted_error() from None
 
     async def _append_in_turn(self, pipeline: Pipeline, route: Router, item: Item) -> Future:
         waiter = asyncio.get_running_loop().create_future()
@@ -291,7 +289,7 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         A call that is cancelled before a thread began has accepted nothing. Later, all rows are
         sent. The error's note says it.
         """
-        return await self._on_thread(
+        return await self._run_on_thread(
             f"send_batch to {topic}",
             lambda producer: producer.send_batch(
                 topic,
@@ -304,31 +302,31 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
             ),
         )
 
-    async def _on_thread(self, name: str, send: Callable[[Producer], Future[Done]]) -> Future[Done]:
+    async def _run_on_thread(
+        self, name: str, send: Callable[[Producer], Future[Result]]
+    ) -> Future[Result]:
         """The future of records that a thread sends; a thread that began sends all of them."""
-        producer = await self._made()
+        producer = await self._open()
         ended = threading.Event()
         continued: list[bool] = []
 
-        def call() -> Future[Done]:
+        def call() -> Future[Result]:
             try:
                 return send(producer)
             finally:
                 ended.set()
 
-        def cancelled(continues: bool) -> None:
+        def on_cancelled(continues: bool) -> None:
             continued.append(continues)
             if continues:
-                self._unfinished_batches = [
-                    each for each in self._unfinished_batches if not each.is_set()
-                ] + [ended]
+                unfinished = [batch for batch in self._unfinished_batches if not batch.is_set()]
+                self._unfinished_batches = [*unfinished, ended]
 
         try:
-            return await self._executor.run(call, cancelled)
+            return await self._executor.run(call, on_cancelled)
         except asyncio.CancelledError as error:
-            error.add_note(
-                f"{name}: {'the records are sent' if any(continued) else 'nothing was accepted'}"
-            )
+            outcome = "the records are sent" if any(continued) else "nothing was accepted"
+            error.add_note(f"{name}: {outcome}")
             raise
 
     def _await_unfinished(self, timeout: float | None) -> float | None:
@@ -349,7 +347,7 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         After a cancellation everything is still sent.
         """
         timeout = seconds(timeout, "flush()")
-        producer = await self._made()
+        producer = await self._open()
         await self._executor.run(lambda: producer._flush(self._await_unfinished(timeout)))
         # here: after a cancellation the next call reports the failures
         producer._failures.raise_unreported()
@@ -399,7 +397,9 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         begun, or continues to its end. The error's note says which, and the next call waits for
         that end.
         """
-        return await self._step("init_transactions", lambda producer: producer.init_transactions())
+        return await self._run_step(
+            "init_transactions", lambda producer: producer.init_transactions()
+        )
 
     async def begin_transaction(self) -> None:
         """As `Producer.begin_transaction`. A cancelled call leaves no transaction open."""
@@ -407,11 +407,11 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
 
     async def commit_transaction(self) -> None:
         """As `Producer.commit_transaction`."""
-        await self._step("commit_transaction", Producer.commit_transaction)
+        await self._run_step("commit_transaction", Producer.commit_transaction)
 
     async def abort_transaction(self) -> None:
         """As `Producer.abort_transaction`."""
-        await self._step("abort_transaction", Producer.abort_transaction)
+        await self._run_step("abort_transaction", Producer.abort_transaction)
 
     async def send_offsets_to_transaction(
         self,
@@ -419,7 +419,7 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         group_metadata: GroupMetadata,
     ) -> None:
         """As `Producer.send_offsets_to_transaction`."""
-        await self._step(
+        await self._run_step(
             "send_offsets_to_transaction",
             lambda producer: producer.send_offsets_to_transaction(offsets, group_metadata),
         )
@@ -439,15 +439,15 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         except BaseException as problem:
             if self._closed or self._sync is None:
                 raise  # the close has aborted it
-            if (
-                found := await self._steps.run(partial(self._abort_after_failure, opener, problem))
-            ) is not problem:
-                raise found from None
+            abort = partial(self._abort_after_failure, opener, problem)
+            error = await self._steps.run(abort)
+            if error is not problem:
+                raise error from None
             raise
 
     async def _begin(self, opener: object) -> None:
         try:
-            await self._step("begin_transaction", lambda producer: producer._begin(opener))
+            await self._run_step("begin_transaction", lambda producer: producer._begin(opener))
         except asyncio.CancelledError as problem:
             self._steps.post(partial(self._abort_after_failure, opener, problem))
             raise
@@ -458,61 +458,60 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         """
         return problem if self._sync is None else self._sync._abort_after_failure(opener, problem)
 
-    async def _step(self, name: str, call: Callable[[Producer], Done]) -> Done:
-        producer = await self._made()
+    async def _run_step(self, name: str, call: Callable[[Producer], Result]) -> Result:
+        producer = await self._open()
         continued: list[bool] = []
         try:
             return await self._steps.run(lambda: call(producer), continued.append)
         except asyncio.CancelledError as error:
-            error.add_note(
-                f"{name}: {'it continues to its end' if any(continued) else 'it did not begin'}"
-            )
+            outcome = "it continues to its end" if any(continued) else "it did not begin"
+            error.add_note(f"{name}: {outcome}")
             raise
 
     # ---- metadata and metrics --------------------------------------------------------------------
 
     async def partitions_for(self, topic: str) -> set[int]:
         """As `Producer.partitions_for`."""
-        producer = await self._made()
+        producer = await self._open()
         return await self._executor.run(lambda: producer.partitions_for(topic))
 
     async def metrics(self) -> dict[str, float]:
         """As `Producer.metrics`."""
-        return (await self._made()).metrics()
+        return (await self._open()).metrics()
 
-    async def _made(self) -> Producer:
+    async def _open(self) -> Producer:
         """The synchronous producer, created on a thread."""
         if self._closed:
             raise ClosedError("the producer was closed; create another with log.async_producer(…)")
         if self._sync is None:
-            await self._steps.run(self._make)
+            await self._steps.run(self._open_on_thread)
         producer = self._sync
         assert producer is not None
         producer._pipeline.check_open()
         return producer
 
-    def _make(self) -> None:
+    def _open_on_thread(self) -> None:
         if self._closed:
             raise ClosedError("the producer was closed during its first call")
         if self._sync is None:
             self._engine.check_writable()
-            made = Producer(self._engine, self._config)
-            self._engine.children.add(made)
-            self._routes = made._routes
-            self._sync = made
+            producer = Producer(self._engine, self._config)
+            self._engine.children.add(producer)
+            self._routes = producer._routes
+            self._sync = producer
 
     async def start(self) -> None:
         """Begin, as `async with` does, for programs of aiokafka; other calls begin by
         themselves.
         """
-        await self._made()
+        await self._open()
 
     async def stop(self) -> None:
         """`close`, under the name of aiokafka."""
         await self.close()
 
     async def __aenter__(self) -> Self:
-        await self._made()
+        await self._open()
         return self
 
     async def __aexit__(
@@ -549,7 +548,8 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         )
 
     def __repr__(self) -> str:
-        return (
-            "<embedlog.AsyncProducer "
-            f"{'closed' if self._closed else 'not started' if self._sync is None else self._sync!r}>"
-        )
+        if self._closed:
+            return "<embedlog.AsyncProducer closed>"
+        if self._sync is None:
+            return "<embedlog.AsyncProducer not started>"
+        return f"<embedlog.AsyncProducer {self._sync!r}>"

@@ -1,15 +1,15 @@
 """Collects records that are available now, as objects or in columns.
 
-COLLECTOR-1  collecting never waits: `Waiter` waits and collects again
-COLLECTOR-2  positions move last; a failure before that leaves them unchanged. The positions before
-    the last collection are kept: an interrupt of the call after it restores them by `put_back`
-COLLECTOR-3  an error at one position does not lose records collected before it: they are returned
-    first, and the error occurs again
-COLLECTOR-4  interceptors see each record once, directly before it is returned; columns bypass them,
-    as they bypass deserializers
-COLLECTOR-5  in a set a partition without a leader has no records now, and keeps its position
-COLLECTOR-6  `taken` is true before the first position moves, and false after a call that took
-    nothing. While it is true, the caller may not have processed what it got
+- Collecting never waits: `Waiter` waits and collects again.
+- Positions move last; a failure before that leaves them unchanged. The positions before the last
+  collection are kept: an interrupt of the call after it restores them by `put_back`.
+- An error at one position does not lose records collected before it: they are returned first, and
+  the error occurs again.
+- Interceptors see each record once, directly before it is returned; columns bypass them, as they
+  bypass deserializers.
+- In a set a partition without a leader has no records now, and keeps its position.
+- `has_unprocessed` is true before the first position moves, and false after a call that took
+  nothing. While it is true, the caller may not have processed what it got.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("embedlog")
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 Moved = tuple[Cursor, int, int]  # with its position and epoch before a collection
 
-FEW_RECORDS = 16  # a poll for at most so many records after a seek reads one batch (FETCHER-4)
+FEW_RECORDS = 16  # a poll for at most so many records after a seek reads one batch (`Fetcher`)
 
 
-class Group(Duty, Protocol):
+class ReaderGroup(Duty, Protocol):
     """The operations of a group that reading needs."""
 
-    def topics_moved(self) -> None: ...
+    def note_topics_changed(self) -> None: ...
     def find_position(self, cursor: Cursor) -> None: ...
 
 
@@ -69,7 +69,7 @@ class Collector:
     def __init__(self, engine: Engine, config: ConsumerConfig) -> None:
         self.rotation = Rotation()
         self._window_count = config.metrics_num_samples
-        self.waiting = Waiter(engine, config, self.rotation, self.follow)
+        self.waiter = Waiter(engine, config, self.rotation, self.follow)
         self.interceptors = ConsumerInterceptors(config.interceptor_classes)
         self._intercepts = self.interceptors.has("on_consume")
         self.fetcher = Fetcher(
@@ -86,36 +86,41 @@ class Collector:
         self._max_bytes = config.fetch_max_bytes
         self._iterating = False
         self._moved: list[Moved] = []  # by the last collection of this call
-        self._group: Group | None = None
-        self.taken = False  # COLLECTOR-6
-        self.fetches = True  # False: only records fetched before are returned, and no file is read
+        self._group: ReaderGroup | None = None
+        # whether the caller may not have processed what it got (see the top of the module)
+        self.has_unprocessed = False
+        self.may_fetch = (
+            True  # False: only records fetched before are returned, and no file is read
+        )
 
     # ---- assigned partitions ----
 
-    def join_group(self, group: Group) -> None:
+    def join_group(self, group: ReaderGroup) -> None:
         """Join reading to a group: partitions start at committed offsets, and calls process the
         group's duties.
         """
         self._group = group
-        self.waiting.duty = group
+        self.waiter.duty = group
 
-    def cursor(self, tp: TopicPartition, reset: Reset | None = None) -> Cursor:
+    def open_cursor(self, tp: TopicPartition, reset: Reset | None = None) -> Cursor:
         """The cursor of `tp`, or a new one. Raises UnknownTopicOrPartitionError."""
         if tp in self.rotation and not self.rotation.get(tp).partition.closed:
             return self.rotation.get(tp)
         partition = self._engine.partition(tp.topic, tp.partition)
-        near = partition if self._rack is None else self._engine.near(partition, self._rack)
-        made = Cursor(tp, near, reset, self._window_count)
+        replica = partition if self._rack is None else self._engine.near(partition, self._rack)
+        cursor = Cursor(tp, replica, reset, self._window_count)
         if self._group is not None:
-            made.fresh = True
+            cursor.needs_committed_offset = True
         elif reset is None and self._reset.kind == "latest":
-            with contextlib.suppress(LeaderNotAvailableError):  # nothing can be appended now
-                self.located(made)  # "latest" means the end now, not at the first poll
-        return made
+            # "latest" means the end now, not at the first poll. Without a leader nothing can be
+            # appended now
+            with contextlib.suppress(LeaderNotAvailableError):
+                self.locate(cursor)
+        return cursor
 
     def replace(self, cursors: Iterable[Cursor]) -> None:
         self.rotation.replace(list(cursors))
-        self.waiting.forget_topics()
+        self.waiter.forget_topics()
 
     def follow(self, subscription: Subscription, *, first: bool = False) -> None:
         """Assign all partitions of the subscribed topics; partitions that are added later are read
@@ -125,13 +130,13 @@ class Collector:
             self._engine.refresh_topics()  # closes deleted topics, so that reading them raises
             return
         if self._group is not None:
-            self._group.topics_moved()
+            self._group.note_topics_changed()
             return
         tps = subscription.partitions()
-        known = {cursor.tp for cursor in self.rotation if not cursor.partition.closed}
-        if known != set(tps):
-            later = None if first else EARLIEST
-            self.rotation.replace([self.cursor(tp, later) for tp in tps])
+        assigned = {cursor.tp for cursor in self.rotation if not cursor.partition.closed}
+        if assigned != set(tps):
+            reset = None if first else EARLIEST
+            self.rotation.replace([self.open_cursor(tp, reset) for tp in tps])
 
     # ---- records ----
 
@@ -139,7 +144,7 @@ class Collector:
         """Up to `limit` records, partition after partition."""
         front = self.rotation.front
         moved = self._moved
-        self.taken = True
+        self.has_unprocessed = True
         run = None if front is None else front.run
         if (
             front is not None
@@ -149,39 +154,43 @@ class Collector:
         ):
             moved.append((front, run.offset, run.leader_epoch))
             return run.take(limit)  # the usual case of a reader of few records: its batch has more
-        out: list[Record] = []
+        collected: list[Record] = []
         fetcher = self.fetcher
-        before = self.fetcher.size_bytes
+        size_bytes_before = self.fetcher.size_bytes
         seen_count = 0
         try:
-            for cursor in self.rotation.readable():
-                if cursor.tail is None and not self._ready(cursor, limit):
+            for cursor in self.rotation.readable_cursors():
+                if cursor.tail is None and not self._fetch_if_empty(cursor, limit):
                     continue
                 moved.append((cursor, cursor.position, cursor.epoch))
-                remaining = limit - len(out)
-                found = fetcher.arrived(cursor, remaining) if cursor.tail is not None else None
-                if found is None:
-                    if not self._ready(cursor, limit):
+                remaining = limit - len(collected)
+                records = None
+                if cursor.tail is not None:
+                    records = fetcher.take_arrivals(cursor, remaining)
+                if records is None:
+                    if not self._fetch_if_empty(cursor, limit):
                         continue
-                    found = cursor.take(remaining)
-                elif not found:
+                    records = cursor.take(remaining)
+                elif not records:
                     continue
                 if cursor.intercepted:
-                    out = found + out
-                    seen_count += len(found)
+                    collected = records + collected
+                    seen_count += len(records)
                 else:
-                    out = out + found if out else found
+                    collected = collected + records if collected else records
                 if not cursor.has_records:
-                    self.rotation.drained(cursor)
-                if len(out) >= limit or fetcher.size_bytes - before >= self._max_bytes:
+                    self.rotation.end_turn(cursor)
+                fetched_bytes = fetcher.size_bytes - size_bytes_before
+                if len(collected) >= limit or fetched_bytes >= self._max_bytes:
                     break
-            self.taken = bool(out)
-            if not out:
+            self.has_unprocessed = bool(collected)
+            if not collected:
                 moved.clear()
-            return self._intercepted(out, seen_count) if self._intercepts else out
+            return self._intercept(collected, seen_count) if self._intercepts else collected
         except BaseException as error:
-            if out and isinstance(error, EmbedlogError):
-                return self._intercepted(out, seen_count)  # COLLECTOR-3
+            if collected and isinstance(error, EmbedlogError):
+                # the error occurs again at its position, after these records
+                return self._intercept(collected, seen_count)
             self.put_back(moved)
             raise
 
@@ -190,9 +199,9 @@ class Collector:
         if moved:
             for cursor, position, epoch in reversed(moved):
                 cursor.seek(position, epoch)
-            self.taken = False
+            self.has_unprocessed = False
 
-    def _intercepted(self, records: list[Record], seen_count: int) -> list[Record]:
+    def _intercept(self, records: list[Record], seen_count: int) -> list[Record]:
         """The first `seen_count` records already passed the interceptors, during an iteration."""
         if len(records) == seen_count:
             return records
@@ -200,49 +209,52 @@ class Collector:
 
     def open_iterator(self) -> Iterator[Record] | None:
         """An iterator over the fetched records of the next partition that has any."""
-        for cursor in self.rotation.readable():
-            while self._ready(cursor):
+        for cursor in self.rotation.readable_cursors():
+            while self._fetch_if_empty(cursor):
                 if self._intercepts:
                     cursor.replace_ahead(self.interceptors.on_consume)
                     if not cursor.has_records:
                         continue
-                self.rotation.drained(cursor)
-                self._iterating = self.taken = True
+                self.rotation.end_turn(cursor)
+                self._iterating = self.has_unprocessed = True
                 return cursor.open_iterator()
-        self.taken = False
+        self.has_unprocessed = False
         return None
 
-    def batch(self) -> Batch | None:
+    def take_next_batch(self) -> Batch | None:
         """The next chunk of the next partition that has one."""
-        self.taken = False
-        found = self.chunk()
-        return None if found is None else self.take_batch(*found)
+        self.has_unprocessed = False
+        cursor_and_chunk = self.fetch_chunk()
+        if cursor_and_chunk is None:
+            return None
+        cursor, chunk = cursor_and_chunk
+        return self.take_batch(cursor, chunk)
 
-    def chunk(self) -> tuple[Cursor, Chunk] | None:
-        """The chunk that `batch` would return; no position moves."""
-        for cursor in self.rotation.readable():
-            chunk = self._in_range(cursor, self.fetcher.columns)
+    def fetch_chunk(self) -> tuple[Cursor, Chunk] | None:
+        """The chunk that `take_next_batch` would return; no position moves."""
+        for cursor in self.rotation.readable_cursors():
+            chunk = self._fetch_if_led(cursor, self.fetcher.fetch_columns)
             if chunk is not None:
                 return cursor, chunk
         return None
 
     def take_batch(self, cursor: Cursor, chunk: Chunk) -> Batch:
         """The batch of a chunk; the position moves after it."""
-        self.taken = True
+        self.has_unprocessed = True
         self._moved.append((cursor, cursor.position, cursor.epoch))
-        made = Batch(cursor.tp.topic, cursor.tp.partition, chunk.decoded)
-        self.rotation.drained(cursor)
+        batch = Batch(cursor.tp.topic, cursor.tp.partition, chunk.decoded)
+        self.rotation.end_turn(cursor)
         cursor.fill([], chunk.next_offset, chunk.epoch)
-        return made
+        return batch
 
-    def ahead(self, limit: int) -> bool:
+    def fetch_ahead(self, limit: int) -> bool:
         """Fetch until `limit` or all available records can be returned; no position moves over a
-        record (COLLECTOR-3).
+        record. An error after the first of them is left to the next fetch.
         """
         count = 0
-        for cursor in self.rotation.readable():
+        for cursor in self.rotation.readable_cursors():
             try:
-                if self._ready(cursor):
+                if self._fetch_if_empty(cursor):
                     count += cursor.ahead_count
             except EmbedlogError:
                 if not count:
@@ -252,70 +264,76 @@ class Collector:
                 break
         return count > 0
 
-    def located(self, cursor: Cursor) -> Cursor:
+    def locate(self, cursor: Cursor) -> Cursor:
         """The cursor, with a position. Raises NoOffsetForPartitionError."""
-        self._place(cursor)
+        self._find_start(cursor)
         return cursor
 
-    def _place(self, cursor: Cursor) -> Bounds | None:
+    def _find_start(self, cursor: Cursor) -> Bounds | None:
         """Give the cursor a position if it has none; the bounds that were read for that. Raises
         NoOffsetForPartitionError.
         """
-        if cursor.fresh and self._group is not None:
+        if cursor.needs_committed_offset and self._group is not None:
             self._group.find_position(cursor)
         return self.reset_position(cursor) if cursor.position < 0 else None
 
     def reset_position(self, cursor: Cursor) -> Bounds | None:
-        """Give the cursor the position of `auto.offset.reset`. As `_place`."""
+        """Give the cursor the position of `auto.offset.reset`. As `_find_start`."""
         reset = cursor.reset or self._reset
-        # of the leader
-        bounds = (
-            cursor.partition if self._rack is None else self._engine.partition(*cursor.tp)
-        ).bounds()
-        cursor.seek(*reset.place(cursor.partition, bounds, self._isolation, system.wall_ms))
+        leader = cursor.partition if self._rack is None else self._engine.partition(*cursor.tp)
+        bounds = leader.bounds()
+        cursor.seek(*reset.find_position(cursor.partition, bounds, self._isolation, system.wall_ms))
         logger.debug("%s-%d: reading begins at %d (%s)", *cursor.tp, cursor.position, reset.kind)
         return bounds if self._rack is None else None
 
-    def _ready(self, cursor: Cursor, limit: int = FEW_RECORDS + 1) -> bool:
+    def _fetch_if_empty(self, cursor: Cursor, limit: int = FEW_RECORDS + 1) -> bool:
+        """Fetch unless the cursor has records, or no fetch is allowed now; whether it has records
+        then.
+        """
         if cursor.has_records:
             return True
-        few = cursor.sought and limit <= FEW_RECORDS
-        if few and self.fetches and self.fetcher.point(cursor, limit):
-            return True
-        fill = partial(self.fetcher.fill_few, limit=limit) if few else self.fetcher.fill
-        return self.fetches and bool(self._in_range(cursor, fill))
+        if not self.may_fetch:
+            return False
+        fill: Callable[[Cursor], bool] = self.fetcher.fill
+        if cursor.was_sought and limit <= FEW_RECORDS:
+            if self.fetcher.fill_point(cursor, limit):
+                return True
+            fill = partial(self.fetcher.fill_few, limit=limit)
+        return bool(self._fetch_if_led(cursor, fill))
 
-    def _in_range(self, cursor: Cursor, fetch: Callable[[Cursor], Found]) -> Found | None:
-        """As `_fetched_in_range`; None if the partition has no leader now (COLLECTOR-5)."""
+    def _fetch_if_led(self, cursor: Cursor, fetch: Callable[[Cursor], Result]) -> Result | None:
+        """As `_fetch_in_range`; None if the partition has no leader now."""
         if not self._engine.replicated:
-            return self._fetched_in_range(cursor, fetch)
+            return self._fetch_in_range(cursor, fetch)
         try:
-            return self._fetched_in_range(cursor, fetch)
+            return self._fetch_in_range(cursor, fetch)
         except (LeaderNotAvailableError, LockTimeoutError, NotEnoughReplicasError) as problem:
             logger.debug("%s-%d is not read now: %s", *cursor.tp, problem)
             return None
 
-    def _fetched_in_range(self, cursor: Cursor, fetch: Callable[[Cursor], Found]) -> Found:
+    def _fetch_in_range(self, cursor: Cursor, fetch: Callable[[Cursor], Result]) -> Result:
         """Call `fetch`; if the position is out of range, from the position of `auto.offset.reset`.
 
         The reset repeats while it makes progress: retention may be faster than the step from the
         lookup to the fetch.
         """
         if cursor.position < 0:
-            cursor.bounds = self._place(cursor)
+            cursor.bounds = self._find_start(cursor)
         while True:
             try:
                 return fetch(cursor)
             except OffsetOutOfRangeError as problem:
                 failed = cursor.position
-                problem.topic, problem.partition, problem.offset = *cursor.tp, failed
+                problem.topic = cursor.tp.topic
+                problem.partition = cursor.tp.partition
+                problem.offset = failed
                 if self._reset.kind == "none":
                     raise
                 if isinstance(problem, LogTruncationError) and problem.diverging is not None:
                     cursor.seek(problem.diverging.offset, problem.diverging.leader_epoch)
                 else:
                     cursor.seek_later(None)
-                if self.located(cursor).position == failed:
+                if self.locate(cursor).position == failed:
                     raise
                 logger.warning("%s; continuing at %d", problem, cursor.position)
 
@@ -332,7 +350,7 @@ class Collector:
         return moved
 
 
-def until(run: Iterator[Record], until_ns: int) -> Iterator[Record]:
+def take_until_due(run: Iterator[Record], until_ns: int) -> Iterator[Record]:
     """The records of `run` until the group's duties are due: checked before each, since the caller
     may process any record slowly.
     """

@@ -1,14 +1,13 @@
 """The consumer: returns records of its partitions, as objects or in columns, and keeps the
 positions.
 
-CONSUMER-1  one thread at a time (a second one gets ConcurrentUseError); only `wakeup` and `close`
-    may be called from another
-CONSUMER-2  a position moves when records are returned; an interrupt before that restores it, so no
-    record is lost
-CONSUMER-3  a wait sleeps in the kernel until an append, a wakeup or a close: an idle consumer uses
-    no CPU
-CONSUMER-4  partitions alternate: the fetched records of one are returned before those of the next,
-    then it moves to the end of the queue
+- One thread at a time (a second one gets ConcurrentUseError); only `wakeup` and `close` may be
+  called from another.
+- A position moves when records are returned; an interrupt before that restores it, so no record is
+  lost.
+- A wait sleeps in the kernel until an append, a wakeup or a close: an idle consumer uses no CPU.
+- Partitions alternate: the fetched records of one are returned before those of the next, then it
+  moves to the end of the queue.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from embedlog.config import keywords, other_clients
 from embedlog.config.client import ConsumerConfig, K, V
 from embedlog.config.options import parse
 from embedlog.config.timeouts import CLOSE_S, seconds
-from embedlog.consumer.collector import Collector, Moved, until
+from embedlog.consumer.collector import Collector, Moved, take_until_due
 from embedlog.consumer.coordinator import ConsumerCoordinator
 from embedlog.consumer.metrics import ConsumerMetrics
 from embedlog.consumer.offset_committer import Callback
@@ -36,7 +35,7 @@ from embedlog.consumer.offset_lookup import OffsetLookup
 from embedlog.consumer.positions import EARLIEST, LATEST, Cursor
 from embedlog.consumer.rebalance_listener import Listener, listeners_of
 from embedlog.consumer.subscription import Subscription
-from embedlog.consumer.thread_guard import bounded_guard, claimed_within, thread_guard
+from embedlog.consumer.thread_guard import bounded_guard, claim_within, thread_guard
 from embedlog.errors import (
     ClosedError,
     ConcurrentUseError,
@@ -104,7 +103,7 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
             engine, exclude_internal=self._config.exclude_internal_topics
         )
         self._reading = Collector(engine, self._config)
-        self._waiting = self._reading.waiting
+        self._waiter = self._reading.waiter
         self._metrics = ConsumerMetrics(engine, self._reading, self._config.isolation_level)
         self._lookup = OffsetLookup(engine, self._config.isolation_level)
         self._group: ConsumerCoordinator | None = None
@@ -126,7 +125,7 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         """
         with self._using():
             tps = topic_partitions(partitions)
-            cursors = {tp: self._reading.cursor(tp) for tp in tps}
+            cursors = {tp: self._reading.open_cursor(tp) for tp in tps}
             if not tps:
                 return self._unsubscribe()
             if self._group is not None and self._subscription.kind == "assigned":
@@ -154,10 +153,12 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         """
         with self._using():
             listeners = listeners_of(listener, (on_assigned, on_revoked, on_lost))
-            if any(each is not None for each in listeners):
-                self._grouped("subscribe() with listeners")
-            if topics is not None and not isinstance(topics, str) and not (topics := list(topics)):
-                return self._unsubscribe()
+            if listeners != (None, None, None):
+                self._require_group("subscribe() with listeners")
+            if topics is not None and not isinstance(topics, str):
+                topics = list(topics)
+                if not topics:
+                    return self._unsubscribe()
             if self._group is not None:
                 return self._group.subscribe(topics, pattern, listeners)
             self._subscription.subscribe(topics, pattern)
@@ -219,13 +220,11 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         try:
             with self._reading_now():
                 moved = self._reading.begin()
-                return (
-                    self._waiting.wait_for(
-                        lambda: self._reading.collect(limit), timeout, self._subscription
-                    )
-                    or []
+                records = self._waiter.wait_for(
+                    lambda: self._reading.collect(limit), timeout, self._subscription
                 )
-        except BaseException:  # an interrupt after the collection (CONSUMER-2)
+                return records or []
+        except BaseException:  # an interrupt after the collection: no record is lost
             self._reading.put_back(moved)
             raise
 
@@ -249,10 +248,12 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
             return None
         with self._reading_now():
             self._reading.begin()
-            run = self._waiting.wait_for(
+            run = self._waiter.wait_for(
                 self._reading.open_iterator, self._api_timeout_s(None), self._subscription
             )
-            return run if run is None or self._group is None else until(run, self._group.until_ns)
+            if run is None or self._group is None:
+                return run
+            return take_until_due(run, self._group.until_ns)
 
     def batches(self, timeout: float | None = None) -> Iterator[Batch]:
         """The same records in columns, one Batch per fetch, with the same positions; ends when none
@@ -263,16 +264,18 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         timeout = seconds(timeout, "batches()")
         with self._using():
             pass
-        return self._each_batch(timeout)
+        return self._iterate_batches(timeout)
 
-    def _each_batch(self, timeout: float | None) -> Iterator[Batch]:
+    def _iterate_batches(self, timeout: float | None) -> Iterator[Batch]:
         while not self._closed:
             moved: Sequence[Moved] = ()
             try:
                 with self._reading_now():
                     moved = self._reading.begin()
-                    batch = self._waiting.wait_for(
-                        self._reading.batch, self._api_timeout_s(timeout), self._subscription
+                    batch = self._waiter.wait_for(
+                        self._reading.take_next_batch,
+                        self._api_timeout_s(timeout),
+                        self._subscription,
                     )
             except BaseException:  # as in `poll`
                 self._reading.put_back(moved)
@@ -282,8 +285,11 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
             yield batch
 
     def _api_timeout_s(self, timeout: float | None) -> float | None:
-        ms = self._config.consumer_timeout_ms
-        return ms / 1000 if timeout is None and ms is not None else timeout
+        """The timeout of a call, or else `consumer.timeout.ms`."""
+        timeout_ms = self._config.consumer_timeout_ms
+        if timeout is not None or timeout_ms is None:
+            return timeout
+        return timeout_ms / 1000
 
     # ---- positions ----
 
@@ -294,17 +300,17 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         truncated below that position since, the next read raises LogTruncationError. With an
         `auto.offset.reset` it continues where the log and the read records diverge.
         """
-        place, epoch = (
-            (offset.offset, offset.leader_epoch)
-            if isinstance(offset, OffsetAndMetadata)
-            else (offset, -1)
-        )
-        if type(place) is not int or type(epoch) is not int:
+        position: object = offset
+        epoch: object = -1
+        if isinstance(offset, OffsetAndMetadata):
+            position = offset.offset
+            epoch = offset.leader_epoch
+        if type(position) is not int or type(epoch) is not int:
             raise TypeError(f"offset: an int or an OffsetAndMetadata, not {offset!r}")
-        if place < 0:
-            raise OffsetOutOfRangeError("an offset is not negative", found=place)
+        if position < 0:
+            raise OffsetOutOfRangeError("an offset is not negative", found=position)
         with self._using():
-            self._cursor(partition).seek(place, epoch)
+            self._cursor(partition).seek(position, epoch)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Set the position of these partitions, or of all, to the first record; determined by the
@@ -325,7 +331,7 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
     def position(self, partition: TopicPartition) -> int:
         """Offset of the next record to be returned."""
         with self._using():
-            return self._reading.located(self._cursor(partition)).position
+            return self._reading.locate(self._cursor(partition)).position
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Return no records of these partitions until `resume`; fetched records are kept."""
@@ -352,7 +358,7 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         transaction shows a lag there.
         """
         with self._using():
-            return self._metrics.lag(self._cursor(partition))
+            return self._metrics.lag_of(self._cursor(partition))
 
     def _cursor(self, partition: TopicPartition) -> Cursor:
         try:
@@ -360,19 +366,19 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         except StateError as problem:
             if self._group is None:
                 raise
-            self._group.unassigned(problem)
+            self._group.raise_unassigned(problem)
 
     # ---- offsets of any partition ----
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset of each partition, assigned or not."""
         with self._using():
-            return self._lookup.beginnings(topic_partitions(partitions))
+            return self._lookup.find_beginnings(topic_partitions(partitions))
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The end offset of each partition for this isolation level, assigned or not."""
         with self._using():
-            return self._lookup.ends(topic_partitions(partitions))
+            return self._lookup.find_ends(topic_partitions(partitions))
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, Any]
@@ -381,7 +387,7 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         there is none.
         """
         with self._using():
-            return self._lookup.for_times(by_partition("times", times))
+            return self._lookup.find_offsets_for_times(by_partition("times", times))
 
     # ---- group ----
 
@@ -400,7 +406,7 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         again), InvalidGroupIdError, and OffsetOutOfRangeError for a negative offset.
         """
         with self._using():
-            self._grouped("commit()").commit(offsets)
+            self._require_group("commit()").commit(offsets)
 
     def commit_async(
         self,
@@ -411,7 +417,7 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         `callback(offsets, error or None)`.
         """
         with self._using():
-            self._grouped("commit_async()").commit_async(offsets, callback)
+            self._require_group("commit_async()").commit_async(offsets, callback)
 
     def committed(
         self, *partitions: TopicPartition
@@ -423,21 +429,21 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         `wakeup`, InvalidGroupIdError.
         """
         with self._using():
-            return self._grouped("committed()").committed(topic_partitions(partitions))
+            return self._require_group("committed()").committed(topic_partitions(partitions))
 
     def group_metadata(self) -> GroupMetadata:
         """This consumer's member id and generation, for `send_offsets_to_transaction`. Raises
         InvalidGroupIdError.
         """
         with self._using():
-            return self._grouped("group_metadata()").metadata()
+            return self._require_group("group_metadata()").metadata()
 
     def enforce_rebalance(self) -> None:
         """Start a rebalance with the next poll. Raises InvalidGroupIdError, StateError."""
         with self._using():
-            self._grouped("enforce_rebalance()").enforce_rebalance()
+            self._require_group("enforce_rebalance()").enforce_rebalance()
 
-    def _grouped(self, call: str) -> ConsumerCoordinator:
+    def _require_group(self, call: str) -> ConsumerCoordinator:
         if self._group is None:
             raise InvalidGroupIdError(
                 f"{call} needs a group id, and this consumer has none",
@@ -452,14 +458,14 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         """Make the present, or else the next, waiting call raise WakeupError, once. For any thread,
         and for signal handlers.
         """
-        self._waiting.wakeup()
+        self._waiter.wakeup()
 
     def metrics(self) -> dict[str, Any]:
         """Counters and gauges with Kafka's names; `partitions` has position, lag and lead of each
         partition.
         """
         with self._using():
-            return self._metrics.all() | ({} if self._group is None else self._group.metrics())
+            return self._metrics.report() | ({} if self._group is None else self._group.metrics())
 
     def close(self, timeout: float | None = CLOSE_S) -> None:
         """Commit what is due and leave the group, within `timeout` seconds, and release all
@@ -476,7 +482,7 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         if self._ended or self._closer == get_ident():
             return
         self._closed = True
-        self._waiting.stop()
+        self._waiter.stop()
         problem: Exception | None = None
         try:
             self._release(timeout, automatic=automatic)
@@ -495,7 +501,7 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         """Leave the group and release all partitions. It may be repeated. Raises
         ConcurrentUseError, a listener's exception.
         """
-        with claimed_within(self._thread_guard, timeout if self._group is not None else 0.0):
+        with claim_within(self._thread_guard, timeout if self._group is not None else 0.0):
             if self._ended:  # another thread was faster
                 return
             # the listeners in this thread may still use the consumer
@@ -515,7 +521,7 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._end(CLOSE_S, automatic=kind is None or not self._reading.taken)
+        self._end(CLOSE_S, automatic=kind is None or not self._reading.has_unprocessed)
 
     def __repr__(self) -> str:
         return f"<embedlog.Consumer {printable(self._name)}{' closed' if self._closed else ''}>"
@@ -547,11 +553,9 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         (CALLDEADLINE-1).
         """
         guard = self._reading_now()
-        return (
-            bounded_guard(guard, self._config.default_api_timeout_ms)
-            if self._engine.replicated
-            else guard
-        )
+        if self._engine.replicated:
+            return bounded_guard(guard, self._config.default_api_timeout_ms)
+        return guard
 
     def _reading_now(self) -> Claim:
         """The thread guard; checks that consumer and log are open, and that this is not a forked

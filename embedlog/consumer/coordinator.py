@@ -1,16 +1,15 @@
 """The group side of a consumer, executed inside its calls: membership, commits, and start
 positions.
 
-COORDINATOR-1  duties are done at the beginning of every poll, and before every list that iteration
-    continues with. The next ones are due at `until_ns`; no record is returned after that time
-    without another check
-COORDINATOR-2  between duties the check costs a clock reading and one read of memory
-COORDINATOR-3  an expired lease is renewed before the group's record is read, so that no record
-    follows an undetected removal
-COORDINATOR-4  a partition starts at the committed offset, else by `auto.offset.reset`; it is not
-    read before that is known
-COORDINATOR-5  a lock or a leader that is not available does not stop reading (DUTYDELAY-1,
-    DUTYDELAY-2)
+- Duties are done at the beginning of every poll, and before every list that iteration continues
+  with. The next ones are due at `until_ns`; no record is returned after that time without another
+  check.
+- Between duties the check costs a clock reading and one read of memory.
+- An expired lease is renewed before the group's record is read, so that no record follows an
+  undetected removal.
+- A partition starts at the committed offset, else by `auto.offset.reset`; it is not read before
+  that is known.
+- A lock or a leader that is not available does not stop reading (`DutyDelays`).
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from embedlog._native import system
 from embedlog.config.client import ConsumerConfig
 from embedlog.consumer.collector import Collector
 from embedlog.consumer.duty_delays import DutyDelays
-from embedlog.consumer.group_metrics import commits, heartbeats
+from embedlog.consumer.group_metrics import report_commits, report_heartbeats
 from embedlog.consumer.membership import NO_GENERATION, Membership, Phase
 from embedlog.consumer.offset_committer import AutoCommit, Callback, OffsetCommitter, Offsets
 from embedlog.consumer.positions import Cursor
 from embedlog.consumer.rebalance_listener import Listener
 from embedlog.consumer.subscription import Subscription
-from embedlog.coordination.groups.commit_checks import checked_group_id, checked_offsets
+from embedlog.coordination.groups.commit_checks import check_group_id, check_offsets
 from embedlog.coordination.groups.member_watch import Watch
 from embedlog.errors import (
     CommitFailedError,
@@ -86,15 +85,15 @@ class ConsumerCoordinator:
                 "a consumer in a group writes, but the log was opened read-only: omit group_id"
             )
         self.until_ns = 0  # monotonic clock
-        self.moved = 0
+        self.move_count = 0
         self._engine = engine
         self._config = config
         self._reading = reading
         self._subscription = subscription
         self._groups = engine.groups
-        self._group_id = checked_group_id(config.group_id)
+        self._group_id = check_group_id(config.group_id)
         self._api_timeout_s = timeout_s = config.default_api_timeout_ms / 1000
-        self._metrics = reading.waiting.metrics
+        self._metrics = reading.waiter.metrics
         self._committer = OffsetCommitter(
             engine.groups, self._group_id, reading.interceptors, timeout_s, self._metrics
         )
@@ -117,7 +116,7 @@ class ConsumerCoordinator:
         self._delay: tuple[int, int] | None = None
         self._delays = DutyDelays(engine, self._group_id)
         self.membership = Membership(
-            engine, config, client_id, subscription, self, self._leased, self._metrics
+            engine, config, client_id, subscription, self, self._ensure_lease, self._metrics
         )
         reading.join_group(self)
 
@@ -127,34 +126,32 @@ class ConsumerCoordinator:
     def _subscribed(self) -> bool:
         return self._subscription.kind in ("topics", "pattern")
 
-    def notices(self) -> list[tuple[Any, int]]:
+    def read_notices(self) -> list[tuple[Any, int]]:
         """The notice to wait on, with its value before the last read."""
-        return (
-            []
-            if self._number is None
-            else [(self._groups.topic.partition(self._number), self._notice)]
-        )
+        if self._number is None:
+            return []
+        return [(self._groups.topic.partition(self._number), self._notice)]
 
-    def polling(self) -> None:
+    def begin_poll(self) -> None:
         if self._committer.has_callbacks:
             self.until_ns = 0
         if self._lease is not None:
             self._lease.polling()
 
-    def polled(self) -> None:
+    def end_poll(self) -> None:
         if self._lease is not None:
             self._lease.polled()
 
-    def topics_moved(self) -> None:
+    def note_topics_changed(self) -> None:
         """Called when topics may have changed."""
-        self.moved += 1
+        self.move_count += 1
         self._engine.refresh_topics()  # closes deleted topics
         if self._subscribed:
-            self.membership.topics_moved()
-            gone = [cursor.tp for cursor in self._reading.rotation if cursor.partition.closed]
-            if gone:
+            self.membership.note_topics_changed()
+            deleted = [cursor.tp for cursor in self._reading.rotation if cursor.partition.closed]
+            if deleted:
                 self._reading.replace(
-                    cursor for cursor in self._reading.rotation if cursor.tp not in gone
+                    cursor for cursor in self._reading.rotation if cursor.tp not in deleted
                 )
             self.until_ns = 0
 
@@ -167,10 +164,10 @@ class ConsumerCoordinator:
         """Share these topics with the group from the next poll on. Raises as
         `Consumer.subscribe`.
         """
-        wanted = self._subscription.with_selection(topics, pattern)
+        selection = self._subscription.with_selection(topics, pattern)
         self.membership.listeners.listen(*listeners)
-        self._subscription.become(wanted)
-        self.membership.topics_moved()
+        self._subscription.become(selection)
+        self.membership.note_topics_changed()
         self.until_ns = 0
 
     def enforce_rebalance(self) -> None:
@@ -180,10 +177,10 @@ class ConsumerCoordinator:
                 "not rebalanced"
             )
         self.membership.check_not_fenced()
-        self.membership.wanted = True
+        self.membership.wants_rejoin = True
         self.until_ns = 0
 
-    def unassigned(self, problem: StateError) -> NoReturn:
+    def raise_unassigned(self, problem: StateError) -> NoReturn:
         """A call named a partition that this member does not have. Raises FencedInstanceIdError,
         StateError.
         """
@@ -220,26 +217,24 @@ class ConsumerCoordinator:
         if self._committer.is_waiting:
             self._committer.advance(system.boot_ns())
             self._committer.call_back()
-        with bounded_waits(deadline_ns), self._delays.unavailable():
+        with bounded_waits(deadline_ns), self._delays.tolerate_missing_leader():
             if self._subscribed:
-                with self._delays.blocked():
+                with self._delays.tolerate_held_lock():
                     self._check_lease(deadline_ns)
                     if self._follow(deadline_ns):
                         until_ns = now_ns
             self.begin_commit(early=False)
-            if not self._find_positions(self._fresh(), system.boot_ns()):
+            if not self._find_start_positions(self._cursors_without_position(), system.boot_ns()):
                 until_ns = min(until_ns, now_ns + TICK_NS)
         self.until_ns = min(until_ns, self._good_until_ns())
 
     def _tick_ns(self) -> int:
-        return (
-            2 * TICK_NS
-            if self._group is not None and len(self._group.members) >= LARGE_GROUP
-            else TICK_NS
-        )
+        if self._group is not None and len(self._group.members) >= LARGE_GROUP:
+            return 2 * TICK_NS
+        return TICK_NS
 
     def _check_lease(self, deadline_ns: int) -> None:
-        """Check and renew the lease (COORDINATOR-3)."""
+        """Leave after too long a pause between polls, and renew an expired lease."""
         if self._lease is None:
             return
         if self._lease.left and self.membership.phase is not Phase.OUT:
@@ -254,17 +249,14 @@ class ConsumerCoordinator:
         elif self.membership.phase is Phase.IN and not self._engine.transactions.liveness.shows(
             self._lease
         ):
-            self.membership.wanted = True  # with a slot in another directory of the set
+            self.membership.wants_rejoin = True  # with a slot in another directory of the set
 
     def _follow(self, deadline_ns: int) -> bool:
         """Follow the group's state step by step; True if more steps are due."""
         if self._is_quiet():
             return False
-        self._number = (
-            self._groups.topic.partition_of(self._group_id)
-            if self._number is None
-            else self._number
-        )
+        if self._number is None:
+            self._number = self._groups.topic.partition_of(self._group_id)
         for _ in range(STEPS_MAX):
             self._notice = self._read_notice()  # before the step: a later change is noticed again
             if not self.membership.step(deadline_ns):
@@ -283,48 +275,53 @@ class ConsumerCoordinator:
             self._group is None
             or now_ns >= self._check_ns
             or member.phase is not Phase.IN
-            or member.wanted
+            or member.wants_rejoin
         ):
             return False
         if self._read_notice() != self._notice:
             return False
-        self._eviction_due = self._watch.due() and bool(
-            self._watch.verdicts(self._group, member.member_id)
+        watch = self._watch
+        self._eviction_due = watch.begin_check_if_due() and bool(
+            watch.find_verdicts(self._group, member.member_id)
         )
         return not self._eviction_due
 
     def _watch_others(self, deadline_ns: int) -> None:
         """Remove other members that have ended; the first member that detects it does so."""
-        if self.membership.phase is Phase.OUT or not (self._eviction_due or self._watch.due()):
+        if self.membership.phase is Phase.OUT or not (
+            self._eviction_due or self._watch.begin_check_if_due()
+        ):
             return
         self._eviction_due = False
-        found = self._groups.evict(
+        group = self._groups.evict(
             self._group_id, self._watch, self.membership.member_id, deadline_ns=deadline_ns
         )
-        if found is not None and found.delayed and self._is_delay_over(found):
+        if group is not None and group.delayed and self._is_delay_over(group):
             self._groups.decide(
                 self._group_id, lambda old: old and end_delay(old, system.wall_ms()), deadline_ns
             )
-        self._group = found if found is not None and found.state is State.STABLE else None
+        self._group = None
+        if group is not None and group.state is State.STABLE:
+            self._group = group
         self._check_ns = time.monotonic_ns() + CHECK_NS
 
-    def _is_delay_over(self, found: Group) -> bool:
+    def _is_delay_over(self, group: Group) -> bool:
         """Whether no member joined for `group.initial.rebalance.delay.ms`, or the delay lasts as
         long as a round may.
         """
         now_ns = time.monotonic_ns()
-        if self._delay is None or self._delay[0] != found.generation:
-            self._delay = found.generation, now_ns
+        if self._delay is None or self._delay[0] != group.generation:
+            self._delay = group.generation, now_ns
         spent_ms = (now_ns - self._delay[1]) // 1_000_000
         return (
-            self._watch.round_age_ms(found) >= self._groups.limits.initial_delay_ms
-            or spent_ms >= found.rebalance_timeout_ms
+            self._watch.round_age_ms(group) >= self._groups.limits.initial_delay_ms
+            or spent_ms >= group.rebalance_timeout_ms
         )
 
     def _read_notice(self) -> int:
         return -1 if self._number is None else int(self._groups.topic.notice(self._number))
 
-    def _leased(self) -> Lease:
+    def _ensure_lease(self) -> Lease:
         liveness = self._engine.transactions.liveness
         config = self._config
         if self._lease is None or not liveness.shows(self._lease):
@@ -356,14 +353,16 @@ class ConsumerCoordinator:
         cursors = []
         for tp in tps:
             try:
-                cursors.append(self._reading.cursor(tp))
+                cursors.append(self._reading.open_cursor(tp))
             except UnknownTopicOrPartitionError:
                 logger.warning("%s-%d is assigned, but does not exist", *tp)
         self._reading.rotation.replace(cursors)
-        settled = self._committer.settled
-        held = self.owned()
-        self._committer.settled = {tp: offset for tp, offset in settled.items() if tp in held}
-        self.moved += 1
+        offsets_before = self._committer.committed_offsets
+        owned = self.owned()
+        self._committer.committed_offsets = {
+            tp: offset for tp, offset in offsets_before.items() if tp in owned
+        }
+        self.move_count += 1
         if self._auto is not None:
             self._auto.restart(time.monotonic())
 
@@ -373,25 +372,25 @@ class ConsumerCoordinator:
             return
         try:
             try:
-                self._committer.now(self._unsettled(), identity, deadline_ns)
+                self._committer.commit_sync(self._unsettled(), identity, deadline_ns)
             except UnknownTopicOrPartitionError:
                 self._engine.refresh_topics()  # closes deleted topics
-                self._committer.now(self._unsettled(), identity, deadline_ns)
+                self._committer.commit_sync(self._unsettled(), identity, deadline_ns)
         except EmbedlogError as problem:
             if isinstance(problem, LockTimeoutError):
                 raise
-            self._auto_failed(problem)
+            self._log_failed_commit(problem)
 
     # ---- start positions -------------------------------------------------------------------------
 
-    def _fresh(self) -> list[Cursor]:
-        return [cursor for cursor in self._reading.rotation if cursor.fresh]
+    def _cursors_without_position(self) -> list[Cursor]:
+        return [cursor for cursor in self._reading.rotation if cursor.needs_committed_offset]
 
     def find_position(self, cursor: Cursor) -> None:
         """Find the start position of a partition. Raises DeadlineError if it depends on an open
         transaction for too long.
         """
-        if cursor.fresh and not self._find_positions(
+        if cursor.needs_committed_offset and not self._find_start_positions(
             [cursor], files.deadline_after(self._api_timeout_s)
         ):
             raise DeadlineError(
@@ -400,45 +399,54 @@ class ConsumerCoordinator:
                 expected="a commit or abort by its producer, or the end of transaction.timeout.ms",
             )
 
-    def _find_positions(self, cursors: list[Cursor], deadline_ns: int) -> bool:
-        """COORDINATOR-4; False if some positions are not known yet."""
+    def _find_start_positions(self, cursors: list[Cursor], deadline_ns: int) -> bool:
+        """Set the positions of cursors: the committed offset, or that of `auto.offset.reset`.
+        False if some are not known yet.
+        """
         if not cursors:
             return True
-        found = self._committed([cursor.tp for cursor in cursors], deadline_ns)
-        if unknown := [tp for tp, known in found.items() if known is None]:
-            facts = (self._group_id, brief(unknown), self._config.auto_offset_reset)
-            logger.info("group %r has no committed offsets of %s: auto.offset.reset=%s", *facts)
-        self.moved += 1
-        for cursor in [each for each in cursors if each.tp in found]:
-            known = found[cursor.tp]
-            if known is not None:
-                self._committer.settled[cursor.tp] = known.offset
-                # also ends `fresh`: last, so an interrupt finds it anew
-                cursor.seek(known.offset, known.leader_epoch)
+        offsets = self._read_committed([cursor.tp for cursor in cursors], deadline_ns)
+        uncommitted = [tp for tp, committed in offsets.items() if committed is None]
+        if uncommitted:
+            logger.info(
+                "group %r has no committed offsets of %s: auto.offset.reset=%s",
+                self._group_id,
+                brief(uncommitted),
+                self._config.auto_offset_reset,
+            )
+        self.move_count += 1
+        for cursor in cursors:
+            if cursor.tp not in offsets:
+                continue
+            committed = offsets[cursor.tp]
+            if committed is not None:
+                self._committer.committed_offsets[cursor.tp] = committed.offset
+                # also ends `needs_committed_offset`: last, so an interrupt finds it anew
+                cursor.seek(committed.offset, committed.leader_epoch)
             elif self._config.auto_offset_reset == "none":
-                cursor.fresh = False  # reading raises
+                cursor.needs_committed_offset = False  # reading raises
             else:
                 # another thread loads the partition: the next step looks again
                 with contextlib.suppress(LockTimeoutError):
                     # "latest" means the end now, not at the first read
                     self._reading.reset_position(cursor)
-        return not any(cursor.fresh for cursor in cursors)
+        return not any(cursor.needs_committed_offset for cursor in cursors)
 
-    def _committed(
+    def _read_committed(
         self, tps: list[TopicPartition], deadline_ns: int
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Committed offsets, without partitions whose offset an open transaction will change."""
         try:
             return dict(
-                self._groups.committed(self._group_id, tps, deadline_ns, self._reading.waiting)
+                self._groups.read_committed(self._group_id, tps, deadline_ns, self._reading.waiter)
             )
         except (DeadlineError, LockTimeoutError):
             if len(tps) == 1:
                 return {}
-        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
         for tp in tps:
-            found.update(self._committed([tp], deadline_ns))
-        return found
+            offsets.update(self._read_committed([tp], deadline_ns))
+        return offsets
 
     # ---- commits ---------------------------------------------------------------------------------
 
@@ -453,11 +461,11 @@ class ConsumerCoordinator:
         """Positions that differ from the committed offsets: without the others an idle group
         rebalances with fewer locks.
         """
-        settled = self._committer.settled if self._subscribed else {}
+        committed = self._committer.committed_offsets if self._subscribed else {}
         return {
-            tp: wanted
-            for tp, wanted in self._positions().items()
-            if settled.get(tp) != wanted.offset
+            tp: position
+            for tp, position in self._positions().items()
+            if committed.get(tp) != position.offset
         }
 
     def _identity(self) -> GroupMetadata | None:
@@ -465,12 +473,19 @@ class ConsumerCoordinator:
 
     def commit(self, offsets: Mapping[TopicPartition, Any] | None) -> None:
         self.membership.check_not_fenced()
-        wanted = self._positions() if offsets is None else checked_offsets(offsets)
-        held = offsets is None and self._subscribed and self.membership.keeps_partitions()
-        identity = self.membership.metadata() if held else self._identity() if wanted else None
+        positions = self._positions() if offsets is None else check_offsets(offsets)
+        keeps_partitions = False
+        if offsets is None and self._subscribed:
+            keeps_partitions = self.membership.keeps_partitions()
+        identity: GroupMetadata | None = None
+        if keeps_partitions:
+            identity = self.membership.metadata()
+        elif positions:
+            identity = self._identity()
+        deadline_ns = files.deadline_after(self._api_timeout_s)
         try:
-            self._committer.now(
-                wanted, identity, files.deadline_after(self._api_timeout_s), held=held
+            self._committer.commit_sync(
+                positions, identity, deadline_ns, keeps_partitions=keeps_partitions
             )
         except IllegalGenerationError as problem:
             if self.membership.phase is not Phase.JOINING:
@@ -483,12 +498,14 @@ class ConsumerCoordinator:
     def commit_async(
         self, offsets: Mapping[TopicPartition, Any] | None, callback: Callback | None
     ) -> None:
-        wanted = self._positions() if offsets is None else checked_offsets(offsets)
+        positions = self._positions() if offsets is None else check_offsets(offsets)
         try:
             self.membership.check_not_fenced()
-            self._committer.later(wanted, self._identity() if wanted else None, callback)
+            self._committer.commit_async(
+                positions, self._identity() if positions else None, callback
+            )
         except (CommitFailedError, RebalanceInProgressError, FencedError) as problem:
-            self._committer.refuse(wanted, problem, callback)
+            self._committer.refuse(positions, problem, callback)
         self.until_ns = 0
 
     def begin_commit(self, early: bool = True) -> None:
@@ -506,11 +523,13 @@ class ConsumerCoordinator:
         positions = self._positions()
         try:
             if positions:
-                self._committer.later(positions, self._identity(), self._auto_done)
+                self._committer.commit_async(
+                    positions, self._identity(), self._note_automatic_commit
+                )
         except RebalanceInProgressError:
             self._auto.retry_soon(now)
 
-    def _auto_failed(self, problem: Exception) -> None:
+    def _log_failed_commit(self, problem: Exception) -> None:
         key = (self._engine.path, "commit", self._group_id)
         _logging.report(
             logger,
@@ -520,9 +539,9 @@ class ConsumerCoordinator:
             problem,
         )
 
-    def _auto_done(self, offsets: Offsets, problem: Exception | None) -> None:
+    def _note_automatic_commit(self, offsets: Offsets, problem: Exception | None) -> None:
         if problem is not None:
-            self._auto_failed(problem)
+            self._log_failed_commit(problem)
             if getattr(problem, "retriable", False) and self._auto is not None:
                 self._auto.retry_soon(time.monotonic())
 
@@ -533,7 +552,7 @@ class ConsumerCoordinator:
         until_ns = files.deadline_after(self._api_timeout_s)
         try:
             return dict(
-                self._groups.committed(self._group_id, tps, until_ns, self._reading.waiting)
+                self._groups.read_committed(self._group_id, tps, until_ns, self._reading.waiter)
             )
         finally:
             self._metrics.spent("committed", time.perf_counter() - began)
@@ -544,10 +563,10 @@ class ConsumerCoordinator:
 
     def metrics(self) -> dict[str, Any]:
         """Kafka's metrics of commits, rebalances and heartbeats."""
-        heartbeat = heartbeats(
+        heartbeat = report_heartbeats(
             self._lease, self._config.session_timeout_ms, self._config.heartbeat_interval_ms
         )
-        return {**commits(self._metrics), **self.membership.rebalances.report(), **heartbeat}
+        return {**report_commits(self._metrics), **self.membership.rebalances.report(), **heartbeat}
 
     # ---- close -----------------------------------------------------------------------------------
 
@@ -560,13 +579,11 @@ class ConsumerCoordinator:
         try:
             if self._auto is not None and len(self._reading.rotation):
                 with contextlib.suppress(EmbedlogError):
-                    self._committer.now(self._positions(), self._identity(), deadline_ns)
+                    self._committer.commit_sync(self._positions(), self._identity(), deadline_ns)
             if self._subscribed:
-                until_ns = (
-                    min(deadline_ns, system.boot_ns() + LEAVE_NS)
-                    if self._engine.replicated
-                    else deadline_ns
-                )
+                until_ns = deadline_ns
+                if self._engine.replicated:
+                    until_ns = min(deadline_ns, system.boot_ns() + LEAVE_NS)
                 self.membership.leave(until_ns)
         finally:
             self.end_lease()  # a member that could not leave ends here
@@ -583,7 +600,8 @@ class ConsumerCoordinator:
 
         Raises a listener's exception.
         """
-        self._auto = self._auto if automatic else None
+        if not automatic:
+            self._auto = None
         deadline_ns = files.deadline_after(timeout_s)
         try:
             self._committer.complete(deadline_ns)

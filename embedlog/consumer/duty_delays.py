@@ -1,10 +1,10 @@
 """This module lets reading continue while the duties of a group member wait for a lock or for a
 leader.
 
-DUTYDELAY-1  a lock held by others does not stop reading: later calls try again, until
-    `lock.timeout.ms` have passed
-DUTYDELAY-2  in a set the group's partition can have no leader, or too few replicas. Later calls try
-    again, with one message
+- A lock held by others does not stop reading: later calls try again, until `lock.timeout.ms` have
+  passed.
+- In a set the group's partition can have no leader, or too few replicas. Later calls try again,
+  with one message.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ class DutyDelays:
         self._blocked_since_ns: int | None = None
 
     @scope
-    def blocked(self) -> Iterator[None]:
-        """DUTYDELAY-1. Raises LockTimeoutError after `lock.timeout.ms` without success."""
+    def tolerate_held_lock(self) -> Iterator[None]:
+        """Leave the block if another process holds the lock. Raises LockTimeoutError after
+        `lock.timeout.ms` without success.
+        """
         try:
             yield
         except LockTimeoutError:
@@ -48,8 +50,10 @@ class DutyDelays:
         self._blocked_since_ns = None
 
     @scope
-    def unavailable(self) -> Iterator[None]:
-        """DUTYDELAY-2."""
+    def tolerate_missing_leader(self) -> Iterator[None]:
+        """Leave the block, with a log message, while the partition of the group has no leader or
+        too few replicas.
+        """
         try:
             yield
         except (LeaderNotAvailableError, NotEnoughReplicasError) as problem:

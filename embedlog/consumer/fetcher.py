@@ -1,13 +1,13 @@
 """Fetches records and columns after the positions of a consumer.
 
-FETCHER-1  a fetch never moves a position over a record: it fills a cursor's cache, or returns
-    columns with the position after them
-FETCHER-2  before a fetch the position is compared with the partition's epoch history, if that may
-    have changed
-FETCHER-3  a damaged batch, or a record that the deserializer refuses, stops the reader at its
-    offset, after all records before it were returned. The next fetch fails there again
-FETCHER-4  the first fetch after a seek for few records reads one batch. The next one reads as much
-    as usual, so that sequential reading costs the same
+- A fetch never moves a position over a record: it fills a cursor's cache, or returns columns with
+  the position after them.
+- Before a fetch the position is compared with the partition's epoch history, if that may have
+  changed.
+- A damaged batch, or a record that the deserializer refuses, stops the reader at its offset, after
+  all records before it were returned. The next fetch fails there again.
+- The first fetch after a seek for few records reads one batch. The next one reads as much as usual,
+  so that sequential reading costs the same.
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ class Fetcher:
             self._begins
             and cursor.tail is None
             and cursor.checked_epoch < 0
-            and self._begun(cursor)
+            and self._fill_first(cursor)
         ):
             return True
         if cursor.tail is not None:
-            found_records = self._tailed(cursor, cursor.tail)
-            if found_records is not None:
-                return found_records
+            has_records = self._fill_from_tail(cursor, cursor.tail)
+            if has_records is not None:
+                return has_records
         while not cursor.has_records:
-            chunk = self._next(cursor)
+            chunk = self._fetch_chunk(cursor)
             next_offset = cursor.position if chunk is None else chunk.next_offset
             if next_offset == cursor.seen_end:
                 cursor.tail = cursor.partition.tail(next_offset, self.isolation)
@@ -88,39 +88,39 @@ class Fetcher:
                 if chunk.decoded.count
                 else []
             )
-            self._fill(cursor, records, chunk.next_offset, chunk.epoch)
+            self._fill_deserialized(cursor, records, chunk.next_offset, chunk.epoch)
         return True
 
-    def _begun(self, cursor: Cursor) -> bool:
+    def _fill_first(self, cursor: Cursor) -> bool:
         """The first fetch of a short log: all its records by a tail. False: the usual fetch
         follows.
         """
-        bounds = cursor.bounds = self._start(cursor)
+        bounds = cursor.bounds = self._begin_fetch(cursor)
         if bounds is None:
             return False
         tail = cursor.partition.tail(cursor.position, self.isolation)
-        if tail is None or not self._tailed(cursor, tail):
+        if tail is None or not self._fill_from_tail(cursor, tail):
             return False
         cursor.tail = tail
         cursor.bounds = None
         cursor.lead.note(max(0, tail.offset - bounds.log_start))
         return True
 
-    def point(self, cursor: Cursor, limit: int) -> bool:
+    def fill_point(self, cursor: Cursor, limit: int) -> bool:
         """The shortest path to at most `limit` records after a seek: one visible batch, if it has
         as many; False otherwise.
         """
         if self._deserializes or cursor.seeks_epoch:
             return False
         began = perf_counter()
-        found = cursor.partition.point(cursor.position, self._committed)
-        if found is None or found.run.count < limit:
+        point = cursor.partition.point(cursor.position, self._committed)
+        if point is None or point.run.count < limit:
             return False
-        run, size_bytes, log_start, cursor.seen_end, cursor.checked_epoch = found
+        run, size_bytes, log_start, cursor.seen_end, cursor.checked_epoch = point
         end = run.end
         cursor.lag.note(max(0, cursor.seen_end - end))
         cursor.lead.note(end - log_start)
-        self._fetched(run.count, size_bytes, began)
+        self._count_fetch(run.count, size_bytes, began)
         cursor.bounds = None
         cursor.fill_run(run, end, run.leader_epoch)
         return True
@@ -130,17 +130,17 @@ class Fetcher:
         if it has as many.
         """
         began = perf_counter()
-        bounds = None if self._deserializes else self._start(cursor)
+        bounds = None if self._deserializes else self._begin_fetch(cursor)
         if bounds is None:
             return self.fill(cursor)
         run = read_run(cursor.partition, cursor.position, isolation=self.isolation)
         if run is None or run.records.count < limit:
             return self.fill(cursor)
-        self._noted(cursor, bounds, run.next_offset, run.records.count, run.size_bytes, began)
+        self._note_fetch(cursor, bounds, run.next_offset, run.records.count, run.size_bytes, began)
         cursor.fill_run(run.records, run.next_offset, run.epoch)
         return True
 
-    def arrived(self, cursor: Cursor, limit: int) -> list[Record] | None:
+    def take_arrivals(self, cursor: Cursor, limit: int) -> list[Record] | None:
         """The shortest path from an append to a waiting reader: the records after the end, if there
         is no other work.
 
@@ -159,14 +159,14 @@ class Fetcher:
             cursor.move(tail.offset, tail.epoch)  # control batches may have been skipped
             return records
         cursor.lag.count += 1
-        self._fetched(len(records), tail.size_bytes, began)
+        self._count_fetch(len(records), tail.size_bytes, began)
         if len(records) <= limit:
             cursor.move(tail.offset, tail.epoch)
             return records
         cursor.fill(records, tail.offset, tail.epoch)
         return cursor.take(limit)
 
-    def _tailed(self, cursor: Cursor, tail: TailedLog) -> bool | None:
+    def _fill_from_tail(self, cursor: Cursor, tail: TailedLog) -> bool | None:
         """The fast path: True with records, False without, None if the tail is closed (then it is
         dropped).
         """
@@ -183,11 +183,11 @@ class Fetcher:
             cursor.lag.count += 1
         else:
             cursor.lag.note(tail.end - tail.offset)
-        self._fetched(len(records), tail.size_bytes, began)
-        self._fill(cursor, records, tail.offset, tail.epoch)
+        self._count_fetch(len(records), tail.size_bytes, began)
+        self._fill_deserialized(cursor, records, tail.offset, tail.epoch)
         return True
 
-    def _fetched(self, record_count: int, size_bytes: int, began: float) -> None:
+    def _count_fetch(self, record_count: int, size_bytes: int, began: float) -> None:
         spent_s = perf_counter() - began
         self.fetch_count += 1
         self.record_count += record_count
@@ -198,30 +198,32 @@ class Fetcher:
         if spent_s > self.spent_max_s:
             self.spent_max_s = spent_s
 
-    def _fill(self, cursor: Cursor, records: list[Record], next_offset: int, epoch: int) -> None:
+    def _fill_deserialized(
+        self, cursor: Cursor, records: list[Record], next_offset: int, epoch: int
+    ) -> None:
         if self._deserializes:
-            made = self._deserialized(records)
-            if len(made) < len(records):
-                next_offset = records[len(made)].offset
-                epoch = records[len(made)].leader_epoch
-            records = made
+            deserialized = self._deserialize(records)
+            if len(deserialized) < len(records):
+                next_offset = records[len(deserialized)].offset
+                epoch = records[len(deserialized)].leader_epoch
+            records = deserialized
         cursor.fill(records, next_offset, epoch)
 
-    def columns(self, cursor: Cursor) -> Chunk | None:
+    def fetch_columns(self, cursor: Cursor) -> Chunk | None:
         """The next chunk with records in it, as columns; None if the partition has no more.
 
         The position moves over batches without records; the caller moves it over the chunk.
         """
         cursor.drop_ahead()
         while True:
-            chunk = self._next(cursor)
+            chunk = self._fetch_chunk(cursor)
             if chunk is None or chunk.decoded.count:
                 return chunk
             cursor.fill([], chunk.next_offset, chunk.epoch)
 
-    def _next(self, cursor: Cursor) -> Chunk | None:
+    def _fetch_chunk(self, cursor: Cursor) -> Chunk | None:
         began = perf_counter()
-        bounds = self._start(cursor)
+        bounds = self._begin_fetch(cursor)
         if bounds is None:
             return None
         chunk = read_chunk(
@@ -233,12 +235,12 @@ class Fetcher:
         )
         if chunk is not None:
             self._batch_bytes = chunk.batch_bytes
-            self._noted(
+            self._note_fetch(
                 cursor, bounds, chunk.next_offset, chunk.decoded.count, chunk.size_bytes, began
             )
         return chunk
 
-    def _start(self, cursor: Cursor) -> Bounds | None:
+    def _begin_fetch(self, cursor: Cursor) -> Bounds | None:
         """The bounds of the partition now; None at its end: the usual result there, without access
         to the file.
         """
@@ -252,7 +254,7 @@ class Fetcher:
         cursor.seen_end = end_offset(bounds, self.isolation)
         return None if position == cursor.seen_end and position >= bounds.log_start else bounds
 
-    def _noted(
+    def _note_fetch(
         self,
         cursor: Cursor,
         bounds: Bounds,
@@ -263,16 +265,18 @@ class Fetcher:
     ) -> None:
         cursor.lag.note(max(0, cursor.seen_end - next_offset))
         cursor.lead.note(max(0, next_offset - bounds.log_start))
-        self._fetched(count, size_bytes, began)
+        self._count_fetch(count, size_bytes, began)
 
-    def _deserialized(self, records: list[Record]) -> list[Record]:
-        """The records with deserialized keys and values, up to the first failure (FETCHER-3)."""
-        made: list[Record] = []
+    def _deserialize(self, records: list[Record]) -> list[Record]:
+        """The records with deserialized keys and values, up to the first failure. Raises
+        SerializationError if the first one fails.
+        """
+        deserialized: list[Record] = []
         for record in records:
             try:
-                made.append(self._deserializers.record(record))
+                deserialized.append(self._deserializers.record(record))
             except SerializationError:
-                if made:
-                    return made
+                if deserialized:
+                    return deserialized
                 raise
-        return made
+        return deserialized

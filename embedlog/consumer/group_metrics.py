@@ -1,8 +1,8 @@
 """Metrics of a group member, by Kafka's names: rebalances, commits and heartbeats.
 
-GROUPMETRICS-1  a rebalance begins when a member prepares to join and ends with its assignment;
-    joining ends when all have joined
-GROUPMETRICS-2  times are in ms unless the name contains a unit
+- A rebalance begins when a member prepares to join and ends with its assignment; joining ends when
+  all have joined.
+- Times are in ms unless the name contains a unit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Rebalances:
         if self._began is None:
             self._began = self._phase_began
 
-    def joined(self) -> None:
+    def end_join(self) -> None:
         """The join phase is over."""
         if self._joining and self._phase_began is not None:
             now = time.monotonic()
@@ -79,7 +79,7 @@ class Rebalances:
         }
 
 
-def commits(metrics: Metrics) -> dict[str, Any]:
+def report_commits(metrics: Metrics) -> dict[str, Any]:
     """Kafka's metrics of commits."""
     return {
         "commit-latency-avg": milliseconds(metrics.mean("commit_s", "commit", None)),
@@ -91,7 +91,7 @@ def commits(metrics: Metrics) -> dict[str, Any]:
     }
 
 
-def heartbeats(lease: Any, session_timeout_ms: int, interval_ms: int) -> dict[str, Any]:
+def report_heartbeats(lease: Any, session_timeout_ms: int, interval_ms: int) -> dict[str, Any]:
     """Kafka's metrics of heartbeats. A thread of the C core sends them: known are its interval and
     the age of the last one.
     """
@@ -105,4 +105,4 @@ def heartbeats(lease: Any, session_timeout_ms: int, interval_ms: int) -> dict[st
     }
 
 
-__all__ = ["Rebalances", "commits", "heartbeats"]
+__all__ = ["Rebalances", "report_commits", "report_heartbeats"]

@@ -1,16 +1,14 @@
 """The membership of one consumer in its group, as a sequence of steps: join, lead, take the
 assignment, be removed, leave.
 
-MEMBERSHIP-1  every step reads the group's record and makes at most one decision. It runs inside a
-    call of the user and does not wait: the consumer's own wait, on the group's notice, includes
-    other members
-MEMBERSHIP-2  a step keeps only its result: after any error the next step starts from the group's
-    record
-MEMBERSHIP-3  a member that is not in the record has lost its partitions: they are released, and
-    `on_lost` is called, before it joins again
-MEMBERSHIP-4  listeners are called last: they see the assignment and generation that are valid from
-    then on, even if they raise
-MEMBERSHIP-5  a member commits before it revokes partitions, if it commits automatically
+- Every step reads the group's record and makes at most one decision. It runs inside a call of the
+  user and does not wait: the consumer's own wait, on the group's notice, includes other members.
+- A step keeps only its result: after any error the next step starts from the group's record.
+- A member that is not in the record has lost its partitions: they are released, and `on_lost` is
+  called, before it joins again.
+- Listeners are called last: they see the assignment and generation that are valid from then on,
+  even if they raise.
+- A member commits before it revokes partitions, if it commits automatically.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from embedlog import group
+from embedlog import assignors, group
 from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog.config.client import ConsumerConfig
@@ -87,7 +85,7 @@ class Membership:
         client_id: str,
         subscription: Subscription,
         partitions: OwnedPartitions,
-        lease: Callable[[], Lease],
+        ensure_lease: Callable[[], Lease],
         metrics: Metrics,
     ) -> None:
         self.phase = Phase.OUT
@@ -95,7 +93,7 @@ class Membership:
         self.member_id = NO_MEMBER
         self.listeners = rebalance_listener.Listeners()
         self.rebalances = Rebalances(metrics)
-        self.wanted = False  # join again without a request of the group
+        self.wants_rejoin = False  # join again without a request of the group
         self.fatal: EmbedlogError | None = None
         self._groups = engine.groups
         self._group_id = str(config.group_id)
@@ -103,11 +101,11 @@ class Membership:
         self._client_id = client_id
         self._subscription = subscription
         self._partitions = partitions
-        self._lease = lease
-        self._strategies = assignment.strategies(config.partition_assignment_strategy)
+        self._ensure_lease = ensure_lease
+        self._strategies = assignment.strategies_of(config.partition_assignment_strategy)
         self._cooperative = assignment.is_cooperative(self._strategies)
         self._joined_with: frozenset[str] = frozenset()  # the topics of the last join
-        self._last: list[TopicPartition] = []  # the last assignment
+        self._last_assignment: list[TopicPartition] = []
         # the member id with which this consumer held its static membership
         self._static_member_id = NO_MEMBER
         self._prepared = False  # partitions to revoke before this join are revoked
@@ -118,7 +116,7 @@ class Membership:
         # the next leave tells them.
         self._departing: list[TopicPartition] | None = None
         # the topics as the leader read them for the assignment
-        self._counts: Mapping[str, Any] | None = None
+        self._leader_topics: Mapping[str, Any] | None = None
 
     # ---- calls of the consumer -------------------------------------------------------------------
 
@@ -165,11 +163,11 @@ class Membership:
         """
         if self.generation == NO_GENERATION:
             return True
-        found = self._groups.current(self._group_id)
+        group_record = self._groups.read_group(self._group_id)
         return (
-            found is not None
-            and self.member_id in found.members
-            and found.generation != self.generation
+            group_record is not None
+            and self.member_id in group_record.members
+            and group_record.generation != self.generation
         )
 
     def metadata(self) -> GroupMetadata:
@@ -177,18 +175,21 @@ class Membership:
             self._group_id, self.generation, self.member_id, self._config.group_instance_id
         )
 
-    def topics_moved(self) -> None:
+    def note_topics_changed(self) -> None:
         """Topics may have changed: request a rebalance if the subscription or the leader's input
         changed.
         """
         self._subscription.refresh()
         if self.phase is not Phase.OUT and self._subscription.topics != self._joined_with:
-            self.wanted = True
+            self.wants_rejoin = True
         # an interrupted unsubscribe released them
-        if self.phase is Phase.IN and self._last and not self._partitions.owned():
-            self.wanted = True
-        if self._counts is not None and self._topics_of(self._counts) != self._counts:
-            self.wanted = True
+        if self.phase is Phase.IN and self._last_assignment and not self._partitions.owned():
+            self.wants_rejoin = True
+        if (
+            self._leader_topics is not None
+            and self._topics_of(self._leader_topics) != self._leader_topics
+        ):
+            self.wants_rejoin = True
 
     # ---- steps -----------------------------------------------------------------------------------
 
@@ -199,27 +200,31 @@ class Membership:
         LockTimeoutError if a lock was not free before the deadline.
         """
         self.check_not_fenced()
-        found = self._groups.current(self._group_id)
+        group_record = self._groups.read_group(self._group_id)
         if self.phase is Phase.OUT:
             return self._join(deadline_ns)
-        member = None if found is None else found.members.get(self.member_id)
-        if found is None or member is None:
-            return self._rejoin(found)
-        if found.state is State.PREPARING_REBALANCE:
-            return (self.wanted or not member.joined) and self._join(deadline_ns)
+        member = None if group_record is None else group_record.members.get(self.member_id)
+        if group_record is None or member is None:
+            return self._rejoin(group_record)
+        if group_record.state is State.PREPARING_REBALANCE:
+            if member.joined and not self.wants_rejoin:
+                return False
+            return self._join(deadline_ns)
         if not member.joined:  # a rebalance was completed without this member
             return self._missed_rebalance()
-        if self.wanted and self.phase is Phase.IN:
+        if self.wants_rejoin and self.phase is Phase.IN:
             return self._join(deadline_ns)
-        self.rebalances.joined()
-        if found.state is State.COMPLETING_REBALANCE:
-            return found.leader == self.member_id and self._lead(found, deadline_ns)
-        if found.state is State.STABLE and (
+        self.rebalances.end_join()
+        if group_record.state is State.COMPLETING_REBALANCE:
+            if group_record.leader != self.member_id:
+                return False
+            return self._assign_as_leader(group_record, deadline_ns)
+        if group_record.state is State.STABLE and (
             self.phase is Phase.JOINING
-            or self.generation != found.generation
+            or self.generation != group_record.generation
             or self._arriving is not None
         ):
-            return self._take(found, member, deadline_ns)
+            return self._take_assignment(group_record, member, deadline_ns)
         return False
 
     def _join(self, deadline_ns: int) -> bool:
@@ -227,17 +232,17 @@ class Membership:
             self._prepare(deadline_ns)
         if not self._subscription.kind:
             return False  # a listener unsubscribed
-        lease = self._lease()
+        lease = self._ensure_lease()
         topics = self._subscription.topics
         rejoining = self.member_id != NO_MEMBER
-        member_id = (
-            self.member_id or f"{self._config.group_instance_id or self._client_id}-{uuid.uuid4()}"
-        )
-        protocols = assignment.protocols(
+        member_id = self.member_id
+        if not rejoining:
+            member_id = f"{self._config.group_instance_id or self._client_id}-{uuid.uuid4()}"
+        protocols = assignment.encode_protocols(
             self._strategies,
             topics,
             self._partitions.owned(),
-            self._last,
+            self._last_assignment,
             self.generation,
             self._config.client_rack,
         )
@@ -252,11 +257,11 @@ class Membership:
             process_slot=lease.process_slot,
         )
         # set first: an interrupt after the append leaves no unknown member
-        before = self.member_id
+        previous_id = self.member_id
         self.member_id = member_id
         try:
             self._groups.decide(
-                self._group_id, lambda old: self._joined(old, member, rejoining), deadline_ns
+                self._group_id, lambda old: self._decide_join(old, member, rejoining), deadline_ns
             )
         except UnknownMemberError:
             return self._rejoin(None)
@@ -265,22 +270,22 @@ class Membership:
         except StorageError:
             raise  # the record may have been written
         except EmbedlogError:
-            self.member_id = before
+            self.member_id = previous_id
             raise
         self._static_member_id = member_id
         level = logging.DEBUG if rejoining else logging.INFO
         logger.log(level, "group %r: %r joins for %s", self._group_id, member_id, sorted(topics))
         self.phase = Phase.JOINING
-        self.wanted = False
+        self.wants_rejoin = False
         self._joined_with = topics
-        self._counts = None
+        self._leader_topics = None
         return True
 
-    def _joined(self, old: Group | None, member: Member, rejoining: bool) -> Group | Refusal:
+    def _decide_join(self, old: Group | None, member: Member, rejoining: bool) -> Group | Refusal:
         """A static membership that another consumer took over is not taken back: two consumers
         would fence each other in turn.
         """
-        holder = None if old is None else old.holder(member.instance_id)
+        holder = None if old is None else old.holder_of(member.instance_id)
         if (
             holder is not None
             and self._static_member_id != NO_MEMBER
@@ -293,7 +298,7 @@ class Membership:
         """Revoke partitions before a join, once per rebalance."""
         self._departing = None
         if self.generation != NO_GENERATION:
-            revoked = rebalance_listener.to_revoke(
+            revoked = rebalance_listener.find_revoked(
                 self._partitions.owned(), self._cooperative, self._subscription.topics.__contains__
             )
             self._partitions.commit_before_revocation(self.metadata(), deadline_ns)
@@ -304,22 +309,25 @@ class Membership:
                     self.member_id,
                     brief(revoked),
                 )
-                self.listeners.revoked(revoked)
+                self.listeners.call_revoked(revoked)
                 self._partitions.replace_owned(self._partitions.owned() - set(revoked))
         elif self._partitions.owned():
             self._partitions.replace_owned(())  # an interrupt has left what this member had lost
         self._prepared = bool(self._subscription.kind)
         self.rebalances.begin()
 
-    def _lead(self, found: Group, deadline_ns: int) -> bool:
+    def _assign_as_leader(self, group_record: Group, deadline_ns: int) -> bool:
         """Assign partitions as the leader. An invalid result of the assignor is raised and not sent
         to the group.
         """
-        strategy = next(each for each in self._strategies if each.name == found.protocol)
-        members = assignment.members_of(found)
-        topics = self._topics_of({topic for member in members.values() for topic in member.topics})
-        here = {topic: known[1] for topic, known in topics.items()}
-        assignments = assignment.assign(strategy, members, here, self._cooperative)
+        strategy = next(
+            strategy for strategy in self._strategies if strategy.name == group_record.protocol
+        )
+        members = assignment.members_of(group_record)
+        topics = self._subscribed_topics(members)
+        partitions = {topic: numbers for topic, (_, numbers) in topics.items()}
+        assignments = assignment.assign(strategy, members, partitions, self._cooperative)
+        generation = group_record.generation
         sync = group.sync
         member_id = self.member_id
         instance_id = self._config.group_instance_id
@@ -327,7 +335,7 @@ class Membership:
             self._groups.decide(
                 self._group_id,
                 lambda old: sync(
-                    old, member_id, found.generation, instance_id, assignments, system.wall_ms()
+                    old, member_id, generation, instance_id, assignments, system.wall_ms()
                 ),
                 deadline_ns,
             )
@@ -335,10 +343,10 @@ class Membership:
             return True  # the group changed meanwhile: the next step reads it
         except FencedInstanceIdError as problem:
             self._fence(problem)
-        self._counts = topics
+        self._leader_topics = topics
         return True
 
-    def _take(self, found: Group, member: Member, deadline_ns: int) -> bool:
+    def _take_assignment(self, group_record: Group, member: Member, deadline_ns: int) -> bool:
         """Take the assignment, and revoke partitions that other members got."""
         assigned = list(decode_assignment(member.assignment))
         unsubscribed = {tp.topic for tp in assigned} - self._subscription.topics
@@ -349,30 +357,33 @@ class Membership:
                 unsubscribed,
             )
             assigned = [tp for tp in assigned if tp.topic not in unsubscribed]
-        moves = rebalance_listener.change(self._partitions.owned(), assigned, self._cooperative)
+        moves = rebalance_listener.compute_change(
+            self._partitions.owned(), assigned, self._cooperative
+        )
         if moves.revoked:
             self._partitions.commit_before_revocation(
-                self.metadata()._replace(generation=found.generation), deadline_ns
+                self.metadata()._replace(generation=group_record.generation), deadline_ns
             )
-        wanted = moves.again or bool(unsubscribed) or self._subscription.topics != self._joined_with
+        wants_rejoin = (
+            moves.needs_rejoin
+            or bool(unsubscribed)
+            or self._subscription.topics != self._joined_with
+        )
         # replaces a leader that had already assigned
-        if found.leader == self.member_id and self._counts is None:
-            self._counts = self._topics_of(
-                {topic for each in assignment.members_of(found).values() for topic in each.topics}
-            )
-            wanted = wanted or not self._is_assigned_whole(found)
-        self._arriving = [
-            tp for tp in assigned if tp in moves.added or tp in (self._arriving or ())
-        ]
+        if group_record.leader == self.member_id and self._leader_topics is None:
+            self._leader_topics = self._subscribed_topics(assignment.members_of(group_record))
+            wants_rejoin = wants_rejoin or not self._is_assigned_whole(group_record)
+        arriving_before = self._arriving or ()
+        self._arriving = [tp for tp in assigned if tp in moves.added or tp in arriving_before]
         try:
-            self.generation = found.generation
+            self.generation = group_record.generation
             self.phase = Phase.IN
             self._prepared = False
-            self._last = assigned
-            self.wanted = wanted
+            self._last_assignment = assigned
+            self.wants_rejoin = wants_rejoin
             self.rebalances.complete()
             if moves.revoked:
-                self.listeners.revoked(moves.revoked)
+                self.listeners.call_revoked(moves.revoked)
         finally:
             if self.phase is Phase.IN:  # otherwise a listener unsubscribed
                 self._partitions.replace_owned(assigned)
@@ -381,37 +392,40 @@ class Membership:
             logger.info(
                 "group %r, generation %d: %r has %s (new: %s; revoked: %s)",
                 self._group_id,
-                found.generation,
+                group_record.generation,
                 self.member_id,
                 brief(assigned),
                 brief(added),
                 brief(moves.revoked or ()),
             )
             try:
-                self.listeners.assigned(added)
+                self.listeners.call_assigned(added)
             except Exception:
                 self._arriving = None
                 raise
         self._arriving = None
-        return self.wanted
+        return self.wants_rejoin
 
-    def _is_assigned_whole(self, found: Group) -> bool:
+    def _is_assigned_whole(self, group_record: Group) -> bool:
         """Whether every existing partition is assigned: without a leader, no member noticed new
         ones.
         """
-        given = {tp for each in found.members.values() for tp in decode_assignment(each.assignment)}
+        assigned: set[TopicPartition] = set()
+        for member in group_record.members.values():
+            assigned.update(decode_assignment(member.assignment))
+        topics = self._leader_topics or {}
         return all(
-            (name, number) in given
-            for name, (_, here) in (self._counts or {}).items()
-            for number in here
+            (name, number) in assigned
+            for name, (_, numbers) in topics.items()
+            for number in numbers
         )
 
     # ---- removal from the group ------------------------------------------------------------------
 
-    def _rejoin(self, found: Group | None) -> bool:
+    def _rejoin(self, group_record: Group | None) -> bool:
         """Other members removed this one, or another consumer took over its static membership."""
         instance_id = self._config.group_instance_id
-        holder = None if found is None else found.holder(instance_id)
+        holder = None if group_record is None else group_record.holder_of(instance_id)
         self.member_id = NO_MEMBER
         if holder is not None:
             self._fence(
@@ -437,13 +451,13 @@ class Membership:
         self.phase = Phase.OUT
         self.generation = NO_GENERATION
         self._prepared = False
-        self._counts = None
+        self._leader_topics = None
         self._arriving = None
         self.rebalances.fail()
         logger.info("group %r: this consumer has lost %s", self._group_id, brief(owned))
         try:
             if owned:
-                self.listeners.lost(owned)
+                self.listeners.call_lost(owned)
         finally:
             self._partitions.replace_owned(())
 
@@ -457,7 +471,7 @@ class Membership:
         """The polls stopped for too long: leave, unless another member removed this one already,
         and join later as a new member.
         """
-        self.part(deadline_ns)
+        self.remove_member(deadline_ns)
         self.member_id = NO_MEMBER
         self._lose_partitions()
 
@@ -467,14 +481,14 @@ class Membership:
         """Revoke all partitions and leave, unless this member is static: its membership is kept for
         its next process.
         """
-        owned = self._departing = (
-            sorted(self._partitions.owned()) if self._departing is None else self._departing
-        )
+        if self._departing is None:
+            self._departing = sorted(self._partitions.owned())
+        owned = self._departing
         try:
             if self.generation != NO_GENERATION:
-                self.listeners.revoked(owned)
+                self.listeners.call_revoked(owned)
             elif owned:
-                self.listeners.lost(owned)
+                self.listeners.call_lost(owned)
             self.generation = NO_GENERATION
             self._departing = []
         finally:
@@ -486,17 +500,17 @@ class Membership:
                     self.member_id,
                     brief(owned),
                 )
-            self.part(deadline_ns)
+            self.remove_member(deadline_ns)
         self.phase = Phase.OUT
         self.generation = NO_GENERATION
         self.member_id = NO_MEMBER
         self._static_member_id = NO_MEMBER
-        self._prepared = self.wanted = False
-        self._counts = None
-        self._last = []
+        self._prepared = self.wants_rejoin = False
+        self._leader_topics = None
+        self._last_assignment = []
         self._departing = None
 
-    def part(self, deadline_ns: int) -> None:
+    def remove_member(self, deadline_ns: int) -> None:
         """Remove a dynamic member from the group. If that fails now, other members detect the end
         of its lease.
         """
@@ -519,11 +533,17 @@ class Membership:
 
     # ---- topics ----------------------------------------------------------------------------------
 
+    def _subscribed_topics(
+        self, members: Mapping[str, assignors.Member]
+    ) -> dict[str, tuple[Any, Sequence[int]]]:
+        """Identity and partitions of the existing topics that any of the members subscribes to."""
+        return self._topics_of({name for member in members.values() for name in member.topics})
+
     def _topics_of(self, names: Iterable[str]) -> dict[str, tuple[Any, Sequence[int]]]:
         """Identity and partitions of the existing topics."""
-        found = {}
+        topics = {}
         for name in sorted(names):
-            known = self._subscription.known(name)
-            if known is not None:
-                found[name] = known
-        return found
+            topic = self._subscription.find_topic(name)
+            if topic is not None:
+                topics[name] = topic
+        return topics

@@ -1,14 +1,13 @@
 """Consumer metrics by Kafka's names.
 
-CONSUMERMETRICS-1  totals count from the start; rates, means and maxima cover recent windows
-    (METRICS-1); times are in ms unless the name contains a unit
-CONSUMERMETRICS-2  a report reads the control page of each partition; counting adds nothing to a
-    fetch but sums in attributes
-CONSUMERMETRICS-3  lag is counted to the end that this isolation level reads. In a read-only log it
-    is counted to the high watermark. A reader there cannot end an open transaction, so the lag must
-    show the wait for one
-CONSUMERMETRICS-4  a report waits for no partition. Lag and lead are None while a partition has no
-    leader
+- Totals count from the start; rates, means and maxima cover recent windows (METRICS-1); times are
+  in ms unless the name contains a unit.
+- A report reads the control page of each partition; counting adds nothing to a fetch but sums in
+  attributes.
+- Lag is counted to the end that this isolation level reads. In a read-only log it is counted to the
+  high watermark. A reader there cannot end an open transaction, so the lag must show the wait for
+  one.
+- A report waits for no partition. Lag and lead are None while a partition has no leader.
 """
 
 from __future__ import annotations
@@ -37,23 +36,24 @@ class ConsumerMetrics:
         self._engine = engine
         self._reading = reading
         self._isolation = isolation
-        self._metrics = reading.waiting.metrics
+        self._metrics = reading.waiter.metrics
         self._metrics.source = self
 
-    def lag(self, cursor: Cursor) -> int | None:
+    def lag_of(self, cursor: Cursor) -> int | None:
         """Offsets between the position and the end; None before there is a position. Raises
         LeaderNotAvailableError.
         """
-        return self._lag_to(cursor.position, cursor.partition.bounds())
+        return self._lag_of_position(cursor.position, cursor.partition.bounds())
 
-    def _lag_to(self, position: int, bounds: Bounds) -> int | None:
-        end = (
-            bounds.high_watermark if self._engine.read_only else end_offset(bounds, self._isolation)
-        )
-        return None if position < 0 else max(0, end - position)
+    def _lag_of_position(self, position: int, bounds: Bounds) -> int | None:
+        if position < 0:
+            return None
+        if self._engine.read_only:
+            return max(0, bounds.high_watermark - position)
+        return max(0, end_offset(bounds, self._isolation) - position)
 
     def _present_bounds(self, cursor: Cursor) -> Bounds | None:
-        """The offsets of a partition; None if it has no leader now (CONSUMERMETRICS-4)."""
+        """The offsets of a partition; None if it has no leader now."""
         if not self._engine.replicated:
             return cursor.partition.bounds()
         try:
@@ -66,7 +66,7 @@ class ConsumerMetrics:
 
     def counters(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
         fetcher = self._reading.fetcher
-        waiting = self._reading.waiting
+        waiter = self._reading.waiter
         rotation = self._reading.rotation
         unread = (
             sum(cursor.ahead_count + cursor.dropped_count for cursor in rotation)
@@ -77,19 +77,19 @@ class ConsumerMetrics:
             "fetch": fetcher.fetch_count,
             "fetch_s": fetcher.spent_s,
             "fetched": fetcher.record_count,
-            "gap": max(0, waiting.poll_count - 1),
-            "gap_s": waiting.poll_began - waiting.first_began,
-            "idle_s": waiting.idle_s,
+            "gap": max(0, waiter.poll_count - 1),
+            "gap_s": waiter.poll_began - waiter.first_began,
+            "idle_s": waiter.idle_s,
             "record": fetcher.record_count - unread,
         }
         peaks = {}
         if fetcher.size_max_bytes:
             peaks = {"byte": float(fetcher.size_max_bytes), "fetch_s": fetcher.spent_max_s}
-        if waiting.poll_gap_max_s:
-            peaks["gap_s"] = waiting.poll_gap_max_s
+        if waiter.poll_gap_max_s:
+            peaks["gap_s"] = waiter.poll_gap_max_s
         fetcher.size_max_bytes = 0
         fetcher.spent_max_s = 0.0
-        waiting.poll_gap_max_s = 0.0
+        waiter.poll_gap_max_s = 0.0
         return totals, peaks
 
     def rotate_window(self) -> None:
@@ -99,29 +99,31 @@ class ConsumerMetrics:
 
     # ---- report ----------------------------------------------------------------------------------
 
-    def all(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         self._metrics.turn()  # first: the partitions have the windows of the registry
-        partitions = {cursor.tp: self._of(cursor) for cursor in self._reading.rotation}
+        partitions = {
+            cursor.tp: self._report_partition(cursor) for cursor in self._reading.rotation
+        }
         lags = [
-            known["records-lag"]
-            for known in partitions.values()
-            if known["records-lag"] is not None
+            partition["records-lag"]
+            for partition in partitions.values()
+            if partition["records-lag"] is not None
         ]
         leads = [
-            known["records-lead"]
-            for known in partitions.values()
-            if known["records-lead"] is not None
+            partition["records-lead"]
+            for partition in partitions.values()
+            if partition["records-lead"] is not None
         ]
         return {
             "assigned-partitions": len(partitions),
             "partitions": partitions,
             "records-lag-max": max(lags, default=None),
             "records-lead-min": min(leads, default=None),
-            **self._fetches(),
-            **self._polls(),
+            **self._report_fetches(),
+            **self._report_polls(),
         }
 
-    def _fetches(self) -> dict[str, Any]:
+    def _report_fetches(self) -> dict[str, Any]:
         metrics = self._metrics
         return {
             "bytes-consumed-rate": metrics.rate("byte"),
@@ -137,27 +139,27 @@ class ConsumerMetrics:
             "records-per-request-avg": metrics.mean("fetched", "fetch", None),
         }
 
-    def _polls(self) -> dict[str, Any]:
+    def _report_polls(self) -> dict[str, Any]:
         metrics = self._metrics
-        waiting = self._reading.waiting
+        waiter = self._reading.waiter
         return {
-            "last-poll-seconds-ago": time.monotonic() - waiting.poll_began
-            if waiting.poll_count
+            "last-poll-seconds-ago": time.monotonic() - waiter.poll_began
+            if waiter.poll_count
             else None,
             "poll-idle-ratio-avg": min(1.0, metrics.rate("idle_s")),
             "time-between-poll-avg": milliseconds(metrics.mean("gap_s", "gap", None)),
             "time-between-poll-max": milliseconds(metrics.peak("gap_s", None)),
         }
 
-    def _of(self, cursor: Cursor) -> dict[str, Any]:
+    def _report_partition(self, cursor: Cursor) -> dict[str, Any]:
         position = cursor.position
         bounds = self._present_bounds(cursor)
         lead = None if position < 0 or bounds is None else max(0, position - bounds.log_start)
-        lag_mean, _, lag_max = cursor.lag.recent()
-        lead_mean, lead_min, _ = cursor.lead.recent()
+        lag_mean, _, lag_max = cursor.lag.summarize()
+        lead_mean, lead_min, _ = cursor.lead.summarize()
         return {
             "position": None if position < 0 else position,
-            "records-lag": None if bounds is None else self._lag_to(position, bounds),
+            "records-lag": None if bounds is None else self._lag_of_position(position, bounds),
             "records-lag-avg": lag_mean,
             "records-lag-max": lag_max,
             "records-lead": lead,

@@ -1,17 +1,15 @@
 """Commits the offsets of a consumer: synchronously, asynchronously in order, or automatically at
 intervals.
 
-COMMITTER-1  commits happen in the order of the calls: a synchronous commit first completes earlier
-    ones
-COMMITTER-2  an asynchronous commit is one attempt without a wait for a lock: it is made at once.
-    While another process holds the lock it stays first in the queue, until `default.api.timeout.ms`
-    have passed
-COMMITTER-3  callbacks run on the caller's thread, in a later poll, commit or close, in the order of
-    their commits. A call of the consumer calls those that wait at its begin, so a callback that
-    always commits again keeps no call from its end. The close calls all, and refuses asynchronous
-    commits of the last ones
-COMMITTER-4  commits are made inside calls, never by a separate thread: automatic commits contain
-    records that earlier polls returned
+- Commits happen in the order of the calls: a synchronous commit first completes earlier ones.
+- An asynchronous commit is one attempt without a wait for a lock: it is made at once. While another
+  process holds the lock it stays first in the queue, until `default.api.timeout.ms` have passed.
+- Callbacks run on the caller's thread, in a later poll, commit or close, in the order of their
+  commits. A call of the consumer calls those that wait at its begin, so a callback that always
+  commits again keeps no call from its end. The close calls all, and refuses asynchronous commits of
+  the last ones.
+- Commits are made inside calls, never by a separate thread: automatic commits contain records that
+  earlier polls returned.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ class Store(Protocol):
     def commit(
         self, group_id: str, offsets: Offsets, identity: GroupMetadata | None, deadline_ns: int
     ) -> None: ...
-    def commit_held(
+    def commit_kept_partitions(
         self, group_id: str, offsets: Offsets, member_id: str, deadline_ns: int
     ) -> None: ...
 
@@ -96,26 +94,26 @@ class OffsetCommitter:
     ) -> None:
         self._metrics = metrics
         # committed offsets of this consumer's own partitions
-        self.settled: dict[TopicPartition, int] = {}
+        self.committed_offsets: dict[TopicPartition, int] = {}
         self._store = store
         self._group_id = group_id
         self._interceptors = interceptors
         self._api_timeout_s = api_timeout_s
         self._queue: deque[_PendingCommit] = deque()
-        self._done: deque[tuple[Callback | None, Offsets, Exception | None]] = deque()
+        self._completed: deque[tuple[Callback | None, Offsets, Exception | None]] = deque()
         self._calling = self._ended = False
 
     @property
     def is_waiting(self) -> bool:
         """Whether commits or callbacks are pending."""
-        return bool(self._queue or self._done)
+        return bool(self._queue or self._completed)
 
     @property
     def has_callbacks(self) -> bool:
         """Whether callbacks of completed commits are to be called."""
-        return bool(self._done)
+        return bool(self._completed)
 
-    def later(
+    def commit_async(
         self, offsets: Offsets, identity: GroupMetadata | None, callback: Callback | None = None
     ) -> None:
         """Start an asynchronous commit; `call_back` passes the result to `callback`. Raises
@@ -143,7 +141,7 @@ class OffsetCommitter:
         self, callback: Callback | None, offsets: Offsets, error: Exception | None
     ) -> None:
         if callback is not None or error is not None:
-            self._done.append((callback, offsets, error))
+            self._completed.append((callback, offsets, error))
 
     def advance(self, deadline_ns: int) -> None:
         """Make pending commits in order, until a lock is not free before the deadline."""
@@ -151,7 +149,7 @@ class OffsetCommitter:
             first = self._queue[0]
             error: Exception | None = None
             try:
-                self._make(first.offsets, first.identity, min(deadline_ns, first.until_ns))
+                self._commit(first.offsets, first.identity, min(deadline_ns, first.until_ns))
             except (LockTimeoutError, LeaderNotAvailableError, NotEnoughReplicasError) as problem:
                 if system.boot_ns() < first.until_ns:
                     return
@@ -162,17 +160,17 @@ class OffsetCommitter:
             self._queue.popleft()
             self._complete(first.callback, first.offsets, error)
 
-    def now(
+    def commit_sync(
         self,
         offsets: Offsets,
         identity: GroupMetadata | None,
         deadline_ns: int,
         *,
-        held: bool = False,
+        keeps_partitions: bool = False,
     ) -> None:
         """Commit after all pending commits; without offsets, only complete those.
 
-        `held`: partitions that the member keeps in a rebalance. REQUIRES an identity then.
+        `keeps_partitions`: the member keeps them in a rebalance. REQUIRES an identity then.
         Raises LockTimeoutError after the deadline, and the group's errors.
         """
         began = time.perf_counter()
@@ -183,39 +181,41 @@ class OffsetCommitter:
                 raise LockTimeoutError(
                     "earlier commits of this consumer still wait for the group's lock"
                 )
-            self._make(offsets, identity, deadline_ns, held=held)
+            self._commit(offsets, identity, deadline_ns, keeps_partitions=keeps_partitions)
         finally:
             self._metrics.spent("commit_sync", time.perf_counter() - began)
 
-    def _make(
+    def _commit(
         self,
         offsets: Offsets,
         identity: GroupMetadata | None,
         deadline_ns: int,
         *,
-        held: bool = False,
+        keeps_partitions: bool = False,
     ) -> None:
         if not offsets:
             return
         began = time.perf_counter()
-        if held and identity is not None:
-            self._store.commit_held(self._group_id, offsets, identity.member_id, deadline_ns)
+        if keeps_partitions and identity is not None:
+            self._store.commit_kept_partitions(
+                self._group_id, offsets, identity.member_id, deadline_ns
+            )
         else:
             self._store.commit(self._group_id, offsets, identity, deadline_ns)
         spent_s = time.perf_counter() - began
         self._metrics.note({"commit": 1, "commit_s": spent_s}, {"commit_s": spent_s})
-        self.settled.update((tp, place.offset) for tp, place in offsets.items())
+        self.committed_offsets.update((tp, position.offset) for tp, position in offsets.items())
         self._interceptors.on_commit(dict(offsets))
 
     def call_back(self) -> None:
-        """Call the callbacks of the commits that are completed now (COMMITTER-3)."""
+        """Call the callbacks of the commits that are completed now."""
         # a callback commits, and waits for that: the outer call continues with the others
         if self._calling:
             return
         self._calling = True
         try:
-            for _ in range(len(self._done)):
-                if self._done:  # a callback may close the consumer
+            for _ in range(len(self._completed)):
+                if self._completed:  # a callback may close the consumer
                     self._call_first()
         finally:
             self._calling = False
@@ -237,11 +237,11 @@ class OffsetCommitter:
                 "the offsets were not committed: the consumer was closed before the lock was free"
             )
             self._complete(first.callback, first.offsets, error)
-        while self._done:
+        while self._completed:
             self._call_first()
 
     def _call_first(self) -> None:
-        callback, offsets, error = self._done.popleft()
+        callback, offsets, error = self._completed.popleft()
         try:
             if callback is not None:
                 callback(dict(offsets), error)

@@ -1,8 +1,8 @@
 """Finds start and end offsets of partitions, and offsets by time, without a position.
 
-OFFSETLOOKUP-1  the end depends on the isolation level: the last stable offset for read_committed,
-    else the high watermark
-OFFSETLOOKUP-2  a search by time does not find records that the reader cannot see yet
+- The end depends on the isolation level: the last stable offset for read_committed, else the high
+  watermark.
+- A search by time does not find records that the reader cannot see yet.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ class OffsetLookup:
         self._engine = engine
         self._isolation = isolation
 
-    def beginnings(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def find_beginnings(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {tp: int(self._engine.partition(*tp).bounds().log_start) for tp in tps}
 
-    def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def find_ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {tp: end_offset(self._engine.partition(*tp).bounds(), self._isolation) for tp in tps}
 
-    def for_times(
+    def find_offsets_for_times(
         self, times: Mapping[TopicPartition, Any]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        wanted = {tp: milliseconds(time) for tp, time in times.items()}
-        for tp, time_ms in wanted.items():
+        times_ms = {tp: milliseconds(time) for tp, time in times.items()}
+        for tp, time_ms in times_ms.items():  # before any look-up
             if time_ms < 0:
                 raise InvalidTimestampError(
                     f"{tp.topic}-{tp.partition}: a time is not negative", found=time_ms
                 )
-        return {tp: self._at(tp, time_ms) for tp, time_ms in wanted.items()}
+        return {tp: self._find_offset(tp, time_ms) for tp, time_ms in times_ms.items()}
 
-    def _at(self, tp: TopicPartition, time_ms: int) -> OffsetAndTimestamp | None:
+    def _find_offset(self, tp: TopicPartition, time_ms: int) -> OffsetAndTimestamp | None:
         partition = self._engine.partition(*tp)
-        found: OffsetAndTimestamp | None = partition.offset_for_time(time_ms, self._isolation)
-        if found is None or found.offset >= end_offset(partition.bounds(), self._isolation):
+        record: OffsetAndTimestamp | None = partition.offset_for_time(time_ms, self._isolation)
+        if record is None or record.offset >= end_offset(partition.bounds(), self._isolation):
             return None
-        return found
+        return record

@@ -1,13 +1,12 @@
 """The position of a reader in each of its partitions, and the policy for a missing position.
 
-POSITION-1  a position is the offset of the next record to return; it moves only when a record is
-    returned, or by a seek
-POSITION-2  records fetched ahead are a cache of the bytes after the position: dropping it loses
-    nothing
-POSITION-3  an error at an offset is raised after all records before it were returned, and again
-    until a seek. Causes are a damaged batch and a record that cannot be deserialized
-POSITION-4  partitions alternate: when the fetched records of one are used up, it moves to the end
-    of the queue
+- A position is the offset of the next record to return; it moves only when a record is returned, or
+  by a seek.
+- Records fetched ahead are a cache of the bytes after the position: dropping it loses nothing.
+- An error at an offset is raised after all records before it were returned, and again until a seek.
+  Causes are a damaged batch and a record that cannot be deserialized.
+- Partitions alternate: when the fetched records of one are used up, it moves to the end of the
+  queue.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Reset:
             duration_ms(duration, "auto.offset.reset") if self.kind == "by_duration" else 0
         )
 
-    def place(
+    def find_position(
         self, partition: ReadableLog, bounds: Bounds, isolation: str, now_ms: Callable[[], int]
     ) -> tuple[int, int]:
         """The position of this policy in `partition`, and the epoch of the record before it (-1:
@@ -53,9 +52,9 @@ class Reset:
         if self.kind == "earliest":
             return int(bounds.log_start), -1
         if self.kind == "by_duration":
-            found = partition.offset_for_time(now_ms() - self._duration_ms, isolation)
-            if found is not None:
-                return min(int(found.offset), end_offset(bounds, isolation)), -1
+            record = partition.offset_for_time(now_ms() - self._duration_ms, isolation)
+            if record is not None:
+                return min(int(record.offset), end_offset(bounds, isolation)), -1
         if self.kind == "none":
             topic = partition.topic
             number = partition.number
@@ -92,18 +91,14 @@ class Spread:
 
     def rotate_window(self) -> None:
         """The values of the oldest window are dropped."""
-        self.full = ((self.count, self.total, self.least, self.most), *self.full)[
-            : self._full_count_max
-        ]
+        window = (self.count, self.total, self.least, self.most)
+        self.full = (window, *self.full)[: self._full_count_max]
         self.count = self.total = self.least = self.most = 0
 
-    def recent(self) -> tuple[float | None, int | None, int | None]:
+    def summarize(self) -> tuple[float | None, int | None, int | None]:
         """Mean, minimum and maximum of all windows; None if there was no fetch."""
-        windows = [
-            each
-            for each in ((self.count, self.total, self.least, self.most), *self.full)
-            if each[0]
-        ]
+        current = (self.count, self.total, self.least, self.most)
+        windows = [window for window in (current, *self.full) if window[0]]
         if not windows:
             return None, None, None
         counts, totals, least, most = zip(*windows, strict=True)
@@ -126,18 +121,18 @@ class Cursor:
         "bounds",
         "checked_epoch",
         "dropped_count",
-        "fresh",
         "intercepted",
         "lag",
         "lead",
+        "needs_committed_offset",
         "partition",
         "paused",
         "reset",
         "run",
         "seen_end",
-        "sought",
         "tail",
         "tp",
+        "was_sought",
     )
 
     def __init__(
@@ -151,7 +146,7 @@ class Cursor:
         self.partition = partition
         self.paused = False
         # whether the committed offset is still unknown: the partition is not read before
-        self.fresh = False
+        self.needs_committed_offset = False
         # the start policy, or None for the consumer's own; used only without a position
         self.reset = reset
         # of this moment, for the fetch that follows; None: the fetch reads them
@@ -163,7 +158,7 @@ class Cursor:
         self.checked_epoch = -1
         self.intercepted = False  # whether the records fetched ahead have passed the interceptors
         self.dropped_count = 0  # records that were fetched and then dropped
-        self.sought = False  # whether no fetch has followed the last seek
+        self.was_sought = False  # whether no fetch has followed the last seek
         self.lag = Spread(window_count)
         self.lead = Spread(window_count)
         self._next = -1  # position after all fetched records; -1: none yet
@@ -216,14 +211,14 @@ class Cursor:
         self._next = offset
         self._epoch = epoch
         self.checked_epoch = -1
-        self.sought = True
-        self.fresh = self.fresh and offset < 0
+        self.was_sought = True
+        self.needs_committed_offset = self.needs_committed_offset and offset < 0
 
     def seek_later(self, reset: Reset | None) -> None:
         """Discard the position; the next read finds one by `reset`."""
         self.seek(-1)
         self.reset = reset
-        self.fresh = self.fresh and reset is None
+        self.needs_committed_offset = self.needs_committed_offset and reset is None
 
     # ---- records fetched ahead ----
 
@@ -237,7 +232,8 @@ class Cursor:
     def ahead_count(self) -> int:
         """Records fetched and not returned yet."""
         self._settle()
-        return len(self._ahead) - self._returned_count + (0 if self.run is None else self.run.count)
+        made_count = len(self._ahead) - self._returned_count
+        return made_count if self.run is None else made_count + self.run.count
 
     def fill(self, records: list[Record], next_offset: int, epoch: int = -1) -> None:
         """Take the records of a fetch; `next_offset` is the position after them, `epoch` the leader
@@ -249,7 +245,7 @@ class Cursor:
         self._iterator = None
         self._epoch = epoch
         self.intercepted = False
-        self.sought = False
+        self.was_sought = False
         self.run = None
 
     def fill_run(self, run: RecordRun, next_offset: int, epoch: int) -> None:
@@ -262,7 +258,7 @@ class Cursor:
         self._iterator = None
         self._epoch = epoch
         self.intercepted = False
-        self.sought = False
+        self.was_sought = False
         self.run = run
 
     def stands_at(self, offset: int) -> bool:
@@ -291,10 +287,10 @@ class Cursor:
         """Return at most `count` records; the position moves."""
         run = self.run
         if run is not None:
-            taken = run.take(count)
+            records = run.take(count)
             if not run.count:
                 self.run = None
-            return taken
+            return records
         self._settle()
         ahead = self._ahead
         begin = self._returned_count
@@ -396,28 +392,33 @@ class Rotation:
 
     def replace(self, cursors: Iterable[Cursor]) -> None:
         """Replace the assignment; cursors that stay keep their place in the queue."""
-        wanted = {cursor.tp: cursor for cursor in cursors}
-        for gone in [
-            cursor for tp, cursor in self._cursors.items() if wanted.get(tp) is not cursor
-        ]:
-            gone.drop_ahead()
+        assigned = {cursor.tp: cursor for cursor in cursors}
+        for tp, cursor in self._cursors.items():
+            if assigned.get(tp) is cursor:
+                continue
+            cursor.drop_ahead()
             # gives its descriptor back, though a traceback may still refer to the cursor
-            gone.tail = None
-            self.dropped_count += gone.dropped_count
-        kept = [cursor for cursor in self._queue if wanted.get(cursor.tp) is cursor]
-        known = set(map(id, kept))
-        self._queue = deque(
-            kept + [cursor for cursor in wanted.values() if id(cursor) not in known]
-        )
-        self._cursors = wanted
+            cursor.tail = None
+            self.dropped_count += cursor.dropped_count
+        staying = [cursor for cursor in self._queue if assigned.get(cursor.tp) is cursor]
+        staying_ids = set(map(id, staying))
+        added = [cursor for cursor in assigned.values() if id(cursor) not in staying_ids]
+        self._queue = deque(staying + added)
+        self._cursors = assigned
 
-    def readable(self) -> Iterator[Cursor]:
-        """Each cursor that may be read, once, from the front of the queue. `drained` ends its
+    def readable_cursors(self) -> Iterator[Cursor]:
+        """Each cursor that may be read, once, from the front of the queue. `end_turn` ends its
         turn.
         """
-        return iter([cursor for cursor in self._queue if not cursor.paused and not cursor.fresh])
+        return iter(
+            [
+                cursor
+                for cursor in self._queue
+                if not cursor.paused and not cursor.needs_committed_offset
+            ]
+        )
 
-    def drained(self, cursor: Cursor) -> None:
+    def end_turn(self, cursor: Cursor) -> None:
         """Move the cursor to the end of the queue."""
         queue = self._queue
         if len(queue) == 1:

@@ -1,14 +1,14 @@
 """Rules for the listeners of a rebalance: the partitions that a member revokes and gets, and the
 callbacks for them.
 
-LISTENER-1  eager: all partitions are revoked before every join of a member that has a generation,
-    and listeners are called even for an empty list. Cooperative: only partitions of unsubscribed
-    topics, then those that the assignment takes away
-LISTENER-2  `on_assigned` is called at the end of every rebalance, with the new partitions;
-    `on_lost` instead of `on_revoked` if other members may own them already
-LISTENER-3  a listener that leaves the group is not called again for that
-LISTENER-4  an exception of a listener stops nothing: the others are called, the assignment is
-    valid, and the first exception is raised afterwards
+- Eager: all partitions are revoked before every join of a member that has a generation, and
+  listeners are called even for an empty list. Cooperative: only partitions of unsubscribed topics,
+  then those that the assignment takes away.
+- `on_assigned` is called at the end of every rebalance, with the new partitions; `on_lost` instead
+  of `on_revoked` if other members may own them already.
+- A listener that leaves the group is not called again for that.
+- An exception of a listener stops nothing: the others are called, the assignment is valid, and the
+  first exception is raised afterwards.
 """
 
 from __future__ import annotations
@@ -25,33 +25,35 @@ logger = logging.getLogger("embedlog.consumer")
 
 Listener = Callable[[list[TopicPartition]], object]
 Partitions = Collection[TopicPartition]
-Three = tuple[Listener | None, Listener | None, Listener | None]  # on_assigned, on_revoked, on_lost
+Callables = tuple[
+    Listener | None, Listener | None, Listener | None
+]  # on_assigned, on_revoked, on_lost
 
 _METHODS = ("on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost")
 
 
-def listeners_of(given: object, callables: Three) -> Three:
+def listeners_of(listener: object, callables: Callables) -> Callables:
     """The callables of `subscribe`, or the methods of its listener object. Raises TypeError for
     both, and for another object.
     """
-    if given is None:
+    if listener is None:
         return callables
-    if any(each is not None for each in callables):
+    if any(callback is not None for callback in callables):
         raise TypeError(
             "listener= has the methods, so on_assigned=, on_revoked= and on_lost= are not given "
             "with it"
         )
-    if isinstance(given, type):
-        raise TypeError(f"listener: an instance of {given.__name__} is expected, not the class")
-    methods: list[Listener | None] = [getattr(given, name, None) for name in _METHODS]
+    if isinstance(listener, type):
+        raise TypeError(f"listener: an instance of {listener.__name__} is expected, not the class")
+    methods: list[Listener | None] = [getattr(listener, name, None) for name in _METHODS]
     if not any(methods):
         raise TypeError(
-            f"listener: an object with methods such as on_partitions_assigned, not {given!r:.100}"
+            f"listener: an object with methods such as on_partitions_assigned, not {listener!r:.100}"
         )
     return methods[0], methods[1], methods[2]
 
 
-def to_revoke(
+def find_revoked(
     owned: Partitions, cooperative: bool, is_subscribed: Callable[[str], bool]
 ) -> list[TopicPartition] | None:
     """The partitions that a member revokes before it joins again; None if no listener must be
@@ -69,22 +71,22 @@ class Change(NamedTuple):
     added: list[TopicPartition]
 
     @property
-    def again(self) -> bool:
+    def needs_rejoin(self) -> bool:
         """Whether to join once more, so that revoked partitions can be assigned to other
         members.
         """
         return bool(self.revoked)
 
 
-def change(owned: Partitions, assigned: Iterable[TopicPartition], cooperative: bool) -> Change:
+def compute_change(
+    owned: Partitions, assigned: Iterable[TopicPartition], cooperative: bool
+) -> Change:
     """The change from the owned to the assigned partitions."""
-    wanted = set(assigned)
-    held = set(owned)
-    return (
-        Change(sorted(held - wanted), sorted(wanted - held))
-        if cooperative
-        else Change([], sorted(wanted))
-    )
+    if not cooperative:
+        return Change([], sorted(set(assigned)))
+    before = set(owned)
+    after = set(assigned)
+    return Change(sorted(before - after), sorted(after - before))
 
 
 class Listeners:
@@ -103,32 +105,30 @@ class Listeners:
         self, assigned: Listener | None, revoked: Listener | None, lost: Listener | None
     ) -> None:
         """Set the callables. Raises TypeError for an object that is not callable."""
-        named: list[tuple[str, object]] = [
+        callbacks: list[tuple[str, object]] = [
             ("on_assigned", assigned),
             ("on_revoked", revoked),
             ("on_lost", lost),
         ]
-        for name, given in named:
-            if given is not None and not callable(given):
-                hint = (
-                    "; listener= takes such an object"
-                    if any(hasattr(given, each) for each in _METHODS)
-                    else ""
-                )
+        for name, callback in callbacks:
+            if callback is not None and not callable(callback):
+                hint = ""
+                if any(hasattr(callback, method) for method in _METHODS):
+                    hint = "; listener= takes such an object"
                 raise TypeError(
-                    f"{name}: a callable of a list of partitions, not {given!r:.100}{hint}"
+                    f"{name}: a callable of a list of partitions, not {callback!r:.100}{hint}"
                 )
         self._assigned = assigned
         self._revoked = revoked
         self._lost = lost
 
-    def assigned(self, tps: list[TopicPartition]) -> None:
+    def call_assigned(self, tps: list[TopicPartition]) -> None:
         self._call("on_assigned", self._assigned, tps)
 
-    def revoked(self, tps: list[TopicPartition]) -> None:
+    def call_revoked(self, tps: list[TopicPartition]) -> None:
         self._call("on_revoked", self._revoked, tps)
 
-    def lost(self, tps: list[TopicPartition]) -> None:
+    def call_lost(self, tps: list[TopicPartition]) -> None:
         """Calls `on_lost`, or `on_revoked` if there is no `on_lost`."""
         if self._lost is not None:
             self._call("on_lost", self._lost, tps)
@@ -142,7 +142,7 @@ class Listeners:
         try:
             listener(list(tps))
         except BaseException as problem:
-            # a listener may raise anything; the assignment is valid (LISTENER-4)
+            # a listener may raise anything; the assignment is valid
             if _callbacks.interrupts(problem):
                 raise
             if self._error is not None:
@@ -165,4 +165,4 @@ class Listeners:
             raise error
 
 
-__all__ = ["Change", "Listener", "Listeners", "change", "listeners_of", "to_revoke"]
+__all__ = ["Change", "Listener", "Listeners", "compute_change", "find_revoked", "listeners_of"]

@@ -1,9 +1,8 @@
 """The subscription of a consumer: named partitions, or all partitions of some topics.
 
-SUBSCRIPTION-1  one kind at a time: to change the kind, unsubscribe first
-SUBSCRIPTION-2  topics are checked before each wait. Without a group, a partition that was added
-    later is read from its start, whatever `auto.offset.reset` is: all its records are later than
-    the subscription
+- One kind at a time: to change the kind, unsubscribe first.
+- Topics are checked before each wait. Without a group, a partition that was added later is read
+  from its start, whatever `auto.offset.reset` is: all its records are later than the subscription.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Subscription:
             self._set_kind("pattern")
             self._pattern = re.compile(pattern)
             return
-        names = _names(topics)
+        names = _check_names(topics)
         self._set_kind("topics")
         self.topics = names
 
@@ -59,13 +58,13 @@ class Subscription:
         """A subscription to other topics; this one does not change. Raises as `subscribe` does, and
         for unknown names.
         """
-        made = Subscription(self._engine, exclude_internal=self._exclude_internal)
-        made.kind = self.kind
-        made.subscribe(topics, pattern)
-        for name in sorted(made.topics):
+        subscription = Subscription(self._engine, exclude_internal=self._exclude_internal)
+        subscription.kind = self.kind
+        subscription.subscribe(topics, pattern)
+        for name in sorted(subscription.topics):
             self._engine.topic(name)
-        made.refresh()
-        return made
+        subscription.refresh()
+        return subscription
 
     def become(self, other: Subscription) -> None:
         self.kind = other.kind
@@ -78,7 +77,7 @@ class Subscription:
             names = self._engine.topic_names(include_internal=not self._exclude_internal)
             self.topics = frozenset(name for name in names if self._pattern.fullmatch(name))
 
-    def known(self, name: str) -> tuple[str, Sequence[int]] | None:
+    def find_topic(self, name: str) -> tuple[str, Sequence[int]] | None:
         """Identity and partitions of any topic; None if it does not exist now."""
         try:
             topic = self._engine.topic(name)
@@ -105,7 +104,7 @@ class Subscription:
         self.kind = kind
 
 
-def _names(topics: Iterable[str] | None) -> frozenset[str]:
+def _check_names(topics: Iterable[str] | None) -> frozenset[str]:
     if topics is None or isinstance(topics, str):
         raise TypeError(f"topics: a list of names, not {topics!r}")
     names = frozenset(topics)

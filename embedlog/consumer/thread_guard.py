@@ -20,25 +20,25 @@ from embedlog.storage.call_deadline import bounded_waits
 RETRY_S = 0.001
 
 
-def thread_guard(what: str) -> Claim:
-    """A context manager that only one thread can enter. `what` it guards, for the error.
+def thread_guard(guarded: str) -> Claim:
+    """A context manager that only one thread can enter. `guarded` names the object, for the error.
 
     Examples:
         >>> guard = thread_guard("this consumer")
         >>> with guard, guard:
         ...     pass
     """
-    return Claim(partial(_refuse, what))
+    return Claim(partial(_refuse, guarded))
 
 
-def _refuse(what: str, owner: int) -> NoReturn:
+def _refuse(guarded: str, owner: int) -> NoReturn:
     raise ConcurrentUseError(
-        f"{what} is in use by thread {owner}; use one per thread, or wakeup() to stop it"
+        f"{guarded} is in use by thread {owner}; use one per thread, or wakeup() to stop it"
     )
 
 
 @scope
-def claimed_within(guard: Claim, timeout_s: float | None) -> Iterator[None]:
+def claim_within(guard: Claim, timeout_s: float | None) -> Iterator[None]:
     """As `with guard`, but waits for the thread inside, which was asked to leave. Raises
     ConcurrentUseError.
     """

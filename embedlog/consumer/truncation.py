@@ -1,9 +1,9 @@
 """Detects log truncation by the leader epoch of the last record that a reader has seen.
 
-TRUNCATION-1  a position has the epoch of the record before it. A new leader epoch begins at every
-    truncation below published offsets. So the reader and the log diverge where that epoch now ends
-TRUNCATION-2  positions are checked when the partition's epoch differs from the last check, and
-    after a seek with an epoch
+- A position has the epoch of the record before it. A new leader epoch begins at every truncation
+  below published offsets. So the reader and the log diverge where that epoch now ends.
+- Positions are checked when the partition's epoch differs from the last check, and after a seek
+  with an epoch.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ def check_position(cursor: Cursor, bounds: Bounds) -> None:
     position = cursor.position
     epoch = cursor.epoch
     if epoch >= 0:
-        known, end = cursor.partition.epoch_end(epoch)
-        if known < 0 or end < position:
-            diverging = None if known < 0 else OffsetAndMetadata(end, leader_epoch=known)
-            place = f"{cursor.tp.topic}-{cursor.tp.partition}"
+        known_epoch, end = cursor.partition.epoch_end(epoch)
+        if known_epoch < 0 or end < position:
+            diverging = (
+                None if known_epoch < 0 else OffsetAndMetadata(end, leader_epoch=known_epoch)
+            )
+            partition_name = f"{cursor.tp.topic}-{cursor.tp.partition}"
+            if diverging is None:
+                reason = "that epoch is unknown"
+            else:
+                reason = f"that epoch ends at {end} now"
             raise LogTruncationError(
-                f"{place}: the log was cut below the position {position} of leader epoch {epoch}"
-                + (
-                    ": that epoch is unknown"
-                    if diverging is None
-                    else f": that epoch ends at {end} now"
-                ),
+                f"{partition_name}: the log was cut below the position {position} of leader epoch "
+                f"{epoch}: {reason}",
                 topic=cursor.tp.topic,
                 partition=cursor.tp.partition,
                 offset=position,

@@ -1,17 +1,17 @@
 """Waits for records, topic changes, ends of transactions and wakeups.
 
-WAITER-1  a wait does not poll: it sleeps in the kernel on futex words that appends, topic changes
-    and `wakeup` change
-WAITER-2  the futex word of the topics is read before the topics: a change in between is detected by
-    the next check
-WAITER-3  the group's duties are done before each collection; a call waits at most until the next
-    duty is due
-WAITER-4  a transaction that blocks a reader for RESOLVE_S is checked, since its owner may have
-    ended; a read-only log changes nothing
-WAITER-5  in a set a partition without a leader stops no other one: nothing waits for it except the
-    sleep, which a decision ends
-WAITER-6  the first sleep of LOAD_S or more imports what a first read needs: the first record of a
-    consumer would wait for it
+- A wait does not poll: it sleeps in the kernel on futex words that appends, topic changes and
+  `wakeup` change.
+- The futex word of the topics is read before the topics: a change in between is detected by the
+  next check.
+- The group's duties are done before each collection; a call waits at most until the next duty is
+  due.
+- A transaction that blocks a reader for RESOLVE_S is checked, since its owner may have ended; a
+  read-only log changes nothing.
+- In a set a partition without a leader stops no other one: nothing waits for it except the sleep,
+  which a decision ends.
+- The first sleep of LOAD_S or more imports what a first read needs: the first record of a consumer
+  would wait for it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from embedlog.storage.call_deadline import bounded_waits
 if TYPE_CHECKING:
     from embedlog.engine import Engine
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 AT_ONCE_NS = 1  # a deadline (boot clock) that is over: nothing is waited for
 # between two checks of the topics while their word is odd: a change is in progress, or was not
@@ -49,12 +49,12 @@ class Duty(Protocol):
 
     until_ns: int  # monotonic clock
 
-    moved: int  # changes with the assigned partitions or positions
+    move_count: int  # changes with the assigned partitions or positions
 
     def run_duties(self) -> None: ...
-    def notices(self) -> list[tuple[Any, int]]: ...
-    def polling(self) -> None: ...
-    def polled(self) -> None: ...
+    def read_notices(self) -> list[tuple[Any, int]]: ...
+    def begin_poll(self) -> None: ...
+    def end_poll(self) -> None: ...
 
 
 class Waiter:
@@ -107,55 +107,55 @@ class Waiter:
 
     def wait_for(
         self,
-        collect: Callable[[], Found | None],
+        collect: Callable[[], Result | None],
         timeout_s: float | None,
         subscription: Subscription,
-    ) -> Found | None:
+    ) -> Result | None:
         """The first true result of `collect`, within `timeout_s` (None: forever); otherwise its
         last result, or None.
         """
         if not subscription.kind:
             raise StateError("nothing is subscribed or assigned: subscribe() or assign() first")
         began = self._now = time.monotonic()
-        self.count(began)
+        self.count_call(began)
         deadline = None if timeout_s is None else began + timeout_s
-        short_until = began + self._least_wait_s if self._least_bytes > 1 else 0.0
-        data_came = False
+        batching_until = began + self._least_wait_s if self._least_bytes > 1 else 0.0
+        has_new_data = False
         duty = self.duty
         if duty is not None:
-            duty.polling()
+            duty.begin_poll()
         if self._spin_ns:
             self._engine.waiter(self).spin_until_ns = system.boot_ns() + self._spin_ns
         try:
             while True:
                 if self._stopped or self._woken:
                     self.raise_if_interrupted()
-                if not data_came:  # after an append, collect first: it is the shorter path
+                if not has_new_data:  # after an append, collect first: it is the shorter path
                     self._check_topics(subscription)
                 if duty is not None:
                     duty.run_duties()
-                found = None
-                if not short_until or not self._too_little(short_until, deadline):
+                result = None
+                if not batching_until or not self._has_too_little(batching_until, deadline):
                     if self._replicated:
                         with bounded_waits(AT_ONCE_NS):
-                            found = collect()
+                            result = collect()
                     else:
-                        found = collect()
-                    if found:
-                        return found
-                if not data_came:
+                        result = collect()
+                    if result:
+                        return result
+                if not has_new_data:
                     now = time.monotonic()
                     if deadline is not None and now >= deadline:
-                        return self._too_late(found, now)
-                    data_came = self._sleep(now, deadline, short_until)
+                        return self._end_at_deadline(result, now)
+                    has_new_data = self._sleep(now, deadline, batching_until)
                 else:
-                    data_came = False
+                    has_new_data = False
         finally:
             if duty is not None:
-                duty.polled()
+                duty.end_poll()
             self.idle_s += time.monotonic() - began
 
-    def count(self, now: float) -> None:
+    def count_call(self, now: float) -> None:
         """Record the begin of a call."""
         if now >= self.metrics.due:
             self.metrics.turn()
@@ -201,33 +201,31 @@ class Waiter:
         self._topics = word
         self._checked_s = self._now
 
-    def _too_late(self, found: Found | None, now: float) -> Found | None:
+    def _end_at_deadline(self, result: Result | None, now: float) -> Result | None:
         """At the deadline: a blocking transaction is checked even if the polls do not wait."""
         if self._committed:
-            self._ended_transactions(now)
-        return found
+            self._end_blocking_transactions(now)
+        return result
 
     def _sleep(self, now: float, deadline: float | None, short_until: float) -> bool:
         """Sleep until a partition grows (then True), topics change, a wakeup arrives, or another
         check is due.
         """
-        if self._committed and self._ended_transactions(now):
+        if self._committed and self._end_blocking_transactions(now):
             return False
-        until = (
-            now + self._topics_age_s
-            if deadline is None
-            else min(deadline, now + self._topics_age_s)
-        )
+        until = now + self._topics_age_s
+        if deadline is not None:
+            until = min(until, deadline)
         if self._topics & 1:
             until = min(until, now + TOPICS_CHECK_S)
         if self._stuck_since is not None:
             until = min(until, self._stuck_since + RESOLVE_S)
         if now < short_until:
             until = min(until, short_until)
-            tails = [(cursor.partition, self._end(cursor)) for cursor in self._led()]
+            tails = [(cursor.partition, self._end_of(cursor)) for cursor in self._led_cursors()]
         else:
-            tails = [(cursor.partition, cursor.seen_end) for cursor in self._led()]
-        if self._replicated and len(tails) < sum(1 for _ in self._rotation.readable()):
+            tails = [(cursor.partition, cursor.seen_end) for cursor in self._led_cursors()]
+        if self._replicated and len(tails) < sum(1 for _ in self._rotation.readable_cursors()):
             until = min(until, now + LEADER_CHECK_S)
         if until - now >= LOAD_S:
             lazy_numpy.load()
@@ -245,11 +243,17 @@ class Waiter:
         signal.
         """
         until = min(until, now + GROUP_CHECK_S)
-        moved = duty.moved
+        move_count = duty.move_count
         while True:
-            part = min(until, duty.until_ns / 1e9)
+            duty_or_end = min(until, duty.until_ns / 1e9)
             if self._engine.wait(
-                tails, part - now, self, self._committed, self._topics, duty.notices(), part < until
+                tails,
+                duty_or_end - now,
+                self,
+                self._committed,
+                self._topics,
+                duty.read_notices(),
+                duty_or_end < until,
             ):
                 return True
             now = self._now = time.monotonic()
@@ -261,34 +265,32 @@ class Waiter:
             ):
                 return False
             duty.run_duties()
-            if duty.moved != moved:
+            if duty.move_count != move_count:
                 return False
 
-    def _led(self) -> Iterable[Cursor]:
-        """The cursors that can be read, without those whose partition has no leader now
-        (WAITER-5).
+    def _led_cursors(self) -> Iterable[Cursor]:
+        """The cursors that can be read; in a set without those whose partition has no leader
+        now.
         """
-        cursors = self._rotation.readable()
-        return (
-            [cursor for cursor in cursors if self._engine.is_led(cursor.partition)]
-            if self._replicated
-            else cursors
-        )
+        cursors = self._rotation.readable_cursors()
+        if not self._replicated:
+            return cursors
+        return [cursor for cursor in cursors if self._engine.is_led(cursor.partition)]
 
-    def _end(self, cursor: Cursor) -> int:
+    def _end_of(self, cursor: Cursor) -> int:
         return end_offset(cursor.partition.bounds(), self._isolation)
 
     # ---- fetch.min.bytes ----
 
-    def _too_little(self, short_until: float, deadline: float | None) -> bool:
+    def _has_too_little(self, short_until: float, deadline: float | None) -> bool:
         """Whether less than `fetch.min.bytes` is available, no records are fetched ahead, and both
         this wait and the poll may continue.
         """
         now = time.monotonic()
         if now >= short_until or (deadline is not None and now >= deadline):
             return False
-        known = 0
-        for cursor in self._led():
+        available_bytes = 0
+        for cursor in self._led_cursors():
             unread = (
                 None
                 if cursor.has_records or cursor.position < 0
@@ -296,16 +298,16 @@ class Waiter:
             )
             if unread is None:
                 return False  # fetched ahead, or not at the end of the log: enough data
-            known += unread
-        return known < self._least_bytes
+            available_bytes += unread
+        return available_bytes < self._least_bytes
 
     # ---- blocking transactions ----
 
-    def _ended_transactions(self, now: float) -> bool:
-        """Whether a blocking transaction was ended. WAITER-4: at most every RESOLVE_S, and first
-        after RESOLVE_S.
+    def _end_blocking_transactions(self, now: float) -> bool:
+        """End transactions that block a reader for RESOLVE_S, and whose owner has ended; True if
+        one was ended. They are looked for at most every RESOLVE_S.
         """
-        stuck = [cursor for cursor in self._led() if is_stuck(cursor)]
+        stuck = [cursor for cursor in self._led_cursors() if is_stuck(cursor)]
         if not stuck:
             self._stuck_since = None
         elif self._stuck_since is None:
@@ -313,9 +315,9 @@ class Waiter:
         elif now - self._stuck_since >= RESOLVE_S:
             self._stuck_since = now
             if not self._engine.read_only:
-                return bool(
-                    sum(self._engine.transactions.resolve(cursor.partition) for cursor in stuck)
-                )
+                resolve = self._engine.transactions.resolve
+                ended_count = sum(resolve(cursor.partition) for cursor in stuck)
+                return ended_count > 0
         return False
 
 

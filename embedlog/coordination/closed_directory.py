@@ -1,9 +1,9 @@
 """Holds a log directory that is closed, and determines its last use.
 
-CLOSEDDIRECTORY-1  the open lock keeps processes of embedlog waiting, and `.lock` is held
-    exclusively, as a broker holds it
-CLOSEDDIRECTORY-2  the last use is determined before `.lock` is held. The lock file and the mark of
-    an orderly close are compared after that: a broker replaces both
+- The open lock keeps processes of embedlog waiting, and `.lock` is held exclusively, as a broker
+  holds it.
+- The last use is determined before `.lock` is held. The lock file and the mark of an orderly close
+  are compared after that: a broker replaces both.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Use(NamedTuple):
     by_broker: bool
 
 
-def last_use(path: Path) -> Use:
+def find_last_use(path: Path) -> Use:
     """The last use of the directory. Raises DirectoryInUseError if a broker is running on it."""
     directory = Directory(
         path, read_only=True, mode=0o666, lock_timeout_ms=_TIMEOUT_MS, shared="no"
@@ -44,15 +44,15 @@ def last_use(path: Path) -> Use:
 
 
 @scope
-def held(path: Path) -> Iterator[Use]:
-    """Hold a closed directory (CLOSEDDIRECTORY-1). Raises DirectoryInUseError if any process uses
+def hold(path: Path) -> Iterator[Use]:
+    """Hold a closed directory. Raises DirectoryInUseError if any process uses
     it.
     """
     mode = LogConfig().file_mode
     opening = locks.LockFile(path / file_names.OPEN_LOCK, mode)
     try:
         with opening.hold(files.deadline_after(_TIMEOUT_MS / 1000)):
-            use = last_use(path)
+            use = find_last_use(path)
             mark = files.facts_of(path / file_names.CLEAN_MARK)
             lock = path / file_names.BROKER_LOCK
             with files.opened(lock, files.CREATE, mode) as fd:
@@ -60,11 +60,11 @@ def held(path: Path) -> Iterator[Use]:
                     raise lock_holders.in_use("the directory is open: close it there first", lock)
                 ours = files.facts(fd, lock)
                 named = files.facts_of(lock)
-                same = named is not None and (named.device, named.inode) == (
+                is_current = named is not None and (named.device, named.inode) == (
                     ours.device,
                     ours.inode,
                 )
-                if not same or files.facts_of(path / file_names.CLEAN_MARK) != mark:
+                if not is_current or files.facts_of(path / file_names.CLEAN_MARK) != mark:
                     raise DirectoryInUseError(
                         "another process uses the directory: repeat when it has ended", path=path
                     )

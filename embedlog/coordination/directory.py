@@ -1,20 +1,19 @@
 """Opens and closes a log directory: the open lock, `.lock`, incarnations, the clean mark
 (`docs/protocol.md`, opening and closing).
 
-DIRECTORY-1  the open lock serializes openers and closers, during all of their work
-DIRECTORY-2  a broker holds `.lock` exclusively, each embedlog process holds it shared; a process
-    that gets it exclusively is the first one
-DIRECTORY-3  after locking, and again after foreign use, the name must still lead to the locked
-    file: a broker unlinks it late
-DIRECTORY-4  the first process removes the clean mark, durably, before anything is written; the last
-    one writes it after the syncs
-DIRECTORY-5  the clean mark is signed with the incarnation: a signed mark proves, in a copy too,
-    that no broker used the directory since. An unsigned mark is identified by inode and time. If
-    the mark is missing or replaced, a broker used the directory. The number of that visit is
-    recorded first: the manifest of a partition that was not loaded since describes a time before
-    the visit
-DIRECTORY-6  the control page shows whether the processes in the directory use it as a part of a
-    set. Others are refused
+- The open lock serializes openers and closers, during all of their work.
+- A broker holds `.lock` exclusively, each embedlog process holds it shared; a process that gets it
+  exclusively is the first one.
+- After locking, and again after foreign use, the name must still lead to the locked file: a broker
+  unlinks it late.
+- The first process removes the clean mark, durably, before anything is written; the last one writes
+  it after the syncs.
+- The clean mark is signed with the incarnation: a signed mark proves, in a copy too, that no broker
+  used the directory since. An unsigned mark is identified by inode and time. If the mark is missing
+  or replaced, a broker used the directory. The number of that visit is recorded first: the manifest
+  of a partition that was not loaded since describes a time before the visit.
+- The control page shows whether the processes in the directory use it as a part of a set. Others
+  are refused.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class Directory:
         self._open_lock: locks.LockFile | None = None
         self._lock_fd = -1
         self._lock_name = os.fspath(path / file_names.BROKER_LOCK)
-        self._held: tuple[str, int, int, int] | None = None  # of `held_lock`
+        self._held_lock: tuple[str, int, int, int] | None = None  # of `held_lock`
         self.page: system.Page | None = None
         self.incarnation = os.urandom(16)
         self.clean = False
@@ -86,7 +85,7 @@ class Directory:
         # by a reader, at its last refresh: changes after each open or close
         self.seen: object = None
         self.broker_epoch = -1  # for the clean mark
-        self.in_set = False  # whether this process uses it as a part of a set (DIRECTORY-6)
+        self.in_set = False  # whether this process uses it as a part of a set
         # called by the first process, before it removes the clean mark
         self.beginning: Callable[[], None] | None = None
 
@@ -152,23 +151,23 @@ class Directory:
                 path=self.path / file_names.BROKER_LOCK,
             )
         path = self.path / file_names.CONTROL
-        found = files.facts_of(path)
+        page_facts = files.facts_of(path)
         mark = files.facts_of(self.path / file_names.CLEAN_MARK)
-        if self.page is None and found is not None and found.size >= system.PAGE_BYTES:
+        if self.page is None and page_facts is not None and page_facts.size >= system.PAGE_BYTES:
             with files.opened(path, files.READ) as fd:
                 self.page = system.Page(fd, False, self._by_locks)
         if self.page is not None:
             self.incarnation = self.page.incarnation()
             if state == 1:
                 self._check_access_mode(self.page)
-        seen = ((mark.inode, mark.modified_ns) if mark else None, self.incarnation)
-        if seen != self.seen:
+        identity = ((mark.inode, mark.modified_ns) if mark else None, self.incarnation)
+        if identity != self.seen:
             self._classify(mark, self.page)
-        self.seen = seen
+        self.seen = identity
         if state != 1 or self.page is None or self._is_unused(self.page):
             return False
         if self.clean and self.foreign:
-            raise self._foreign_holder()
+            raise self._foreign_holder_error()
         return True
 
     def _probe(self) -> int:
@@ -183,8 +182,10 @@ class Directory:
             raise
         try:
             deadline = system.boot_ns() + min(self._timeout_ms, 2000) * 1_000_000
-            while (state := system.lock_probe(fd)) == 2 and system.boot_ns() < deadline:
+            state = system.lock_probe(fd)
+            while state == 2 and system.boot_ns() < deadline:
                 time.sleep(0.005)
+                state = system.lock_probe(fd)
             return max(state, 0)
         finally:
             files.close(fd)
@@ -204,14 +205,14 @@ class Directory:
             first = first or system.lock_try(fd, True) == 0
             self._read_mark()
             if self._is_current(fd, path, settle=first and self.foreign):
-                return first or self._no_process(path)
+                return first or self._has_no_process(path)
             self._unlock()
             if system.boot_ns() > deadline:
                 raise DirectoryInUseError(
                     "another process keeps replacing the lock file", path=path
                 )
 
-    def _no_process(self, path: Path) -> bool:
+    def _has_no_process(self, path: Path) -> bool:
         """Whether none of the shared holders of `.lock` is an embedlog process: any reader of the
         file can hold it. REQUIRES the open lock.
 
@@ -219,10 +220,10 @@ class Directory:
         mark. The control page's information about the time before must not be used.
         """
         if self.foreign and self.page is not None:
-            raise self._foreign_holder()
+            raise self._foreign_holder_error()
         return self.clean or (self.page is not None and self._is_unused(self.page))
 
-    def _foreign_holder(self) -> DirectoryInUseError:
+    def _foreign_holder_error(self) -> DirectoryInUseError:
         path = self.path / file_names.BROKER_LOCK
         return lock_holders.in_use(
             "a program other than embedlog holds a shared lock on the lock file, or the control "
@@ -238,26 +239,28 @@ class Directory:
         if page.word(MARK_INODE) != 0:
             return True
         boot = boot_number()
-        then = page.word(BOOT)
-        return not self._by_locks and 0 not in (boot, then) and boot != then
+        page_boot = page.word(BOOT)
+        return not self._by_locks and 0 not in (boot, page_boot) and boot != page_boot
 
     def _is_current(self, fd: int, path: str | Path, settle: bool) -> bool:
         if settle:
             time.sleep(SETTLING_S)
-        held = files.facts(fd, path)
+        locked = files.facts(fd, path)
         named = files.facts_of(path)
-        return named is not None and (named.device, named.inode) == (held.device, held.inode)
+        return named is not None and (named.device, named.inode) == (locked.device, locked.inode)
 
     def held_lock(self) -> tuple[str, int, int, int]:
         """Path, device, inode and descriptor of the held `.lock`, for the check before every
         append.
         """
         fd = self._lock_fd
-        known = self._held
-        if known is None or known[3] != fd:  # another file is opened before this one is closed
-            found = files.facts(fd)
-            known = self._held = self._lock_name, found.device, found.inode, fd
-        return known
+        held_lock = self._held_lock
+        if (
+            held_lock is None or held_lock[3] != fd
+        ):  # another file is opened before this one is closed
+            facts = files.facts(fd)
+            held_lock = self._held_lock = self._lock_name, facts.device, facts.inode, fd
+        return held_lock
 
     def check_lock(self) -> None:
         """Raises StorageError if the directory or its lock file was replaced since the open."""
@@ -265,10 +268,10 @@ class Directory:
             return
         self._check_exists()
         path = self.path / file_names.BROKER_LOCK
+        change = "replaced" if files.exists(path) else "removed"
         raise StorageError(
-            "the lock file of this directory was "
-            f"{'replaced' if files.exists(path) else 'removed'}; a broker may be using it:"
-            " open the directory again",
+            f"the lock file of this directory was {change}; a broker may be using it: open the "
+            "directory again",
             path=path,
         )
 
@@ -289,13 +292,15 @@ class Directory:
             return
         self._check_exists()
         path = self.path / file_names.BROKER_LOCK
-        fd, created = self._opened_again(path)
+        fd, created = self._reopen_lock(path)
         try:
-            ours = system.lock_try(fd, False) == 0 and self._is_current(fd, path, settle=False)
+            is_current = system.lock_try(fd, False) == 0 and self._is_current(
+                fd, path, settle=False
+            )
             if (
-                not ours
+                not is_current
                 or files.exists(self.path / file_names.CLEAN_MARK)
-                or not (created or self._held_by_ours(fd))
+                or not (created or self._is_held_by_incarnation(fd))
             ):
                 raise DirectoryInUseError(
                     "the lock file was removed, and another process uses or used the directory: "
@@ -305,11 +310,11 @@ class Directory:
         except BaseException:
             files.close(fd)
             raise
-        before = self._lock_fd
+        previous_fd = self._lock_fd
         self._lock_fd = fd
-        files.close(before)
+        files.close(previous_fd)
 
-    def _opened_again(self, path: Path) -> tuple[int, bool]:
+    def _reopen_lock(self, path: Path) -> tuple[int, bool]:
         """A descriptor of `.lock`, and whether this process has created it: then no broker has used
         the directory meanwhile.
         """
@@ -320,16 +325,18 @@ class Directory:
                 raise
         return files.open_file(path, files.CREATE, self._mode), False
 
-    def _held_by_ours(self, fd: int) -> bool:
+    def _is_held_by_incarnation(self, fd: int) -> bool:
         """Whether a process of this incarnation seems to hold `.lock`, too; its creator may be
         about to lock it.
 
         A lock file without a holder may be that of a killed broker.
         """
         deadline = system.boot_ns() + int(SETTLING_S * 1e9)
-        while (held := system.lock_probe(fd) == 1) is False and system.boot_ns() < deadline:
+        while system.lock_probe(fd) != 1:
+            if system.boot_ns() >= deadline:
+                return False
             time.sleep(0.005)
-        return held and self.page is not None and self.page.incarnation() == self.incarnation
+        return self.page is not None and self.page.incarnation() == self.incarnation
 
     def holds_lock(self) -> bool:
         """Whether `.lock` is still the locked file: if not, a broker may have started, and writing
@@ -345,19 +352,17 @@ class Directory:
 
         REQUIRES the open lock.
         """
-        return (
-            None
-            if self._open_lock is None
-            else files.created_ns(self._open_lock.fd, self._open_lock.path)
-        )
+        if self._open_lock is None:
+            return None
+        return files.created_ns(self._open_lock.fd, self._open_lock.path)
 
     # ---- incarnations ----------------------------------------------------------------------------
 
     def _read_mark(self) -> None:
-        self._classify(files.facts_of(self.path / file_names.CLEAN_MARK), self._map())
+        self._classify(files.facts_of(self.path / file_names.CLEAN_MARK), self._map_page())
 
     def _classify(self, mark: system.Facts | None, page: system.Page | None) -> None:
-        """Decide whether the directory was closed cleanly, and by embedlog (DIRECTORY-5)."""
+        """Decide whether the directory was closed cleanly, and by embedlog."""
         self.visit = read_visit(self.path)
         owner = mark_owner(self.path) if mark is not None else None
         self.clean = mark is not None
@@ -366,7 +371,7 @@ class Directory:
             self.foreign = False
             self.clean = page is None or page.version() < 0 or page.incarnation() == owner
         elif page is None:
-            self.foreign = self.clean or self._is_of_others()
+            self.foreign = self.clean or self._has_foreign_content()
         elif mark is not None:
             self.foreign = (page.word(MARK_INODE), page.word(MARK_NS)) != (
                 mark.inode,
@@ -376,7 +381,7 @@ class Directory:
             # the mark was removed: a broker removes it when it starts
             self.foreign = page.word(MARK_INODE) != 0
 
-    def _is_of_others(self) -> bool:
+    def _has_foreign_content(self) -> bool:
         """Whether a directory without a control page has checkpoints of a broker, or partitions
         that nobody registered.
         """
@@ -386,17 +391,17 @@ class Directory:
         folders = () if file_names.TOPICS in names else files.directories(self.path)
         return any(file_names.parse_partition_name(name) is not None for name in folders)
 
-    def _map(self) -> system.Page | None:
+    def _map_page(self) -> system.Page | None:
         path = self.path / file_names.CONTROL
-        found = files.facts_of(path)
-        if self.page is None and found is not None and found.size >= system.PAGE_BYTES:
+        page_facts = files.facts_of(path)
+        if self.page is None and page_facts is not None and page_facts.size >= system.PAGE_BYTES:
             with files.opened(path, files.WRITE) as fd:
                 self.page = system.Page(fd, True, self._by_locks)
         return self.page
 
     def _begin_incarnation(self) -> None:
         path = self.path / file_names.CONTROL
-        page = self._map()
+        page = self._map_page()
         if page is not None and page.version() > system.PAGE_VERSION:
             raise UnsupportedFormatError(
                 "the control page was written by a newer embedlog",
@@ -412,16 +417,16 @@ class Directory:
         self._forget_mark()
         remove_clean_mark(self.path)
         ensure_meta(self.path, self._mode)
-        made = page is None
+        is_new = page is None
         if page is None:
             with files.opened(path, files.CREATE, self._mode) as fd:
                 files.allocate(fd, system.PAGE_BYTES, path)
-            page = self._map()
-        found = files.facts_of(path)
-        if page is None or found is None:
+            page = self._map_page()
+        page_facts = files.facts_of(path)
+        if page is None or page_facts is None:
             raise StorageError("the control page disappeared while it was created", path=path)
         page.write_directory(
-            system.identity(self.incarnation, bytes(16), -1, found.device, found.inode)
+            system.identity(self.incarnation, bytes(16), -1, page_facts.device, page_facts.inode)
         )
         page.set(BOOT, boot_number())
         state = {
@@ -433,12 +438,12 @@ class Directory:
         }
         for word, value in ({MARK_INODE: 0, MARK_NS: 0} | state).items():
             page.set(word, int(value))
-        recovery_due.note_opening(page, self.clean or made, self.foreign, cache_number(self.path))
+        recovery_due.note_opening(page, self.clean or is_new, self.foreign, cache_number(self.path))
         with files.opened(path, files.WRITE) as fd:
             # otherwise a power loss could restore or lose the words of a mark: both mean foreign
             # use
             files.sync(fd, path)
-        if made:
+        if is_new:
             files.sync_directory(self.path)
 
     def _forget_mark(self) -> None:
@@ -458,7 +463,7 @@ class Directory:
                 files.sync(fd, path)
 
     def _join_incarnation(self) -> None:
-        page = self._map()
+        page = self._map_page()
         if page is None or page.version() < 0:
             raise ForeignDirectoryError(
                 "other processes hold this directory, but their control page is missing or damaged",
@@ -476,7 +481,8 @@ class Directory:
             use = "without its set" if self.in_set else "as a part of a set"
             lock = self.path / file_names.BROKER_LOCK
             raise lock_holders.in_use(f"other processes use the directory {use}", lock)
-        self.incarnation, self.visit = page.incarnation(), read_visit(self.path)
+        self.incarnation = page.incarnation()
+        self.visit = read_visit(self.path)
         self.clean = bool(page.word(WAS_CLEAN))
         self.foreign = bool(page.word(WAS_FOREIGN))
 
@@ -510,11 +516,10 @@ class Directory:
 
     def check_only_process(self) -> None:
         """Raises DirectoryInUseError if another opening holds `.lock`, also one of this process."""
-        with (
-            self._open_lock.hold(self._deadline())
-            if self._open_lock is not None
-            else contextlib.nullcontext()
-        ):
+        context: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+        if self._open_lock is not None:
+            context = self._open_lock.hold(self._deadline())
+        with context:
             if system.lock_try(self._lock_fd, True) < 0:
                 path = self.path / file_names.BROKER_LOCK
                 raise lock_holders.in_use(

@@ -1,9 +1,8 @@
 """What the coordination of processes needs of an open log and of its directories, as protocols.
 
-HOST-1  changes of topics need one directory, and of the open log the deletion of committed offsets
-    only
-HOST-2  groups and transactions need the open log: their topics may be in any of its directories. Of
-    the directories they use the control pages only, for `recovery` after a power loss
+- Changes of topics need one directory, and of the open log the deletion of committed offsets only.
+- Groups and transactions need the open log: their topics may be in any of its directories. Of the
+  directories they use the control pages only, for `recovery` after a power loss.
 """
 
 from __future__ import annotations

@@ -1,27 +1,26 @@
 """Decisions of several processes over an internal topic of the log: lock, catch up, decide, append.
 
-INTERNALTOPIC-1  each process keeps a view, the sum of a partition's records, and updates it from
-    its last position
-INTERNALTOPIC-2  a position whose log end is below `purged_to`, or in another epoch, is invalid: the
-    view is rebuilt from the log start
-INTERNALTOPIC-3  a view that was not read before, and each view of a set, catches up without the
-    lock. Under it only a bounded rest is read, otherwise the lock is released once more
-INTERNALTOPIC-4  a decision is made from a current view and appended before the lock is released; a
-    refusal writes nothing
-INTERNALTOPIC-5  followers of a partition are notified after the append, by a futex word of its
-    page. A process may end before it notifies, so this shortens waits and guarantees nothing
-INTERNALTOPIC-6  an existing topic is used as it is, also a broker's; a missing one is created
-INTERNALTOPIC-7  with replicas a decision is made at the log end, and counts after its commit, after
-    the release of the lock. A reader waits until what it has read is committed (REPLICA-22), in the
-    leader epoch that it was read in. A later leader may have other records at these offsets: then
-    it reads again
-INTERNALTOPIC-8  a decision whose leader changed before its commit does not count. It is made again,
-    from the newer view. So is one of which nothing was written, since too few replicas were in
-    sync. A written one is waited for, not repeated
-INTERNALTOPIC-9  a view whose update was interrupted is rebuilt, since some records are applied. The
-    position says so during the update: an interrupt can come at any point
-INTERNALTOPIC-10  no thread waits without limit for another one's update: a signal handler in the
-    midst of it may wait for that thread. It takes another view
+- Each process keeps a view, the sum of a partition's records, and updates it from its last
+  position.
+- A position whose log end is below `purged_to`, or in another epoch, is invalid: the view is
+  rebuilt from the log start.
+- A view that was not read before, and each view of a set, catches up without the lock. Under it
+  only a bounded rest is read, otherwise the lock is released once more.
+- A decision is made from a current view and appended before the lock is released; a refusal writes
+  nothing.
+- Followers of a partition are notified after the append, by a futex word of its page. A process may
+  end before it notifies, so this shortens waits and guarantees nothing.
+- An existing topic is used as it is, also a broker's; a missing one is created.
+- With replicas a decision is made at the log end, and counts after its commit, after the release of
+  the lock. A reader waits until what it has read is committed (REPLICA-22), in the leader epoch
+  that it was read in. A later leader may have other records at these offsets: then it reads again.
+- A decision whose leader changed before its commit does not count. It is made again, from the newer
+  view. So is one of which nothing was written, since too few replicas were in sync. A written one
+  is waited for, not repeated.
+- A view whose update was interrupted is rebuilt, since some records are applied. The position says
+  so during the update: an interrupt can come at any point.
+- No thread waits without limit for another one's update: a signal handler in the midst of it may
+  wait for that thread. It takes another view.
 """
 
 from __future__ import annotations
@@ -106,13 +105,13 @@ class _Mirror(Generic[V]):
 
     def update(self, after: _ReplayState[V], records: replay.Records) -> None:
         """Apply records to the view of `after`. REQUIRES the mutex."""
-        self.state = self.state._replace(position=INCOMPLETE)  # INTERNALTOPIC-9
+        self.state = self.state._replace(position=INCOMPLETE)  # an interrupt can come at any point
         records.apply_to(after.view)
         self.state = after
 
 
 class _Stuck(Exception):
-    """The update of another thread does not end (INTERNALTOPIC-10)."""
+    """The update of another thread does not end."""
 
 
 class Decision(Generic[V]):
@@ -198,7 +197,7 @@ class InternalTopic(Generic[V]):
 
     # ---- partitions ------------------------------------------------------------------------------
 
-    def count(self) -> int:
+    def partition_count(self) -> int:
         """The number of partitions, which never changes; 0 while the topic does not exist."""
         if not self._count:
             try:
@@ -208,13 +207,11 @@ class InternalTopic(Generic[V]):
         return self._count
 
     def partition_of(self, text: str) -> int:
-        """The partition that decides for a name; creates the topic if it is missing
-        (INTERNALTOPIC-6).
-        """
-        count = self.count()
+        """The partition that decides for a name; creates the topic if it is missing."""
+        count = self.partition_count()
         if count == 0:
             self._host.make_internal_topic(self.name, self._partitions, self._config)
-            count = self.count()
+            count = self.partition_count()
         return java_partition(text, count)
 
     def partition(self, number: int) -> DecisionLog:
@@ -222,46 +219,46 @@ class InternalTopic(Generic[V]):
 
     def _mirror(self, number: int) -> _Mirror[V]:
         topics = self._host.mapped_topics_version()
-        found = self._mirrors.get(number)
-        if found is not None and owned(found.mutex):
+        mirror = self._mirrors.get(number)
+        if mirror is not None and owned(mirror.mutex):
             # begins at the log start
-            found = self._mirrors[number] = _Mirror(found.partition, self._make_view)
+            mirror = self._mirrors[number] = _Mirror(mirror.partition, self._make_view)
         if (
-            found is not None
-            and found.topics == topics
+            mirror is not None
+            and mirror.topics == topics
             and not topics & 1
-            and not found.partition.closed
+            and not mirror.partition.closed
         ):
-            found.partition.check_open()
-            return found  # no topic has changed since the lookup
+            mirror.partition.check_open()
+            return mirror  # no topic has changed since the lookup
         partition = self._host.partition(self.name, number)
-        if found is None or found.partition is not partition:
-            found = self._mirrors.get(number)
-        # another topic of that name: the view is not valid for it
-        if found is None or found.partition is not partition:
-            found = self._mirrors[number] = _Mirror(partition, self._make_view)
-        found.topics = topics
-        return found
+        if mirror is None or mirror.partition is not partition:
+            mirror = self._mirrors.get(number)  # of another thread
+        if mirror is None or mirror.partition is not partition:
+            # another topic of that name: the view is not valid for it
+            mirror = self._mirrors[number] = _Mirror(partition, self._make_view)
+        mirror.topics = topics
+        return mirror
 
-    def _another(self, number: int, stuck: _Mirror[V]) -> _Mirror[V]:
-        """Another mirror of the partition, which begins at the log start (INTERNALTOPIC-10)."""
-        found = self._mirror(number)
-        if found is stuck:
-            found = self._mirrors[number] = _Mirror(stuck.partition, self._make_view)
-        return found
+    def _replace_mirror(self, number: int, stuck: _Mirror[V]) -> _Mirror[V]:
+        """Another mirror of the partition, which begins at the log start."""
+        mirror = self._mirror(number)
+        if mirror is stuck:
+            mirror = self._mirrors[number] = _Mirror(stuck.partition, self._make_view)
+        return mirror
 
-    def here(self) -> list[int]:
+    def local_partitions(self) -> list[int]:
         """Its local partitions: all, except in a directory of one broker of a cluster."""
-        found = []
-        for number in range(self.count()):
+        numbers = []
+        for number in range(self.partition_count()):
             with contextlib.suppress(UnknownTopicOrPartitionError):
                 self._host.partition(self.name, number)
-                found.append(number)
-        return found
+                numbers.append(number)
+        return numbers
 
-    def written(self) -> list[int]:
+    def written_partitions(self) -> list[int]:
         """Its partitions with records."""
-        return [number for number in self.here() if not self.is_unwritten(number)]
+        return [number for number in self.local_partitions() if not self.is_unwritten(number)]
 
     def is_unwritten(self, number: int) -> bool:
         """Whether the partition was never written, as far as its directory shows without an
@@ -288,7 +285,8 @@ class InternalTopic(Generic[V]):
         no leader now.
         """
         partition = self.partition(number)
-        if (page := partition.mapped_page) is None and not partition.replicated:
+        page = partition.mapped_page
+        if page is None and not partition.replicated:
             partition.open()
             page = partition.mapped_page
         return -1 if page is None else page.notice()
@@ -301,55 +299,54 @@ class InternalTopic(Generic[V]):
         """
         return self.read(number, lambda view: view)
 
-    def read(self, number: int, reading: Callable[[V], T]) -> T:
-        """What `reading` finds in the view, after the commit of that (INTERNALTOPIC-7). It may be
-        called again.
-        """
+    def read(self, number: int, select: Callable[[V], T]) -> T:
+        """What `select` finds in the view, after the commit of that. It may be called again."""
         until = 0
         while True:
-            mirror, state = self._refreshed(number)
-            found = reading(state.view)
-            seen = mirror.state
+            mirror, state = self._refresh(number)
+            result = select(state.view)
+            later_state = mirror.state
             partition = mirror.partition
             if not partition.replicated:
-                return found
+                return result
             # otherwise another thread changes or replaces it
-            known = seen.view is state.view and seen.position != INCOMPLETE
-            if known and partition.confirm(seen.position, seen.epoch):
-                return found
-            until = until or partition.deadline()
+            is_same_view = later_state.view is state.view and later_state.position != INCOMPLETE
+            if is_same_view and partition.confirm(later_state.position, later_state.epoch):
+                return result
+            if not until:
+                until = partition.deadline()
             if system.boot_ns() >= until:
                 raise LeaderNotAvailableError(
                     f"the leader of {partition.topic}-{partition.number} changed until the deadline"
                 )
 
-    def _refreshed(self, number: int) -> tuple[_Mirror[V], _ReplayState[V]]:
+    def _refresh(self, number: int) -> tuple[_Mirror[V], _ReplayState[V]]:
         mirror = self._mirror(number)
-        for left in reversed(range(REFRESHES)):
+        for remaining_tries in reversed(range(REFRESHES)):
             state = mirror.state  # read before the end, which is then not lower
             try:
-                found = _catch_up(mirror, state, mirror.partition.published())
+                current = _catch_up(mirror, state, mirror.partition.published())
             except OffsetOutOfRangeError:
                 # A later leader lacks records that were never committed. Its epoch is higher: the
                 # view is rebuilt.
-                if not mirror.partition.replicated or not left:
+                if not mirror.partition.replicated or not remaining_tries:
                     raise
             except _Stuck:
-                mirror = self._another(number, mirror)
+                mirror = self._replace_mirror(number, mirror)
             else:
-                assert found is not None  # no limit was given
-                return mirror, found
+                assert current is not None  # no limit was given
+                return mirror, current
         raise LockTimeoutError(
             "other threads do not end their updates of a view", path=mirror.partition.path
         )
 
     # ---- decisions -------------------------------------------------------------------------------
 
-    def repeated(
+    def retry_until_counted(
         self, attempt: Callable[[], T], deadline_ns: int, *, idempotent: bool = False
     ) -> T:
-        """The result of a decision, which is made again as long as it did not count
-        (INTERNALTOPIC-8). Raises its other errors.
+        """The result of a decision, which is made again as long as it did not count. Raises its
+        other errors.
 
         Between two attempts it waits for a decision of the set. `idempotent`: an attempt finds what
         an earlier one has written.
@@ -368,13 +365,13 @@ class InternalTopic(Generic[V]):
             )
 
     @scope
-    def deciding(self, number: int, deadline_ns: int) -> Iterator[Decision[V]]:
+    def lock_for_decision(self, number: int, deadline_ns: int) -> Iterator[Decision[V]]:
         """The partition's lock with a current view, for a decision and its append.
 
         An error of embedlog raised inside leaves everything unchanged, unless it occurred during an
         append. Raises LockTimeoutError.
         """
-        refused: EmbedlogError | None = None
+        refusal: EmbedlogError | None = None
         decision: Decision[V] | None = None
         mirror = self._mirror(number)
         # What a view lacks that was read before is usually little: it is read under the lock only.
@@ -383,32 +380,32 @@ class InternalTopic(Generic[V]):
         while decision is None:
             if refreshes:
                 with bounded_waits(deadline_ns):
-                    mirror, _ = self._refreshed(number)
+                    mirror, _ = self._refresh(number)
             refreshes = True
-            with mirror.partition.exclusive(deadline_ns) as held:
+            with mirror.partition.exclusive(deadline_ns) as locked:
                 try:
-                    state = _catch_up(mirror, mirror.state, held.now, REST_BYTES)
+                    state = _catch_up(mirror, mirror.state, locked.now, REST_BYTES)
                 except _Stuck:
                     state = None
                 # another thread reads from a later leader
-                if state is None or state.epoch != held.now.epoch:
+                if state is None or state.epoch != locked.now.epoch:
                     if system.boot_ns() >= deadline_ns:
                         raise LockTimeoutError(
                             "other processes append faster than this one reads",
                             path=mirror.partition.path,
                         )
                     continue
-                decision = Decision(mirror, state, held.now, deadline_ns)
+                decision = Decision(mirror, state, locked.now, deadline_ns)
                 try:
                     yield decision
                 except EmbedlogError as problem:
                     if decision.writing:
                         raise  # the next holder repairs the end
-                    refused = problem
+                    refusal = problem
         if decision.late:
             _flush_late(mirror.partition, decision.end, deadline_ns)
-        if refused is not None:
-            raise refused
+        if refusal is not None:
+            raise refusal
 
 
 # ---- catching up ---------------------------------------------------------------------------------
@@ -424,32 +421,33 @@ def _catch_up(
         return state
     lowest = max(now.log_start, min(now.purged_to, now.log_end))
     if state.position < lowest or state.position > now.log_end or state.epoch != now.epoch:
-        state = _rebuilt(mirror, state, now)
-    taken = 0
+        state = _rebuild(mirror, state, now)
+    read_bytes = 0
     while state.position < now.log_end:
-        if limit_bytes is not None and taken > limit_bytes:
+        if limit_bytes is not None and read_bytes > limit_bytes:
             return None
-        found = mirror.partition.fetch(state.position, max_bytes=REPLAY_BYTES, upto=now.log_end)
-        if found.next_offset <= state.position:
+        fetched = mirror.partition.fetch(state.position, max_bytes=REPLAY_BYTES, upto=now.log_end)
+        if fetched.next_offset <= state.position:
             break
-        with in_file(found.path, found.position):
-            records = replay.read(found.data, found.batches, state.position, mirror.transactional)
-            state = _move(mirror, state, state._replace(position=found.next_offset), records)
+        with in_file(fetched.path, fetched.position):
+            records = replay.read(
+                fetched.data, fetched.batches, state.position, mirror.transactional
+            )
+            state = _move(mirror, state, state._replace(position=fetched.next_offset), records)
         if state.position == INCOMPLETE:
-            state = _rebuilt(mirror, state, now)
-        taken += len(found.data)
+            state = _rebuild(mirror, state, now)
+        read_bytes += len(fetched.data)
     return state
 
 
-def _rebuilt(mirror: _Mirror[V], before: _ReplayState[V], now: Published) -> _ReplayState[V]:
+def _rebuild(mirror: _Mirror[V], previous: _ReplayState[V], now: Published) -> _ReplayState[V]:
     """An empty view at the log start, or the present one if another thread was faster."""
     while True:
-        after = _move(
-            mirror, before, _ReplayState(now.log_start, now.epoch, mirror.make_view()), replay.NONE
-        )
-        if after.position != INCOMPLETE:
-            return after
-        before = after  # the faster one was interrupted
+        empty = _ReplayState(now.log_start, now.epoch, mirror.make_view())
+        rebuilt = _move(mirror, previous, empty, replay.NONE)
+        if rebuilt.position != INCOMPLETE:
+            return rebuilt
+        previous = rebuilt  # the faster one was interrupted
 
 
 def _move(
@@ -484,8 +482,8 @@ def _flush_late(partition: DecisionLog, end: int, deadline_ns: int) -> None:
         logger.info("background flush of %s-%d: %s", partition.topic, partition.number, problem)
     except (ClosedError, DurabilityError, UnknownTopicOrPartitionError) as problem:
         # the decision itself was appended
-        what = f"background flush of {partition.topic}-{partition.number}"
-        _logging.report(logger, logging.ERROR, (partition.path, "flush"), what, problem)
+        message = f"background flush of {partition.topic}-{partition.number}"
+        _logging.report(logger, logging.ERROR, (partition.path, "flush"), message, problem)
 
 
 # ---- Kafka's partition of a name -----------------------------------------------------------------
@@ -495,8 +493,8 @@ def java_hash(text: str) -> int:
     """The hash code of a Java string, over its UTF-16 units."""
     number = 0
     units = text.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        number = (31 * number + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    for index in range(0, len(units), 2):
+        number = (31 * number + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
     return number - (1 << 32) if number >= 1 << 31 else number
 
 

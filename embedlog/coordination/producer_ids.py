@@ -1,7 +1,6 @@
 """Contains the generator of producer ids for idempotent and transactional producers.
 
-PRODUCERID-1  an id is 2^62 plus 61 random bits, so that no process allocates ids
-    (`docs/protocol.md`, SEQ-4)
+- An id is 2^62 plus 61 random bits, so that no process allocates ids (`docs/protocol.md`, SEQ-4).
 """
 
 from __future__ import annotations

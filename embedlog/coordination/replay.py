@@ -1,12 +1,11 @@
 """Applies records of an internal topic to a view, in log order; records of transactions with their
 outcome.
 
-REPLAY-1  a view that is not transactional gets every record as it is: its topic contains no
-    transactions
-REPLAY-2  a transactional view gets records of a transaction as pending, and the transaction's
-    marker as their outcome
-REPLAY-3  everything is decoded before the first record is applied: a read is applied as a whole or
-    not at all
+- A view that is not transactional gets every record as it is: its topic contains no transactions.
+- A transactional view gets records of a transaction as pending, and the transaction's marker as
+  their outcome.
+- Everything is decoded before the first record is applied: a read is applied as a whole or not at
+  all.
 """
 
 from __future__ import annotations
@@ -96,25 +95,27 @@ def read(data: Any, batches: Batches, position: int, transactional: bool) -> Rec
         assert columns.offsets is not None
         keys = columns.keys
         values = columns.values
-        found = columns.offsets.tolist()
-        first = bisect_left(found, position)
+        batch_offsets = columns.offsets.tolist()
+        first = bisect_left(batch_offsets, position)
         records += [(keys[row] or b"", values[row]) for row in range(first, columns.count)]
-        offsets += found[first:]
-    return Records(records, _changes(data, batches, offsets, position) if transactional else [])
+        offsets += batch_offsets[first:]
+    return Records(
+        records, _find_changes(data, batches, offsets, position) if transactional else []
+    )
 
 
-def _changes(data: Any, batches: Batches, offsets: list[int], position: int) -> list[_Change]:
+def _find_changes(data: Any, batches: Batches, offsets: list[int], position: int) -> list[_Change]:
     transactional = np.flatnonzero(batches["attributes"] & TRANSACTIONAL)
     if not len(transactional):
         return []
-    found = batches[transactional]
-    ends = {marker.offset: marker.kind == COMMIT for marker in markers(data, found)}
+    selected = batches[transactional]
+    ends = {marker.offset: marker.kind == COMMIT for marker in markers(data, selected)}
     changes = []
     for base, delta, attributes, producer_id in zip(
-        found["base_offset"].tolist(),
-        found["last_offset_delta"].tolist(),
-        found["attributes"].tolist(),
-        found["producer_id"].tolist(),
+        selected["base_offset"].tolist(),
+        selected["last_offset_delta"].tolist(),
+        selected["attributes"].tolist(),
+        selected["producer_id"].tolist(),
         strict=True,
     ):
         row = bisect_left(offsets, base)

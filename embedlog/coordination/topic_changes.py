@@ -1,14 +1,14 @@
 """Changes of topics: the directory lock, and completion of changes whose process has ended.
 
-TOPICCHANGE-1  a change of topics holds the directory lock, reads the file of topics again, and
-    first finishes interrupted changes
-TOPICCHANGE-2  a partition is retired under its append lock: a process with open descriptors finds
-    DELETED before it can append
-TOPICCHANGE-3  a partition that another directory of a set took over is retired in the order
-    DELETED, file of topics, checkpoints, name. It stays if its page is in the epoch of that
-    decision or a later one: it was added again (REPLICA-24)
-TOPICCHANGE-4  a partition that no process can load is set aside under its append lock, if no
-    process has published a page of it
+- A change of topics holds the directory lock, reads the file of topics again, and first finishes
+  interrupted changes.
+- A partition is retired under its append lock: a process with open descriptors finds DELETED before
+  it can append.
+- A partition that another directory of a set took over is retired in the order DELETED, file of
+  topics, checkpoints, name. It stays if its page is in the epoch of that decision or a later one:
+  it was added again (REPLICA-24).
+- A partition that no process can load is set aside under its append lock, if no process has
+  published a page of it.
 
 A record is judged by the settings that its topic has at the moment of the append, also if another
 process changed them. The topics word of the directory's control page changes before the file of
@@ -64,11 +64,10 @@ class TopicChanges:
 
     def __init__(self, host: DirectoryHost) -> None:
         self._host = host
-        self._lock = (
-            None
-            if host.read_only
-            else locks.LockFile(host.path / file_names.DIRECTORY_LOCK, host.config.file_mode)
-        )
+        self._lock: locks.LockFile | None = None
+        if not host.read_only:
+            path = host.path / file_names.DIRECTORY_LOCK
+            self._lock = locks.LockFile(path, host.config.file_mode)
 
     def close(self) -> None:
         """Close the lock file. Idempotent."""
@@ -128,9 +127,7 @@ class TopicChanges:
 
     @scope
     def begin(self, settling_s: float = SETTLING_S) -> Iterator[None]:
-        """The directory lock, with the file of topics read and interrupted changes completed
-        (TOPICCHANGE-1).
-        """
+        """The directory lock, with the file of topics read and interrupted changes completed."""
         with self.directory_lock():
             try:
                 self._host.registry.refresh()
@@ -153,12 +150,12 @@ class TopicChanges:
                 else:
                     self.finish_creation(topic)
             except EmbedlogError as problem:
-                what = f"topic {topic.name} is still {topic.state}"
+                message = f"topic {topic.name} is still {topic.state}"
                 _logging.report(
                     _logger,
                     logging.WARNING,
                     (self._host.path, "unfinished", topic.name),
-                    what,
+                    message,
                     problem,
                 )
 
@@ -203,16 +200,16 @@ class TopicChanges:
     def numbers_of(self, topic: Topic) -> list[int]:
         """The partitions of a topic that have a directory here."""
         path = self._host.path
-        numbers = topic_directories.numbers_named(path, topic.name)
+        numbers = topic_directories.find_partition_numbers(path, topic.name)
         return [
-            each
-            for each in numbers
-            if read_topic_id(path / file_names.partition_name(topic.name, each)) == topic.topic_id
+            number
+            for number in numbers
+            if read_topic_id(path / file_names.partition_name(topic.name, number)) == topic.topic_id
         ]
 
     def drop_partition(self, topic: Topic, number: int, epoch: int) -> bool:
         """Retire one partition, unless its page is in this epoch or a later one. REQUIRES the
-        directory lock (TOPICCHANGE-3).
+        directory lock.
         """
         host = self._host
         path = self._host.path / file_names.partition_name(topic.name, number)
@@ -224,11 +221,15 @@ class TopicChanges:
         if not mark_deleted(path, page, deadline_ns, mode, host.context.locked, epoch):
             return False
         system.point("drop-marked")
-        known = host.registry.get(topic.name)
-        if known is not None and known.topic_id == topic.topic_id and number in known.numbers:
-            left = tuple(each for each in known.numbers if each != number)
-            if left:
-                host.registry.put(known._replace(only=left))
+        registered = host.registry.get(topic.name)
+        if (
+            registered is not None
+            and registered.topic_id == topic.topic_id
+            and number in registered.numbers
+        ):
+            remaining = tuple(other for other in registered.numbers if other != number)
+            if remaining:
+                host.registry.put(registered._replace(only=remaining))
             else:
                 host.registry.remove(topic.name)
             system.point("drop-entry")
@@ -242,7 +243,7 @@ class TopicChanges:
         REQUIRES the directory lock.
 
         `prepare` writes to the new directory before it has its name. False if another process
-        loaded the partition meanwhile (TOPICCHANGE-4), or made another topic of this name. An
+        loaded the partition meanwhile, or made another topic of this name. An
         interruption leaves it missing or empty.
         """
         host = self._host
@@ -275,9 +276,9 @@ class TopicChanges:
         if mapped is None:
             return False
         try:
-            place = mapped.identity_device, mapped.inode
+            file_identity = mapped.identity_device, mapped.inode
             return check(
-                mapped, system.identity(context.incarnation, topic.id_bytes, number, *place)
+                mapped, system.identity(context.incarnation, topic.id_bytes, number, *file_identity)
             )
         finally:
             mapped.close()
@@ -292,10 +293,10 @@ class TopicChanges:
             if mapped is None:
                 continue
             try:
-                dropped = mapped.page.word(system.WORD_FLAGS) & system.FLAG_DELETED
+                is_dropped = mapped.page.word(system.WORD_FLAGS) & system.FLAG_DELETED
             finally:
                 mapped.close()
-            if dropped:
+            if is_dropped:
                 topic_directories.set_aside(
                     self._host.path, topic, number, self._host.config.file_mode
                 )
@@ -351,15 +352,15 @@ def _set_deleted_locked(
     if mapped is None:  # never opened since its creation, or since a broker's visit
         return True
     try:
-        now = mapped.page.read()
-        if epoch is not None and now is not None and now.epoch >= epoch:
+        published = mapped.page.read()
+        if epoch is not None and published is not None and published.epoch >= epoch:
             return False
         mapped.page.set(
             system.WORD_FLAGS, mapped.page.word(system.WORD_FLAGS) | system.FLAG_DELETED
         )
-        if now is not None:
+        if published is not None:
             mapped.page.publish(
-                now._replace(generation=(now.generation + 2) % 2**32), directory_page
+                published._replace(generation=(published.generation + 2) % 2**32), directory_page
             )
         return True
     finally:

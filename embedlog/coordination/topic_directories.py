@@ -1,20 +1,20 @@
 """Finds, creates and retires the directories of topics, and recovers topics that a broker changed.
 
-TOPICDIRECTORY-1  creation: `creating` in the registry, then directories and partition.metadata,
-    then all of them and the parent synced, then `live`. These syncs are in no order among
-    themselves: before `live` an interruption repeats the creation
-TOPICDIRECTORY-2  deletion: `deleting` in the registry, then each directory renamed, the parent
-    synced, the checkpoints' lines, the committed offsets of groups, then the entry
-TOPICDIRECTORY-3  both can be repeated from any point; the topic id in partition.metadata, not the
-    name, identifies the owner of a directory
-TOPICDIRECTORY-4  a retired directory keeps its files for `file.delete.delay.ms` after its renaming
-TOPICDIRECTORY-5  a directory whose name does not parse is left unchanged: a broker would not start
-    with it. One that is named as a partition, and has only files that no partition has, is left
-    unchanged too, unless the registry has that partition
-TOPICDIRECTORY-6  a partition that is a symbolic link is refused unless `follow.links` allows it:
-    nothing is written or removed at its target
-TOPICDIRECTORY-7  only files with the names of a partition are removed. A retired directory with
-    other names keeps these and stays
+- Creation: `creating` in the registry, then directories and partition.metadata, then all of them
+  and the parent synced, then `live`. These syncs are in no order among themselves: before `live` an
+  interruption repeats the creation.
+- Deletion: `deleting` in the registry, then each directory renamed, the parent synced, the
+  checkpoints' lines, the committed offsets of groups, then the entry.
+- Both can be repeated from any point; the topic id in partition.metadata, not the name, identifies
+  the owner of a directory.
+- A retired directory keeps its files for `file.delete.delay.ms` after its renaming.
+- A directory whose name does not parse is left unchanged: a broker would not start with it. One
+  that is named as a partition, and has only files that no partition has, is left unchanged too,
+  unless the registry has that partition.
+- A partition that is a symbolic link is refused unless `follow.links` allows it: nothing is written
+  or removed at its target.
+- Only files with the names of a partition are removed. A retired directory with other names keeps
+  these and stays.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import logging
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -52,7 +51,7 @@ _NAMES_SHOWN = 5  # in a message
 class Directories(NamedTuple):
     """The content of a log directory, by the forms of Kafka's names; `unknown` is everything else.
 
-    `foreign`: named as a partition, but no partition (TOPICDIRECTORY-5); they are in `unknown` too.
+    `foreign`: named as a partition, but no partition; they are in `unknown` too.
     """
 
     live: Mapping[str, Mapping[int, Path]] = MappingProxyType({})
@@ -65,7 +64,7 @@ class Directories(NamedTuple):
 
 def check_link(path: Path, follow_links: bool) -> None:
     """Raises ForeignDirectoryError for a partition that is a symbolic link, unless links are
-    followed (TOPICDIRECTORY-6).
+    followed.
     """
     if not follow_links and files.is_link(path):
         raise ForeignDirectoryError(
@@ -79,13 +78,16 @@ def check_link(path: Path, follow_links: bool) -> None:
 
 
 def scan_directories(
-    path: Path, known: Mapping[str, Topic] = MappingProxyType({}), *, follow_links: bool = False
+    path: Path,
+    registered_topics: Mapping[str, Topic] = MappingProxyType({}),
+    *,
+    follow_links: bool = False,
 ) -> Directories:
     """Classify all directories in a log directory; no file is opened. Raises StorageError.
 
-    The partitions of `known` topics are not listed: that costs time, and one that lost its files
-    must be missed. A link is listed only if links are followed; otherwise it is refused where it is
-    used (TOPICDIRECTORY-6).
+    The partitions of `registered_topics` are not listed: that costs time, and one that lost its
+    files must be missed. A link is listed only if links are followed; otherwise it is refused where
+    it is used.
     """
     live: dict[str, dict[int, Path]] = {}
     aside: dict[str, list[Path]] = {
@@ -97,26 +99,26 @@ def scan_directories(
     }
     registered = {
         name: frozenset(topic.numbers) if topic.only else topic.numbers
-        for name, topic in known.items()
+        for name, topic in registered_topics.items()
     }
     for name in files.directories(path):
-        found = file_names.parse_partition_name(name)
+        parsed = file_names.parse_partition_name(name)
         match = _SET_ASIDE.fullmatch(name)
-        if found and found[0] not in RESERVED_TOPICS:
-            if (
-                found[1] not in registered.get(found[0], ())
-                and foreign_name(path / name, follow_links) is not None
-            ):
+        if parsed is not None and parsed[0] not in RESERVED_TOPICS:
+            topic, number = parsed
+            is_registered = number in registered.get(topic, ())
+            if is_registered or find_foreign_name(path / name, follow_links) is None:
+                live.setdefault(topic, {})[number] = path / name
+            else:
                 aside["unknown"].append(path / name)
                 aside["foreign"].append(path / name)
-            else:
-                live.setdefault(found[0], {})[found[1]] = path / name
-        elif not found and name not in _NOT_TOPICS:
-            aside[match[4] if match else "unknown"].append(path / name)
+        elif parsed is None and name not in _NOT_TOPICS:
+            kind = match[4] if match else "unknown"
+            aside[kind].append(path / name)
     return Directories(live, *(tuple(names) for names in aside.values()))
 
 
-def foreign_name(path: Path, follow_links: bool = False) -> str | None:
+def find_foreign_name(path: Path, follow_links: bool = False) -> str | None:
     """A name in a directory that is no partition; None for a partition, and for a directory that is
     empty or was renamed.
 
@@ -133,22 +135,26 @@ def foreign_name(path: Path, follow_links: bool = False) -> str | None:
     return names[0] if names and not any(map(file_names.is_of_partition, names)) else None
 
 
-def warn_of_foreign(found: Directories) -> None:
+def warn_of_foreign(directories: Directories) -> None:
     """Name the directories that look like partitions, and are none."""
-    for path in found.foreign:
+    for path in directories.foreign:
         _logger.warning(
             "%s is no partition, although its name is that of one: it has %s, and no file of a "
             "partition. It is left unchanged,"
             " and a broker would take it for a topic: move it",
             path,
-            foreign_name(path, follow_links=True),
+            find_foreign_name(path, follow_links=True),
         )
 
 
-def numbers_named(path: Path, topic: str) -> list[int]:
+def find_partition_numbers(path: Path, topic: str) -> list[int]:
     """The partitions of one topic, by the names of directories alone."""
-    found = (file_names.parse_partition_name(name) for name in files.directories(path))
-    return sorted(each[1] for each in found if each is not None and each[0] == topic)
+    parsed = (file_names.parse_partition_name(name) for name in files.directories(path))
+    return sorted(
+        name_and_number[1]
+        for name_and_number in parsed
+        if name_and_number is not None and name_and_number[0] == topic
+    )
 
 
 # ---- creation ------------------------------------------------------------------------------------
@@ -188,19 +194,18 @@ def finish_creations(
     *,
     follow_links: bool = False,
 ) -> list[Topic]:
-    """Create the missing parts of `creating` or growing topics, from any state (TOPICDIRECTORY-1,
-    TOPICDIRECTORY-3).
+    """Create the missing parts of `creating` or growing topics, from any state.
 
     The registry has the topics already; it is written once for all. **Threads and processes**: the
     caller holds the directory lock.
     """
     unsynced = _make_partitions(directory, topics, mode, follow_links)
-    whole = [_whole(topic) for topic in topics]
-    registry.put(*whole, beside=[directory, *unsynced])
-    return whole
+    live = [_make_live(topic) for topic in topics]
+    registry.put(*live, beside=[directory, *unsynced])
+    return live
 
 
-def _whole(topic: Topic) -> Topic:
+def _make_live(topic: Topic) -> Topic:
     only = tuple(topic.numbers) if topic.only else ()
     return topic._replace(
         state="live", partitions=max(topic.partitions, topic.growing), growing=0, only=only
@@ -216,13 +221,15 @@ def _make_partitions(
     concurrent syncs together.
     """
     places = [(topic, number) for topic in topics for number in topic.numbers]
-    few = len(places) <= FEW_PARTITIONS
+    are_few = len(places) <= FEW_PARTITIONS
 
-    def make(place: tuple[Topic, int]) -> Path:
-        return make_partition(directory, *place, mode, follow_links=follow_links, named=not few)
+    def make(topic_and_number: tuple[Topic, int]) -> Path:
+        return make_partition(
+            directory, *topic_and_number, mode, follow_links=follow_links, named=not are_few
+        )
 
-    if few:
-        return [make(place) for place in places]
+    if are_few:
+        return [make(topic_and_number) for topic_and_number in places]
     from concurrent.futures import ThreadPoolExecutor  # slow to import, and seldom needed
 
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
@@ -251,18 +258,19 @@ def make_partition(
     path = directory / file_names.partition_name(topic.name, number)
     if not files.mkdir(path, files.directory_mode(mode), exist_ok=True):
         check_link(path, follow_links)
-        if (name := foreign_name(path, follow_links)) is not None:
+        name = find_foreign_name(path, follow_links)
+        if name is not None:
             problem = "a directory of this name exists, and is no partition: move it"
             raise ForeignDirectoryError(
                 problem, path=path, expected="files of a partition, or none", found=name
             )
-    found = read_topic_id(path)
-    if found is None:
+    topic_id = read_topic_id(path)
+    if topic_id is None:
         write_topic_id(path, topic.topic_id, mode, named=named)
-    elif found != topic.topic_id:
+    elif topic_id != topic.topic_id:
         expected = f"topic id {topic.topic_id}"
         raise ForeignDirectoryError(
-            "the directory belongs to another topic", path=path, expected=expected, found=found
+            "the directory belongs to another topic", path=path, expected=expected, found=topic_id
         )
     return path
 
@@ -279,13 +287,13 @@ def make_prepared(
 
     The parent is not synced yet. The rest of an interruption is removed as a retired partition.
     """
-    made = directory / retired_name(topic.name, number, os.urandom(16).hex())
-    files.mkdir(made, files.directory_mode(mode))
-    write_topic_id(made, topic.topic_id, mode)
+    path = directory / retired_name(topic.name, number, os.urandom(16).hex())
+    files.mkdir(path, files.directory_mode(mode))
+    write_topic_id(path, topic.topic_id, mode)
     if prepare is not None:
-        prepare(made)
-    files.sync_directory(made)
-    files.rename(made, directory / file_names.partition_name(topic.name, number))
+        prepare(path)
+    files.sync_directory(path)
+    files.rename(path, directory / file_names.partition_name(topic.name, number))
 
 
 # ---- deletion ------------------------------------------------------------------------------------
@@ -307,15 +315,14 @@ def finish_deletion(
     mode: int = 0o666,
     forget: Callable[[], None] | None = None,
 ) -> None:
-    """Rename the rest of a `deleting` topic, then remove it from checkpoints and memory
-    (TOPICDIRECTORY-2, TOPICDIRECTORY-3).
+    """Rename the rest of a `deleting` topic, then remove it from checkpoints and memory.
 
     `retire(number, path)` is called before each renaming: it takes the partition's append lock and
     sets its DELETED flag. It is needed unless the directory is held exclusively. `forget` is called
     last, and is needed unless the topic was never live. **Threads and processes**: the caller holds
     the directory lock.
     """
-    for number in numbers_named(directory, topic.name):
+    for number in find_partition_numbers(directory, topic.name):
         retire_partition(directory, topic, number, retire)
     files.sync_directory(directory)
     _forget_offsets(directory, lambda key: key[0] == topic.name, mode)
@@ -351,8 +358,8 @@ def _forget_offsets(
         file_names.CLEANER,
     ):
         path = directory / name
-        known = checkpoints.read_offsets(path)
-        checkpoints.update(path, {key: None for key in known if forgotten(key)}, mode)
+        offsets = checkpoints.read_offsets(path)
+        checkpoints.update(path, {key: None for key in offsets if forgotten(key)}, mode)
 
 
 def retire_partition(
@@ -362,9 +369,12 @@ def retire_partition(
     synced yet.
     """
     path = directory / file_names.partition_name(topic.name, number)
-    if not files.is_directory(path) or (found := read_topic_id(path)) not in (topic.topic_id, None):
-        return  # renamed already, or a newer topic of this name that a broker created
-    if found is None and foreign_name(path, follow_links=True) is not None:
+    if not files.is_directory(path):
+        return  # renamed already
+    topic_id = read_topic_id(path)
+    if topic_id not in (topic.topic_id, None):
+        return  # a newer topic of this name that a broker created
+    if topic_id is None and find_foreign_name(path, follow_links=True) is not None:
         return
     if retire is not None:
         retire(number, path)
@@ -374,51 +384,55 @@ def retire_partition(
 def purge_retired(
     directory: Path, now_ms: int, delay_ms: int, *, follow_links: bool = False
 ) -> list[Path]:
-    """Remove retired directories after their delay (TOPICDIRECTORY-4); returns them. `now_ms` is
-    the wall clock.
+    """Remove retired directories after their delay; returns them. `now_ms` is the wall clock.
 
     Readers with open files continue. A directory that cannot be removed is reported and tried again
-    the next time. So is one that keeps other names (TOPICDIRECTORY-7). Of a link only the name is
-    removed. With followed links the files are removed too; the directory stays (TOPICDIRECTORY-6).
+    the next time. So is one that keeps other names. Of a link only the name is removed. With
+    followed links the files are removed too; the directory stays.
     """
-    gone = []
+    removed = []
     for path in scan_directories(directory).deleted:
         try:
             # The renaming changed the directory's ctime; its mtime changes only with the files
             # inside.
-            found = files.lstat(path)
-            if found is None or now_ms - found.changed_ms < delay_ms:
+            facts = files.lstat(path)
+            if facts is None or now_ms - facts.changed_ms < delay_ms:
                 continue
-            linked = files.is_link(path)
-            kept = _remove_files(path) if follow_links or not linked else []
-            if kept and not linked:
-                shown = ", ".join(kept[:_NAMES_SHOWN]) + (", …" if len(kept) > _NAMES_SHOWN else "")
+            is_link = files.is_link(path)
+            foreign_names = _remove_files(path) if follow_links or not is_link else []
+            if foreign_names and not is_link:
+                listed = ", ".join(foreign_names[:_NAMES_SHOWN])
+                if len(foreign_names) > _NAMES_SHOWN:
+                    listed += ", …"
                 raise StorageError(
-                    f"it has names that no partition has ({shown}): move them",
+                    f"it has names that no partition has ({listed}): move them",
                     errno=errno.ENOTEMPTY,
                     path=path,
                 )
-            files.unlink(path) if linked else files.rmdir(path)
-            gone.append(path)
+            if is_link:
+                files.unlink(path)
+            else:
+                files.rmdir(path)
+            removed.append(path)
         except OSError as problem:
             # another housekeeper, of an older embedlog, removed it
             if problem.errno != errno.ENOENT:
                 _logging.report(
                     _logger, logging.WARNING, path, "a deleted topic's directory stays", problem
                 )
-    return gone
+    return removed
 
 
 def _remove_files(path: Path) -> list[str]:
-    """Remove the files of a retired partition; the names that are left (TOPICDIRECTORY-7)."""
-    kept = []
-    places = set(files.directories(path))
+    """Remove the files of a retired partition; the names that are left."""
+    foreign_names = []
+    folders = set(files.directories(path))
     for name in files.listing(path):
-        if name in places or not file_names.is_of_partition(name):
-            kept.append(name)
+        if name in folders or not file_names.is_of_partition(name):
+            foreign_names.append(name)
         else:
             files.unlink(path / name, missing_ok=True)
-    return kept
+    return foreign_names
 
 
 # ---- recovery of topics ---------------------------------------------------------------------------
@@ -434,8 +448,12 @@ class RegistryChanges(NamedTuple):
         return bool(self.topics or self.removed)
 
 
-def registry_changes(
-    known: Mapping[str, Topic], found: Directories, *, foreign: bool, reading: bool = False
+def find_registry_changes(
+    topics_before: Mapping[str, Topic],
+    directories: Directories,
+    *,
+    foreign: bool,
+    reading: bool = False,
 ) -> RegistryChanges:
     """Compare registry and directories: topics, partitions and identities that only the directories
     contain.
@@ -448,59 +466,63 @@ def registry_changes(
     ids.
     """
     topics = []
-    for name, numbers in found.live.items():
-        topic = known.get(name)
+    for name, numbers in directories.live.items():
+        topic = topics_before.get(name)
         if topic is None or (foreign and topic.state != "creating"):
-            seen = _seen(name, topic, numbers, reading)
-            if seen is not None and seen != topic:
-                topics.append(seen)
-        elif topic.state == "live" and (grown := _grown(topic, numbers)) != topic:
-            topics.append(grown)
+            present = _topic_of_directories(name, topic, numbers, reading)
+        elif topic.state == "live":
+            present = _grow(topic, numbers)
+        else:
+            continue
+        if present != topic:
+            topics.append(present)
     removed = [
         name
-        for name, topic in known.items()
-        if foreign and topic.state == "live" and name not in found.live
+        for name, topic in topics_before.items()
+        if foreign and topic.state == "live" and name not in directories.live
     ]
     return RegistryChanges(tuple(topics), tuple(removed))
 
 
-def _seen(
+def _topic_of_directories(
     name: str, topic: Topic | None, numbers: Mapping[int, Path], reading: bool
-) -> Topic | None:
+) -> Topic:
     """The topic according to its directories, with its known settings if it is still the same
     topic.
     """
     ids = {number: read_topic_id(path) for number, path in numbers.items()}
-    distinct = sorted({each for each in ids.values() if each is not None})
+    distinct = sorted({stored for stored in ids.values() if stored is not None})
     if len(distinct) > 1:
-        number = next(number for number, each in ids.items() if each == distinct[1])
+        number = next(number for number, stored in ids.items() if stored == distinct[1])
         problem = "the partitions of a topic have different ids"
         raise ForeignDirectoryError(
             problem, path=numbers[number], expected=distinct[0], found=distinct[1]
         )
-    made = partial(id_of_name, name) if reading else new_id
-    topic_id = distinct[0] if distinct else topic.topic_id if topic else made()
+    if distinct:
+        topic_id = distinct[0]
+    elif topic is not None:
+        topic_id = topic.topic_id
+    else:
+        topic_id = id_of_name(name) if reading else new_id()
     if topic is not None and topic.topic_id == topic_id:
-        return topic if topic.state == "deleting" else _grown(topic, numbers)
+        return topic if topic.state == "deleting" else _grow(topic, numbers)
     state = "live" if reading or all(ids.values()) else "creating"  # missing ids must be written
     return _with_numbers(Topic(name, topic_id, max(numbers) + 1, state=state), numbers)
 
 
-def _grown(topic: Topic, numbers: Mapping[int, Path]) -> Topic:
+def _grow(topic: Topic, numbers: Mapping[int, Path]) -> Topic:
     if max(numbers) < max(topic.partitions, topic.growing):
-        here = {*topic.only, *(number for number in numbers if number < topic.partitions)}
-        return (
-            topic._replace(only=_share(topic.partitions, here))
-            if topic.only and len(here) > len(topic.only)
-            else topic
-        )
+        local_numbers = {*topic.only, *(number for number in numbers if number < topic.partitions)}
+        if not topic.only or len(local_numbers) <= len(topic.only):
+            return topic
+        return topic._replace(only=_local_numbers(topic.partitions, local_numbers))
     return _with_numbers(topic._replace(partitions=max(numbers) + 1, growing=0), numbers)
 
 
 def _with_numbers(topic: Topic, numbers: Mapping[int, Path]) -> Topic:
-    return topic._replace(only=_share(topic.partitions, numbers))
+    return topic._replace(only=_local_numbers(topic.partitions, numbers))
 
 
-def _share(partitions: int, numbers: Collection[int]) -> tuple[int, ...]:
+def _local_numbers(partitions: int, numbers: Collection[int]) -> tuple[int, ...]:
     """The value of `Topic.only` for these local numbers."""
     return () if len(numbers) == partitions == max(numbers) + 1 else tuple(sorted(numbers))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from embedlog.config.topic import LogConfig
-from embedlog.coordination.closed_directory import held
+from embedlog.coordination.closed_directory import hold
 from embedlog.coordination.topic_directories import scan_directories
 from embedlog.errors import CorruptRecordError, ForeignDirectoryError, StateError
 from embedlog.handover import metadata_image, server_properties, settings
@@ -104,7 +104,7 @@ def take_back(path: Path, metadata: Path | None) -> TakenDirectory:
     DirectoryInUseError if one runs.
     """
     check(path)
-    with held(path) as use:
+    with hold(path) as use:
         if not use.by_broker:
             finish(path)
             raise StateError(

@@ -1,6 +1,6 @@
 """Finds the next producer id of a broker that is to use a directory.
 
-- Ids of embedlog are 2^62 and above (PRODUCERID-1), so only those of brokers count.
+- Ids of embedlog are 2^62 and above, so only those of brokers count.
 - A broker takes ids in blocks of a thousand, and may have assigned the rest of the last block.
 """
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from embedlog.config.topic import LogConfig
-from embedlog.coordination.closed_directory import held, last_use
+from embedlog.coordination.closed_directory import find_last_use, hold
 from embedlog.coordination.topic_directories import scan_directories
 from embedlog.errors import ForeignDirectoryError, StateError, UnsupportedFormatError
 from embedlog.handover import (
@@ -84,7 +84,7 @@ def check_last_use(path: Path) -> None:
     embedlog's files yet.
     """
     check(path)
-    if last_use(path).by_broker:
+    if find_last_use(path).by_broker:
         raise ForeignDirectoryError(
             "a broker has used the directory: take it back first, by `embedlog handover "
             "from-kafka`",
@@ -157,7 +157,7 @@ def hand_over(
     StateError, DirectoryInUseError.
     """
     check(path)
-    with held(path) as use:
+    with hold(path) as use:
         if use.by_broker or not use.clean or mark_owner(path) is None:
             raise StateError(
                 "the directory was not closed in order by embedlog: repeat the handover", path=path

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from embedlog.coordination import topic_directories
-from embedlog.coordination.closed_directory import Use, last_use
+from embedlog.coordination.closed_directory import Use, find_last_use
 from embedlog.errors import EmbedlogError, StorageError
 from embedlog.integrity.partition_check import PartitionCheck, PartitionFacts, PartitionResult
 from embedlog.integrity.report import CheckReport, Finding
@@ -142,7 +142,7 @@ def check_root(
             str(directory),
             "no partition",
             expected="files of a partition",
-            found=topic_directories.foreign_name(directory, follow_links=True),
+            found=topic_directories.find_foreign_name(directory, follow_links=True),
         )
         for directory in topic_directories.scan_directories(path).foreign
     ]
@@ -210,7 +210,7 @@ class ClosedDirectory:
 
     def _last_use(self) -> Use:
         try:
-            return last_use(self.path)
+            return find_last_use(self.path)
         except EmbedlogError as problem:
             self.findings.append(Finding.of("directory", self.path, problem))
             return Use(clean=False, by_broker=True)

@@ -1,21 +1,19 @@
 """Buffers records that a producer has accepted but not written: the memory limit, and the thread
 that passes due batches on.
 
-ACCUMULATOR-1  the queues are in C (`_rows`), protected by the GIL or by a section (section.h); this
-    module decides which thread waits or wakes
-ACCUMULATOR-2  threads that wait for memory are served in order of arrival; no later record
-    overtakes them, not even on the fast path
-ACCUMULATOR-3  the thread sleeps until it is notified or a linger time ends: an idle producer uses
-    no CPU
-ACCUMULATOR-4  callbacks run on the thread, after their future is done, in the order in which the
-    results became known; the thread never waits for itself
-ACCUMULATOR-5  the thread references this accumulator, never the producer: a dropped producer can be
-    collected, and then closes itself
-ACCUMULATOR-6  at interpreter exit buffered records are written, or warnings state how many are lost
-    and why
-ACCUMULATOR-7  a forked child discards all records: they belong to the parent
-ACCUMULATOR-8  a partition queue is written by the thread that has entered it. This is the
-    producer's thread, or in C a caller that waits for a record (`inline_append.c`)
+- The queues are in C (`_rows`), protected by the GIL or by a section (section.h); this module
+  decides which thread waits or wakes.
+- Threads that wait for memory are served in order of arrival; no later record overtakes them, not
+  even on the fast path.
+- The thread sleeps until it is notified or a linger time ends: an idle producer uses no CPU.
+- Callbacks run on the thread, after their future is done, in the order in which the results became
+  known; the thread never waits for itself.
+- The thread references this accumulator, never the producer: a dropped producer can be collected,
+  and then closes itself.
+- At interpreter exit buffered records are written, or warnings state how many are lost and why.
+- A forked child discards all records: they belong to the parent.
+- A partition queue is written by the thread that has entered it. This is the producer's thread, or
+  in C a caller that waits for a record (`inline_append.c`).
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from embedlog._native.scope import scope
 from embedlog._native.threads import start
 from embedlog.errors import ClosedError, DeadlineError, ForkedError, StateError
 from embedlog.producer.awaitable import await_future
-from embedlog.producer.delivery_failures import raised_of
+from embedlog.producer.delivery_failures import copy_error
 from embedlog.types import RecordMetadata
 
 if TYPE_CHECKING:
@@ -60,7 +58,7 @@ FAILURE_PAUSE_S = 0.05  # an unexpected failure would repeat at once
 _live: set[Accumulator] = set()  # accumulators that may have a thread
 # waiting thread → producer thread whose end it waits for
 _joining: dict[threading.Thread, threading.Thread] = {}
-_joining_lock = threading.RLock()  # a signal handler may close a producer inside `_waiting_for`
+_joining_lock = threading.RLock()  # a signal handler may close a producer inside `_wait_registered`
 _finalized_pid = 0
 
 
@@ -77,7 +75,7 @@ def run_callback(future: Future, callback: Callable[[Future], object]) -> None:
         logger.exception("a callback of a sent record raised")
 
 
-class Sender(Protocol):
+class Delivery(Protocol):
     """Writes partition queues into the log."""
 
     def announce(self, queues: list[PartitionQueue]) -> None:
@@ -112,7 +110,7 @@ class Accumulator:
     def __init__(
         self,
         name: str,
-        delivery: Sender,
+        delivery: Delivery,
         *,
         memory_limit: int,
         linger_ms: float,
@@ -123,7 +121,7 @@ class Accumulator:
         # not through the condition, where an interrupt would leave it taken
         self._memory_lock = threading.RLock()
         self._memory_freed = threading.Condition(self._memory_lock)
-        self._queue: deque[object] = deque()
+        self._tickets: deque[object] = deque()
         # a signal handler may close the accumulator during `start`
         self._start_lock = threading.RLock()
         self._calling = False  # on the thread: inside callbacks
@@ -131,7 +129,7 @@ class Accumulator:
         self._left_alone = False
         self.blocked_count = 0
         # receives the duration of each wait for memory
-        self.blocked: Callable[[float], None] = lambda seconds: None
+        self.note_wait: Callable[[float], None] = lambda seconds: None
         self.rows = _rows.Accumulator(
             memory_limit=memory_limit,
             linger_ms=linger_ms,
@@ -139,7 +137,7 @@ class Accumulator:
             metadata=RecordMetadata,
             run_callback=run_callback,
             await_future=await_future,
-            raised_of=raised_of,
+            raised_of=copy_error,
             deadline_error=DeadlineError,
             forked_error=ForkedError,
             state_error=StateError,
@@ -161,7 +159,7 @@ class Accumulator:
         with self._memory_lock:
             try:
                 self.rows.waiting += 1
-                self._queue.append(ticket)  # an interrupt comes after both, or before
+                self._tickets.append(ticket)  # an interrupt comes after both, or before
                 self.blocked_count += 1
                 self.rows.wake()
                 while True:
@@ -169,17 +167,17 @@ class Accumulator:
                         raise ClosedError(
                             "the producer was closed while a record waited for memory"
                         )
-                    result = attempt() if self._queue[0] is ticket else None
-                    left = deadline - time.monotonic()
-                    if result is not None or left <= 0:
+                    result = attempt() if self._tickets[0] is ticket else None
+                    remaining_s = deadline - time.monotonic()
+                    if result is not None or remaining_s <= 0:
                         return result
-                    self._memory_freed.wait(min(left, RECHECK_S))
+                    self._memory_freed.wait(min(remaining_s, RECHECK_S))
             finally:
-                if ticket in self._queue:
+                if ticket in self._tickets:
                     self.rows.waiting -= 1
-                    self._queue.remove(ticket)
+                    self._tickets.remove(ticket)
                 self._memory_freed.notify_all()
-                self.blocked(time.monotonic() - began)
+                self.note_wait(time.monotonic() - began)
 
     def has_memory(self, size: int) -> bool:
         """Whether `size` bytes fit into the memory. A record larger than the whole memory is
@@ -187,7 +185,7 @@ class Accumulator:
         """
         return self.rows.memory_used == 0 or self.rows.memory_used + size <= self.rows.memory_limit
 
-    def _settled(self) -> None:
+    def _finish_settled(self) -> None:
         """After batches were settled: run their callbacks, and wake threads that wait for
         memory.
         """
@@ -226,9 +224,11 @@ class Accumulator:
         self.rows.seal()
         # the last one first: the caller wakes once, not for each batch
         for batch in reversed(self.rows.pending()):
-            if not batch.wait(_left(deadline)):
+            if not batch.wait(_seconds_until(deadline)):
                 return False
-        return self.rows.mark().wait(_left(deadline))  # after the callbacks of the settled batches
+        return self.rows.mark().wait(
+            _seconds_until(deadline)
+        )  # after the callbacks of the settled batches
 
     def close(self, timeout_s: float | None) -> bool:
         """Accept no more records, send the present ones and end the thread; False after the
@@ -246,17 +246,17 @@ class Accumulator:
             self._memory_freed.notify_all()
         if thread is None:
             _live.discard(self)
-            self._settled()
+            self._finish_settled()
             return self.rows.end()
         if self.on_thread():
             return self._drain(timeout_s)
         self.rows.wake()
-        with _waiting_for(thread):
+        with _wait_registered(thread):
             # Not join(): after an interrupt it considers the thread ended (before Python 3.13)
-            if self._finished.wait(_left(deadline)):
+            if self._finished.wait(_seconds_until(deadline)):
                 # The thread ends at once. A signal handler that interrupts a join() must not wait
                 # for that thread's own lock
-                thread.join(_first(_left(deadline), INTERRUPTED_TIMEOUT_S))
+                thread.join(_shortest(_seconds_until(deadline), INTERRUPTED_TIMEOUT_S))
                 return True
         self._abandoned = True
         return False
@@ -268,7 +268,7 @@ class Accumulator:
         """
         deadline = FOREVER if timeout_s is None else time.monotonic() + timeout_s
         while self._calling and self.rows.pending():
-            left_s = _left(deadline)
+            left_s = _seconds_until(deadline)
             if left_s == 0:
                 self._abandoned = True
                 return False
@@ -276,7 +276,7 @@ class Accumulator:
             for queue in queues:
                 self._deliver(queue)
             if not queues:
-                self.rows.wait(_first(pause_s, left_s))
+                self.rows.wait(_shortest(pause_s, left_s))
         self._notify_waiting()
         return True
 
@@ -284,7 +284,7 @@ class Accumulator:
         """Fail records that the thread has not begun to write, after a close() that timed out."""
         self.drop(ClosedError("the producer was closed before the record was written"))
         if not self.on_thread():
-            self._settled()  # the thread may be blocked forever
+            self._finish_settled()  # the thread may be blocked forever
             self.rows.end()
 
     def abandon_at_exit(self) -> None:
@@ -294,13 +294,13 @@ class Accumulator:
         self.abandon()
         if self.close(INTERRUPTED_TIMEOUT_S):  # it was only waiting for another attempt
             return
-        left = sum(batch.count for batch in self.rows.pending())
-        if not left:  # all records are settled, and only the end of the thread is late
+        unsettled_count = sum(batch.count for batch in self.rows.pending())
+        if not unsettled_count:  # all records are settled, and only the end of the thread is late
             return
         logger.warning(
             "%s: the process ended during the write of %d records; they may be in the log or not",
             self._name,
-            left,
+            unsettled_count,
         )
 
     def detach(self) -> None:
@@ -321,7 +321,7 @@ class Accumulator:
         if not self.on_thread() and self._finished.wait(0):
             self._delivery.failures.log_unreported()
 
-    def afterwards(self, call: Callable[[], object]) -> None:
+    def call_afterwards(self, call: Callable[[], object]) -> None:
         """Call after the callbacks of all settled batches: now, if the thread has ended."""
         future, promise = self.rows.promise(False)
         promise.keep(None)
@@ -368,7 +368,7 @@ class Accumulator:
         ended = False
         while not ended:
             try:
-                ended = self._round()
+                ended = self._run_once()
             except BaseException:  # noqa: BLE001  (for example no memory: every future waits for this thread)
                 _callbacks.report(
                     logger, "%s: the producer thread failed unexpectedly and continues", self._name
@@ -384,13 +384,13 @@ class Accumulator:
         if self._left_alone:
             self._delivery.failures.log_unreported()
 
-    def _round(self) -> bool:
+    def _run_once(self) -> bool:
         """Deliver due batches, run callbacks, sleep; returns whether the thread must end."""
         if self._abandoned:
             error = ClosedError("the producer was closed before the record was written")
             self._delivery.fail_all(error)
             self.drop(error)
-            self._settled()
+            self._finish_settled()
             self.rows.end()
             return True
         queues, pause_s = self.rows.ready()
@@ -398,14 +398,14 @@ class Accumulator:
             self._delivery.announce(queues)
         for queue in queues:
             self._deliver(queue)
-            self._settled()
-        self._settled()
+            self._finish_settled()
+        self._finish_settled()
         due_s = self._delivery.failures.report_if_due()
         if queues:
             return False
         if self.rows.end():
             return True
-        self.rows.wait(_first(pause_s, due_s))
+        self.rows.wait(_shortest(pause_s, due_s))
         return False
 
     def _deliver(self, queue: PartitionQueue) -> None:
@@ -422,39 +422,40 @@ class Accumulator:
             queue.leave()
 
 
-def _first(*pauses_s: float | None) -> float | None:
-    return min((each for each in pauses_s if each is not None), default=None)
+def _shortest(*pauses_s: float | None) -> float | None:
+    """The shortest of the pauses that have an end; None if none has."""
+    return min((pause_s for pause_s in pauses_s if pause_s is not None), default=None)
 
 
-def _left(deadline: float) -> float | None:
+def _seconds_until(deadline: float) -> float | None:
     return None if deadline == FOREVER else max(0.0, deadline - time.monotonic())
 
 
 @scope
-def _waiting_for(thread: threading.Thread) -> Iterator[None]:
+def _wait_registered(thread: threading.Thread) -> Iterator[None]:
     """Record that the caller waits for a producer's thread. Raises StateError if that thread waits
     for the caller's.
     """
-    me = threading.current_thread()
+    current = threading.current_thread()
     # of a close() that a signal handler interrupted, and which continues after this one
-    before = _joining.get(me)
+    previous = _joining.get(current)
     try:
         with _joining_lock:
-            other: threading.Thread | None = thread
-            while other is not None:
-                if other is me:
+            waited_for: threading.Thread | None = thread
+            while waited_for is not None:
+                if waited_for is current:
                     raise StateError(
                         "close() inside a callback would deadlock: a callback of that producer "
                         "waits for this one's end"
                     )
-                other = _joining.get(other)
-            _joining[me] = thread
+                waited_for = _joining.get(waited_for)
+            _joining[current] = thread
         yield
     finally:
-        if before is None:
-            _joining.pop(me, None)
+        if previous is None:
+            _joining.pop(current, None)
         else:
-            _joining[me] = before
+            _joining[current] = previous
 
 
 def _close_all() -> None:

@@ -1,10 +1,10 @@
 """Attempts to append a run: their progress, their tries, and the parts of a try.
 
-ATTEMPT-1  a try lasts as long as its deadline allows. It is made in parts: each ends early if other
-    queues have records, and the try goes on from there after them. The parts of a try count once
-    among the `retries`
-ATTEMPT-2  after a part that waited for a change of the set a queue rests, longer each time, if
-    others have records. The thread sleeps meanwhile
+- A try lasts as long as its deadline allows. It is made in parts: each ends early if other queues
+  have records, and the try goes on from there after them. The parts of a try count once among the
+  `retries`.
+- After a part that waited for a change of the set a queue rests, longer each time, if others have
+  records. The thread sleeps meanwhile.
 """
 
 from __future__ import annotations
@@ -72,31 +72,32 @@ class Attempt:
 
     def end(self) -> None:
         """The try has failed."""
-        self.until_ns = self._parts = 0
+        self.until_ns = 0
+        self._parts = 0
 
-    def goes_on(self) -> bool:
+    def has_time(self) -> bool:
         """Whether there is time for a further part of the try."""
         return system.boot_ns() < self.until_ns
 
     def pause_s(self) -> float:
-        """The pause before the next part of the try (ATTEMPT-2)."""
+        """The pause before the next part of the try, longer each time."""
         self._parts = min(self._parts + 1, PARTS_MAX)
         return min(SLICE_NS << (self._parts - 1), max(0, self.until_ns - system.boot_ns())) / 1e9
 
     @property
-    def whole(self) -> int:
+    def whole_count(self) -> int:
         """The number of leading batches that are completely in the log, and committed if that is
         needed (REPLICA-4).
         """
         progress = self.progress
+        remaining_count = 0
+        for base, piece_end in progress.pieces:
+            end = min(piece_end, progress.committed) if progress.waiting else piece_end
+            remaining_count += max(0, end - base)
         whole = 0
-        left = sum(
-            max(0, (min(end, progress.committed) if progress.waiting else end) - base)
-            for base, end in progress.pieces
-        )
         for count in self.counts:
-            left -= count
-            if left < 0:
+            remaining_count -= count
+            if remaining_count < 0:
                 break
             whole += 1
         return whole
@@ -105,29 +106,31 @@ class Attempt:
         """Leave out the batches after those that are in the log, which were refused; their number.
         Their sequences are free.
         """
-        whole = self.whole
-        rest = self.counts[whole:]
+        whole = self.whole_count
+        refused_counts = self.counts[whole:]
         self.batches = self.batches[:whole]
         self.counts = self.counts[:whole]
-        self.end_sequence = (self.end_sequence - sum(rest)) & INT_MAX
+        self.end_sequence = (self.end_sequence - sum(refused_counts)) & INT_MAX
         size = self.progress.start
         self.run = EncodedRun(
             self.run.buffer[:size], whole, sum(self.counts), size, self.run.batches[:whole]
         )
-        return len(rest)
+        return len(refused_counts)
 
 
-def too_late(error: BaseException, before: BaseException | None, timeout_ms: int) -> Exception:
+def delivery_timeout_error(
+    error: BaseException, earlier: BaseException | None, timeout_ms: int
+) -> Exception:
     """The error at delivery.timeout.ms, with the reason: that of an earlier try if the last one was
     only too late.
     """
     if isinstance(error, DeadlineError):
-        if before is None:
+        if earlier is None:
             return error
-        error = before
+        error = earlier
     expected = f"{timeout_ms} ms (delivery.timeout.ms)"
-    late = DeadlineError(
+    timeout = DeadlineError(
         f"not written in time, and the last attempt failed: {error}", expected=expected
     )
-    late.__cause__ = error
-    return late
+    timeout.__cause__ = error
+    return timeout

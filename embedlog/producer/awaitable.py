@@ -1,12 +1,12 @@
 """Connects the producer's futures to asyncio event loops.
 
-AWAITABLE-1  the loop is never blocked: a future's result arrives by a callback, from the thread
-    that settles it
-AWAITABLE-2  cancelling the awaiting task cancels no record that was sent
-AWAITABLE-3  results that become known together are delivered together: one wake-up of the loop, not
-    one per record
-AWAITABLE-4  tasks that send and await in the same iteration of the loop share a batch: it is sent
-    at the end of the iteration
+- The loop is never blocked: a future's result arrives by a callback, from the thread that settles
+  it.
+- Cancelling the awaiting task cancels no record that was sent.
+- Results that become known together are delivered together: one wake-up of the loop, not one per
+  record.
+- Tasks that send and await in the same iteration of the loop share a batch: it is sent at the end
+  of the iteration.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from embedlog._native._rows import Future
 
-_here = threading.local()  # the bridge to this thread's running loop
+_bridges = threading.local()  # the bridge to this thread's running loop
 
 
-class Bridge:
+class LoopBridge:
     """Passes results into one loop: the waiting futures, and whether a wake-up is scheduled.
 
     **Threads:** `wake` from any, everything else in the loop's own.
@@ -72,7 +72,7 @@ class Bridge:
 def await_future(future: Future) -> Generator[Any, None, Any]:
     """The implementation of `await future`: the future's result, or its exception."""
     if not future.done():
-        bridge = _bridge()
+        bridge = _bridge_of_loop()
         waiter: asyncio.Future[None] = bridge.loop.create_future()
         bridge.send_soon(future)
         # a task cancelled meanwhile does not receive a failure
@@ -81,11 +81,11 @@ def await_future(future: Future) -> Generator[Any, None, Any]:
     return future.result()
 
 
-def _bridge() -> Bridge:
+def _bridge_of_loop() -> LoopBridge:
     import asyncio  # already imported by every program that awaits; not by `import embedlog`
 
     loop = asyncio.get_running_loop()
-    bridge: Bridge | None = getattr(_here, "bridge", None)
+    bridge: LoopBridge | None = getattr(_bridges, "bridge", None)
     if bridge is None or bridge.loop is not loop:
-        bridge = _here.bridge = Bridge(loop)
+        bridge = _bridges.bridge = LoopBridge(loop)
     return bridge

@@ -1,11 +1,10 @@
 """Processes one `send_batch`: distributes its rows over partitions, encodes them, and combines the
 results.
 
-BATCHSEND-1  rows keep their order within a partition; rows without keys stay in one partition, run
-    by run
-BATCHSEND-2  the result is complete when the last run is settled, and fails if any run failed, with
-    the first error
-BATCHSEND-3  no thread waits for another one's bookkeeping (`BatchSend`)
+- Rows keep their order within a partition; rows without keys stay in one partition, run by run.
+- The result is complete when the last run is settled, and fails if any run failed, with the first
+  error.
+- No thread waits for another one's bookkeeping (`BatchSend`).
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class RunSend:
         self._batch_send = batch_send
         self._partition = partition
 
-    def settled(
+    def report_result(
         self,
         pieces: tuple[tuple[int, int], ...],
         error: BaseException | None,
@@ -83,7 +82,9 @@ class RunSend:
         lost = 0 if error is None else self.encoded.record_count
         if lost and not isinstance(error, DurabilityError):
             lost -= sum(end - base for base, end in pieces)
-        self._batch_send.arrived(self._partition, pieces, error, size=self.encoded.size, lost=lost)
+        self._batch_send.record_result(
+            self._partition, pieces, error, size=self.encoded.size, lost=lost
+        )
 
 
 class _Arrival(NamedTuple):
@@ -120,22 +121,25 @@ class BatchSend:
         self._changed = threading.Lock()  # free: something has changed since the last wait
         self._size = 0  # bytes that are queued and not settled
         self._under_way = 1  # runs not settled, plus 1 that finish() removes
-        self._places: list[tuple[str, int, int, int]] = []
-        # partition → number of its last entry in _places
-        self._last: dict[tuple[str, int], int] = {}
+        self._extents: list[tuple[str, int, int, int]] = []
+        # partition → index of its last entry in `_extents`
+        self._last_extents: dict[tuple[str, int], int] = {}
         self._error: BaseException | None = None
 
-    def leave(self, size: int = 0) -> None:
+    def add_run(self, size: int = 0) -> None:
         """One more run is queued."""
         self._apply(_Arrival(1, size, self._topic))
 
     def wait_below(self, size: int, timeout_s: float) -> None:
         """Wait until fewer than `size` bytes are unsettled, or for the timeout."""
         deadline = time.monotonic() + timeout_s
-        while self._size >= size and (left_s := deadline - time.monotonic()) > 0:
-            self._changed.acquire(timeout=left_s)
+        while self._size >= size:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                return
+            self._changed.acquire(timeout=remaining_s)
 
-    def arrived(
+    def record_result(
         self,
         partition: int,
         pieces: tuple[tuple[int, int], ...],
@@ -148,11 +152,21 @@ class BatchSend:
         """Record the offsets of some rows, or their error. `topic` differs only if an interceptor
         changed it.
         """
-        self._apply(_Arrival(-1, -size, topic or self._topic, partition, pieces, error, lost))
+        self._apply(
+            _Arrival(
+                runs=-1,
+                size=-size,
+                topic=topic or self._topic,
+                partition=partition,
+                pieces=pieces,
+                error=error,
+                lost=lost,
+            )
+        )
 
     def finish(self, error: Exception | None = None, lost: int = 0) -> None:
         """No further run will be sent; `lost` rows were never queued."""
-        self.arrived(STICK, (), error, lost=lost)
+        self.record_result(STICK, (), error, lost=lost)
 
     # ---- changes ---------------------------------------------------------------------------------
 
@@ -195,7 +209,7 @@ class BatchSend:
 
     def _complete(self) -> None:
         if self._error is None:
-            self._promise.keep(self._places)
+            self._promise.keep(self._extents)
         else:
             self._failures.fail(
                 self._promise, self._topic, self._lost_partition, self._error, max(1, self._lost)
@@ -206,14 +220,14 @@ class BatchSend:
 
         Offsets below 0 are unknown.
         """
-        last = self._last.get((topic, partition))
-        if last is not None:
-            _, _, first, before = self._places[last]
-            if first + before == base or first == base == UNKNOWN_OFFSET:
-                self._places[last] = (topic, partition, first, before + count)
+        last_index = self._last_extents.get((topic, partition))
+        if last_index is not None:
+            _, _, first_offset, last_count = self._extents[last_index]
+            if first_offset + last_count == base or first_offset == base == UNKNOWN_OFFSET:
+                self._extents[last_index] = (topic, partition, first_offset, last_count + count)
                 return
-        self._last[topic, partition] = len(self._places)
-        self._places.append((topic, partition, base, count))
+        self._last_extents[topic, partition] = len(self._extents)
+        self._extents.append((topic, partition, base, count))
 
 
 # ---- checks --------------------------------------------------------------------------------------
@@ -227,7 +241,7 @@ def check_piece(
     """
     check_sizes(piece, topic_target, request_limit)
     if topic_target.config.compacted and _has_nulls(piece.keys):
-        raise topic_judgement.keyless(topic_target.name)
+        raise topic_judgement.missing_key_error(topic_target.name)
     if piece.timestamps is not None:
         earliest_ms = int(np.min(piece.timestamps))
         latest_ms = int(np.max(piece.timestamps))
@@ -248,16 +262,17 @@ def check_sizes(piece: ColumnPiece, topic_target: TopicTarget, request_limit: in
         np.diff(column.offsets) for column in (piece.values, piece.keys) if column is not None
     ]
     if piece.headers is not None:
-        each = (
+        header_sizes = (
             np.diff(piece.headers.keys.offsets).astype(np.int64)
             + np.diff(piece.headers.values.offsets)
             + HEADER_OVERHEAD
         )
-        until = np.concatenate(([0], np.cumsum(each)))
-        columns.append(until[piece.headers.starts[1:]] - until[piece.headers.starts[:-1]])
-    if RECORD_OVERHEAD + sum(int(sizes.max()) for sizes in columns) <= min(
-        request_limit, topic_target.record_limit
-    ):
+        header_ends = np.concatenate(([0], np.cumsum(header_sizes)))
+        columns.append(
+            header_ends[piece.headers.starts[1:]] - header_ends[piece.headers.starts[:-1]]
+        )
+    largest_parts = RECORD_OVERHEAD + sum(int(sizes.max()) for sizes in columns)
+    if largest_parts <= min(request_limit, topic_target.record_limit):
         return  # even the sum of the largest parts fits: no need to add up every row
     largest = RECORD_OVERHEAD + int(np.max(sum(sizes.astype(np.int64) for sizes in columns)))
     if largest > request_limit:
@@ -294,7 +309,7 @@ def _has_nulls(keys: BytesColumn | None) -> bool:
 # ---- distribution over partitions ----------------------------------------------------------------
 
 
-def shares(
+def share_rows(
     piece: ColumnPiece,
     topic_target: TopicTarget,
     partition: int | None,
@@ -309,7 +324,7 @@ def shares(
         return
     numbers: NDArray[Any] | None = piece.partitions
     if chooser is not None:
-        numbers = _partitioned(piece, numbers, chooser, topic_target)
+        numbers = _call_partitioner(piece, numbers, chooser, topic_target)
     elif piece.keys is not None and not keys_ignored:
         hashed = record_batch.partitions_of(piece.keys, count)
         numbers = hashed if numbers is None else np.where(numbers < 0, hashed, numbers)
@@ -318,30 +333,29 @@ def shares(
         return
     check_partition(topic_target, int(numbers.max()))
     check_partition(topic_target, int(numbers.min()), least=STICK)
-    loose = numbers == STICK
-    if loose.any() and topic_target.route is not None:
+    is_loose = numbers == STICK
+    if is_loose.any() and topic_target.route is not None:
         # Beside rows with a partition these take one partition at once: two shares of one partition
         # would lose the input order
-        numbers = np.where(
-            loose, topic_target.route.stick(int(loose.sum()) * RECORD_OVERHEAD), numbers
-        )
-    here = np.array(topic_target.numbers, np.int32)
-    yield from _grouped(
-        _places(topic_target, numbers, here), here.tolist(), _rows_at_once(piece, len(here))
-    )
+        current = topic_target.route.stick(int(is_loose.sum()) * RECORD_OVERHEAD)
+        numbers = np.where(is_loose, current, numbers)
+    local_numbers = np.array(topic_target.numbers, np.int32)
+    indexes = _indexes_of(topic_target, numbers, local_numbers)
+    rows_at_once = _rows_at_once(piece, len(local_numbers))
+    yield from _group_rows(indexes, local_numbers.tolist(), rows_at_once)
 
 
-def _places(
-    topic_target: TopicTarget, numbers: NDArray[Any], here: NDArray[np.int32]
+def _indexes_of(
+    topic_target: TopicTarget, numbers: NDArray[Any], local_numbers: NDArray[np.int32]
 ) -> NDArray[np.int32]:
     """The index of each number among the local partitions. Raises UnknownTopicOrPartitionError."""
     if not topic_target.is_sparse:
         return numbers.astype(np.int32, copy=False)
-    found = np.searchsorted(here, numbers).astype(np.int32)
-    missing = here[np.minimum(found, len(here) - 1)] != numbers
+    indexes = np.searchsorted(local_numbers, numbers).astype(np.int32)
+    missing = local_numbers[np.minimum(indexes, len(local_numbers) - 1)] != numbers
     if missing.any():
         check_partition(topic_target, int(numbers[missing][0]))
-    return found
+    return indexes
 
 
 def _rows_at_once(piece: ColumnPiece, partition_count: int) -> int:
@@ -353,11 +367,13 @@ def _rows_at_once(piece: ColumnPiece, partition_count: int) -> int:
     return max(1, SHARE_BYTES * partition_count * piece.count // size)
 
 
-def _grouped(places: NDArray[np.int32], here: list[int], rows_at_once: int) -> Iterator[Share]:
-    for start in range(0, len(places), rows_at_once):
-        some = places[start : start + rows_at_once]
+def _group_rows(
+    indexes: NDArray[np.int32], local_numbers: list[int], rows_at_once: int
+) -> Iterator[Share]:
+    for start in range(0, len(indexes), rows_at_once):
+        chunk = indexes[start : start + rows_at_once]
         for number, rows in zip(
-            here, record_batch.group_by_partition(some, len(here)), strict=True
+            local_numbers, record_batch.group_by_partition(chunk, len(local_numbers)), strict=True
         ):
             if len(rows):
                 yield Share(number, rows + start if start else rows)
@@ -366,25 +382,26 @@ def _grouped(places: NDArray[np.int32], here: list[int], rows_at_once: int) -> I
 def check_partition(topic_target: TopicTarget, partition: int, least: int = 0) -> None:
     if partition < least or (partition >= 0 and topic_target.target_of(partition) is None):
         numbers = topic_target.numbers
-        some = ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
-        expected = (
-            f"one of the local partitions: {some}"
-            if topic_target.is_sparse
-            else f"0 to {len(numbers) - 1}"
-        )
+        expected = f"0 to {len(numbers) - 1}"
+        if topic_target.is_sparse:
+            listed = ", ".join(map(str, numbers[:8]))
+            if len(numbers) > 8:
+                listed += ", …"
+            expected = f"one of the local partitions: {listed}"
         raise UnknownTopicOrPartitionError(
             f"{topic_target.name} has no partition {partition}", expected=expected, found=partition
         )
 
 
-def _partitioned(
+def _call_partitioner(
     piece: ColumnPiece, numbers: NDArray[Any] | None, chooser: Chooser, topic_target: TopicTarget
 ) -> NDArray[np.int64]:
     """Call the user's partitioner for every row that has no partition yet."""
-    answer = (
-        np.full(piece.count, -1, dtype=np.int64) if numbers is None else numbers.astype(np.int64)
-    )
-    for row in np.flatnonzero(answer < 0):
+    if numbers is None:
+        chosen = np.full(piece.count, -1, dtype=np.int64)
+    else:
+        chosen = numbers.astype(np.int64)
+    for row in np.flatnonzero(chosen < 0):
         key = None if piece.keys is None else piece.keys[int(row)]
-        answer[row] = chooser.of_key(key, topic_target.every, topic_target.numbers)
-    return answer
+        chosen[row] = chooser.of_key(key, topic_target.every, topic_target.numbers)
+    return chosen

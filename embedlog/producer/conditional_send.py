@@ -1,12 +1,10 @@
 """Sends records that are appended only if the first of them gets an expected offset.
 
-CONDITIONALSEND-1  the records are one batch of their own: all of them are in the log or none, also
-    after a kill
-CONDITIONALSEND-2  the partition compares the offset under its append lock (IDEMPOTENT-4). The
-    producer is idempotent: the repeat of an append whose result is unknown finds its batch, and is
-    no mismatch
-CONDITIONALSEND-3  each record takes the steps of `send()` (PIPELINE-1); the batch then takes its
-    place in the partition queue
+- The records are one batch of their own: all of them are in the log or none, also after a kill.
+- The partition compares the offset under its append lock (IDEMPOTENT-4). The producer is
+  idempotent: the repeat of an append whose result is unknown finds its batch, and is no mismatch.
+- Each record takes the steps of `send()` (`Pipeline`); the batch then takes its place in the
+  partition queue.
 """
 
 from __future__ import annotations
@@ -29,39 +27,41 @@ if TYPE_CHECKING:
     from embedlog.producer.targets import TopicTarget
 
 
-def send(pipeline: Pipeline, given: ProducerRecord, expected_offset: int) -> Future[RecordMetadata]:
+def send(
+    pipeline: Pipeline, record: ProducerRecord, expected_offset: int
+) -> Future[RecordMetadata]:
     """The future of one record. Raises as `Producer.send` does."""
-    check_call(given)
-    return _sent(pipeline, [given], expected_offset, single=True)
+    check_call(record)
+    return _send_all(pipeline, [record], expected_offset, single=True)
 
 
 def send_batch(
     pipeline: Pipeline,
-    given: ProducerRecord,
+    record: ProducerRecord,
     columns: tuple[Any, Any, Any, Any],
     expected_offset: int,
 ) -> Future[list[tuple[str, int, int, int]]]:
     """The future of many records: `columns` are values, keys, timestamps and headers. Raises as
     `Producer.send_batch` does.
     """
-    check_call(given)
+    check_call(record)
     pipeline.check_open()
     check_lengths(*columns)
     rows = (
         ProducerRecord(
-            given.topic,
+            record.topic,
             value,
             key,
-            given.partition if given.partition is not None else partition,
+            record.partition if record.partition is not None else partition,
             time_ms,
             headers,
         )
         for value, key, time_ms, headers, partition in rows_of(*columns)
     )
-    return _sent(pipeline, rows, expected_offset, single=False)
+    return _send_all(pipeline, rows, expected_offset, single=False)
 
 
-def _sent(
+def _send_all(
     pipeline: Pipeline, rows: Iterable[ProducerRecord], expected_offset: int, *, single: bool
 ) -> Future:
     check_expected(expected_offset)
@@ -71,52 +71,57 @@ def _sent(
             "expected_offset"
         )
         raise ConfigError(message, expected="enable.idempotence=true, acks=all")
-    taken: list[ProducerRecord] = []
+    records: list[ProducerRecord] = []
     try:
-        topic_target, items = _items(pipeline, rows, taken)
-        partition = _one_partition(topic_target, items, pipeline.keys_ignored)
-        encoded = _one_batch(pipeline, topic_target, items)
+        topic_target, items = _make_items(pipeline, rows, records)
+        partition = _find_partition(topic_target, items, pipeline.keys_ignored)
+        encoded = _encode_batch(pipeline, topic_target, items)
         future, promise = pipeline.promise()
-        place = (topic_target.name, partition)
-        sent = ConditionalSend(
-            pipeline, promise, place, encoded, topic_target.config, expected_offset
+        conditional_send = ConditionalSend(
+            pipeline,
+            promise,
+            topic_partition=(topic_target.name, partition),
+            encoded=encoded,
+            settings=topic_target.config,
+            expected_offset=expected_offset,
+            single=single,
         )
-        sent.single = single
-        pipeline.push(topic_target, partition, sent)
+        pipeline.push(topic_target, partition, conditional_send)
     except FAILS_THE_FUTURE as error:
-        future = pipeline.failed(taken[0], error, len(taken))
-        _refused(pipeline, taken, error)
+        future = pipeline.fail_call(records[0], error, len(records))
+        _report_failure(pipeline, records, error)
         return future
     except BaseException as error:
-        _refused(pipeline, taken, error)
+        _report_failure(pipeline, records, error)
         raise
     if pipeline.interceptors:
-        future._observe(lambda future: sent.acknowledge(taken, future))
+        future._observe(lambda future: conditional_send.acknowledge(records, future))
     return future
 
 
 class ConditionalSend:
     """One batch and its expected offset, as a producer batch carries them."""
 
-    single = False  # whether the result is that of `send()`
-
     def __init__(
         self,
         pipeline: Pipeline,
         promise: ProducerBatch,
-        place: tuple[str, int],
+        *,
+        topic_partition: tuple[str, int],
         encoded: EncodedRun,
         settings: TopicConfig,
         expected_offset: int,
+        single: bool,
     ) -> None:
         self.encoded = encoded
         self.settings = settings  # of the topic, by which the records were judged
         self.expected_offset = expected_offset
+        self.single = single  # whether the result is that of `send()`
         self._pipeline = pipeline
         self._promise = promise
-        self._place = place
+        self._topic_partition = topic_partition
 
-    def settled(
+    def report_result(
         self,
         pieces: tuple[tuple[int, int], ...],
         error: BaseException | None,
@@ -125,59 +130,63 @@ class ConditionalSend:
         """Report the result once: the offsets of the batch, or its error."""
         count = self.encoded.record_count
         if error is not None:
-            return self._pipeline.fail(self._promise, *self._place, error, count)
+            return self._pipeline.fail(self._promise, *self._topic_partition, error, count)
         base = pieces[0][0]
-        time_ms = (
-            int(self.encoded.batches["max_timestamp"][0]) if append_time_ms < 0 else append_time_ms
-        )
-        self._promise.keep(
-            RecordMetadata(*self._place, base, time_ms)
-            if self.single
-            else [(*self._place, base, count)]
-        )
+        if not self.single:
+            self._promise.keep([(*self._topic_partition, base, count)])
+            return
+        time_ms = append_time_ms
+        if append_time_ms < 0:
+            time_ms = int(self.encoded.batches["max_timestamp"][0])
+        self._promise.keep(RecordMetadata(*self._topic_partition, base, time_ms))
 
-    def acknowledge(self, taken: list[ProducerRecord], future: Future) -> None:
+    def acknowledge(self, records: list[ProducerRecord], future: Future) -> None:
         """Report the result of each record to the interceptors."""
         error = future._failure
         if error is not None:
-            return _refused(self._pipeline, taken, error)
+            return _report_failure(self._pipeline, records, error)
         result = future.result()
         base = result.offset if self.single else result[0][2]
-        for offset, given in enumerate(taken, base):
-            place = RecordMetadata(*self._place, offset, unknown_metadata(given).timestamp_ms)
-            self._pipeline.interceptors.on_acknowledgement(place, None)
+        for offset, record in enumerate(records, base):
+            metadata = RecordMetadata(
+                *self._topic_partition, offset, unknown_metadata(record).timestamp_ms
+            )
+            self._pipeline.interceptors.on_acknowledgement(metadata, None)
 
 
-def _refused(pipeline: Pipeline, taken: list[ProducerRecord], error: BaseException) -> None:
-    for given in taken if pipeline.interceptors else ():
-        pipeline.interceptors.on_acknowledgement(unknown_metadata(given), error)
+def _report_failure(
+    pipeline: Pipeline, records: list[ProducerRecord], error: BaseException
+) -> None:
+    if not pipeline.interceptors:
+        return
+    for record in records:
+        pipeline.interceptors.on_acknowledgement(unknown_metadata(record), error)
 
 
 # ---- the batch -----------------------------------------------------------------------------------
 
 
-def _items(
-    pipeline: Pipeline, rows: Iterable[ProducerRecord], taken: list[ProducerRecord]
+def _make_items(
+    pipeline: Pipeline, rows: Iterable[ProducerRecord], records: list[ProducerRecord]
 ) -> tuple[TopicTarget, list[Item]]:
-    """The topic and the serialized records; `taken` gets the records as the interceptors changed
-    them.
+    """The topic and the serialized records; `records` gets them as the interceptors changed them.
 
-    Raises the errors of `Pipeline.item`, InvalidRecordError, RecordTooLargeError.
+    Raises the errors of `Pipeline.make_item`, InvalidRecordError, RecordTooLargeError.
     """
     items: list[Item] = []
     topic_target: TopicTarget | None = None
     size = 0
     for row in rows:
-        given = pipeline.interceptors.on_send(row) if pipeline.interceptors else row
-        taken.append(given)
+        record = pipeline.interceptors.on_send(row) if pipeline.interceptors else row
+        records.append(record)
         if topic_target is None:
             pipeline.check_usable()
-            topic_target = pipeline.topic_target(given.topic)
-        elif given.topic != topic_target.name:
+            topic_target = pipeline.topic_target(record.topic)
+        elif record.topic != topic_target.name:
             raise InvalidRecordError(
-                "records with one expected offset", expected=topic_target.name, found=given.topic
+                "records with one expected offset", expected=topic_target.name, found=record.topic
             )
-        items.append(pipeline.item(topic_target, given))
+        items.append(pipeline.make_item(topic_target, record))
         size += sum(len(part or b"") for part in items[-1][:2])
         if size > topic_target.batch_limit:
             raise _too_large(topic_target, size)
@@ -186,21 +195,22 @@ def _items(
     return topic_target, items
 
 
-def _one_partition(topic_target: TopicTarget, items: list[Item], keys_ignored: bool) -> int:
+def _find_partition(topic_target: TopicTarget, items: list[Item], keys_ignored: bool) -> int:
     """The partition of all records. Raises TypeError if it is not certain, InvalidRecordError if
     there are several.
     """
-    chosen = {
-        _partition(topic_target, key, partition, keys_ignored) for _, key, partition, _, _ in items
+    partitions = {
+        _partition_of(topic_target, key, partition, keys_ignored)
+        for _, key, partition, _, _ in items
     }
-    if len(chosen) > 1:
+    if len(partitions) > 1:
         raise InvalidRecordError(
-            "records with one expected offset", expected="one partition", found=sorted(chosen)
+            "records with one expected offset", expected="one partition", found=sorted(partitions)
         )
-    return chosen.pop()
+    return partitions.pop()
 
 
-def _partition(
+def _partition_of(
     topic_target: TopicTarget, key: bytes | None, partition: int | None, keys_ignored: bool
 ) -> int:
     if partition is not None:
@@ -214,18 +224,18 @@ def _partition(
     )
 
 
-def _one_batch(pipeline: Pipeline, topic_target: TopicTarget, items: list[Item]) -> EncodedRun:
+def _encode_batch(pipeline: Pipeline, topic_target: TopicTarget, items: list[Item]) -> EncodedRun:
     """The records as one batch. Raises RecordTooLargeError."""
     now_ms = int(time.time() * 1000)
     limit = topic_target.batch_limit
     values, keys, _, times, headers = (list(column) for column in zip(*items, strict=True))
-    times_ms = [now_ms if each is None else each for each in times]
+    times_ms = [now_ms if time_ms is None else time_ms for time_ms in times]
     pieces = pieces_of(values, keys, times_ms, headers)
-    runs = [
-        run
-        for piece in pieces
-        for run in pipeline.encoded(topic_target, piece, None, now_ms, limit, limit)
-    ]
+    runs: list[EncodedRun] = []
+    for piece in pieces:
+        runs += pipeline.encode(
+            topic_target, piece, rows=None, now_ms=now_ms, batch_bytes=limit, run_bytes=limit
+        )
     if len(runs) != 1 or runs[0].batch_count != 1:
         raise _too_large(topic_target, sum(run.size for run in runs))
     return runs[0]

@@ -1,19 +1,18 @@
 """Keeps delivery failures until the program has received them.
 
-DELIVERYFAILURE-1  a failure counts as received when its future is read (`result`, `exception`) or
-    has a callback, also later; `_rows.Tally` counts the others
-DELIVERYFAILURE-2  flush() and close() raise unreceived failures once; with on_delivery_error="log"
-    and with acks=0 they log them. Failures that no call can raise are logged too: once for each
-    topic and reason, with a count
-DELIVERYFAILURE-3  failures with the same partition and reason share one entry with a count, and
-    there are at most `ENTRIES_MAX` entries: memory is bounded
-DELIVERYFAILURE-4  failures inside a transaction are reported by its commit or abort, because the
-    transaction is visible as a whole or not at all
-DELIVERYFAILURE-5  failures unreceived after a minute are logged, for programs that neither flush
-    nor close: each topic and reason at most once an hour. They stay unreceived, and the next
-    flush() raises them
-DELIVERYFAILURE-6  failures by fencing are received once a call of the producer has raised
-    FencedError, also those that follow
+- A failure counts as received when its future is read (`result`, `exception`) or has a callback,
+  also later; `_rows.Tally` counts the others.
+- Flush() and close() raise unreceived failures once; with on_delivery_error="log" and with acks=0
+  they log them. Failures that no call can raise are logged too: once for each topic and reason,
+  with a count.
+- Failures with the same partition and reason share one entry with a count, and there are at most
+  `ENTRIES_MAX` entries: memory is bounded.
+- Failures inside a transaction are reported by its commit or abort, because the transaction is
+  visible as a whole or not at all.
+- Failures unreceived after a minute are logged, for programs that neither flush nor close: each
+  topic and reason at most once an hour. They stay unreceived, and the next flush() raises them.
+- Failures by fencing are received once a call of the producer has raised FencedError, also those
+  that follow.
 """
 
 from __future__ import annotations
@@ -86,11 +85,9 @@ class DeliveryFailures:
         begun.
         """
         with self._lock:
-            tally = (
-                None
-                if batch.run is not None
-                else self._tally_locked(batch.topic, batch.partition, error)
-            )
+            tally = None
+            if batch.run is None:
+                tally = self._tally_locked(batch.topic, batch.partition, error)
             if not batch.abandon(error, tally):
                 return False
         self.count(batch.count)
@@ -105,32 +102,28 @@ class DeliveryFailures:
     ) -> Tally | None:
         if isinstance(error, TransactionAbortedError):
             return None  # the user requested the abort
-        key = (
-            topic,
-            partition,
-            type(error),
-            error.message if isinstance(error, EmbedlogError) else str(error),
-        )
-        found = self._entries.get(key)
-        if found is None and len(self._entries) >= ENTRIES_MAX:
+        reason = error.message if isinstance(error, EmbedlogError) else str(error)
+        key = (topic, partition, type(error), reason)
+        failure = self._entries.get(key)
+        if failure is None and len(self._entries) >= ENTRIES_MAX:
             topic = ELSEWHERE
             partition = None
             key = (topic, partition, type(error), "")
-            found = self._entries.get(key)
-        if found is None:
+            failure = self._entries.get(key)
+        if failure is None:
             # A traceback would keep the frames of a send() and so its record alive
-            found = self._entries[key] = DeliveryFailure(
+            failure = self._entries[key] = DeliveryFailure(
                 topic, partition, error.with_traceback(None), _rows.Tally()
             )
         self._grown.add(key)
         if self._due_s is None:
             self._due_s = time.monotonic() + NOTICE_S
             self.on_failure()
-        return found.tally
+        return failure.tally
 
     # ---- reports -------------------------------------------------------------------------------------
 
-    def fencing_raised(self) -> None:
+    def note_fencing_raised(self) -> None:
         """A call of the producer raises FencedError, which is the reason of all failures by
         fencing.
         """
@@ -146,10 +139,10 @@ class DeliveryFailures:
         if not self._entries:
             return []
         with self._lock:
-            found = self._entries
+            entries = self._entries
             self._entries = {}
             self._grown.clear()
-        return [each for each in found.values() if self._is_unreceived(each)]
+        return [failure for failure in entries.values() if self._is_unreceived(failure)]
 
     def raise_unreported(self) -> None:
         """Raise DeliveryError for unreceived failures, or log them, depending on the option."""
@@ -167,62 +160,62 @@ class DeliveryFailures:
         check, None if none is due.
         """
         due_s = self._due_s
-        if due_s is None or (left_s := due_s - time.monotonic()) > 0:
-            return None if due_s is None else left_s
+        if due_s is None:
+            return None
+        remaining_s = due_s - time.monotonic()
+        if remaining_s > 0:
+            return remaining_s
         with self._lock:
-            unobserved = [
-                each
-                for each in map(self._entries.__getitem__, self._grown)
-                if self._is_unreceived(each)
-            ]
+            grown = [self._entries[key] for key in self._grown]
+            unobserved = [failure for failure in grown if self._is_unreceived(failure)]
             self._grown.clear()
             self._due_s = None
-        errors = {(loss.topic, _reason(loss)): loss.error for loss in unobserved}
-        for (topic, reason), count in _by_reason(unobserved).items():
-            what = (
+        errors = {(failure.topic, _reason(failure)): failure.error for failure in unobserved}
+        for (topic, reason), count in _count_by_reason(unobserved).items():
+            summary = (
                 f"{self._name}: {count} records for {topic} were not written, and their futures "
                 "were not asked"
             )
             _logging.report(
-                logger, logging.WARNING, ("lost", topic, reason), what, errors[topic, reason]
+                logger, logging.WARNING, ("lost", topic, reason), summary, errors[topic, reason]
             )
         return None
 
     def _log(self, unobserved: list[DeliveryFailure]) -> None:
-        for (topic, reason), count in _by_reason(unobserved).items():
+        for (topic, reason), count in _count_by_reason(unobserved).items():
             logger.warning(
                 "%s: %d records for %s were not written: %s", self._name, count, topic, reason
             )
 
 
-def _by_reason(failures: list[DeliveryFailure]) -> Counter[tuple[str, str]]:
+def _count_by_reason(failures: list[DeliveryFailure]) -> Counter[tuple[str, str]]:
     counts: Counter[tuple[str, str]] = Counter()
-    for loss in failures:
-        counts[loss.topic, _reason(loss)] += loss.tally.unobserved
+    for failure in failures:
+        counts[failure.topic, _reason(failure)] += failure.tally.unobserved
     return counts
 
 
-def raised_of(error: BaseException) -> BaseException:
+def copy_error(error: BaseException) -> BaseException:
     """A new exception for a future to raise: a shared one would collect the frames of each
     `result()` call.
     """
     if not isinstance(error, EmbedlogError):
         return error.with_traceback(None)  # it may not be copyable; its traceback must not grow
     make, arguments, facts = error.__reduce__()
-    raised = make(*arguments)
-    raised.__dict__.update(facts)
-    raised.__cause__ = error.__cause__
-    raised.__context__ = error.__context__
-    raised.__suppress_context__ = error.__suppress_context__
-    return raised
+    copy = make(*arguments)
+    copy.__dict__.update(facts)
+    copy.__cause__ = error.__cause__
+    copy.__context__ = error.__context__
+    copy.__suppress_context__ = error.__suppress_context__
+    return copy
 
 
-def _reason(loss: DeliveryFailure) -> str:
-    return str(loss.error) or type(loss.error).__name__
+def _reason(failure: DeliveryFailure) -> str:
+    return str(failure.error) or type(failure.error).__name__
 
 
 def _delivery_error(failures: list[DeliveryFailure]) -> DeliveryError:
-    reasons = _by_reason(failures)
+    reasons = _count_by_reason(failures)
     words = [
         f"{count} of {topic}: {reason}"
         for (topic, reason), count in list(reasons.items())[:REASONS_MAX]
@@ -232,5 +225,7 @@ def _delivery_error(failures: list[DeliveryFailure]) -> DeliveryError:
     count = reasons.total()
     message = f"{count} record{'' if count == 1 else 's'} not written: {'; '.join(words)}"
     return DeliveryError(
-        message, count=count, errors=[(each.topic, each.partition, each.error) for each in failures]
+        message,
+        count=count,
+        errors=[(failure.topic, failure.partition, failure.error) for failure in failures],
     )

@@ -1,13 +1,13 @@
 """Appends a run of batches to its partition: plainly, with idempotence, or inside a transaction.
 
-IDEMPOTENCE-1  a partition queue has the producer id that stamps its batches, and the sequence of
-    the next record that is not in the log. Sequences are assigned when a run is sent, in the order
-    of the queue, and advance only when its result is known
-IDEMPOTENCE-2  producer ids are 2^62 and 61 random bits: no authority assigns them, and collisions
-    are practically impossible (`docs/protocol.md`, SEQ-4)
-IDEMPOTENCE-3  after a run failed with an unknown result, the epoch rises and sequences start at 0.
-    No later record can be mistaken for its repeat, and no part of it can be appended later. After
-    the last epoch a new id follows
+- A partition queue has the producer id that stamps its batches, and the sequence of the next record
+  that is not in the log. Sequences are assigned when a run is sent, in the order of the queue, and
+  advance only when its result is known.
+- Producer ids are 2^62 and 61 random bits: no authority assigns them, and collisions are
+  practically impossible (`docs/protocol.md`, SEQ-4).
+- After a run failed with an unknown result, the epoch rises and sequences start at 0. No later
+  record can be mistaken for its repeat, and no part of it can be appended later. After the last
+  epoch a new id follows.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ class Appender(Protocol):
 
     def append(self, target: QueueTarget, attempt: Attempt, deadline_ns: int) -> Appended: ...
 
-    def written(self, target: QueueTarget, attempt: Attempt) -> None:
+    def note_written(self, target: QueueTarget, attempt: Attempt) -> None:
         """The whole run is in the log."""
 
     def renew(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> bool:
         """Renew the epoch or id after `error`; True if the same records can be retried at once."""
 
-    def lost(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
+    def note_lost(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
         """The attempt has failed with `error`; its records may be in the log or not."""
 
 
-class Plain:
+class PlainAppender:
     """Appends without a producer id: a retry may write records twice."""
 
     direct = True
@@ -80,25 +80,25 @@ class Plain:
         """No stamp."""
 
     def append(self, target: QueueTarget, attempt: Attempt, deadline_ns: int) -> Appended:
-        every = self._acks == "all"
-        if every:
+        all_in_sync = self._acks == "all"
+        if all_in_sync:
             target.partition.check_in_sync()
         appended: Appended = target.partition.append(
-            attempt.run, deadline_ns=deadline_ns, progress=attempt.progress, all_in_sync=every
+            attempt.run, deadline_ns=deadline_ns, progress=attempt.progress, all_in_sync=all_in_sync
         )
         return appended
 
-    def written(self, target: QueueTarget, attempt: Attempt) -> None:
+    def note_written(self, target: QueueTarget, attempt: Attempt) -> None:
         """No state."""
 
     def renew(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> bool:
         return False
 
-    def lost(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
+    def note_lost(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
         """No state."""
 
 
-class Idempotent:
+class IdempotentAppender:
     """Appends with one producer id for all queues; a queue that needed another epoch or id keeps
     its own.
     """
@@ -114,7 +114,7 @@ class Idempotent:
 
     def prepare(self, target: QueueTarget) -> None:
         if target.queue.producer_id == NO_PRODUCER:
-            _enter(target, self._producer_id, 0)
+            _set_producer(target, self._producer_id, 0)
 
     def stamp(self, target: QueueTarget, attempt: Attempt) -> None:
         queue = target.queue
@@ -129,19 +129,21 @@ class Idempotent:
     def append(self, target: QueueTarget, attempt: Attempt, deadline_ns: int) -> Appended:
         partition = target.partition
         queue = target.queue
-        asked = attempt.stamp
+        stamp = attempt.stamp
         partition.check_in_sync()
-        moved = queue.seen >= 0 and queue.seen != target.seen  # callers have appended directly
-        if asked is not None and moved and target.direct is not None:
+        has_direct_appends = (
+            queue.seen >= 0 and queue.seen != target.seen
+        )  # callers have appended directly
+        if stamp is not None and has_direct_appends and target.direct is not None:
             direct = partition.direct_target
             if direct is not None and target.direct[0] == id(direct.writer):
-                partition.note_direct(asked, queue.next_sequence, queue.seen)
+                partition.note_direct(stamp, queue.next_sequence, queue.seen)
         appended: Appended = partition.append(
-            attempt.run, deadline_ns=deadline_ns, stamp=asked, progress=attempt.progress
+            attempt.run, deadline_ns=deadline_ns, stamp=stamp, progress=attempt.progress
         )
         return appended
 
-    def written(self, target: QueueTarget, attempt: Attempt) -> None:
+    def note_written(self, target: QueueTarget, attempt: Attempt) -> None:
         if attempt.stamp is not None:
             target.queue.next_sequence = attempt.end_sequence
             target.queue.seen = target.seen = target.partition.seen_plain(attempt.stamp)
@@ -153,23 +155,23 @@ class Idempotent:
             or not isinstance(error, (OutOfOrderSequenceError, FencedError))
         ):
             return False
-        _renew(target)
+        _renew_epoch(target)
         attempt.rebuilt = True
         self.stamp(target, attempt)
         return True
 
-    def lost(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
+    def note_lost(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
         if attempt.stamp is None or isinstance(error, OffsetMismatchError):
             # a mismatch is decided after a search for the run: its sequences are free for the next
             # one
             return
         if attempt.progress.start == len(attempt.run.buffer):
-            self.written(target, attempt)
+            self.note_written(target, attempt)
         else:
-            _renew(target)
+            _renew_epoch(target)
 
 
-class Transactional:
+class TransactionalAppender:
     """Appends inside the owner's present transaction; each transaction has a new epoch, so
     sequences begin at 0.
     """
@@ -197,10 +199,10 @@ class Transactional:
             )
 
     def prepare(self, target: QueueTarget) -> None:
-        asked = self._owner.stamp
+        stamp = self._owner.stamp
         queue = target.queue
-        if (queue.producer_id, queue.producer_epoch) != asked[:2]:
-            _enter(target, asked.producer_id, asked.epoch)
+        if (queue.producer_id, queue.producer_epoch) != stamp[:2]:
+            _set_producer(target, stamp.producer_id, stamp.epoch)
 
     def stamp(self, target: QueueTarget, attempt: Attempt) -> None:
         attempt.stamp = self._owner.stamp
@@ -213,17 +215,17 @@ class Transactional:
         )
         return appended
 
-    def written(self, target: QueueTarget, attempt: Attempt) -> None:
+    def note_written(self, target: QueueTarget, attempt: Attempt) -> None:
         target.queue.next_sequence = attempt.end_sequence
 
     def renew(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> bool:
         return False
 
-    def lost(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
+    def note_lost(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
         """No state: the transaction can only be aborted, and the next one has another epoch."""
 
 
-def _enter(target: QueueTarget, producer_id: int, epoch: int) -> None:
+def _set_producer(target: QueueTarget, producer_id: int, epoch: int) -> None:
     queue = target.queue
     queue.producer_id = producer_id
     queue.producer_epoch = epoch
@@ -231,10 +233,10 @@ def _enter(target: QueueTarget, producer_id: int, epoch: int) -> None:
     queue.seen = -1
 
 
-def _renew(target: QueueTarget) -> None:
+def _renew_epoch(target: QueueTarget) -> None:
     """Use the next epoch, or a new id after the last epoch."""
     queue = target.queue
     if queue.producer_epoch == EPOCH_MAX:
-        _enter(target, new_producer_id(), 0)
+        _set_producer(target, new_producer_id(), 0)
     else:
-        _enter(target, queue.producer_id, queue.producer_epoch + 1)
+        _set_producer(target, queue.producer_id, queue.producer_epoch + 1)

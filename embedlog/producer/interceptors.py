@@ -1,10 +1,9 @@
 """Contains the interceptors of a producer, which may change each record before it is queued and
 learn its result.
 
-PRODUCERINTERCEPTOR-1  `on_send` runs on the thread that calls `send()`, and a result that `send()`
-    would refuse is left out
-PRODUCERINTERCEPTOR-2  `on_acknowledgement` runs once for every record, written or not, before the
-    user's callbacks
+- `on_send` runs on the thread that calls `send()`, and a result that `send()` would refuse is left
+  out.
+- `on_acknowledgement` runs once for every record, written or not, before the user's callbacks.
 """
 
 from __future__ import annotations
@@ -24,8 +23,10 @@ class ProducerInterceptors(InterceptorChain):
     `send()` would refuse.
     """
 
-    def __init__(self, given: Iterable[Any], check: Callable[[ProducerRecord], None]) -> None:
-        super().__init__(given, ("on_send", "on_acknowledgement"), producer_logger)
+    def __init__(
+        self, interceptors: Iterable[Any], check: Callable[[ProducerRecord], None]
+    ) -> None:
+        super().__init__(interceptors, ("on_send", "on_acknowledgement"), producer_logger)
         self._check = check
 
     def __bool__(self) -> bool:
@@ -33,13 +34,15 @@ class ProducerInterceptors(InterceptorChain):
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
         """The record after the last interceptor; never raises."""
-        return self.transform("on_send", record, self._checked, f" on a record for {record.topic}")
+        return self.transform(
+            "on_send", record, self._check_record, f" on a record for {record.topic}"
+        )
 
     def on_acknowledgement(self, metadata: RecordMetadata, error: BaseException | None) -> None:
         """Reports the result of one record to all; never raises."""
         self.notify("on_acknowledgement", metadata, error)
 
-    def _checked(self, changed: object) -> ProducerRecord:
+    def _check_record(self, changed: object) -> ProducerRecord:
         if not isinstance(changed, ProducerRecord):
             raise TypeError(f"on_send returns a ProducerRecord, not {type(changed).__name__}")
         self._check(changed)

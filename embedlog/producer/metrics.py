@@ -9,7 +9,7 @@ from embedlog._metrics import Metrics
 
 def producer_metrics(metrics: Metrics) -> dict[str, float]:
     """All metrics of a producer that come from its registry."""
-    counted = {
+    counters = {
         "record-send": "record",
         "record-error": "error",
         "record-retry": "retry",
@@ -28,11 +28,11 @@ def producer_metrics(metrics: Metrics) -> dict[str, float]:
         "bufferpool-wait": "blocked",
     }
     return {
-        **{f"{name}-total": metrics.total(each) for name, each in counted.items()},
-        **{f"{name}-rate": metrics.rate(each) for name, each in counted.items()},
+        **{f"{name}-total": metrics.total(figure) for name, figure in counters.items()},
+        **{f"{name}-rate": metrics.rate(figure) for name, figure in counters.items()},
         **{
-            f"{name}-time-ns-total": metrics.total(f"{each}_s") * 1e9
-            for name, each in calls.items()
+            f"{name}-time-ns-total": metrics.total(f"{figure}_s") * 1e9
+            for name, figure in calls.items()
         },
         "batch-size-avg": metrics.mean("byte", "batch", 0.0),
         "batch-size-max": metrics.peak("batch_byte", 0.0),

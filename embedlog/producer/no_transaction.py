@@ -10,7 +10,7 @@ from embedlog.errors import InvalidTransactionStateError
 
 
 class NoTransaction:
-    """Has the calls of `transaction_manager.Transaction`."""
+    """Has the calls of `transaction_manager.TransactionManager`."""
 
     has_failed = False
     opener = None
@@ -18,7 +18,7 @@ class NoTransaction:
     def check_send(self) -> None:
         """Always allowed."""
 
-    def failed(self, error: BaseException) -> None:
+    def note_failure(self, error: BaseException) -> None:
         """No state."""
 
     def close(self, timeout_s: float | None) -> None:

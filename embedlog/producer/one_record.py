@@ -1,7 +1,6 @@
 """Checks the arguments of one record, without its topic; computes its size.
 
-ONERECORD-1  an argument of a wrong type, or a negative number, raises before the record has any
-    effect
+- An argument of a wrong type, or a negative number, raises before the record has any effect.
 """
 
 from __future__ import annotations
@@ -21,28 +20,28 @@ OMITTED: Any = type("Omitted", (), {"__repr__": lambda self: "None", "__slots__"
 HEADERS_OVERHEAD = 5  # the number of headers
 
 
-def check_call(given: ProducerRecord) -> None:
+def check_call(record: ProducerRecord) -> None:
     """Check the arguments of a call. Raises TypeError, UnknownTopicOrPartitionError,
     InvalidTimestampError.
     """
-    if not isinstance(given.topic, str):
-        raise TypeError(f"a topic is a str, not {type(given.topic).__name__}")
+    if not isinstance(record.topic, str):
+        raise TypeError(f"a topic is a str, not {type(record.topic).__name__}")
     for name in ("partition", "timestamp_ms"):
-        number = getattr(given, name)
+        number = getattr(record, name)
         if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
-            hint = in_milliseconds(number) if name == "timestamp_ms" else ""
+            hint = milliseconds_hint(number) if name == "timestamp_ms" else ""
             raise TypeError(f"{name} is an int or None, not {type(number).__name__}{hint}")
-    if given.partition is not None and given.partition < 0:
+    if record.partition is not None and record.partition < 0:
         raise UnknownTopicOrPartitionError(
-            "a partition's number is not negative", found=given.partition
+            "a partition's number is not negative", found=record.partition
         )
-    if given.timestamp_ms is not None and not 0 <= given.timestamp_ms < 2**63:
+    if record.timestamp_ms is not None and not 0 <= record.timestamp_ms < 2**63:
         raise InvalidTimestampError(
-            "a timestamp is not negative and fits in 64 bits", found=given.timestamp_ms
+            "a timestamp is not negative and fits in 64 bits", found=record.timestamp_ms
         )
 
 
-def in_milliseconds(time: object) -> str:
+def milliseconds_hint(time: object) -> str:
     """How a time that is no int of milliseconds becomes one, as the end of an error."""
     if hasattr(time, "timestamp"):
         return "; it is in milliseconds: int(moment.timestamp() * 1000)"
@@ -66,11 +65,11 @@ def check_expected(expected_offset: object) -> None:
         raise OffsetOutOfRangeError("an expected offset is not negative", found=expected_offset)
 
 
-def unknown_metadata(given: ProducerRecord) -> RecordMetadata:
+def unknown_metadata(record: ProducerRecord) -> RecordMetadata:
     """The metadata that interceptors receive for a record that was not written."""
-    partition = -1 if given.partition is None else given.partition
+    partition = -1 if record.partition is None else record.partition
     return RecordMetadata(
-        given.topic, partition, -1, -1 if given.timestamp_ms is None else given.timestamp_ms
+        record.topic, partition, -1, -1 if record.timestamp_ms is None else record.timestamp_ms
     )
 
 

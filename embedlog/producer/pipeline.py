@@ -1,12 +1,12 @@
 """The path of a record from `send()` to its partition queue, in the order that a user can observe.
 
-PIPELINE-1  check the call, intercept, check the handle, find the topic, serialize key and then
-    value, partition, check, append to the queue
-PIPELINE-2  an invalid call raises; an invalid record or an error of the log fails the future, as in
-    Kafka's producer; interceptors receive both
-PIPELINE-3  `send_batch` takes the same steps in columns; if a user's object must see each record,
-    it takes them row by row
-PIPELINE-4  columns are encoded on the caller's thread and written on the producer's, in parallel
+- Check the call, intercept, check the handle, find the topic, serialize key and then value,
+  partition, check, append to the queue.
+- An invalid call raises; an invalid record or an error of the log fails the future, as in Kafka's
+  producer; interceptors receive both.
+- `send_batch` takes the same steps in columns; if a user's object must see each record, it takes
+  them row by row.
+- Columns are encoded on the caller's thread and written on the producer's, in parallel.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from embedlog.producer.batch_send import (
     check_partition,
     check_piece,
     check_record,
-    shares,
+    share_rows,
 )
 from embedlog.producer.interceptors import ProducerInterceptors
 from embedlog.producer.one_record import check_call, record_size, unknown_metadata
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from embedlog.config.client import ProducerConfig
     from embedlog.engine import Engine
     from embedlog.producer.no_transaction import NoTransaction
-    from embedlog.producer.transaction_manager import Transaction
+    from embedlog.producer.transaction_manager import TransactionManager
 
 logger = logging.getLogger("embedlog.producer")
 
@@ -103,7 +103,7 @@ class Pipeline:
         config: ProducerConfig,
         delivery: Sender,
         accumulator: Accumulator,
-        transaction: Transaction | NoTransaction,
+        transaction: TransactionManager | NoTransaction,
     ) -> None:
         self._engine = engine
         self._config = config
@@ -117,16 +117,17 @@ class Pipeline:
             "key": _as_method(config.key_serializer),
             "value": _as_method(config.value_serializer),
         }
-        self._partitioner = (
-            config.partitioner() if isinstance(config.partitioner, type) else config.partitioner
-        )
+        self._partitioner = config.partitioner
+        if isinstance(config.partitioner, type):
+            self._partitioner = config.partitioner()
         self._choosers: dict[str, Chooser] = {}
         self.interceptors = ProducerInterceptors(config.interceptor_classes, check_call)
-        objects = any(
-            hasattr(each, "serialize") for each in (config.key_serializer, config.value_serializer)
+        has_serializer_objects = any(
+            hasattr(serializer, "serialize")
+            for serializer in (config.key_serializer, config.value_serializer)
         )
         self._warned_of_seconds = False
-        self._row_by_row = bool(self.interceptors) or objects
+        self._row_by_row = bool(self.interceptors) or has_serializer_objects
         self.idempotent = config.enable_idempotence
         self.keys_ignored = config.partitioner_ignore_keys
         self.plain = not (
@@ -138,69 +139,69 @@ class Pipeline:
 
     # ---- one record ------------------------------------------------------------------------------
 
-    def send(self, given: ProducerRecord) -> Future:
+    def send(self, record: ProducerRecord) -> Future:
         """The future of one record. Raises as `Producer.send` does."""
-        check_call(given)
+        check_call(record)
         if not self.interceptors:
-            return self._sent(given)
-        changed = self.interceptors.on_send(given)
+            return self._send_checked(record)
+        intercepted = self.interceptors.on_send(record)
         try:
-            future = self._sent(changed)
+            future = self._send_checked(intercepted)
         except BaseException as error:  # also after an interrupt: interceptors receive every record
-            self.interceptors.on_acknowledgement(unknown_metadata(changed), error)
+            self.interceptors.on_acknowledgement(unknown_metadata(intercepted), error)
             raise
-        future._observe(partial(self.acknowledged, changed))
+        future._observe(partial(self.acknowledge, intercepted))
         return future
 
-    def _sent(self, given: ProducerRecord) -> Future:
+    def _send_checked(self, record: ProducerRecord) -> Future:
         try:
             self.check_usable()
-            topic_target = self.topic_target(given.topic)
-            return self._put(topic_target, self.item(topic_target, given))
+            topic_target = self.topic_target(record.topic)
+            return self._put(topic_target, self.make_item(topic_target, record))
         except FAILS_THE_FUTURE as error:
-            return self.failed(given, error)
+            return self.fail_call(record, error)
 
-    def item(self, topic_target: TopicTarget, given: ProducerRecord) -> Item:
+    def make_item(self, topic_target: TopicTarget, record: ProducerRecord) -> Item:
         """The arguments of the route: serialized, partitioned, checked. Neither waits nor accesses
         a file.
         """
-        headers = list(given.headers or ()) if self._row_by_row else given.headers
-        key = self._serialized("key", given, headers, given.key)
-        value = self._serialized("value", given, headers, given.value)
+        headers = list(record.headers or ()) if self._row_by_row else record.headers
+        key = self._serialize("key", record, headers, record.key)
+        value = self._serialize("value", record, headers, record.value)
         pairs = normalize_headers(headers)
-        chosen = self._chosen_partition(topic_target, given, key, value)
-        self._check_limits(topic_target, value, key, pairs, given.timestamp_ms)
-        return value, key, chosen, given.timestamp_ms, pairs
+        partition = self._choose_partition(topic_target, record, key, value)
+        self._check_limits(topic_target, value, key, pairs, record.timestamp_ms)
+        return value, key, partition, record.timestamp_ms, pairs
 
-    def _serialized(
-        self, what: str, given: ProducerRecord, headers: Any, data: Any
+    def _serialize(
+        self, field: str, record: ProducerRecord, headers: Any, data: Any
     ) -> bytes | None:
-        serialize = self._serializers[what]
+        serialize = self._serializers[field]
         if serialize is None:
-            return bytes_of(data, what)
+            return bytes_of(data, field)
         try:
-            return bytes_of(serialize(given.topic, headers, data), what)
+            return bytes_of(serialize(record.topic, headers, data), field)
         except Exception as error:
-            message = f"the {what}_serializer failed on a record: {error}"
+            message = f"the {field}_serializer failed on a record: {error}"
             raise SerializationError(
-                message, topic=given.topic, partition=given.partition, field=what
+                message, topic=record.topic, partition=record.partition, field=field
             ) from error
 
-    def _chosen_partition(
+    def _choose_partition(
         self,
         topic_target: TopicTarget,
-        given: ProducerRecord,
+        record: ProducerRecord,
         key: bytes | None,
         value: bytes | None,
     ) -> int | None:
         """The given partition, or the one that the user's partitioner chose; None leaves the choice
         to the route.
         """
-        partition = given.partition
+        partition = record.partition
         if partition is None and self._partitioner is not None:
-            chooser = self._chooser(topic_target.name)
+            chooser = self._chooser_of(topic_target.name)
             partition = chooser.of_record(
-                given.key, key, given.value, value, topic_target.every, topic_target.numbers
+                record.key, key, record.value, value, topic_target.every, topic_target.numbers
             )
         elif (
             partition is None
@@ -214,10 +215,13 @@ class Pipeline:
             check_partition(topic_target, partition)
         return partition
 
-    def _chooser(self, topic: str) -> Chooser:
+    def _chooser_of(self, topic: str) -> Chooser:
         """The user's partitioner for one topic. REQUIRES a partitioner."""
-        found = self._choosers.get(topic)
-        return found or self._choosers.setdefault(topic, Chooser(self._partitioner, topic))
+        chooser = self._choosers.get(topic)
+        if chooser is None:
+            # another thread may be faster: all use the first one
+            chooser = self._choosers.setdefault(topic, Chooser(self._partitioner, topic))
+        return chooser
 
     def _check_limits(
         self,
@@ -240,7 +244,7 @@ class Pipeline:
                 )
         check_record(topic_target, size)
         if key is None and topic_target.config.compacted:
-            raise topic_judgement.keyless(topic_target.name)
+            raise topic_judgement.missing_key_error(topic_target.name)
         if timestamp_ms is not None:
             topic_judgement.check_times(
                 topic_target.config, topic_target.name, timestamp_ms, timestamp_ms
@@ -286,19 +290,19 @@ class Pipeline:
                 self.check_usable()
             return result
 
-        found = self._accumulator.wait_for_memory(attempt_or_raise, timeout_s)
-        if found is None:
-            raise self.exhausted()
-        return found
+        success = self._accumulator.wait_for_memory(attempt_or_raise, timeout_s)
+        if success is None:
+            raise self.buffer_exhausted_error()
+        return success
 
-    def wait_for_memory(self, size: int, ended: Callable[[], bool]) -> None:
+    def wait_for_memory(self, size: int, has_ended: Callable[[], bool]) -> None:
         """Wait in order of arrival for `size` bytes of memory, at most max.block.ms; also returns
         when memory was freed and `ended()`.
         """
         timeout_s = self._config.max_block_ms / 1000
-        self._accumulator.wait_for_memory(lambda: ended() or self._has_memory(size), timeout_s)
+        self._accumulator.wait_for_memory(lambda: has_ended() or self._has_memory(size), timeout_s)
 
-    def exhausted(self) -> BufferExhaustedError:
+    def buffer_exhausted_error(self) -> BufferExhaustedError:
         """The error for a wait for memory that timed out."""
         return BufferExhaustedError(
             f"buffer.memory ({self._config.buffer_memory} bytes) was full for max.block.ms "
@@ -336,27 +340,25 @@ class Pipeline:
         """Settle a promise with an error of `count` records that were not written."""
         self._failures.fail(promise, topic, partition, error, count)
 
-    def failed(self, given: ProducerRecord, error: EmbedlogError, count: int = 1) -> Future:
+    def fail_call(self, record: ProducerRecord, error: EmbedlogError, count: int = 1) -> Future:
         """A future that failed inside the call: its callbacks run at once, in the caller's
         thread.
         """
         self._failures.count(count)
-        self._transaction.failed(error)
+        self._transaction.note_failure(error)
         future, promise = self._rows.promise(True)
-        self._failures.fail(promise, given.topic, given.partition, error, count)
+        self._failures.fail(promise, record.topic, record.partition, error, count)
         return future
 
-    def acknowledged(self, sent: ProducerRecord, future: Future) -> None:
+    def acknowledge(self, record: ProducerRecord, future: Future) -> None:
         error = future._failure
         if error is None:
             self.interceptors.on_acknowledgement(future.result(), None)
-        else:
-            place = (
-                unknown_metadata(sent)
-                if future.partition < 0
-                else unknown_metadata(sent)._replace(partition=future.partition)
-            )
-            self.interceptors.on_acknowledgement(place, error)
+            return
+        metadata = unknown_metadata(record)
+        if future.partition >= 0:
+            metadata = metadata._replace(partition=future.partition)
+        self.interceptors.on_acknowledgement(metadata, error)
 
     # ---- columns ---------------------------------------------------------------------------------
 
@@ -376,42 +378,42 @@ class Pipeline:
         self.check_open()
         check_lengths(values, keys, timestamps_ms, headers)
         single_ms = timestamps_ms if isinstance(timestamps_ms, int) else None
-        given = ProducerRecord(topic, partition=partition, timestamp_ms=single_ms)
-        check_call(given)
-        chooser = None if self._partitioner is None else self._chooser(topic)
+        record = ProducerRecord(topic, partition=partition, timestamp_ms=single_ms)
+        check_call(record)
+        chooser = None if self._partitioner is None else self._chooser_of(topic)
         if self._row_by_row or (chooser is not None and chooser.sees_records):
-            return self._send_rows(given, rows_of(values, keys, timestamps_ms, headers))
+            return self._send_rows(record, rows_of(values, keys, timestamps_ms, headers))
         self._accumulator.start()
         future, promise = self._rows.promise(False)
         batch_send = BatchSend(topic, promise, self._failures)
         error: EmbedlogError | None = None
-        lost = 0
+        lost_count = 0
         row_count = _row_count(values)
         try:
             self.check_usable()
-            keys = self._serialized_list("key", given, keys)
-            values = self._serialized_list("value", given, values)
+            keys = self._serialize_list("key", record, keys)
+            values = self._serialize_list("value", record, values)
             topic_target = self.topic_target(topic)
-            seen = 0
+            read_count = 0
             for piece in pieces_of(values, keys, timestamps_ms, headers):
-                seen += piece.count
-                row_count = max(row_count, seen)
+                read_count += piece.count
+                row_count = max(row_count, read_count)
                 earliest_ms = check_piece(
                     piece, topic_target, single_ms, self._config.max_request_size
                 )
                 if earliest_ms is not None:
                     self._warn_of_seconds(topic_target, earliest_ms)
-                for share in shares(
+                for share in share_rows(
                     piece, topic_target, partition, chooser, self._config.partitioner_ignore_keys
                 ):
                     self._send_share(batch_send, topic_target, piece, share, single_ms)
         except FAILS_THE_FUTURE as failure:
             error = failure
-            lost = max(1, row_count - batch_send.row_count)
-            self._failures.count(lost)
-            self._transaction.failed(error)
+            lost_count = max(1, row_count - batch_send.row_count)
+            self._failures.count(lost_count)
+            self._transaction.note_failure(error)
         finally:
-            batch_send.finish(error, lost)
+            batch_send.finish(error, lost_count)
         return future
 
     def _send_share(
@@ -425,33 +427,38 @@ class Pipeline:
         """Encode one share and append its runs to the queue."""
         now_ms = system.wall_ms() if timestamp_ms is None else timestamp_ms
         size = min(BATCH_BYTES_MAX, topic_target.batch_limit)
-        run_bytes = (
-            min(RUN_BYTES, max(size, self._config.buffer_memory // 4))
-            if topic_target.codec == 0
-            else None
+        run_bytes = None
+        if topic_target.codec == 0:
+            run_bytes = min(RUN_BYTES, max(size, self._config.buffer_memory // 4))
+        runs = self.encode(
+            topic_target,
+            piece,
+            rows=share.rows,
+            now_ms=now_ms,
+            batch_bytes=size,
+            run_bytes=run_bytes,
         )
-        for run in self.encoded(topic_target, piece, share.rows, now_ms, size, run_bytes):
+        for run in runs:
             self._await_memory(run.size)
             if not self._accumulator.on_thread():
                 batch_send.wait_below(AHEAD_BYTES, self._config.max_block_ms / 1000)
-            number = (
-                topic_target.route.stick(run.size)
-                if share.partition == STICK and topic_target.route
-                else share.partition
-            )
-            batch_send.leave(run.size)
+            number = share.partition
+            if number == STICK and topic_target.route is not None:
+                number = topic_target.route.stick(run.size)
+            batch_send.add_run(run.size)
             run_send = RunSend(batch_send, number, run, topic_target.config)
             try:
                 self._push(topic_target, number, run_send)
             except BaseException:
-                run_send.settled((), None)  # not queued
+                run_send.report_result((), None)  # not queued
                 raise
             batch_send.row_count += run.record_count
 
-    def encoded(
+    def encode(
         self,
         topic_target: TopicTarget,
         piece: ColumnPiece,
+        *,
         rows: Any,
         now_ms: int,
         batch_bytes: int,
@@ -490,10 +497,10 @@ class Pipeline:
     def _has_memory(self, size: int) -> bool | None:
         return self._accumulator.has_memory(size) or None
 
-    def _serialized_list(self, what: str, given: ProducerRecord, items: Any) -> Any:
-        if self._serializers[what] is None or not isinstance(items, (list, tuple)):
+    def _serialize_list(self, field: str, record: ProducerRecord, items: Any) -> Any:
+        if self._serializers[field] is None or not isinstance(items, (list, tuple)):
             return items
-        return [self._serialized(what, given, (), item) for item in items]
+        return [self._serialize(field, record, (), item) for item in items]
 
     def _send_rows(
         self, common: ProducerRecord, rows: Iterator[tuple[Any, Any, int | None, Any, int | None]]
@@ -506,19 +513,19 @@ class Pipeline:
         batch_send = BatchSend(common.topic, promise, self._failures)
         try:
             for value, key, timestamp_ms, headers, partition in rows:
-                own = common.partition if common.partition is not None else partition
-                sent = self.send(
-                    ProducerRecord(common.topic, value, key, own, timestamp_ms, headers)
+                row_partition = common.partition if common.partition is not None else partition
+                future_of_row = self.send(
+                    ProducerRecord(common.topic, value, key, row_partition, timestamp_ms, headers)
                 )
-                batch_send.leave()
-                sent.add_done_callback(partial(_arrived, batch_send))
+                batch_send.add_run()
+                future_of_row.add_done_callback(partial(_record_row, batch_send))
         finally:
             batch_send.finish()
         return future
 
     # ---- topics ----------------------------------------------------------------------------------
 
-    def known(self, topic: str) -> TopicTarget | None:
+    def known_target(self, topic: str) -> TopicTarget | None:
         """The target of a topic if it is known and, as far as the producer has noticed,
         unchanged.
         """
@@ -543,14 +550,14 @@ def _as_method(serializer: Any) -> Serialize | None:
     return by_method(serializer, "serialize") or (lambda topic, headers, data: serializer(data))
 
 
-def _arrived(batch_send: BatchSend, future: Future) -> None:
+def _record_row(batch_send: BatchSend, future: Future) -> None:
     error = future.exception()
     if error is not None:
-        batch_send.arrived(future.partition, (), error, lost=1)
+        batch_send.record_result(future.partition, (), error, lost=1)
         return
-    place = future.result()
-    batch_send.arrived(
-        place.partition, ((place.offset, place.offset + 1),), None, topic=place.topic
+    metadata = future.result()
+    batch_send.record_result(
+        metadata.partition, ((metadata.offset, metadata.offset + 1),), None, topic=metadata.topic
     )
 
 

@@ -1,11 +1,11 @@
 """The producer: sends records and batches of records into the log.
 
-PRODUCER-1  `send()` has a fast path in C for plain records, and a checked path here for all others;
-    both end in the same partition queue
-PRODUCER-2  the checked path is `pipeline`; accepted records are written by `sender`, on the thread
-    of `accumulator`
-PRODUCER-3  no lower module references the handle: a dropped producer can be collected, and then
-    closes itself
+- `send()` has a fast path in C for plain records, and a checked path here for all others; both end
+  in the same partition queue.
+- The checked path is `pipeline`; accepted records are written by `sender`, on the thread of
+  `accumulator`.
+- No lower module references the handle: a dropped producer can be collected, and then closes
+  itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from embedlog.config.client import K, ProducerConfig, V
 from embedlog.config.timeouts import seconds
 from embedlog.errors import DeadlineError, EmbedlogError, printable
 from embedlog.producer.accumulator import Accumulator
-from embedlog.producer.idempotence import Transactional
+from embedlog.producer.idempotence import TransactionalAppender
 from embedlog.producer.metrics import producer_metrics
 from embedlog.producer.no_transaction import NoTransaction
 from embedlog.producer.one_record import OMITTED, check_tombstone
@@ -45,7 +45,7 @@ from embedlog.types import (
 if TYPE_CHECKING:
     from embedlog._native._rows import Future
     from embedlog.engine import Engine
-    from embedlog.producer.transaction_manager import Transaction
+    from embedlog.producer.transaction_manager import TransactionManager
     from embedlog.transaction import Outcome
 
 logger = logging.getLogger("embedlog.producer")
@@ -70,7 +70,7 @@ class Producer(Generic[K, V], metaclass=other_clients.Hinting):
         self._config = config
         self._pid = os.getpid()
         self._closed = False
-        self._name = _name(config)
+        self._name = _client_name(config)
         _notify_changes(config, self._name)
         self._delivery = Sender(engine, config, self._name)
         self._failures = self._delivery.failures
@@ -81,10 +81,10 @@ class Producer(Generic[K, V], metaclass=other_clients.Hinting):
             linger_ms=config.linger_ms,
             unacknowledged=config.acks == "0",
         )
-        self._accumulator.blocked = partial(self._delivery.figures.spent, "blocked")
+        self._accumulator.note_wait = partial(self._delivery.figures.spent, "blocked")
         self._failures.on_failure = self._accumulator.rows.wake
         self._routes = self._delivery.routes
-        self._transaction = _transaction(engine, config, self._accumulator, self._delivery)
+        self._transaction = _make_transaction(engine, config, self._accumulator, self._delivery)
         self._pipeline = Pipeline(
             engine, config, self._delivery, self._accumulator, self._transaction
         )
@@ -128,8 +128,8 @@ class Producer(Generic[K, V], metaclass=other_clients.Hinting):
         if expected_offset is not None:
             from embedlog.producer import conditional_send  # late: few programs use it
 
-            given = ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
-            return conditional_send.send(self._pipeline, given, expected_offset)
+            record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
+            return conditional_send.send(self._pipeline, record, expected_offset)
         if route is not None:
             future = route.append(value, key, partition, timestamp_ms, headers)
             if future is not None:
@@ -223,9 +223,8 @@ class Producer(Generic[K, V], metaclass=other_clients.Hinting):
         if not self._closed:
             self._end_transaction(timeout)
         self._routes.clear()
-        if self._accumulator.close(
-            None if timeout is None else max(0.0, began + timeout - time.monotonic())
-        ):
+        remaining_s = None if timeout is None else max(0.0, began + timeout - time.monotonic())
+        if self._accumulator.close(remaining_s):
             self._end_interceptors()
             return
         try:
@@ -235,16 +234,17 @@ class Producer(Generic[K, V], metaclass=other_clients.Hinting):
 
     def _end_interceptors(self) -> None:
         if not self._closed:
-            self._accumulator.afterwards(self._pipeline.interceptors.close)
+            self._accumulator.call_afterwards(self._pipeline.interceptors.close)
             self._closed = True  # last: after an interrupt the next close does the steps again
 
     def _end_transaction(self, timeout: float | None) -> None:
         try:
-            # A callback cannot wait for its own thread: then other processes abort the open
-            # transaction
-            self._transaction.leave() if self._accumulator.on_thread() else self._transaction.close(
-                timeout
-            )
+            if self._accumulator.on_thread():
+                # A callback cannot wait for its own thread: other processes abort the open
+                # transaction
+                self._transaction.leave()
+            else:
+                self._transaction.close(timeout)
         except EmbedlogError as error:  # the producer must still end
             logger.warning(
                 "%s was closed with a transaction that could not be ended: %s", self._name, error
@@ -335,8 +335,9 @@ class Producer(Generic[K, V], metaclass=other_clients.Hinting):
             yield self
             self.commit_transaction()
         except BaseException as problem:
-            if (found := self._abort_after_failure(opener, problem)) is not problem:
-                raise found from None
+            error = self._abort_after_failure(opener, problem)
+            if error is not problem:
+                raise error from None
             raise
 
     def _begin(self, opener: object = None) -> None:
@@ -346,9 +347,9 @@ class Producer(Generic[K, V], metaclass=other_clients.Hinting):
     def _abort_after_failure(self, opener: object, problem: BaseException) -> BaseException:
         if self._transaction.opener is not opener:
             return problem  # refused: an open transaction is another's
-        found = self._transaction.abort_after_failure(problem)
+        error = self._transaction.abort_after_failure(problem)
         self._failures.take()
-        return found
+        return error
 
     def partitions_for(self, topic: str) -> set[int]:
         """The numbers of a topic's partitions. Raises UnknownTopicOrPartitionError."""
@@ -419,7 +420,7 @@ class Producer(Generic[K, V], metaclass=other_clients.Hinting):
         return f"<embedlog.Producer {self._name}{' closed' if self._rows.closed else ''}>"
 
 
-def _name(config: ProducerConfig) -> str:
+def _client_name(config: ProducerConfig) -> str:
     """Kafka's default: derived from the transactional id, or a counter of this process."""
     # it occurs in log messages
     return printable(config.client_id or f"producer-{config.transactional_id or next(_numbers)}")
@@ -451,24 +452,24 @@ def _notify_changes(config: ProducerConfig, name: str) -> None:
         )
 
 
-def _transaction(
+def _make_transaction(
     engine: Engine, config: ProducerConfig, accumulator: Accumulator, delivery: Sender
-) -> Transaction | NoTransaction:
+) -> TransactionManager | NoTransaction:
     """The transaction manager, which receives the errors of the sender."""
     if config.transactional_id is None:
         return NoTransaction()
     # late: its imports are those of groups
-    from embedlog.producer.transaction_manager import Transaction
+    from embedlog.producer.transaction_manager import TransactionManager
 
     owner = engine.transactions.owner(config.transactional_id, config.transaction_timeout_ms)
-    made = Transaction(
+    transaction = TransactionManager(
         owner,
         accumulator,
         delivery.figures,
         timeout_s=config.max_block_ms / 1000,
         clock_ns=system.boot_ns,
     )
-    delivery.failed = made.failed
-    made.on_fenced = delivery.failures.fencing_raised
-    delivery.appender = Transactional(owner)
-    return made
+    delivery.note_failure = transaction.note_failure
+    transaction.on_fenced = delivery.failures.note_fencing_raised
+    delivery.appender = TransactionalAppender(owner)
+    return transaction

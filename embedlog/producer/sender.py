@@ -1,19 +1,18 @@
 """Writes a producer's partition queues into the partitions' logs.
 
-SENDER-1  for one partition, only the thread that entered its queue appends: the producer's thread,
-    or in C a caller that waits for a record (`inline_append.c`). Records are written in the order
-    in which they were accepted
-SENDER-2  every taken batch is settled; a batch known to be in the log never fails and never written
-    again: its attempt ends first. One that must be committed, or synced, counts only after that
-SENDER-3  after a transient error the attempt is repeated with the same bytes, from where it
-    stopped, until delivery.timeout.ms or retries are used up. No later batch of the queue overtakes
-    it
-SENDER-4  a topic that grew, changed or was deleted is detected when a record is written to it, and,
-    where pages are mapped, when it is accepted: a route follows the topics words (`router.c`)
-SENDER-5  a refused batch costs other batches nothing: batches that were written together are then
-    tried one by one
-SENDER-6  a partition of a set that waits (for a leader, a larger ISR or a slow follower) holds up
-    no other queue longer than SLICE_NS
+- For one partition, only the thread that entered its queue appends: the producer's thread, or in C
+  a caller that waits for a record (`inline_append.c`). Records are written in the order in which
+  they were accepted.
+- Every taken batch is settled; a batch known to be in the log never fails and never written again:
+  its attempt ends first. One that must be committed, or synced, counts only after that.
+- After a transient error the attempt is repeated with the same bytes, from where it stopped, until
+  delivery.timeout.ms or retries are used up. No later batch of the queue overtakes it.
+- A topic that grew, changed or was deleted is detected when a record is written to it, and, where
+  pages are mapped, when it is accepted: a route follows the topics words (`router.c`).
+- A refused batch costs other batches nothing: batches that were written together are then tried one
+  by one.
+- A partition of a set that waits (for a leader, a larger ISR or a slow follower) holds up no other
+  queue longer than SLICE_NS.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ from embedlog.format import compression, record_batch
 from embedlog.format.record_columns import HEADER_SIZE
 from embedlog.partition.log_context import Appended, AppendProgress
 from embedlog.producer import topic_judgement
-from embedlog.producer.attempts import SLICE_NS, Attempt, too_late
+from embedlog.producer.attempts import SLICE_NS, Attempt, delivery_timeout_error
 from embedlog.producer.batch_send import UNKNOWN_OFFSET
 from embedlog.producer.delivery_failures import DeliveryFailures
-from embedlog.producer.idempotence import Appender, Idempotent, Plain
+from embedlog.producer.idempotence import Appender, IdempotentAppender, PlainAppender
 from embedlog.producer.targets import QueueTarget, TopicTarget
 from embedlog.storage.call_deadline import Slice
 from embedlog.topic import check_name, is_internal
@@ -68,7 +67,7 @@ WATCHED_MAX = 8  # control pages that a route watches, of a larger set the first
 JITTER = 0.2  # of the pause between attempts, as in Kafka
 
 # Transient errors: a full disk or an I/O error, or a lack of resources of this process
-PASSING = {
+TRANSIENT_ERRNOS = {
     errno.EAGAIN,
     errno.EDQUOT,
     errno.EINTR,
@@ -94,17 +93,18 @@ class Sender:
         self._settings = settings
         self._lock = threading.Lock()
         self._targets: dict[PartitionQueue, QueueTarget] = {}
-        self.appender: Appender = (
-            Idempotent() if settings.enable_idempotence else Plain(settings.acks)
-        )
+        self.appender: Appender
+        if settings.enable_idempotence:
+            self.appender = IdempotentAppender()
+        else:
+            self.appender = PlainAppender(settings.acks)
         self.topic_targets: dict[str, TopicTarget] = {}
-        self._removed_targets: dict[
-            str, list[QueueTarget]
-        ] = {}  # of topics that were not found: a topic that exists again uses the same queues
+        # of topics that were not found: a topic that exists again uses the same queues
+        self._removed_targets: dict[str, list[QueueTarget]] = {}
         # fast path of send(); a topic without an entry takes the checked path
         self.routes: dict[str, Router] = {}
         # receives every error before the futures
-        self.failed: Callable[[BaseException], None] = lambda error: None
+        self.note_failure: Callable[[BaseException], None] = lambda error: None
         self.figures = Metrics(
             window_s=settings.metrics_sample_window_ms / 1000,
             window_count=settings.metrics_num_samples,
@@ -133,34 +133,36 @@ class Sender:
             )
         pages = self._engine.topic_pages()[:WATCHED_MAX] if followed else ()
         # before the topic is read: a change meanwhile is noticed by the next call
-        seen = sum(page.topics() for page in pages)
-        present = self._engine.topic(topic)
-        count = present.partitions
+        change_count = sum(page.topics() for page in pages)
+        topic_state = self._engine.topic(topic)
+        partition_count = topic_state.partitions
         with self._lock:
-            found = self.topic_targets.get(topic)
-            if found is not None and count < found.partition_count:  # it was deleted, and made anew
-                self._remove(found)
-                found = None
-            if found is None:
+            topic_target = self.topic_targets.get(topic)
+            if (
+                topic_target is not None and partition_count < topic_target.partition_count
+            ):  # it was deleted, and made anew
+                self._remove(topic_target)
+                topic_target = None
+            if topic_target is None:
                 config = self._engine.topic_config(topic)
-                found = TopicTarget(topic, config, self._settings, rows)
-                found.take_queues(self._removed_targets.pop(topic, []))
-                self.topic_targets[topic] = found
-            elif present is not found.topic:
-                found = self._updated(found)
-            found.topic = present
-            if found.route is None or found.partition_count < count:
-                found.grow(count, list(self._engine.topic(topic).here))
-                self._targets.update((target.queue, target) for target in found.targets)
-                found.make_route(count)
-            if found.route is not None:
+                topic_target = TopicTarget(topic, config, self._settings, rows)
+                topic_target.take_queues(self._removed_targets.pop(topic, []))
+                self.topic_targets[topic] = topic_target
+            elif topic_state is not topic_target.topic:
+                topic_target = self._update(topic_target)
+            topic_target.topic = topic_state
+            if topic_target.route is None or topic_target.partition_count < partition_count:
+                topic_target.grow(partition_count, list(self._engine.topic(topic).here))
+                self._targets.update((target.queue, target) for target in topic_target.targets)
+                topic_target.make_route(partition_count)
+            if topic_target.route is not None:
                 if pages:
-                    found.route.follow(
-                        tuple(page.place for page in pages), system.TOPICS_FUNCTION, seen
+                    topic_target.route.follow(
+                        tuple(page.place for page in pages), system.TOPICS_FUNCTION, change_count
                     )
                 if fast:
-                    self.routes[topic] = found.route
-            return found
+                    self.routes[topic] = topic_target.route
+            return topic_target
 
     def _remove(self, topic_target: TopicTarget) -> None:
         """Forget a topic that has changed; if it exists again, it uses the same queues. REQUIRES
@@ -192,22 +194,20 @@ class Sender:
             elif changed:
                 self._reconfigure(topic_target, config)
 
-    def _updated(self, topic_target: TopicTarget) -> TopicTarget:
+    def _update(self, topic_target: TopicTarget) -> TopicTarget:
         """The target with the settings that the topics of the log have now. REQUIRES the lock."""
         config = self._engine.topic_config(topic_target.name)
-        return (
-            topic_target
-            if config == topic_target.config
-            else self._reconfigure(topic_target, config)
-        )
+        if config == topic_target.config:
+            return topic_target
+        return self._reconfigure(topic_target, config)
 
     def _reconfigure(self, topic_target: TopicTarget, config: TopicConfig) -> TopicTarget:
         """Use the topic's new settings for later records, with the existing queues."""
-        fresh = TopicTarget(topic_target.name, config, self._settings, topic_target.rows)
-        fresh.take_queues(topic_target.targets)
-        fresh.make_route(topic_target.partition_count)
-        self.topic_targets[topic_target.name] = fresh
-        return fresh
+        replacement = TopicTarget(topic_target.name, config, self._settings, topic_target.rows)
+        replacement.take_queues(topic_target.targets)
+        replacement.make_route(topic_target.partition_count)
+        self.topic_targets[topic_target.name] = replacement
+        return replacement
 
     # ---- on the producer's thread ----------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class Sender:
             with contextlib.suppress(EmbedlogError):  # deleted or closed: the next write reports it
                 # sync direct appends, unless the housekeeper was faster
                 target.partition.flush_if_late()
-        if target.check_due():
+        if target.is_check_due():
             self._check_topic(target)
         target.open_direct(
             allowed=self.appender.direct,
@@ -260,7 +260,7 @@ class Sender:
             return None
         try:
             self.appender.prepare(target)
-            run, counts = self._run_of(target, batches)
+            run, counts = self._encode_run(target, batches)
             expected_offset = None if batches[0].run is None else batches[0].run.expected_offset
             attempt = Attempt(
                 batches, counts, run, self._progress_of(target, batches, run, expected_offset)
@@ -272,21 +272,22 @@ class Sender:
         target.attempt = attempt
         return attempt
 
-    def _run_of(
+    def _encode_run(
         self, target: QueueTarget, batches: list[ProducerBatch]
     ) -> tuple[record_batch.EncodedRun, list[int]]:
         """The encoded run, and the number of records of each batch."""
         if batches[0].run is not None:
             run: record_batch.EncodedRun = batches[0].run.encoded
             return run, [run.record_count]
-        bodies = self._compressed(target, batches) if target.topic_target.codec else None
+        bodies = self._compress(target, batches) if target.topic_target.codec else None
         buffer, table = _rows.seal(batches, bodies, target.topic_target.codec)
         counts = [batch.count for batch in batches]
-        return record_batch.EncodedRun(
+        run = record_batch.EncodedRun(
             memoryview(buffer), len(batches), sum(counts), len(buffer), table
-        ), counts
+        )
+        return run, counts
 
-    def _compressed(self, target: QueueTarget, batches: list[ProducerBatch]) -> list[Any]:
+    def _compress(self, target: QueueTarget, batches: list[ProducerBatch]) -> list[Any]:
         """Compressed records sections; None where compression does not help, or readers would
         refuse the size.
         """
@@ -306,7 +307,7 @@ class Sender:
 
     def _try(self, target: QueueTarget, attempt: Attempt) -> None:
         attempt.begin()
-        part = Slice(lambda: self._others_wait(target), SLICE_NS)
+        part = Slice(lambda: self._has_other_records(target), SLICE_NS)
         try:
             if target.dropped is not None:
                 raise target.dropped
@@ -316,36 +317,33 @@ class Sender:
                 appended = self._append(target, attempt, attempt.until_ns)
         except BaseException as error:  # noqa: BLE001  (as above)
             self.in_flight = 0
-            if (
-                part.ended
-                and isinstance(error, EmbedlogError)
-                and error.retriable
-                and attempt.goes_on()
-            ):
-                target.queue.rest(
-                    attempt.pause_s() if part.awaits and self._others_wait(target) else 0
-                )
+            may_go_on = isinstance(error, EmbedlogError) and error.retriable
+            if part.ended and may_go_on and attempt.has_time():
+                pause_s = 0.0
+                if part.awaits and self._has_other_records(target):
+                    pause_s = attempt.pause_s()
+                target.queue.rest(pause_s)
                 return
             attempt.end()
-            self._not_written(target, attempt, error)
+            self._handle_failure(target, attempt, error)
             return
         # before futures are settled: a program that waited for them reads the metrics
         self.in_flight = 0
         refusal = attempt.progress.refusal
-        if refusal is not None and not attempt.whole:
-            self._not_written(target, attempt, refusal)
+        if refusal is not None and not attempt.whole_count:
+            self._handle_failure(target, attempt, refusal)
             return
         try:
             target.attempt = None
             target.queue.rest(0)
             if refusal is not None:
                 target.single_batches = attempt.leave_rest()
-            self.appender.written(target, attempt)
+            self.appender.note_written(target, attempt)
             self._count(attempt.batches, attempt.run, attempt.began)
         finally:
             self._settle(attempt.batches, attempt.counts, appended)
 
-    def _others_wait(self, target: QueueTarget) -> bool:
+    def _has_other_records(self, target: QueueTarget) -> bool:
         """Whether another queue has records."""
         return any(queue.batch_count for queue in list(self._targets) if queue is not target.queue)
 
@@ -355,10 +353,10 @@ class Sender:
             return self.appender.append(target, attempt, deadline_ns)
         except (UnknownTopicOrPartitionError, ClosedError):
             # Deleted: a topic created again with the same name is the intended one
-            fresh = self._engine.partition(target.topic_target.name, target.queue.partition)
-            if fresh is target.partition:
+            recreated = self._engine.partition(target.topic_target.name, target.queue.partition)
+            if recreated is target.partition:
                 raise
-            target.partition = fresh
+            target.partition = recreated
             attempt.progress = self._progress_of(
                 target, attempt.batches, attempt.run, attempt.progress.expected_offset
             )
@@ -389,20 +387,20 @@ class Sender:
             )
 
     def _deadline_ns(self, batch: ProducerBatch) -> int:
-        left_s = self._left_s(batch)
-        if left_s <= 0:
+        remaining_s = self._remaining_s(batch)
+        if remaining_s <= 0:
             raise DeadlineError(
                 "the batch could not be written in time",
                 expected=f"{self._settings.delivery_timeout_ms} ms (delivery.timeout.ms)",
             )
         wait_ms: int = min(self._settings.request_timeout_ms, self._engine.config.lock_timeout_ms)
-        return system.boot_ns() + min(int(left_s * 1e9), wait_ms * 1_000_000)
+        return system.boot_ns() + min(int(remaining_s * 1e9), wait_ms * 1_000_000)
 
-    def _left_s(self, batch: ProducerBatch) -> float:
+    def _remaining_s(self, batch: ProducerBatch) -> float:
         until_s: float = batch.opened + self._settings.delivery_timeout_ms / 1000
         return until_s - time.monotonic()
 
-    def _not_written(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
+    def _handle_failure(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
         """Decide after a failed attempt: retry now, retry later, or fail."""
         is_new = not attempt.progress.pieces
         splits = is_new and not attempt.rebuilt and attempt.progress.expected_offset is None
@@ -417,29 +415,35 @@ class Sender:
                 target.single_batches = len(attempt.batches)
                 return
             try:
-                return self._split(target, attempt)
+                self._split(target, attempt)
+                return
             except RecordTooLargeError as larger:
                 error = larger
         elif self.appender.renew(target, attempt, error):
             return
         elif (
             target.dropped is None
-            and self._may_pass(error)
+            and self._is_transient(error)
             and attempt.tries <= self._settings.retries
         ):
             pause_s = self._pause_s(attempt.tries)
-            if self._left_s(attempt.batches[0]) > pause_s:
+            if self._remaining_s(attempt.batches[0]) > pause_s:
                 self.figures.note({"retry": attempt.run.record_count})
                 target.queue.rest(pause_s)
-                attempt.problem = attempt.problem if isinstance(error, DeadlineError) else error
+                if not isinstance(error, DeadlineError):
+                    attempt.problem = error
                 return
-            error = too_late(error, attempt.problem, self._settings.delivery_timeout_ms)
+            error = delivery_timeout_error(
+                error, attempt.problem, self._settings.delivery_timeout_ms
+            )
         self._fail_attempt(target, attempt, error)
 
-    def _may_pass(self, error: BaseException) -> bool:
+    def _is_transient(self, error: BaseException) -> bool:
         if self._settings.acks == "0" or not isinstance(error, EmbedlogError):
             return False
-        return error.retriable or (isinstance(error, StorageError) and error.errno in PASSING)
+        return error.retriable or (
+            isinstance(error, StorageError) and error.errno in TRANSIENT_ERRNOS
+        )
 
     def _pause_s(self, tries: int) -> float:
         """The pause as in Kafka: doubled each time, up to a limit, with random jitter."""
@@ -464,15 +468,12 @@ class Sender:
         columns = record_batch.Columns(
             rows.count, rows.values, rows.keys, rows.timestamps, rows.headers
         )
-        runs = list(
-            record_batch.encode(
-                columns, codec=codec, level=target.topic_target.level, batch_bytes=limit
-            )
-        )
-        largest = max(int(each.batches["size"].max()) for each in runs)
+        level = target.topic_target.level
+        runs = list(record_batch.encode(columns, codec=codec, level=level, batch_bytes=limit))
+        largest = max(int(run.batches["size"].max()) for run in runs)
         target.partition.config.check_batch(largest, f"a record for {target.topic_target.name}")
         self.figures.note({"split": 1})
-        attempt.run = _joined(runs)
+        attempt.run = _join_runs(runs)
         attempt.rebuilt = True
         attempt.progress = self._progress_of(target, attempt.batches, attempt.run)
         self.appender.stamp(target, attempt)
@@ -484,12 +485,15 @@ class Sender:
         offsets are unknown.
         """
         try:
-            offsets = [appended.base_offset if appended.contiguous else UNKNOWN_OFFSET]
             if len(batches) > 1:
                 offsets = appended.base_offsets(counts)
+            elif appended.contiguous:
+                offsets = [appended.base_offset]
+            else:
+                offsets = [UNKNOWN_OFFSET]
             for batch, base_offset in zip(batches, offsets, strict=True):
                 if batch.run is not None:
-                    batch.run.settled(appended.pieces, None, appended.append_time_ms)
+                    batch.run.report_result(appended.pieces, None, appended.append_time_ms)
                 batch.deliver(base_offset, appended.time_of(base_offset))
         finally:
             _rows.settle_open(batches, None)
@@ -502,15 +506,18 @@ class Sender:
         try:
             target.attempt = None
             target.queue.rest(0)
-            self.appender.lost(target, attempt, error)
+            self.appender.note_lost(target, attempt, error)
             if isinstance(error, UnknownTopicOrPartitionError):
                 # before the futures fail: who sends again then uses the present partitions
                 self._check_topic(target)
-            there = 0 if isinstance(error, DurabilityError) or target.awaits_sync else attempt.whole
-            if there:
-                self._settle(batches[:there], attempt.counts[:there], attempt.progress.appended())
-            if batches[there:]:
-                self._fail(target, batches[there:], error, tuple(attempt.progress.pieces))
+            written_count = attempt.whole_count
+            if isinstance(error, DurabilityError) or target.awaits_sync:
+                written_count = 0
+            if written_count:
+                counts = attempt.counts[:written_count]
+                self._settle(batches[:written_count], counts, attempt.progress.appended())
+            if batches[written_count:]:
+                self._fail(target, batches[written_count:], error, tuple(attempt.progress.pieces))
         finally:
             _rows.settle_open(batches, error)
 
@@ -527,10 +534,10 @@ class Sender:
         count = sum(batch.count for batch in batches)
         try:
             self.failures.count(count)
-            self.failed(error)
+            self.note_failure(error)
             for batch in batches:
                 if batch.run is not None:  # its batch send reports the loss
-                    batch.run.settled(pieces, error)
+                    batch.run.report_result(pieces, error)
                     batch.fail(error)
                 else:
                     self.failures.fail(
@@ -539,9 +546,11 @@ class Sender:
         finally:
             _rows.settle_open(batches, error)
         if not isinstance(error, EmbedlogError):
-            place = target.topic_target.name, target.queue.partition
-            logger.log(
-                logging.ERROR, "unexpected failure of a write to %s-%d", *place, exc_info=error
+            logger.error(
+                "unexpected failure of a write to %s-%d",
+                target.topic_target.name,
+                target.queue.partition,
+                exc_info=error,
             )
 
     def drop(self, error: Exception) -> None:
@@ -556,7 +565,7 @@ class Sender:
         if not self.failures.abandon(batch, error):
             return 0
         if run is not None:
-            run.settled((), error)
+            run.report_result((), error)
         return batch.count
 
     def fail_all(self, error: Exception) -> None:
@@ -570,47 +579,38 @@ class Sender:
     def collect_inline(self, *queues: PartitionQueue) -> None:
         """Add direct appends of callers to the metrics, for these queues or for all."""
         for queue in queues or list(self._targets):
-            found = queue.collect_inline()
-            if found is not None:
-                (
-                    batches,
-                    records,
-                    size,
-                    plain_size,
-                    largest,
-                    record_most,
-                    latency_ns,
-                    latest_ns,
-                    queue_ns,
-                    longest_ns,
-                ) = found
-                amounts = {
-                    "request": batches,
-                    "batch": batches,
-                    "record": records,
-                    "byte": size,
-                    "latency_s": latency_ns / 1e9,
-                    "producer_batch": batches,
-                    "queue_s": queue_ns / 1e9,
-                    "packed_byte": size,
-                    "plain_byte": plain_size,
-                    "sized_record": records,
-                    "record_byte": plain_size - batches * HEADER_SIZE,
-                }
-                peaks = {
-                    "latency_s": latest_ns / 1e9,
-                    "queue_s": longest_ns / 1e9,
-                    "batch_byte": largest,
-                    "record_byte": record_most,
-                }
-                self.figures.note(amounts, peaks)
+            counters = queue.collect_inline()
+            if counters is None:
+                continue
+            batch_count, record_count, size, plain_size, largest_batch = counters[:5]
+            largest_record, latency_ns, latency_max_ns, queue_ns, queue_max_ns = counters[5:]
+            amounts = {
+                "request": batch_count,
+                "batch": batch_count,
+                "record": record_count,
+                "byte": size,
+                "latency_s": latency_ns / 1e9,
+                "producer_batch": batch_count,
+                "queue_s": queue_ns / 1e9,
+                "packed_byte": size,
+                "plain_byte": plain_size,
+                "sized_record": record_count,
+                "record_byte": plain_size - batch_count * HEADER_SIZE,
+            }
+            peaks = {
+                "latency_s": latency_max_ns / 1e9,
+                "queue_s": queue_max_ns / 1e9,
+                "batch_byte": largest_batch,
+                "record_byte": largest_record,
+            }
+            self.figures.note(amounts, peaks)
 
     def _count(
         self, batches: list[ProducerBatch], run: record_batch.EncodedRun, began: float
     ) -> None:
         """Add an append that began at `began` to the metrics."""
         latency_s = time.monotonic() - began
-        waited = [began - batch.opened for batch in batches]
+        waits_s = [began - batch.opened for batch in batches]
         largest = run.size if run.batch_count == 1 else int(run.batches["size"].max())
         amounts = {
             "request": 1,
@@ -619,9 +619,9 @@ class Sender:
             "byte": run.size,
             "latency_s": latency_s,
             "producer_batch": len(batches),
-            "queue_s": sum(waited),
+            "queue_s": sum(waits_s),
         }
-        peaks = {"latency_s": latency_s, "queue_s": max(waited), "batch_byte": largest}
+        peaks = {"latency_s": latency_s, "queue_s": max(waits_s), "batch_byte": largest}
         if batches[0].run is None:
             plain_size = sum(batch.size for batch in batches)
             amounts |= {"packed_byte": run.size, "plain_byte": plain_size}
@@ -633,7 +633,7 @@ class Sender:
         self.figures.note(amounts, peaks)
 
 
-def _joined(runs: list[record_batch.EncodedRun]) -> record_batch.EncodedRun:
+def _join_runs(runs: list[record_batch.EncodedRun]) -> record_batch.EncodedRun:
     """Join consecutive runs."""
     buffer = bytearray()
     position = 0

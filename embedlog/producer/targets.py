@@ -1,9 +1,9 @@
 """Write targets of a producer: one for each topic, with one for each partition queue.
 
-PRODUCERTARGET-1  a topic target is the producer's knowledge of one topic; its queues live as long
-    as the topic, so a new route keeps the order
-PRODUCERTARGET-2  an attempt remains at its target until its result is known: it is repeated with
-    the same bytes (ATTEMPT-1)
+- A topic target is the producer's knowledge of one topic; its queues live as long as the topic, so
+  a new route keeps the order.
+- An attempt remains at its target until its result is known: it is repeated with the same bytes
+  (`Attempt`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class QueueTarget:
             config = config if self.partition is None else self.partition.config
         return config.flush_messages != FLUSH_NEVER
 
-    def check_due(self) -> bool:
+    def is_check_due(self) -> bool:
         """Whether to compare the topic. In a set that is slow: between direct appends it is done at
         intervals.
         """
@@ -87,63 +87,64 @@ class QueueTarget:
         run whose result is unknown may be appended again, which an append to several directories
         needs.
         """
-        direct: DirectTarget | None = (
-            self.partition.direct_target if self.partition is not None and allowed else None
-        )
-        writer, config = (
-            (None, self.topic_target.config) if direct is None else (direct.writer, direct.config)
-        )
-        followers = None if direct is None else direct.followers
-        accepted = config.min_insync_replicas <= 1 if followers is None else repeatable
-        usual = config.flush_messages == FLUSH_NEVER and accepted
-        if direct is None or writer is None or not usual or isinstance(writer, InterposedWriter):
+        direct: DirectTarget | None = None
+        if self.partition is not None and allowed:
+            direct = self.partition.direct_target
+        if direct is None or not _can_append_directly(direct, repeatable):
             self.direct = None
             self.queue.disable_inline()
-        elif self.direct != (id(writer), id(config), id(direct)):
-            self.direct = (id(writer), id(config), id(direct))
-            append, raw = direct.addresses
-            limits = config.flush_ms, config.batch_limit, config.compacted, *_time_limits(config)
-            packer, codec, most = self._packing(plain_max)
-            self.queue.open_direct(
-                direct,
-                direct.mutex,
-                writer,
-                config,
-                append,
-                raw,
-                *limits,
-                followers,
-                packer,
-                codec,
-                most,
-            )
-            self.followed = followers is not None
-            if self.followed:
-                # it may be the slot of another leader (REPLICA-16)
-                self.queue.seen = self.seen = -1
+            return
+        config = direct.config
+        identity = (id(direct.writer), id(config), id(direct))
+        if self.direct == identity:
+            return
+        self.direct = identity
+        append_address, raw_address = direct.addresses
+        past_ms, future_ms = _time_limits(config)
+        compress, codec, compressed_bytes_max = self._compression(plain_max)
+        # positions are the interface of C: `open_direct` of partition_queue.c names them
+        self.queue.open_direct(
+            direct,
+            direct.mutex,
+            direct.writer,
+            config,
+            append_address,
+            raw_address,
+            config.flush_ms,
+            config.batch_limit,
+            config.compacted,
+            past_ms,
+            future_ms,
+            direct.followers,
+            compress,
+            codec,
+            compressed_bytes_max,
+        )
+        self.followed = direct.followers is not None
+        if self.followed:
+            # it may be the slot of another leader (REPLICA-16)
+            self.queue.seen = -1
+            self.seen = -1
 
-    def _packing(self, plain_max: int) -> tuple[Callable[[bytes], Any] | None, int, int]:
+    def _compression(self, plain_max: int) -> tuple[Callable[[bytes], Any] | None, int, int]:
         """Compression of direct appends: the function, the codec, and the most bytes."""
         codec = self.topic_target.codec
         level = self.topic_target.level
         if not codec:
             return None, 0, 0
-        return partial(_packed, codec, level), codec, min(PACKED_BYTES_MAX, plain_max)
+        return partial(_compress_section, codec, level), codec, min(PACKED_BYTES_MAX, plain_max)
 
     def update_ratio(self, before: int, after: int) -> None:
         """Adapt the size limit so that compressed batches fill batch.size, as Kafka's estimate
         does.
         """
-        seen = after / before
-        self.ratio = (
-            max(seen, self.ratio + RATIO_WORSE)
-            if seen > self.ratio
-            else max(seen, self.ratio - RATIO_BETTER)
-        )
-        self.queue.limit = min(
-            int(self.topic_target.batch_size / min(1.0, self.ratio * RATIO_MARGIN)),
-            self.topic_target.batch_limit,
-        )
+        ratio = after / before
+        if ratio > self.ratio:
+            self.ratio = max(ratio, self.ratio + RATIO_WORSE)
+        else:
+            self.ratio = max(ratio, self.ratio - RATIO_BETTER)
+        uncompressed_limit = self.topic_target.batch_size / min(1.0, self.ratio * RATIO_MARGIN)
+        self.queue.limit = min(int(uncompressed_limit), self.topic_target.batch_limit)
 
 
 class TopicTarget:
@@ -159,7 +160,7 @@ class TopicTarget:
         self.topic: Topic | None = None  # at the last call
         self.batch_limit = config.batch_limit
         self.batch_size = max(1, settings.batch_size)
-        self.codec, self.level = _codec(config, settings)
+        self.codec, self.level = _choose_codec(config, settings)
         # bytes of one record
         self.record_limit = config.max_decompressed_message_bytes if self.codec else INT_MAX
         self.targets: list[QueueTarget] = []  # of the local partitions, by rising numbers
@@ -194,22 +195,23 @@ class TopicTarget:
 
     def target_of(self, number: int) -> QueueTarget | None:
         """The target of a partition, None if it is not local."""
-        place = bisect_left(self.targets, number, key=_number) if self.is_sparse else number
-        found = self.targets[place] if 0 <= place < len(self.targets) else None
-        return found if found is not None and found.queue.partition == number else None
+        index = bisect_left(self.targets, number, key=_number_of) if self.is_sparse else number
+        if not 0 <= index < len(self.targets):
+            return None
+        target = self.targets[index]
+        return target if target.queue.partition == number else None
 
     def grow(self, partition_count: int, numbers: Iterable[int]) -> None:
         """Have targets for these local partitions. REQUIRES make_route() afterwards, once the
         sender knows their queues.
         """
-        known = {target.queue.partition: target for target in self.targets}
+        targets = {target.queue.partition: target for target in self.targets}
         limit = min(self.batch_size, self.batch_limit)
-        self.targets = [
-            known.get(number)
-            or QueueTarget(self, _rows.PartitionQueue(self.rows, self.name, number, limit))
-            for number in sorted({*known, *numbers})
-            if number < partition_count
-        ]
+        for number in numbers:
+            if number < partition_count and number not in targets:
+                queue = _rows.PartitionQueue(self.rows, self.name, number, limit)
+                targets[number] = QueueTarget(self, queue)
+        self.targets = [targets[number] for number in sorted(targets) if number < partition_count]
 
     def make_route(self, partition_count: int) -> None:
         """Make the route over the targets. The number of partitions is the last step: an
@@ -233,7 +235,18 @@ class TopicTarget:
         self.partition_count = partition_count
 
 
-def _packed(codec: int, level: int | None, plain: bytes) -> Any:
+def _can_append_directly(direct: DirectTarget, repeatable: bool) -> bool:
+    """Whether an append needs no more work than the direct append in C does."""
+    if direct.writer is None or isinstance(direct.writer, InterposedWriter):
+        return False
+    if direct.config.flush_messages != FLUSH_NEVER:
+        return False
+    if direct.followers is None:
+        return direct.config.min_insync_replicas <= 1
+    return repeatable
+
+
+def _compress_section(codec: int, level: int | None, plain: bytes) -> Any:
     """A compressed records section; None if that fails: the producer's thread fails too, and
     settles the batch.
     """
@@ -250,11 +263,11 @@ def _time_limits(config: TopicConfig) -> tuple[int, int]:
     return config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
 
 
-def _number(target: QueueTarget) -> int:
+def _number_of(target: QueueTarget) -> int:
     return target.queue.partition
 
 
-def _codec(config: TopicConfig, settings: ProducerConfig) -> tuple[int, int | None]:
+def _choose_codec(config: TopicConfig, settings: ProducerConfig) -> tuple[int, int | None]:
     """Number of the codec and its level: the topic's, unless the topic leaves the choice to the
     producer.
     """

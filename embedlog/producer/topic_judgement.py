@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from embedlog.format.record_batch import EncodedRun
 
 
-def keyless(topic: str) -> InvalidRecordError:
+def missing_key_error(topic: str) -> InvalidRecordError:
     """The error for a record without a key in a compacted topic."""
     return InvalidRecordError(f"{topic} is compacted: every record needs a key")
 
@@ -56,7 +56,7 @@ def check_batches(config: TopicConfig, topic: str, batches: list[ProducerBatch])
         run = batch.run
         if run is None:
             if batch.keyless and config.compacted:
-                raise keyless(topic)
+                raise missing_key_error(topic)
             check_times(config, topic, batch.min_timestamp, batch.max_timestamp)
         elif run.settings is not config and run.settings != config:
             _check_run(config, topic, run.encoded)
@@ -65,6 +65,6 @@ def check_batches(config: TopicConfig, topic: str, batches: list[ProducerBatch])
 def _check_run(config: TopicConfig, topic: str, run: EncodedRun) -> None:
     for rows in record_batch.decode_parts(run.buffer, run.batches, columns=("key", "timestamp")):
         if config.compacted and rows.keys is not None and any(key is None for key in rows.keys):
-            raise keyless(topic)
+            raise missing_key_error(topic)
         if rows.count and rows.timestamps is not None:
             check_times(config, topic, int(rows.timestamps.min()), int(rows.timestamps.max()))

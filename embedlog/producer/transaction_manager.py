@@ -1,17 +1,17 @@
 """The transaction state of a producer: which call is allowed when, and the result of the records in
 a transaction.
 
-TXNMANAGER-1  states and transitions are Kafka's, as tables; `Machine` depends on nothing else
-TXNMANAGER-2  a record is accepted only in the state IN_TRANSACTION: the accumulator is shut in
-    every other state, in one step with the transition
-TXNMANAGER-3  a call that timed out, or met an error of the storage or too few replicas, keeps its
-    state. The same call continues where it stopped, and no other call is allowed
-TXNMANAGER-4  after a failed record, or offsets that the group refused, the transaction can only be
-    aborted; a fenced producer can only be closed
-TXNMANAGER-5  the owner (`coordination.transactions`) writes to the log; this module decides when
-TXNMANAGER-6  no commit is decided after a failed record, also if it has fenced the producer.
-    Failures are looked for after the last record was settled. A call of `send` that fails from then
-    on is not in the transaction, and does not change its state
+- States and transitions are Kafka's, as tables; `Machine` depends on nothing else.
+- A record is accepted only in the state IN_TRANSACTION: the accumulator is shut in every other
+  state, in one step with the transition.
+- A call that timed out, or met an error of the storage or too few replicas, keeps its state. The
+  same call continues where it stopped, and no other call is allowed.
+- After a failed record, or offsets that the group refused, the transaction can only be aborted; a
+  fenced producer can only be closed.
+- The owner (`coordination.transactions`) writes to the log; this module decides when.
+- No commit is decided after a failed record, also if it has fenced the producer. Failures are
+  looked for after the last record was settled. A call of `send` that fails from then on is not in
+  the transaction, and does not change its state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from embedlog._native.scope import Guard, scope
-from embedlog.coordination.groups.commit_checks import checked_offsets
+from embedlog.coordination.groups.commit_checks import check_offsets
 from embedlog.errors import (
     CommitFailedError,
     DeadlineError,
@@ -54,7 +54,7 @@ logger = logging.getLogger("embedlog.producer")
 T = TypeVar("T")
 
 
-class State(enum.Enum):
+class ClientState(enum.Enum):
     """The state of the client, with Kafka's names."""
 
     UNINITIALIZED = enum.auto()
@@ -68,34 +68,41 @@ class State(enum.Enum):
 
 
 # state → its possible predecessors
-PREDECESSORS: Mapping[State, frozenset[State]] = {
-    State.UNINITIALIZED: frozenset({State.READY, State.ABORTABLE_ERROR}),
-    State.INITIALIZING: frozenset({State.UNINITIALIZED, State.ABORTING}),
-    State.READY: frozenset({State.INITIALIZING, State.COMMITTING, State.ABORTING}),
-    State.IN_TRANSACTION: frozenset({State.READY}),
-    State.COMMITTING: frozenset({State.IN_TRANSACTION}),
-    State.ABORTING: frozenset({State.IN_TRANSACTION, State.ABORTABLE_ERROR}),
-    State.ABORTABLE_ERROR: frozenset(
-        {State.IN_TRANSACTION, State.COMMITTING, State.ABORTABLE_ERROR, State.INITIALIZING}
+PREDECESSORS: Mapping[ClientState, frozenset[ClientState]] = {
+    ClientState.UNINITIALIZED: frozenset({ClientState.READY, ClientState.ABORTABLE_ERROR}),
+    ClientState.INITIALIZING: frozenset({ClientState.UNINITIALIZED, ClientState.ABORTING}),
+    ClientState.READY: frozenset(
+        {ClientState.INITIALIZING, ClientState.COMMITTING, ClientState.ABORTING}
     ),
-    State.FATAL_ERROR: frozenset(State),
+    ClientState.IN_TRANSACTION: frozenset({ClientState.READY}),
+    ClientState.COMMITTING: frozenset({ClientState.IN_TRANSACTION}),
+    ClientState.ABORTING: frozenset({ClientState.IN_TRANSACTION, ClientState.ABORTABLE_ERROR}),
+    ClientState.ABORTABLE_ERROR: frozenset(
+        {
+            ClientState.IN_TRANSACTION,
+            ClientState.COMMITTING,
+            ClientState.ABORTABLE_ERROR,
+            ClientState.INITIALIZING,
+        }
+    ),
+    ClientState.FATAL_ERROR: frozenset(ClientState),
 }
 
 # state → allowed calls; a call that entered the state may be repeated after a timeout
-CALLS: Mapping[State, tuple[str, ...]] = {
-    State.UNINITIALIZED: ("init_transactions",),
-    State.INITIALIZING: ("init_transactions",),
-    State.READY: ("begin_transaction",),
-    State.IN_TRANSACTION: (
+CALLS: Mapping[ClientState, tuple[str, ...]] = {
+    ClientState.UNINITIALIZED: ("init_transactions",),
+    ClientState.INITIALIZING: ("init_transactions",),
+    ClientState.READY: ("begin_transaction",),
+    ClientState.IN_TRANSACTION: (
         "send",
         "send_offsets_to_transaction",
         "commit_transaction",
         "abort_transaction",
     ),
-    State.COMMITTING: ("commit_transaction",),
-    State.ABORTING: ("abort_transaction",),
-    State.ABORTABLE_ERROR: ("abort_transaction",),
-    State.FATAL_ERROR: (),
+    ClientState.COMMITTING: ("commit_transaction",),
+    ClientState.ABORTING: ("abort_transaction",),
+    ClientState.ABORTABLE_ERROR: ("abort_transaction",),
+    ClientState.FATAL_ERROR: (),
 }
 
 
@@ -103,10 +110,10 @@ class Machine:
     """The state, and the error that caused it. Pure: no lock, no clock, no log."""
 
     def __init__(self) -> None:
-        self.state = State.UNINITIALIZED
+        self.state = ClientState.UNINITIALIZED
         self.error: BaseException | None = None
 
-    def enter(self, state: State, error: BaseException | None = None) -> None:
+    def enter(self, state: ClientState, error: BaseException | None = None) -> None:
         """Raises InvalidTransactionStateError for a transition that Kafka's table does not
         contain.
         """
@@ -127,17 +134,19 @@ class Machine:
             raise FencedError(
                 f"{call}() refused, the producer is fenced: {self.error.message}; close it"
             ) from self.error
-        allowed = " or ".join(f"{each}()" for each in CALLS[self.state]) or "close()"
-        because = f" after {self.error!r}" if self.error is not None else ""
+        expected = (
+            " or ".join(f"{allowed_call}()" for allowed_call in CALLS[self.state]) or "close()"
+        )
+        reason = f" after {self.error!r}" if self.error is not None else ""
         raise InvalidTransactionStateError(
-            f"{call}() is not allowed now: the state is {self.state.name}{because}",
-            expected=allowed,
+            f"{call}() is not allowed now: the state is {self.state.name}{reason}",
+            expected=expected,
             found=f"{call}()",
         ) from self.error
 
     def remain(self, call: str, error: EmbedlogError) -> None:
         """A call failed with an error that its repetition can repair: it is retriable, and names
-        the remedy (TXNMANAGER-3).
+        the remedy.
         """
         self.error = error
         error.retriable = True
@@ -147,20 +156,19 @@ class Machine:
 
     def fail(self, error: BaseException) -> None:
         """A record failed, or a call failed with an error that a retry cannot repair."""
-        if isinstance(error, (FencedError, InvalidTransactionStateError)) and not isinstance(
-            error, FencedInstanceIdError
-        ):
-            self.enter(State.FATAL_ERROR, error)
+        is_fatal = isinstance(error, FencedError | InvalidTransactionStateError)
+        if is_fatal and not isinstance(error, FencedInstanceIdError):
+            self.enter(ClientState.FATAL_ERROR, error)
+        elif self.state is ClientState.ABORTABLE_ERROR:
+            self.enter(ClientState.ABORTABLE_ERROR, self.error)  # the first error stays
         elif (
-            self.state in PREDECESSORS[State.ABORTABLE_ERROR]
-            and self.state is not State.INITIALIZING
+            self.state in PREDECESSORS[ClientState.ABORTABLE_ERROR]
+            and self.state is not ClientState.INITIALIZING
         ):
-            self.enter(
-                State.ABORTABLE_ERROR, self.error if self.state is State.ABORTABLE_ERROR else error
-            )
+            self.enter(ClientState.ABORTABLE_ERROR, error)
 
 
-class Owner(Protocol):
+class IdOwner(Protocol):
     """Holds the transactional id in the log."""
 
     def init(self, deadline_ns: int) -> Outcome | None: ...
@@ -175,7 +183,7 @@ class Owner(Protocol):
     ) -> None: ...
 
 
-class Transaction:
+class TransactionManager:
     """The transactional part of one producer.
 
     `timeout_s` is max.block.ms; `clock_ns` the clock of the owner's deadlines. Threads: any; one
@@ -184,7 +192,7 @@ class Transaction:
 
     def __init__(
         self,
-        owner: Owner,
+        owner: IdOwner,
         accumulator: Accumulator,
         figures: Metrics,
         *,
@@ -210,13 +218,13 @@ class Transaction:
         accumulator.rows.shut = True
 
     @property
-    def state(self) -> State:
+    def state(self) -> ClientState:
         return self._machine.state
 
     @property
     def has_failed(self) -> bool:
         """Whether a record or a call failed permanently."""
-        return self._machine.state in (State.ABORTABLE_ERROR, State.FATAL_ERROR)
+        return self._machine.state in (ClientState.ABORTABLE_ERROR, ClientState.FATAL_ERROR)
 
     # ---- calls -----------------------------------------------------------------------------------
 
@@ -225,34 +233,34 @@ class Transaction:
 
         def take_over(deadline_ns: int) -> Outcome | None:
             outcome = self._owner.init(deadline_ns)
-            self._enter(State.READY)
+            self._enter(ClientState.READY)
             return outcome
 
-        return self._verb("init_transactions", "init", State.INITIALIZING, take_over)
+        return self._run_call("init_transactions", "init", ClientState.INITIALIZING, take_over)
 
     def begin(self, opener: object = None) -> None:
         def open_transaction(_: int) -> None:
             self._owner.begin()
             self.opener = opener
-            self._enter(State.IN_TRANSACTION)
+            self._enter(ClientState.IN_TRANSACTION)
 
-        self._verb("begin_transaction", "begin", None, open_transaction)
+        self._run_call("begin_transaction", "begin", None, open_transaction)
 
     def commit(self) -> None:
         """Commit. Raises a record's error; then the transaction can only be aborted, or the
-        producer closed (TXNMANAGER-4).
+        producer closed.
         """
-        if self.state is State.ABORTABLE_ERROR:
+        if self.state is ClientState.ABORTABLE_ERROR:
             self._raise_failure()
 
         def end(deadline_ns: int) -> None:
             self._drain(deadline_ns)
-            with self._decision():
+            with self._decide():
                 self._raise_failure()
                 self._owner.end(True, deadline_ns)
-                self._enter(State.READY)
+                self._enter(ClientState.READY)
 
-        self._verb("commit_transaction", "commit", State.COMMITTING, end)
+        self._run_call("commit_transaction", "commit", ClientState.COMMITTING, end)
 
     def abort(self) -> None:
         def end(deadline_ns: int) -> None:
@@ -260,12 +268,12 @@ class Transaction:
                 TransactionAbortedError("the transaction was aborted before the record was written")
             )
             self._drain(deadline_ns)
-            with self._decision():
+            with self._decide():
                 self._owner.end(False, deadline_ns)
                 self._raise_failure()  # of a record that has fenced the producer: it does not go on
-                self._enter(State.READY)
+                self._enter(ClientState.READY)
 
-        self._verb("abort_transaction", "abort", State.ABORTING, end)
+        self._run_call("abort_transaction", "abort", ClientState.ABORTING, end)
 
     def abort_after_failure(self, problem: BaseException) -> BaseException:
         """Abort if possible; never raises, because the user must receive the earlier exception. The
@@ -274,33 +282,36 @@ class Transaction:
         It is that of the failed record, if `problem` is the refusal of a later call: which of both
         comes first is a race.
         """
+        leaving = problem
         error = self._machine.error
-        refused = (
+        if (
             isinstance(problem, InvalidTransactionStateError)
-            and self.state is State.ABORTABLE_ERROR
-        )
-        found = error if refused and error is not None and problem.__cause__ is error else problem
+            and self.state is ClientState.ABORTABLE_ERROR
+            and error is not None
+            and problem.__cause__ is error
+        ):
+            leaving = error
         if "abort_transaction" not in CALLS[self.state]:
-            return found
+            return leaving
         try:
             self.abort()
         except EmbedlogError:
             logger.exception(
                 "a transaction could not be aborted; it ends by itself after transaction.timeout.ms"
             )
-        return found
+        return leaving
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: Any
     ) -> None:
         def add(deadline_ns: int) -> None:
-            wanted = checked_offsets(offsets)
+            checked = check_offsets(offsets)
             member = _check_group(group)
-            if wanted:
-                self._owner.add_offsets(wanted, member, deadline_ns)
+            if checked:
+                self._owner.add_offsets(checked, member, deadline_ns)
 
         # a wrong state is named before wrong arguments
-        self._verb("send_offsets_to_transaction", "send_offsets", None, add)
+        self._run_call("send_offsets_to_transaction", "send_offsets", None, add)
 
     def close(self, timeout_s: float | None) -> None:
         """Complete a commit that has begun, or abort an open transaction; if this fails, other
@@ -310,10 +321,11 @@ class Transaction:
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         try:
-            if self.state is State.IN_TRANSACTION:
+            if self.state is ClientState.IN_TRANSACTION:
                 self._accumulator.flush(timeout_s)
-            with self._bounded(None if until is None else max(0.0, until - time.monotonic())):
-                if self.state is State.COMMITTING:
+            remaining_s = None if until is None else max(0.0, until - time.monotonic())
+            with self._limit_timeout(remaining_s):
+                if self.state is ClientState.COMMITTING:
                     self.commit()
                 elif "abort_transaction" in CALLS[self.state]:
                     self.abort()
@@ -332,7 +344,7 @@ class Transaction:
         """Raises unless a transaction is open."""
         self._machine.require("send")
 
-    def failed(self, error: BaseException) -> None:
+    def note_failure(self, error: BaseException) -> None:
         """A record was not written."""
         with self._step:
             if not self._deciding:
@@ -341,7 +353,9 @@ class Transaction:
 
     # ---- transitions -----------------------------------------------------------------------------
 
-    def _verb(self, call: str, figure: str, state: State | None, work: Callable[[int], T]) -> T:
+    def _run_call(
+        self, call: str, figure: str, state: ClientState | None, work: Callable[[int], T]
+    ) -> T:
         """Run one call at a time, in `state` until it ends; `work` gets the deadline. A permanent
         failure is recorded.
 
@@ -366,7 +380,7 @@ class Transaction:
                 if state is not None and self._machine.state is not state:
                     self._machine.enter(state)
                 self._shut_locked()
-            result = self._recorded(call, state, work)
+            result = self._run_recorded(call, state, work)
         except FencedError:
             self.on_fenced()
             raise
@@ -379,12 +393,12 @@ class Transaction:
             self._figures.spent(figure, time.monotonic() - began)
         return result  # not inside: an interrupt after the call must still release
 
-    def _recorded(self, call: str, state: State | None, work: Callable[[int], T]) -> T:
+    def _run_recorded(self, call: str, state: ClientState | None, work: Callable[[int], T]) -> T:
         try:
             return work(self._clock_ns() + int(self._timeout_s * 1e9))
         except (FencedError, InvalidTransactionStateError, CommitFailedError) as error:
             # the log's state decides
-            self.failed(error)
+            self.note_failure(error)
             raise
         except (
             DeadlineError,
@@ -399,13 +413,13 @@ class Transaction:
                     self._machine.remain(call, error)
             raise
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: ClientState) -> None:
         with self._step:
             self._machine.enter(state)
             self._shut_locked()
 
     def _shut_locked(self) -> None:
-        self._accumulator.rows.shut = self._machine.state is not State.IN_TRANSACTION
+        self._accumulator.rows.shut = self._machine.state is not ClientState.IN_TRANSACTION
 
     def _drain(self, deadline_ns: int) -> None:
         """Wait until every record is settled. Raises DeadlineError."""
@@ -416,9 +430,9 @@ class Transaction:
             )
 
     @scope
-    def _decision(self) -> Iterator[None]:
+    def _decide(self) -> Iterator[None]:
         """While the owner ends the transaction: `_raise_failure` sees each failure before it, and
-        no later one (TXNMANAGER-6).
+        no later one.
         """
         with Guard(partial(setattr, self, "_deciding", False)):
             with self._step:
@@ -431,10 +445,11 @@ class Transaction:
             raise error
 
     @scope
-    def _bounded(self, timeout_s: float | None) -> Iterator[None]:
-        before = self._timeout_s
-        self._timeout_s = before if timeout_s is None else min(before, timeout_s)
-        with Guard(partial(setattr, self, "_timeout_s", before)):
+    def _limit_timeout(self, timeout_s: float | None) -> Iterator[None]:
+        previous_s = self._timeout_s
+        if timeout_s is not None:
+            self._timeout_s = min(previous_s, timeout_s)
+        with Guard(partial(setattr, self, "_timeout_s", previous_s)):
             yield
 
 

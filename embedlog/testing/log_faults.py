@@ -328,7 +328,7 @@ class Faults:
         """
         metadata = member if isinstance(member, GroupMetadata) else member.group_metadata()
         groups = self._log._engine.groups
-        found = groups.current(metadata.group_id)
+        found = groups.read_group(metadata.group_id)
         known = None if found is None else found.members.get(metadata.member_id)
         if known is None or known.process_slot is None:
             raise StateError(

@@ -124,7 +124,7 @@ def test_a_stable_group_is_described_with_who_reads_what(log: embedlog.Log) -> N
         "range",
         "a",
     )
-    assert found.generation == log._engine.groups.current("g").generation
+    assert found.generation == log._engine.groups.read_group("g").generation
     assert [each.member_id for each in found.members] == ["a", "b"]
     assert found.partitions == (
         GroupPartition("t", 0, None, 10, "b"),
@@ -142,7 +142,9 @@ def test_a_group_of_another_kind_is_shown_without_partitions(log: embedlog.Log) 
     member = Member("w", None, "worker", "/here", 1, 1, (("default", b"\1\2"),), b"\3\4")
     group = machine.Group("connect", 4, "default", "w", machine.State.STABLE, 5, {"w": member})
     groups = log._engine.groups
-    with groups.topic.deciding(groups.topic.partition_of("c"), groups.deadline(None)) as decision:
+    with groups.topic.lock_for_decision(
+        groups.topic.partition_of("c"), groups.deadline(None)
+    ) as decision:
         decision.append([(encode_group_key("c"), encode_group(group))])
     found = log.describe_group("c")
     assert (found.protocol_type, found.state, found.members[0].assignment, found.partitions) == (

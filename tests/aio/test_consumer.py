@@ -45,7 +45,7 @@ def numbers(records: list[embedlog.Record]) -> list[int]:
 
 async def waiting(consumer: AsyncConsumer) -> None:
     """Until its thread sleeps in the log."""
-    await turns_until(lambda: consumer._sync is not None and consumer._sync._waiting.poll_count > 0)
+    await turns_until(lambda: consumer._sync is not None and consumer._sync._waiter.poll_count > 0)
 
 
 # ---- records -----------------------------------------------------------------------------------------------------------

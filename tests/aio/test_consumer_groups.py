@@ -150,9 +150,7 @@ def test_listeners_that_are_coroutines_run_in_the_loop_and_use_the_consumer(
 
 @pytest.mark.parametrize("end", ["close", "stop"])
 def test_a_coroutine_may_close_the_consumer(log: embedlog.Log, end: str) -> None:
-    """The consumer's only thread waits for the listener, and executes the close for it
-    (AIOLISTENER-1).
-    """
+    """The consumer's only thread waits for the listener, and executes the close for it."""
     done: list[str] = []
 
     async def main() -> None:

@@ -254,7 +254,7 @@ def test_a_second_task_is_refused_at_once() -> None:
         leave = asyncio.Event()
 
         async def stay() -> None:
-            with guard.entered():
+            with guard.enter():
                 inside.set()
                 await leave.wait()
 
@@ -262,12 +262,12 @@ def test_a_second_task_is_refused_at_once() -> None:
         await inside.wait()
         with (
             pytest.raises(ConcurrentUseError, match="this thing is in use by another task"),
-            guard.entered(),
+            guard.enter(),
         ):
             pass
         leave.set()
         await task
-        with guard.entered():
+        with guard.enter():
             pass
 
     asyncio.run(main())
@@ -277,11 +277,11 @@ def test_who_stayed_inside_in_a_closed_loop_keeps_nobody_out() -> None:
     guard = OneTask("this thing")
 
     async def stay() -> None:
-        with guard.entered():
+        with guard.enter():
             await asyncio.Event().wait()
 
     async def main() -> None:
-        with guard.entered():
+        with guard.enter():
             pass
 
     loop = asyncio.new_event_loop()

@@ -247,14 +247,14 @@ def test_an_interrupt_right_after_the_beginning_aborts(
     async def main() -> None:
         async with log.async_producer(transactional_id="x") as producer:
             await producer.init_transactions()
-            step = producer._step
+            step = producer._run_step
 
             async def interrupted(name: str, call: Any) -> None:
                 await step(name, call)
                 raise KeyboardInterrupt
 
             with monkeypatch.context() as patch:
-                patch.setattr(producer, "_step", interrupted)
+                patch.setattr(producer, "_run_step", interrupted)
                 with pytest.raises(KeyboardInterrupt):
                     async with producer.transaction():
                         pass

@@ -279,7 +279,7 @@ def directory_with_groups_of_a_broker(path: Path) -> None:
         log.create_topic("web", 2)
         log.reset_group_offsets("own", ["web"], to="earliest")
         coordinator = log._engine.groups
-        with coordinator.topic.deciding(0, coordinator.deadline(None)) as decision:
+        with coordinator.topic.lock_for_decision(0, coordinator.deadline(None)) as decision:
             decision.append(rows)
 
 

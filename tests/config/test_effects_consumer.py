@@ -110,7 +110,7 @@ def rack_seen(world: World) -> object:
 
 
 def committed(world: World) -> int | None:
-    found = world.log._engine.groups.committed("g").get(T0)
+    found = world.log._engine.groups.read_committed("g").get(T0)
     return None if found is None else int(found.offset)
 
 
@@ -129,7 +129,7 @@ def hurries_behind_a_failure(world: World) -> bool:
     minute.
     """
     attendance = joined(world, auto_commit_interval_ms=2**31 - 1)._group
-    attendance._auto_done({}, RetriableCommitFailedError("held"))
+    attendance._note_automatic_commit({}, RetriableCommitFailedError("held"))
     return float(attendance._auto.due_at) - time.monotonic() < 60
 
 

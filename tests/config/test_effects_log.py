@@ -221,14 +221,14 @@ def offsets_kept(world: World) -> bool:
     commit(world)
     with an_hour_later():
         world.log.housekeep()
-    return bool(world.log._engine.groups.committed("g"))
+    return bool(world.log._engine.groups.read_committed("g"))
 
 
 def offsets_forgotten_when_due(world: World) -> bool:
     world.log = world.open(offsets_retention_minutes=1)
     commit(world)
     with an_hour_later():
-        return rounds(world, lambda: not world.log._engine.groups.committed("g"))
+        return rounds(world, lambda: not world.log._engine.groups.read_committed("g"))
 
 
 def aborted_when_due(world: World) -> bool:

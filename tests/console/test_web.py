@@ -38,6 +38,19 @@ def free_port() -> int:
 REFUSED = "open the address that `embedlog console --web` printed\n"
 
 
+def waits_for_programs() -> list[threading.Thread]:
+    """The threads of asyncio that wait for the programs that the server has started."""
+    return [thread for thread in threading.enumerate() if "waitpid-" in thread.name]
+
+
+async def wait_for_a_program() -> None:
+    """Without that, the end of a test cancels the start of the program, and nobody waits for it."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not waits_for_programs():
+        assert time.monotonic() < deadline_s
+        await asyncio.sleep(0.01)
+
+
 @asynccontextmanager
 async def client(host: str = "127.0.0.1") -> AsyncIterator[Any]:
     """A client of a server with the key `secret` that keeps no cookies."""
@@ -46,14 +59,13 @@ async def client(host: str = "127.0.0.1") -> AsyncIterator[Any]:
 
     from embedlog.console.web import ConsoleServer
 
-    application = await ConsoleServer("exit 1", host, 1, "secret").application()
+    application = await ConsoleServer("head -c 1 >/dev/null", host, 1, "secret").application()
     assert isinstance(application, web.Application)
     async with TestClient(TestServer(application), cookie_jar=DummyCookieJar()) as made:
         yield made
-    for thread in threading.enumerate():
-        if thread.name.startswith("waitpid-"):  # it waits for a program that the server has started
-            await asyncio.to_thread(thread.join, DEADLINE_S)
-    await asyncio.sleep(0)  # then the loop closes the program's pipes
+    for thread in waits_for_programs():
+        await asyncio.to_thread(thread.join, DEADLINE_S)
+    await asyncio.sleep(0)  # then the loop closes the pipes of the program
 
 
 async def session_of(http: Any) -> tuple[str, str]:
@@ -159,6 +171,7 @@ def test_a_foreign_host_or_origin_is_refused_everywhere() -> None:
                 f"{root}ws", headers={"Cookie": cookie, **own}
             ) as socket_of_page:
                 assert not socket_of_page.closed
+                await wait_for_a_program()
 
     asyncio.run(scenario())
 

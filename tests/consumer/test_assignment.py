@@ -15,10 +15,10 @@ from embedlog.assignors import Member as Reader
 from embedlog.consumer.assignment import (
     Strategy,
     assign,
+    encode_protocols,
     is_cooperative,
     members_of,
-    protocols,
-    strategies,
+    strategies_of,
 )
 from embedlog.errors import AssignorError, ConfigError
 from embedlog.format.consumer_protocol import decode_assignment, decode_subscription
@@ -47,7 +47,7 @@ def named(name: str, cooperative: bool = False) -> Any:
 
 def test_names_and_callables_are_strategies() -> None:
     own = named("mine", cooperative=True)
-    found = strategies(["range", "cooperative-sticky", own, ASSIGNORS["sticky"]])
+    found = strategies_of(["range", "cooperative-sticky", own, ASSIGNORS["sticky"]])
     assert [(each.name, each.cooperative) for each in found] == [
         ("range", False),
         ("cooperative-sticky", True),
@@ -63,7 +63,7 @@ def test_an_object_with_a_name_is_a_strategy() -> None:
         def __call__(self, members: Any, counts: Any) -> Any:
             return {}
 
-    assert strategies([Mine()])[0].name == "mine"
+    assert strategies_of([Mine()])[0].name == "mine"
 
 
 @pytest.mark.parametrize(
@@ -71,19 +71,19 @@ def test_an_object_with_a_name_is_a_strategy() -> None:
 )
 def test_what_is_no_strategy_is_refused(given: Any) -> None:
     with pytest.raises(ConfigError, match=r"partition\.assignment\.strategy"):
-        strategies(given)
+        strategies_of(given)
 
 
 def test_cooperative_only_if_all_of_them_are() -> None:
-    assert is_cooperative(strategies(["cooperative-sticky", named("mine", cooperative=True)]))
-    assert not is_cooperative(strategies(["cooperative-sticky", "range"]))
+    assert is_cooperative(strategies_of(["cooperative-sticky", named("mine", cooperative=True)]))
+    assert not is_cooperative(strategies_of(["cooperative-sticky", "range"]))
 
 
 # ---- subscriptions of members --------------------------------------------------------------------
 
 
 def test_a_members_word_reaches_the_assignor() -> None:
-    said = protocols(strategies(["range"]), ["b", "a"], [A1, A0], [], 7, "rack-1")
+    said = encode_protocols(strategies_of(["range"]), ["b", "a"], [A1, A0], [], 7, "rack-1")
     group = Group(protocol="range", members={"m": replace(member("m", said), instance_id="one")})
     assert members_of(group) == {"m": Reader(frozenset("ab"), (A0, A1), 7, "one", "rack-1")}
 
@@ -92,7 +92,7 @@ def test_sticky_remembers_what_it_had_before_it_gave_everything_up() -> None:
     """An eager member owns nothing when it joins; its user data is Kafka's: partitions by topic,
     and the generation.
     """
-    said = protocols(strategies(["sticky", "range"]), ["a"], [], [A0, A1], 7, None)
+    said = encode_protocols(strategies_of(["sticky", "range"]), ["a"], [], [A0, A1], 7, None)
     assert decode_subscription(said[0][1]).user_data == struct.pack(
         ">ih1siiii", 1, 1, b"a", 2, 0, 1, 7
     )
@@ -105,7 +105,7 @@ def test_sticky_remembers_what_it_had_before_it_gave_everything_up() -> None:
 
 
 def test_cooperative_sticky_says_since_when() -> None:
-    said = protocols(strategies(["cooperative-sticky"]), ["a"], [A0], [A0], 3, None)
+    said = encode_protocols(strategies_of(["cooperative-sticky"]), ["a"], [A0], [A0], 3, None)
     assert decode_subscription(said[0][1]).user_data == struct.pack(">i", 3)
 
 
@@ -129,7 +129,10 @@ def test_a_member_that_speaks_in_riddles_subscribes_to_nothing() -> None:
 
 def test_an_assignment_is_one_for_every_member() -> None:
     found = assign(
-        strategies(["range"])[0], {"m": Reader(["a"]), "n": Reader(["b"])}, {"a": range(2)}, False
+        strategies_of(["range"])[0],
+        {"m": Reader(["a"]), "n": Reader(["b"])},
+        {"a": range(2)},
+        False,
     )
     assert {member_id: decode_assignment(data) for member_id, data in found.items()} == {
         "m": (A0, A1),

@@ -1,5 +1,5 @@
 """Callbacks of `commit_async` that commit again: each call of the consumer ends, and close calls
-them all (COMMITTER-3).
+them all.
 """
 
 from __future__ import annotations

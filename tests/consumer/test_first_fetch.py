@@ -27,10 +27,10 @@ def first_poll(log: embedlog.Log, **options: object) -> list[embedlog.Record]:
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each first fetch went by a tail."""
     results: list[bool] = []
-    original = Fetcher._begun
+    original = Fetcher._fill_first
     monkeypatch.setattr(
         Fetcher,
-        "_begun",
+        "_fill_first",
         lambda self, cursor: results.append(original(self, cursor)) or results[-1],
     )
     return results

@@ -1,6 +1,4 @@
-"""Ctrl-C at every point of a call that takes records: what it did not return comes again
-(CONSUMER-2, COLLECTOR-2).
-"""
+"""Ctrl-C at every point of a call that takes records: what it did not return comes again."""
 
 from __future__ import annotations
 

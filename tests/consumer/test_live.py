@@ -163,15 +163,15 @@ def test_interrupts_at_any_moment_lose_nothing(log: embedlog.Log, rng: random.Ra
 HANDS_OUT = {
     "collect",
     "fill",
-    "_next",
+    "_fetch_chunk",
     "read_chunk",
     "decode",
     "fetch",
     "take",
-    "_ready",
-    "_in_range",
+    "_fetch_if_empty",
+    "_fetch_if_led",
     "records_of",
-    "drained",
+    "end_turn",
 }
 
 

@@ -325,7 +325,7 @@ class World:
         """Of members of the present generation, no two own one partition; and committed offsets
         never fall.
         """
-        group = self.engine.groups.current("g")
+        group = self.engine.groups.read_group("g")
         if group is not None:
             held = [
                 tp

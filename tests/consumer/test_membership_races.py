@@ -177,7 +177,7 @@ def test_the_positions_that_a_cooperative_member_keeps_are_committed_in_each_sta
     first._group.membership.step(1 << 62)  # it has joined, and not read the group again
     assert engine.group().state is State.COMPLETING_REBALANCE
     if state is not State.COMPLETING_REBALANCE:
-        first._group.membership._lead(engine.group(), 1 << 62)
+        first._group.membership._assign_as_leader(engine.group(), 1 << 62)
         assert engine.group().state is State.STABLE
     if state is State.PREPARING_REBALANCE:
         run_duties(third)

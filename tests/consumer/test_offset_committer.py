@@ -37,7 +37,9 @@ class Store:
             raise self.problem
         self.done.append(offsets[TP].offset)
 
-    def commit_held(self, group_id: str, offsets: Any, member_id: str, deadline_ns: int) -> None:
+    def commit_kept_partitions(
+        self, group_id: str, offsets: Any, member_id: str, deadline_ns: int
+    ) -> None:
         self.commit(group_id, offsets, None, deadline_ns)
 
 
@@ -70,12 +72,12 @@ def test_what_waits_for_a_lock_is_first_when_it_is_free() -> None:
     commits = committing(store)
     store.problem = LockTimeoutError("taken")
     for offset in (1, 2):
-        commits.later(
+        commits.commit_async(
             at(offset), None, lambda offsets, error: results.append((offsets[TP].offset, error))
         )
     assert commits.is_waiting
     store.problem = None
-    commits.now(at(3), None, soon())
+    commits.commit_sync(at(3), None, soon())
     assert (store.done, results) == ([1, 2, 3], [(1, None), (2, None)])
     assert not commits.is_waiting
 
@@ -84,9 +86,9 @@ def test_a_commit_does_not_overtake_one_that_cannot_be_made() -> None:
     store = Store()
     commits = committing(store)
     store.problem = LockTimeoutError("taken")
-    commits.later(at(1), None)
+    commits.commit_async(at(1), None)
     with pytest.raises(LockTimeoutError):
-        commits.now(at(2), None, soon())
+        commits.commit_sync(at(2), None, soon())
     assert store.done == []
 
 
@@ -95,7 +97,7 @@ def test_waiting_too_long_is_a_failure_that_passes() -> None:
     results = []
     commits = committing(store, api_timeout_s=0.0)
     store.problem = LockTimeoutError("taken")
-    commits.later(at(1), None, lambda offsets, error: results.append(error))
+    commits.commit_async(at(1), None, lambda offsets, error: results.append(error))
     assert results == []
     commits.call_back()
     assert isinstance(results[0], RetriableCommitFailedError)
@@ -107,7 +109,7 @@ def test_a_refused_one_keeps_its_place_in_the_row() -> None:
     store = Store()
     results = []
     commits = committing(store)
-    commits.later(at(1), None, lambda offsets, error: results.append((1, error)))
+    commits.commit_async(at(1), None, lambda offsets, error: results.append((1, error)))
     problem = CommitFailedError("x")
     commits.refuse(at(2), problem, lambda offsets, error: results.append((2, error)))
     commits.call_back()
@@ -119,9 +121,9 @@ def test_a_real_error_is_told_as_it_is_and_the_next_one_is_tried() -> None:
     results = []
     commits = committing(store)
     store.problem = UnknownMemberError("x")
-    commits.later(at(1), None, lambda offsets, error: results.append(error))
+    commits.commit_async(at(1), None, lambda offsets, error: results.append(error))
     store.problem = None
-    commits.later(at(2), None, lambda offsets, error: results.append(error))
+    commits.commit_async(at(2), None, lambda offsets, error: results.append(error))
     commits.call_back()
     assert [type(error) for error in results] == [UnknownMemberError, type(None)]
     assert store.done == [2]
@@ -130,7 +132,7 @@ def test_a_real_error_is_told_as_it_is_and_the_next_one_is_tried() -> None:
 def test_a_callback_may_commit_again() -> None:
     store = Store()
     commits = committing(store)
-    commits.later(at(1), None, lambda offsets, error: commits.later(at(2), None))
+    commits.commit_async(at(1), None, lambda offsets, error: commits.commit_async(at(2), None))
     commits.call_back()
     assert store.done == [1, 2]
     assert not commits.is_waiting
@@ -144,9 +146,9 @@ def test_a_callback_that_commits_again_is_called_again_later() -> None:
     def again(offsets: Any, error: Exception | None) -> None:
         heard.append(offsets[TP].offset)
         if len(heard) < 100:
-            commits.later(at(heard[-1] + 1), None, again)
+            commits.commit_async(at(heard[-1] + 1), None, again)
 
-    commits.later(at(1), None, again)
+    commits.commit_async(at(1), None, again)
     commits.call_back()
     assert (heard, store.done) == ([1], [1, 2])
     commits.call_back()
@@ -157,15 +159,15 @@ def test_the_end_calls_also_callbacks_of_commits_that_were_not_made() -> None:
     store = Store()
     heard = list[Any]()
     commits = committing(store)
-    commits.later(at(1), None, lambda offsets, error: heard.append(error))
+    commits.commit_async(at(1), None, lambda offsets, error: heard.append(error))
     store.problem = LockTimeoutError("taken")
-    commits.later(at(2), None, lambda offsets, error: heard.append(error))
+    commits.commit_async(at(2), None, lambda offsets, error: heard.append(error))
     commits.end()
     assert heard[0] is None
     assert isinstance(heard[1], RetriableCommitFailedError)
     assert not commits.is_waiting
     with pytest.raises(ClosedError):
-        commits.later(at(3), None)
+        commits.commit_async(at(3), None)
     with pytest.raises(ClosedError):
         commits.refuse(at(3), CommitFailedError("x"))
 
@@ -174,11 +176,11 @@ def test_metrics() -> None:
     now = [1000.0]
     metrics = Metrics(lambda: now[0])
     commits = committing(Store(), metrics=metrics)
-    assert group_metrics.commits(metrics)["commit-latency-avg"] is None
-    commits.now(at(1), None, soon())
-    commits.later(at(2), None)
+    assert group_metrics.report_commits(metrics)["commit-latency-avg"] is None
+    commits.commit_sync(at(1), None, soon())
+    commits.commit_async(at(2), None)
     now[0] += 2
-    known = group_metrics.commits(metrics)
+    known = group_metrics.report_commits(metrics)
     assert (known["commit-total"], known["commit-rate"]) == (2, 1.0)
     assert known["commit-latency-max"] >= known["commit-latency-avg"] > 0
     assert known["commit-sync-time-ns-total"] > 0

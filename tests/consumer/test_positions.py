@@ -62,21 +62,24 @@ def cursor(*offsets: int, next_offset: int | None = None) -> Cursor:
     ],
 )
 def test_a_policy_leads_to_an_offset(policy: str, isolation: str, offset: int) -> None:
-    assert Reset(policy).place(Dated(), Dated().bounds(), isolation, lambda: 10_000)[0] == offset
+    assert (
+        Reset(policy).find_position(Dated(), Dated().bounds(), isolation, lambda: 10_000)[0]
+        == offset
+    )
 
 
 def test_a_duration_that_meets_no_record_leads_to_the_end() -> None:
     assert (
-        Reset("by_duration:PT1S").place(Dated(), Dated().bounds(), "read_committed", lambda: 10**9)[
-            0
-        ]
+        Reset("by_duration:PT1S").find_position(
+            Dated(), Dated().bounds(), "read_committed", lambda: 10**9
+        )[0]
         == 15
     )
 
 
 def test_no_policy_names_the_partition() -> None:
     with pytest.raises(NoOffsetForPartitionError, match="t-0"):
-        Reset("none").place(Dated(), Dated().bounds(), "read_uncommitted", lambda: 0)
+        Reset("none").find_position(Dated(), Dated().bounds(), "read_uncommitted", lambda: 0)
 
 
 def test_the_position_is_the_next_record_across_gaps() -> None:
@@ -133,16 +136,16 @@ def named(*names: str) -> list[Cursor]:
 
 
 def row(rotation: Rotation) -> list[str]:
-    return [each.tp.topic for each in rotation.readable()]
+    return [each.tp.topic for each in rotation.readable_cursors()]
 
 
 def test_a_drained_partition_goes_to_the_back() -> None:
     rotation = Rotation()
     a, b, c = named("a", "b", "c")
     rotation.replace([a, b, c])
-    rotation.drained(a)
+    rotation.end_turn(a)
     assert row(rotation) == ["b", "c", "a"]
-    rotation.drained(c)
+    rotation.end_turn(c)
     assert row(rotation) == ["b", "a", "c"]
 
 
@@ -150,7 +153,7 @@ def test_a_new_assignment_keeps_the_row_of_those_that_stay() -> None:
     rotation = Rotation()
     a, b, c, d = named("a", "b", "c", "d")
     rotation.replace([a, b, c])
-    rotation.drained(a)
+    rotation.end_turn(a)
     rotation.replace([a, c, d])
     assert row(rotation) == ["c", "a", "d"]
 

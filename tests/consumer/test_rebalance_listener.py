@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from embedlog.consumer.rebalance_listener import Change, Listeners, change, to_revoke
+from embedlog.consumer.rebalance_listener import Change, Listeners, compute_change, find_revoked
 from embedlog.errors import ListenerError, WakeupError
 from embedlog.types import TopicPartition
 
@@ -32,7 +32,7 @@ def only_a(topic: str) -> bool:
     ],
 )
 def test_what_is_given_up_before_a_join(owned: Any, cooperative: bool, expected: Any) -> None:
-    assert to_revoke(owned, cooperative, only_a) == expected
+    assert find_revoked(owned, cooperative, only_a) == expected
 
 
 @pytest.mark.parametrize(
@@ -47,21 +47,21 @@ def test_what_is_given_up_before_a_join(owned: Any, cooperative: bool, expected:
 def test_what_an_assignment_changes(
     owned: Any, assigned: Any, cooperative: bool, expected: Change
 ) -> None:
-    found = change(owned, assigned, cooperative)
+    found = compute_change(owned, assigned, cooperative)
     assert found == expected
-    assert found.again is bool(expected.revoked)
+    assert found.needs_rejoin is bool(expected.revoked)
 
 
 def test_without_on_lost_it_is_on_revoked() -> None:
     heard: list[Any] = []
     listeners = Listeners()
     listeners.listen(None, lambda tps: heard.append(("revoked", tps)), None)
-    listeners.lost([A0])
-    listeners.assigned([A0])
+    listeners.call_lost([A0])
+    listeners.call_assigned([A0])
     listeners.listen(
         None, lambda tps: heard.append(("revoked", tps)), lambda tps: heard.append(("lost", tps))
     )
-    listeners.lost([A1])
+    listeners.call_lost([A1])
     assert heard == [("revoked", [A0]), ("lost", [A1])]
 
 
@@ -73,8 +73,8 @@ def test_the_first_error_is_raised_once_and_the_others_are_logged(
 
     listeners = Listeners()
     listeners.listen(fail, fail, None)
-    listeners.revoked([A0])
-    listeners.assigned([B0])
+    listeners.call_revoked([A0])
+    listeners.call_assigned([B0])
     with pytest.raises(ListenerError, match=r"on_revoked failed.*for a"):
         listeners.raise_first()
     listeners.raise_first()
@@ -87,7 +87,7 @@ def test_a_wakeup_that_a_listener_met_is_raised_as_it_is() -> None:
 
     listeners = Listeners()
     listeners.listen(woken, None, None)
-    listeners.assigned([])
+    listeners.call_assigned([])
     with pytest.raises(WakeupError):
         listeners.raise_first()
 
@@ -96,5 +96,5 @@ def test_a_listener_cannot_change_what_counts() -> None:
     listeners = Listeners()
     tps = [A0]
     listeners.listen(lambda given: given.clear(), None, None)
-    listeners.assigned(tps)
+    listeners.call_assigned(tps)
     assert tps == [A0]

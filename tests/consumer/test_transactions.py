@@ -14,7 +14,7 @@ import pytest
 
 import embedlog
 from embedlog import TopicPartition
-from embedlog.coordination.transactions.transactional_id_owner import Owner
+from embedlog.coordination.transactions.transactional_id_owner import TransactionalIdOwner
 from embedlog.format import record_batch
 
 T0 = TopicPartition("t", 0)
@@ -27,7 +27,9 @@ def log(tmp_path: Path) -> Iterator[embedlog.Log]:
         yield opened
 
 
-def write(log: embedlog.Log, owner: Owner | None, *values: bytes, partition: int = 0) -> None:
+def write(
+    log: embedlog.Log, owner: TransactionalIdOwner | None, *values: bytes, partition: int = 0
+) -> None:
     """One batch each; with an owner, of its present transaction."""
     target = log._engine.partition("t", partition)
     for sequence, value in enumerate(values):
@@ -48,7 +50,9 @@ def write(log: embedlog.Log, owner: Owner | None, *values: bytes, partition: int
             owner.append(target, run)
 
 
-def began(log: embedlog.Log, name: str, *values: bytes, timeout_ms: int = 60_000) -> Owner:
+def began(
+    log: embedlog.Log, name: str, *values: bytes, timeout_ms: int = 60_000
+) -> TransactionalIdOwner:
     owner = log._engine.transactions.owner(name, timeout_ms)
     owner.init()
     write(log, owner, *values)

@@ -105,7 +105,7 @@ def test_wakeup_and_a_new_topic_end_a_spin(real: embedlog.Log, end: str) -> None
                 return "woken"
 
         def act() -> None:
-            waiter = real._engine.waiter(reader._waiting)
+            waiter = real._engine.waiter(reader._waiter)
             until(lambda: waiter.spin_until_ns > 0, "the poll to begin")
             if end == "wakeup":
                 reader.wakeup()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from embedlog.coordination.groups.group_offset_reset import Target, clamped, parse_target
+from embedlog.coordination.groups.group_offset_reset import Target, clamp, parse_target
 from embedlog.errors import ConfigError, InvalidTimestampError, NoOffsetForPartitionError
 from embedlog.types import OffsetAndMetadata, TopicPartition
 
@@ -19,7 +19,7 @@ HOUR_MS = 3_600_000
 
 def place(to: Any, committed: int | None = 12, found: int | None = 15) -> int:
     """Where `to` leads in a partition that holds the offsets 5 to 19."""
-    return parse_target(to).offset(TP, start=5, end=20, committed=committed, found=found)
+    return parse_target(to).offset(TP, start=5, end=20, committed=committed, offset_for_time=found)
 
 
 @pytest.mark.parametrize(
@@ -66,11 +66,11 @@ def test_a_shift_needs_a_committed_offset() -> None:
     ("offset", "kept"), [(-88, 5), (4, 5), (5, 5), (12, 12), (20, 20), (21, 20)]
 )
 def test_an_offset_outside_the_log_is_moved_to_its_nearer_bound(offset: int, kept: int) -> None:
-    assert clamped(offset, 5, 20) == kept
+    assert clamp(offset, 5, 20) == kept
 
 
 def test_an_empty_partition_has_one_place() -> None:
-    assert {clamped(offset, 7, 7) for offset in (0, 7, 8)} == {7}
+    assert {clamp(offset, 7, 7) for offset in (0, 7, 8)} == {7}
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_no_sequence_of_events_makes_a_group_that_cannot_be(
             for each in "abcd":
                 if each not in outcome.members:
                     for generation in range(-1, outcome.generation + 2):
-                        taken = rules.may_commit(outcome, each, generation, None) is None
+                        taken = rules.commit_refusal(outcome, each, generation, None) is None
                         assert taken == (not outcome.members and generation < 0), (
                             "a process outside the group commits nothing"
                         )

@@ -60,7 +60,7 @@ __all__ = ["log", "other"]
 
 def test_what_is_decided_is_seen_by_everybody(groups: Groups, other: Groups) -> None:
     groups.decide("g", lambda old: rules.join(old, A, LIMITS, NOW))
-    seen = other.current("g")
+    seen = other.read_group("g")
     assert seen is not None
     assert (seen.state, seen.generation, list(seen.members)) == (
         State.COMPLETING_REBALANCE,
@@ -68,8 +68,8 @@ def test_what_is_decided_is_seen_by_everybody(groups: Groups, other: Groups) -> 
         ["a"],
     )
     other.decide("g", lambda old: rules.sync(old, "a", 1, None, {"a": b"all"}, NOW))
-    assert groups.current("g") == other.current("g")
-    assert taken(groups.current("g")).members["a"].assignment == b"all"
+    assert groups.read_group("g") == other.read_group("g")
+    assert taken(groups.read_group("g")).members["a"].assignment == b"all"
     assert groups.names() == ["g"]
 
 
@@ -157,7 +157,7 @@ def test_members_of_many_threads_and_processes_join_one_group(
     for thread in threads:
         thread.join(60)
     assert not errors
-    assert set(taken(groups.current("g")).members) == {f"m{number}" for number in range(8)}
+    assert set(taken(groups.read_group("g")).members) == {f"m{number}" for number in range(8)}
 
 
 def test_a_group_beyond_a_batch_is_refused_and_stays_as_it_was(groups: Groups) -> None:
@@ -167,7 +167,7 @@ def test_a_group_beyond_a_batch_is_refused_and_stays_as_it_was(groups: Groups) -
             "g",
             lambda old: old and replace(old, members={"a": replace(A, assignment=bytes(1 << 21))}),
         )
-    assert groups.current("g") == stable(A)
+    assert groups.read_group("g") == stable(A)
 
 
 def test_who_follows_a_group_is_told_of_it_and_not_of_commits(
@@ -202,7 +202,7 @@ def test_only_members_of_the_generation_commit(groups: Groups, other: Groups) ->
     keep(groups, taken(rules.join(preparing(A, B), B, LIMITS, LATER)))
     with pytest.raises(RebalanceInProgressError):
         other.commit("g", {ONE: 8}, GroupMetadata("g", 3, "a"))
-    assert groups.committed("g") == {ONE: OffsetAndMetadata(7)}
+    assert groups.read_committed("g") == {ONE: OffsetAndMetadata(7)}
 
 
 def test_a_member_evicted_between_its_look_and_its_lock_commits_nothing(
@@ -218,7 +218,7 @@ def test_a_member_evicted_between_its_look_and_its_lock_commits_nothing(
     other.check_topics = evict_meanwhile  # type: ignore[method-assign]
     with pytest.raises(UnknownMemberError):
         other.commit("g", {ONE: 5}, GroupMetadata("g", 2, "a"))
-    assert groups.committed("g") == {}
+    assert groups.read_committed("g") == {}
 
 
 def test_a_static_member_whose_place_is_taken_is_fenced(groups: Groups) -> None:
@@ -236,7 +236,7 @@ def test_an_administrator_resets_while_the_group_is_empty(groups: Groups) -> Non
         groups.reset("g", {ONE: 2})
     keep(groups, emptied())
     groups.reset("g", {ONE: 3})
-    assert groups.committed("g") == {ONE: OffsetAndMetadata(3)}
+    assert groups.read_committed("g") == {ONE: OffsetAndMetadata(3)}
 
 
 # ---- evicting ------------------------------------------------------------------------------------
@@ -252,7 +252,9 @@ class Seen:
         self.confirmed = verdicts if confirmed is None else confirmed
         self.asked: list[Any] = []
 
-    def verdicts(self, group: Group, me: str | None, whole: bool = False) -> Mapping[str, Verdict]:
+    def find_verdicts(
+        self, group: Group, me: str | None, whole: bool = False
+    ) -> Mapping[str, Verdict]:
         self.asked.append((me, whole))
         return self.found
 
@@ -265,7 +267,7 @@ def test_who_is_seen_to_be_gone_is_evicted(groups: Groups, other: Groups) -> Non
     watch = Seen({"b": Verdict.DEAD})
     after = other.evict("g", watch, "a", whole=True)
     assert watch.asked == [("a", True)]
-    assert after == groups.current("g")
+    assert after == groups.read_group("g")
     assert list(taken(after).members) == ["a"]
     assert other.evict("nobody", watch) is None
 
@@ -290,13 +292,13 @@ def test_the_housekeeper_sees_to_groups_whose_members_are_all_gone(
     liveness.end(dead)
     with embedlog.open(log.path, config=QUIET) as second:
         second.housekeep()
-        assert list(taken(groups.current("g")).members) == ["b"]
-        assert list(taken(groups.current("static")).members) == ["s"], (
+        assert list(taken(groups.read_group("g")).members) == ["b"]
+        assert list(taken(groups.read_group("static")).members) == ["s"], (
             "it may come back within its session timeout"
         )
         liveness.end(alive)
         second.housekeep()
-        assert taken(groups.current("g")).state is State.EMPTY
+        assert taken(groups.read_group("g")).state is State.EMPTY
 
 
 def test_a_round_that_meets_the_close_of_its_log_reports_nothing(
@@ -322,8 +324,8 @@ def test_a_deleted_group_leaves_nothing(log: embedlog.Log, groups: Groups, other
     other.delete("g")
     other.delete("simple")
     assert groups.names() == []
-    assert groups.committed("g") == {}
-    assert groups.current("g") is None
+    assert groups.read_committed("g") == {}
+    assert groups.read_group("g") is None
     for name in ("g", "simple"):
         with pytest.raises(GroupNotFoundError):
             groups.delete(name)
@@ -334,7 +336,7 @@ def test_a_group_with_members_is_not_deleted(groups: Groups) -> None:
     keep(groups, stable(A))
     with pytest.raises(GroupNotEmptyError):
         groups.delete("g")
-    assert groups.current("g") == stable(A)
+    assert groups.read_group("g") == stable(A)
 
 
 def test_offsets_of_a_topic_that_members_read_stay(groups: Groups) -> None:
@@ -345,7 +347,7 @@ def test_offsets_of_a_topic_that_members_read_stay(groups: Groups) -> None:
     with pytest.raises(GroupSubscribedError):
         groups.delete_offsets("g", [ONE, OTHER])
     groups.delete_offsets("g", [OTHER, OTHER._replace(partition=1)])
-    assert groups.committed("g") == {ONE: OffsetAndMetadata(5)}
+    assert groups.read_committed("g") == {ONE: OffsetAndMetadata(5)}
     with pytest.raises(GroupNotFoundError):
         groups.delete_offsets("nobody", [ONE])
 
@@ -356,7 +358,7 @@ def test_deleting_ends_what_a_transaction_holds(log: embedlog.Log, groups: Group
     writer.owner.add_offsets({ONE: 5, TWO: 6}, GroupMetadata("g"))
     groups.delete("g")
     writer.commit()
-    assert groups.committed("g") == {}
+    assert groups.read_committed("g") == {}
     assert groups.names() == []
 
 
@@ -378,7 +380,7 @@ def test_many_tombstones_are_several_batches(path: Path) -> None:
 
 def test_a_group_of_the_newer_protocol_is_left_alone(groups: Groups, other: Groups) -> None:
     number = groups.topic.partition_of("new")
-    with groups.topic.deciding(number, groups.deadline(None)) as decision:
+    with groups.topic.lock_for_decision(number, groups.deadline(None)) as decision:
         decision.append([(b"\0\3\0\3new", bytes.fromhex("0000 00000007 00"))])
     for verb in (
         lambda: keep(other, stable(A), "new"),
@@ -406,7 +408,7 @@ def test_a_directory_with_some_of_the_partitions_shows_what_it_has(path: Path) -
         with embedlog.open(path, read_only=read_only, config=QUIET) as log:
             assert log._engine.groups.names() == ["g"]
             with pytest.raises(UnknownTopicOrPartitionError):
-                log._engine.groups.committed("h")
+                log._engine.groups.read_committed("h")
     with embedlog.open(path, config=QUIET) as log:
         log.delete_topic("t")
         assert log._engine.groups.names() == []

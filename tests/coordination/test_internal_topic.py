@@ -57,7 +57,7 @@ def log(tmp_path: Path) -> Iterator[embedlog.Log]:
 
 
 def count_up(topic: InternalTopic[Newest], number: int = 0, key: bytes = b"n") -> int:
-    with topic.deciding(number, soon()) as decision:
+    with topic.lock_for_decision(number, soon()) as decision:
         count = int(decision.view.values.get(key, b"0")) + 1
         decision.append([(key, b"%d" % count)])
     return count
@@ -90,12 +90,12 @@ def test_the_topic_is_made_by_whoever_needs_it_first_and_then_used_as_it_is(
     log: embedlog.Log,
 ) -> None:
     topic = topic_of(log, partitions=5)
-    assert topic.count() == 0
+    assert topic.partition_count() == 0
     assert NAME not in log.topics(include_internal=True)
     topic.partition_of("a")
-    assert topic.count() == 5
+    assert topic.partition_count() == 5
     assert topic_of(log, partitions=50).partition_of("my-txn-id") == java_partition("my-txn-id", 5)
-    assert topic.count() == 5
+    assert topic.partition_count() == 5
     assert log.topics() == []
     assert log.describe_topic(NAME).config["cleanup.policy"] == "compact"
 
@@ -110,7 +110,7 @@ def test_two_that_make_it_at_once_get_one(tmp_path: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join(20)
-        assert topic_of(one).count() == topic_of(two).count() == 2
+        assert topic_of(one).partition_count() == topic_of(two).partition_count() == 2
 
 
 def test_a_partition_is_blank_until_somebody_writes(log: embedlog.Log, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_refusal_leaves_nothing_behind(log: embedlog.Log) -> None:
     topic = topic_of(log)
     topic.partition_of("a")
     count_up(topic)
-    with pytest.raises(FencedError, match="no"), topic.deciding(0, soon()):
+    with pytest.raises(FencedError, match="no"), topic.lock_for_decision(0, soon()):
         raise FencedError("no")
     partition = topic.partition(0)
     assert partition._state.page.word(system.WORD_OWNER) == 0, "the next one has nothing to repair"
@@ -208,7 +208,7 @@ def test_a_frozen_decider_is_named_after_the_deadline(nursery: Nursery, tmp_path
         victim.wait_stopped()
         with (
             pytest.raises(LockTimeoutError, match=str(victim.pid)),
-            topic.deciding(0, files.deadline_after(0.1)),
+            topic.lock_for_decision(0, files.deadline_after(0.1)),
         ):
             pass
         victim.resume()
@@ -249,7 +249,7 @@ def test_a_decision_stands_if_its_partition_is_closed_before_the_late_flush(
         flushed.append(end)
 
     monkeypatch.setattr(internal_topic, "_flush_late", overtaken)
-    with topic.deciding(0, soon()) as decision:
+    with topic.lock_for_decision(0, soon()) as decision:
         decision.append([(b"n", b"1")])
         decision.late = True
     assert flushed == [1]
@@ -279,11 +279,11 @@ def test_a_rest_that_is_too_long_is_read_outside_the_lock(
         theirs = topic_of(two)
         mine.partition_of("a")
         count_up(mine)
-        refresh = mine._refreshed
+        refresh = mine._refresh
         overtaken = []
 
         def overtake() -> None:
-            with theirs.deciding(0, soon()) as decision:
+            with theirs.lock_for_decision(0, soon()) as decision:
                 for at in range(40):
                     decision.append(
                         [(b"n", b"%d" % (100 * len(overtaken) + at)), (b"other", bytes(100))]
@@ -295,13 +295,13 @@ def test_a_rest_that_is_too_long_is_read_outside_the_lock(
             if len(overtaken) < 3:
                 overtake()
             else:
-                monkeypatch.setattr(mine, "_refreshed", refresh)
+                monkeypatch.setattr(mine, "_refresh", refresh)
             return found
 
-        monkeypatch.setattr(mine, "_refreshed", refresh_and_be_overtaken)
+        monkeypatch.setattr(mine, "_refresh", refresh_and_be_overtaken)
         overtake()
         assert count_up(mine) == 240
-        assert mine._refreshed == refresh, "it gave the lock back three times"
+        assert mine._refresh == refresh, "it gave the lock back three times"
 
 
 @pytest.mark.parametrize("mutant", ["", "trust_old_look"])
@@ -312,7 +312,7 @@ def test_swap_2_a_look_below_what_was_purged_begins_again(log: embedlog.Log, mut
     topic = topic_of(log)
     count = 0
     topic.partition_of("a")
-    with topic.deciding(0, soon()) as decision:
+    with topic.lock_for_decision(0, soon()) as decision:
         decision.append([(b"gone", b"1"), (b"n", b"0")])
     stale = topic.view(0)
     assert b"gone" in stale.values
@@ -407,7 +407,7 @@ def test_a_signal_handler_reads_inside_an_append(log: embedlog.Log) -> None:
     handlers[:] = [lambda: topic.view(0).values[b"n"]]
 
     def whole() -> None:
-        with topic.deciding(0, soon()) as decision:
+        with topic.lock_for_decision(0, soon()) as decision:
             decision.append([(b"n", b"last")])
 
     within(20, whole)
@@ -437,7 +437,7 @@ def test_an_interrupt_at_any_point_of_an_update_applies_no_record_twice(
     records = [(b"n", b"1"), (b"n", b"10")]
 
     def append(to: InternalTopic[Sums]) -> None:
-        with to.deciding(0, soon()) as decision:
+        with to.lock_for_decision(0, soon()) as decision:
             decision.append(records)
 
     append(topic)
@@ -460,7 +460,7 @@ def test_an_interrupt_at_any_point_of_an_update_applies_no_record_twice(
 def test_no_thread_waits_for_an_update_that_does_not_end(
     log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its thread may be in a signal handler that waits for the others (INTERNALTOPIC-10)."""
+    """Its thread may be in a signal handler that waits for the others."""
     monkeypatch.setattr(internal_topic, "UPDATE_S", 0.01)
     reached = threading.Event()
     ended = threading.Event()

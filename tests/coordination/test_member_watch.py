@@ -67,7 +67,7 @@ class Stage:
     def see(
         self, group: Group, me: str | None = "a", watch: Watch | None = None
     ) -> dict[str, Verdict]:
-        return (watch or self.watch).verdicts(group, me)
+        return (watch or self.watch).find_verdicts(group, me)
 
     def look_for(self, group: Group, ms: int, step_ms: int = 1000) -> dict[str, Verdict]:
         """Repeated looks; the result of the last one."""
@@ -116,10 +116,10 @@ def test_member_5_others_are_looked_at_every_100_ms_at_most(
     switched_off(mutant)
     looks = 0
     for _ in range(1000):
-        looks += stage.watch.due()
+        looks += stage.watch.begin_check_if_due()
         stage.clock.passes(1)
     assert (looks <= 11) == (not mutant)
-    assert stage.watch.due(stage.clock() + CHECK_NS)
+    assert stage.watch.begin_check_if_due(stage.clock() + CHECK_NS)
 
 
 # ---- death -----------------------------------------------------------------------------------------------------------
@@ -244,8 +244,8 @@ def test_the_clock_of_a_watch_is_the_monotonic_one(
 ) -> None:
     monkeypatch.setattr(system, "boot_ns", lambda: 1 / 0)
     watch = Watch(Liveness(tmp_path))
-    assert watch.due()
-    assert watch.verdicts(stable(someone("a")), "a") == {}
+    assert watch.begin_check_if_due()
+    assert watch.find_verdicts(stable(someone("a")), "a") == {}
 
 
 # ---- under the lock --------------------------------------------------------------------------------------------------
@@ -379,12 +379,12 @@ def test_a_stranger_and_whoever_wants_the_whole_look_at_all(stage: Stage) -> Non
     group = crowd(30)
     for number in range(30):
         stage.slots.signs[number] = SlotState(False)
-    assert len(stage.another().verdicts(group, None)) == 30
-    assert len(stage.another().verdicts(group, "another")) == 30
+    assert len(stage.another().find_verdicts(group, None)) == 30
+    assert len(stage.another().find_verdicts(group, "another")) == 30
     watch = stage.another()
-    watch.verdicts(group, "000")  # the first look covers all members
-    assert len(watch.verdicts(group, "000")) == member_watch.RING
-    assert len(watch.verdicts(group, "000", whole=True)) == 29
+    watch.find_verdicts(group, "000")  # the first look covers all members
+    assert len(watch.find_verdicts(group, "000")) == member_watch.RING
+    assert len(watch.find_verdicts(group, "000", covers_all=True)) == 29
 
 
 # ---- with real slots -------------------------------------------------------------------------------------------------
@@ -408,16 +408,18 @@ def test_killed_frozen_and_late_processes_are_told_apart(
     )
     watch = Watch(here)
     until(
-        lambda: watch.verdicts(group, "a") == {"d": Verdict.LEFT}, "the verdict on the late member"
+        lambda: watch.find_verdicts(group, "a") == {"d": Verdict.LEFT},
+        "the verdict on the late member",
     )
     lives["b"][0].kill()
     lives["c"][0].stop()
-    assert watch.verdicts(group, "a") == {"b": Verdict.DEAD, "d": Verdict.LEFT}
+    assert watch.find_verdicts(group, "a") == {"b": Verdict.DEAD, "d": Verdict.LEFT}
     wanted = {"b", "c", "d"}
     until(
-        lambda: watch.verdicts(group, "a").keys() == wanted, "the frozen one's session to be over"
+        lambda: watch.find_verdicts(group, "a").keys() == wanted,
+        "the frozen one's session to be over",
     )
-    verdicts = watch.verdicts(group, "a")
+    verdicts = watch.find_verdicts(group, "a")
     assert verdicts["c"] is Verdict.EXPIRED
     assert watch.confirm(group, verdicts) == verdicts
     lives["c"][0].resume()

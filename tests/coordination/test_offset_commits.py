@@ -58,26 +58,28 @@ def other(other: embedlog.Log) -> Groups:
 def test_what_is_committed_is_told_to_everybody(groups: Groups, other: Groups) -> None:
     groups.commit("g", {ONE: OffsetAndMetadata(5, "noté", 3), TWO: 7})
     for each in (groups, other):
-        assert each.committed("g", [ONE, TopicPartition("t", 2), TWO]) == {
+        assert each.read_committed("g", [ONE, TopicPartition("t", 2), TWO]) == {
             ONE: OffsetAndMetadata(5, "noté", 3),
             TopicPartition("t", 2): None,
             TWO: OffsetAndMetadata(7),
         }
-        assert each.committed("g") == {
+        assert each.read_committed("g") == {
             ONE: OffsetAndMetadata(5, "noté", 3),
             TWO: OffsetAndMetadata(7),
         }
-        assert each.committed("other") == {}
+        assert each.read_committed("other") == {}
         assert each.names() == ["g"]
-        assert each.current("g") is None, "no member has joined it"
+        assert each.read_group("g") is None, "no member has joined it"
     other.commit("g", {ONE: 4})
-    assert groups.committed("g", [ONE]) == {ONE: OffsetAndMetadata(4)}, "back is as good as forth"
+    assert groups.read_committed("g", [ONE]) == {ONE: OffsetAndMetadata(4)}, (
+        "back is as good as forth"
+    )
 
 
 def test_asking_makes_nothing(log: embedlog.Log, groups: Groups) -> None:
-    assert groups.committed("g", [ONE]) == {ONE: None}
-    assert groups.committed("g") == {}
-    assert groups.current("g") is None
+    assert groups.read_committed("g", [ONE]) == {ONE: None}
+    assert groups.read_committed("g") == {}
+    assert groups.read_group("g") is None
     assert groups.names() == []
     groups.commit("g", {})
     assert log.topics(include_internal=True) == ["t"]
@@ -89,7 +91,7 @@ def test_offsets_outlive_their_process(path: Path) -> None:
         log._engine.groups.commit("g", {ONE: 5})
     for read_only in (False, True):
         with embedlog.open(path, read_only=read_only) as log:
-            assert log._engine.groups.committed("g") == {ONE: OffsetAndMetadata(5)}
+            assert log._engine.groups.read_committed("g") == {ONE: OffsetAndMetadata(5)}
             assert log._engine.groups.names() == ["g"]
 
 
@@ -105,7 +107,7 @@ def test_a_read_only_log_refuses_commits(log: embedlog.Log, path: Path, groups: 
         for verb in (*verbs, own.expire):
             with pytest.raises(ReadOnlyError):
                 verb()
-        assert own.committed("g") == {ONE: OffsetAndMetadata(1)}
+        assert own.read_committed("g") == {ONE: OffsetAndMetadata(1)}
 
 
 def test_a_closed_log_refuses_everything(path: Path) -> None:
@@ -114,7 +116,7 @@ def test_a_closed_log_refuses_everything(path: Path) -> None:
         log._engine.groups.commit("g", {ONE: 1})
     for verb in (
         lambda: log._engine.groups.commit("g", {ONE: 5}),
-        lambda: log._engine.groups.committed("g"),
+        lambda: log._engine.groups.read_committed("g"),
         log._engine.groups.names,
     ):
         with pytest.raises(ClosedError):
@@ -141,8 +143,8 @@ def test_threads_commit_at_once(groups: Groups, other: Groups) -> None:
         thread.join(60)
     assert not errors
     assert (
-        groups.committed("g")
-        == other.committed("h")
+        groups.read_committed("g")
+        == other.read_committed("h")
         == {ONE: OffsetAndMetadata(59), TWO: OffsetAndMetadata(59)}
     )
 
@@ -188,13 +190,13 @@ def test_a_commit_that_cannot_be_is_an_error_of_its_own(
 ) -> None:
     with pytest.raises(error):
         groups.commit(group_id, offsets)
-    assert groups.committed("g") == {}
+    assert groups.read_committed("g") == {}
     groups.commit("g", {ONE: 1})
 
 
 def test_the_longest_note_and_an_offset_beyond_the_end_are_taken(groups: Groups) -> None:
     groups.commit("g", {ONE: OffsetAndMetadata(2**63 - 1, LONG[:-1], 2**31 - 1)})
-    assert groups.committed("g") == {ONE: OffsetAndMetadata(2**63 - 1, LONG[:-1], 2**31 - 1)}
+    assert groups.read_committed("g") == {ONE: OffsetAndMetadata(2**63 - 1, LONG[:-1], 2**31 - 1)}
 
 
 def test_a_commit_beyond_a_batch_is_refused_as_a_whole(path: Path) -> None:
@@ -205,7 +207,7 @@ def test_a_commit_beyond_a_batch_is_refused_as_a_whole(path: Path) -> None:
         }
         with pytest.raises(RecordTooLargeError, match="at most 1048588 bytes"):
             log._engine.groups.commit("g", many)
-        assert log._engine.groups.committed("g") == {}
+        assert log._engine.groups.read_committed("g") == {}
 
 
 def test_a_commit_by_a_stranger_is_refused(groups: Groups) -> None:
@@ -216,7 +218,7 @@ def test_a_commit_by_a_stranger_is_refused(groups: Groups) -> None:
         groups.commit("g", {ONE: 1}, GroupMetadata("h"))
     with pytest.raises(TypeError):
         groups.commit("g", {ONE: 1}, ("g", 3, "m", None))  # type: ignore[arg-type]
-    assert groups.committed("g") == {}
+    assert groups.read_committed("g") == {}
     assert issubclass(UnknownMemberError, embedlog.CommitFailedError)
     assert issubclass(IllegalGenerationError, embedlog.CommitFailedError)
 
@@ -228,7 +230,7 @@ def test_a_lock_that_somebody_holds_is_a_timeout(groups: Groups, other: Groups) 
         pytest.raises(LockTimeoutError),
     ):
         groups.commit("g", {ONE: 2}, None, files.deadline_after(0.05))
-    assert other.committed("g") == {ONE: OffsetAndMetadata(1)}
+    assert other.read_committed("g") == {ONE: OffsetAndMetadata(1)}
 
 
 # ---- with their topic ----------------------------------------------------------------------------
@@ -240,7 +242,7 @@ def offsets_behind_a_deletion(
     log._engine.groups.commit("g", {ONE: 5})
     log.delete_topic("t")
     log.create_topic("t", 3)
-    return other.committed("g")
+    return other.read_committed("g")
 
 
 def test_a_deleted_topic_takes_its_offsets_along(
@@ -256,7 +258,7 @@ def test_a_deleted_topic_takes_its_offsets_along(
     for each in (groups, other):
         assert each.names() == ["g", "h", "k"]
         for name in each.names():
-            assert each.committed(name) == {TopicPartition("kept", 0): OffsetAndMetadata(6)}
+            assert each.read_committed(name) == {TopicPartition("kept", 0): OffsetAndMetadata(6)}
 
 
 def test_a_deletion_that_failed_before_the_offsets_is_completed_before_the_name_is_used_again(
@@ -274,7 +276,7 @@ def test_a_deletion_that_failed_before_the_offsets_is_completed_before_the_name_
             log.delete_topic("t")
     assert log.topics() == []
     log.create_topic("t", 3)
-    assert other.committed("g") == {}
+    assert other.read_committed("g") == {}
 
 
 def test_without_that_a_new_topic_would_be_read_from_the_offsets_of_the_old(
@@ -302,7 +304,7 @@ def commit_that_looks_before_a_deletion(
     other.check_topics = check_and_wait  # type: ignore[method-assign]
     with contextlib.suppress(UnknownTopicOrPartitionError):
         other.commit("g", {ONE: 2})
-    return log._engine.groups.committed("g")
+    return log._engine.groups.read_committed("g")
 
 
 def test_a_commit_looks_at_the_topics_once_more_under_the_lock(
@@ -340,7 +342,7 @@ def test_a_backup_has_no_offset_behind_its_records(tmp_path: Path) -> None:
             patch.setattr(backup, "pin_of", read_on)
             log.backup(tmp_path / "copy")
     with embedlog.open(tmp_path / "copy") as copy:
-        for place, committed in copy._engine.groups.committed("g").items():
+        for place, committed in copy._engine.groups.read_committed("g").items():
             assert committed is not None
             assert committed.offset <= copy._engine.partition(*place).bounds().log_end
 
@@ -408,11 +410,11 @@ def test_a_call_that_fails_is_an_error_of_ours_and_harms_nothing(
             finally:
                 struck = system.fault_counters()[1]
                 system.fault_off()
-            found = log._engine.groups.committed("g", None, soon())[ONE]
+            found = log._engine.groups.read_committed("g", None, soon())[ONE]
             assert found is not None
             assert found.offset in (before, before + 1)
             verb(log, before + 2)
-            assert log._engine.groups.committed("g", None, soon()) == {
+            assert log._engine.groups.read_committed("g", None, soon()) == {
                 ONE: OffsetAndMetadata(before + 2)
             }
             before = before + 2

@@ -71,8 +71,8 @@ def test_offsets_expire_by_the_state_of_their_group(
         keep(groups, group)
     commit_at(groups, "g", place, since(age_ms))
     groups.expire()
-    assert (place not in other.committed("g")) == gone
-    assert other.current("g") == (
+    assert (place not in other.read_committed("g")) == gone
+    assert other.read_group("g") == (
         None if gone and group is not None and group.state is State.EMPTY else group
     )
 
@@ -97,7 +97,7 @@ def test_a_time_that_stands_with_the_offset_decides(groups: Groups) -> None:
     commit_at(groups, "g", ONE, since(0), expire_ms=since(1))
     commit_at(groups, "g", TWO, since(OLD), expire_ms=since(-MINUTE_MS))
     assert groups.expire() == 1
-    assert set(groups.committed("g")) == {TWO}
+    assert set(groups.read_committed("g")) == {TWO}
 
 
 def test_an_empty_group_goes_with_its_last_offset(groups: Groups) -> None:
@@ -107,7 +107,7 @@ def test_an_empty_group_goes_with_its_last_offset(groups: Groups) -> None:
     keep(groups, emptied(), "without")
     groups.expire()
     assert groups.names() == ["g"]
-    assert set(groups.committed("g")) == {TWO}
+    assert set(groups.read_committed("g")) == {TWO}
 
 
 def test_a_group_that_never_had_members_goes_with_its_last_offset(
@@ -138,7 +138,7 @@ def test_a_group_that_cannot_be_read_hinders_no_other(log: embedlog.Log, groups:
     for name in ("bad", "good"):
         commit_at(groups, name, ONE, since(OLD))
     number = groups.topic.partition_of("bad")
-    with groups.topic.deciding(number, groups.deadline(None)) as decision:
+    with groups.topic.lock_for_decision(number, groups.deadline(None)) as decision:
         decision.append([(encode_group_key("bad"), b"\0\4nonsense")])
     log.housekeep()
     assert groups.names() == ["bad"]
@@ -192,7 +192,7 @@ def test_swap_2_who_looked_before_a_cleaning_begins_again(path: Path, mutant: bo
                 if mutant
                 else ["busy", "stays"]
             )
-            assert late._engine.groups.committed("busy") == {ONE: OffsetAndMetadata(259)}
+            assert late._engine.groups.read_committed("busy") == {ONE: OffsetAndMetadata(259)}
         assert log._engine.groups.names() == ["busy", "stays"]
 
 
@@ -210,9 +210,9 @@ def test_swap_2_a_transaction_that_ended_below_what_was_cleaned_is_no_longer_wai
         clean(log)
         log._engine.groups.commit("g", {ONE: 7})
         clean(log)
-        assert late._engine.groups.committed("g", None, late._engine.groups.deadline(None)) == {
-            ONE: OffsetAndMetadata(7)
-        }
+        assert late._engine.groups.read_committed(
+            "g", None, late._engine.groups.deadline(None)
+        ) == {ONE: OffsetAndMetadata(7)}
 
 
 def test_offsets_of_an_open_transaction_survive_a_cleaning(path: Path) -> None:
@@ -224,7 +224,7 @@ def test_offsets_of_an_open_transaction_survive_a_cleaning(path: Path) -> None:
         writer.commit()
         clean(log)
         with embedlog.open(path, config=SMALL) as late:
-            assert late._engine.groups.committed("g") == {ONE: OffsetAndMetadata(5)}
+            assert late._engine.groups.read_committed("g") == {ONE: OffsetAndMetadata(5)}
 
 
 def test_a_log_of_many_commits_is_read_in_little(path: Path) -> None:
@@ -233,4 +233,4 @@ def test_a_log_of_many_commits_is_read_in_little(path: Path) -> None:
         clean(log, 10)
         assert len(written(log)) < 150
         with embedlog.open(path, config=SMALL) as late:
-            assert late._engine.groups.committed("busy") == {ONE: OffsetAndMetadata(959)}
+            assert late._engine.groups.read_committed("busy") == {ONE: OffsetAndMetadata(959)}

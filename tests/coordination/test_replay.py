@@ -160,12 +160,12 @@ def test_transactions_in_an_internal_topic_reach_its_view(tmp_path: Path) -> Non
             expected.extend(events)
             assert mine.view(0).events == topic().view(0).events == expected
 
-        with mine.deciding(0, partition.deadline()) as decision:
+        with mine.lock_for_decision(0, partition.deadline()) as decision:
             decision.append([(b"a", b"1"), (b"b", None)])
         check((b"a", b"1"), (b"b", None))
         partition.append(run_of(stamp, 0, [b"x", b"y"]), stamp=stamp)
         check((7, b"", b"x"), (7, b"", b"y"))
-        with mine.deciding(0, partition.deadline()) as decision:
+        with mine.lock_for_decision(0, partition.deadline()) as decision:
             decision.append([(b"c", b"2")])
         check((b"c", b"2"))
         partition.append_marker(7, 1, commit=True)

@@ -14,9 +14,9 @@ import pytest
 
 from embedlog.coordination import topic_directories
 from embedlog.coordination.topic_directories import (
+    find_registry_changes,
     finish_creation,
     finish_deletion,
-    registry_changes,
     scan_directories,
 )
 from embedlog.errors import ForeignDirectoryError, InvalidPartitionsError, StorageError
@@ -268,7 +268,7 @@ def test_a_deletion_does_not_touch_a_new_topic_of_the_same_name(tmp_path: Path) 
     finish_deletion(tmp_path, found, topic, left_alone)
     assert directories(tmp_path) == ["events-0"]
     assert (
-        registry_changes({}, scan_directories(tmp_path), foreign=False).topics[0].topic_id
+        find_registry_changes({}, scan_directories(tmp_path), foreign=False).topics[0].topic_id
         != topic.topic_id
     )
 
@@ -348,7 +348,7 @@ def test_a_directory_that_cannot_be_removed_is_kept_and_told(
 
 def test_a_brokers_topics_are_adopted(golden_copy: Callable[[str], Path]) -> None:
     path = golden_copy("clean")
-    adoption = registry_changes({}, scan_directories(path), foreign=True)
+    adoption = find_registry_changes({}, scan_directories(path), foreign=True)
     topics = {topic.name: topic for topic in adoption.topics}
     assert len(topics) == 23
     assert topics["client-none"].partitions == 3
@@ -356,7 +356,7 @@ def test_a_brokers_topics_are_adopted(golden_copy: Callable[[str], Path]) -> Non
     assert {topic.state for topic in topics.values()} == {"live"}
     found = registry(path)
     found.change(adoption.topics, adoption.removed)
-    assert not registry_changes(
+    assert not find_registry_changes(
         {topic.name: topic for topic in found.all()}, scan_directories(path), foreign=True
     )
 
@@ -365,7 +365,7 @@ def test_one_brokers_share_of_a_topic_is_adopted_as_such(tmp_path: Path) -> None
     for number in (1, 20240101):
         (tmp_path / f"backup-{number}").mkdir()
         identity.write_topic_id(tmp_path / f"backup-{number}", "r-C-DlFnRrGUW2o_ts5gyA")
-    (topic,) = registry_changes({}, scan_directories(tmp_path), foreign=True).topics
+    (topic,) = find_registry_changes({}, scan_directories(tmp_path), foreign=True).topics
     assert (topic.partitions, topic.only, topic.numbers) == (20240102, (1, 20240101), [1, 20240101])
 
 
@@ -378,13 +378,13 @@ def test_a_partition_that_came_to_one_brokers_share_is_seen(tmp_path: Path, fore
     for number in (0, 3, 5):
         (tmp_path / f"events-{number}").mkdir()
         identity.write_topic_id(tmp_path / f"events-{number}", topic.topic_id)
-    (seen,) = registry_changes(
+    (seen,) = find_registry_changes(
         {"events": topic}, scan_directories(tmp_path), foreign=foreign
     ).topics
     assert (seen.partitions, seen.only, seen.here) == (6, (0, 3, 5), [0, 3, 5])
-    assert not registry_changes({"events": seen}, scan_directories(tmp_path), foreign=foreign)
+    assert not find_registry_changes({"events": seen}, scan_directories(tmp_path), foreign=foreign)
     growing = topic._replace(partitions=3, only=(0,), growing=6)
-    (seen,) = registry_changes(
+    (seen,) = find_registry_changes(
         {"events": growing._replace(only=(1,))}, scan_directories(tmp_path), foreign=foreign
     ).topics
     assert (seen.partitions, seen.growing, seen.only) == (3, 6, (0, 1)), (
@@ -393,7 +393,7 @@ def test_a_partition_that_came_to_one_brokers_share_is_seen(tmp_path: Path, fore
     for number in (1, 2, 4):
         (tmp_path / f"events-{number}").mkdir()
         identity.write_topic_id(tmp_path / f"events-{number}", topic.topic_id)
-    (whole,) = registry_changes(
+    (whole,) = find_registry_changes(
         {"events": topic}, scan_directories(tmp_path), foreign=foreign
     ).topics
     assert (whole.partitions, whole.only) == (6, ())
@@ -401,13 +401,13 @@ def test_a_partition_that_came_to_one_brokers_share_is_seen(tmp_path: Path, fore
 
 def test_directories_without_an_id_get_one(tmp_path: Path) -> None:
     (tmp_path / "old-0").mkdir()
-    (topic,) = registry_changes({}, scan_directories(tmp_path), foreign=True).topics
+    (topic,) = find_registry_changes({}, scan_directories(tmp_path), foreign=True).topics
     assert topic.state == "creating"
     found = registry(tmp_path)
     found.put(topic)
     finish_creation(tmp_path, found, topic)
     assert identity.read_topic_id(tmp_path / "old-0") == topic.topic_id
-    assert not registry_changes(
+    assert not find_registry_changes(
         {"old": found.live("old")}, scan_directories(tmp_path), foreign=True
     )
 
@@ -416,21 +416,25 @@ def test_settings_stay_when_a_broker_added_partitions_and_go_with_the_topic(tmp_
     topic = created(tmp_path)._replace(config={"retention.ms": "5"})
     (tmp_path / "events-2").mkdir()
     identity.write_topic_id(tmp_path / "events-2", topic.topic_id)
-    (grown,) = registry_changes({"events": topic}, scan_directories(tmp_path), foreign=True).topics
+    (grown,) = find_registry_changes(
+        {"events": topic}, scan_directories(tmp_path), foreign=True
+    ).topics
     assert (grown.partitions, grown.config) == (3, {"retention.ms": "5"})
     anew = identity.new_id()
     for number in range(3):
         identity.write_topic_id(tmp_path / f"events-{number}", anew)
-    (other,) = registry_changes({"events": grown}, scan_directories(tmp_path), foreign=True).topics
+    (other,) = find_registry_changes(
+        {"events": grown}, scan_directories(tmp_path), foreign=True
+    ).topics
     assert (other.topic_id, other.config) == (anew, {})
 
 
 def test_a_topic_without_directories_is_gone_only_if_somebody_else_was_here(tmp_path: Path) -> None:
     topic = Topic("events", identity.new_id(), 1)
-    assert registry_changes(
+    assert find_registry_changes(
         {"events": topic}, scan_directories(tmp_path), foreign=True
     ).removed == ("events",)
-    assert not registry_changes({"events": topic}, scan_directories(tmp_path), foreign=False)
+    assert not find_registry_changes({"events": topic}, scan_directories(tmp_path), foreign=False)
 
 
 def test_two_topics_under_one_name_are_refused(tmp_path: Path) -> None:
@@ -438,13 +442,13 @@ def test_two_topics_under_one_name_are_refused(tmp_path: Path) -> None:
         (tmp_path / f"events-{number}").mkdir()
         identity.write_topic_id(tmp_path / f"events-{number}", identity.new_id())
     with pytest.raises(ForeignDirectoryError, match="different ids"):
-        registry_changes({}, scan_directories(tmp_path), foreign=True)
+        find_registry_changes({}, scan_directories(tmp_path), foreign=True)
 
 
 def test_a_lost_registry_is_rebuilt_from_the_directories(tmp_path: Path) -> None:
     topic = created(tmp_path)
     (tmp_path / "embedlog.topics").unlink()
-    assert registry_changes({}, scan_directories(tmp_path), foreign=False).topics == (topic,)
+    assert find_registry_changes({}, scan_directories(tmp_path), foreign=False).topics == (topic,)
 
 
 def test_a_partition_that_is_deleted_during_a_scan_is_no_error(

@@ -19,7 +19,7 @@ from embedlog.coordination.transactions.transaction_records import (
     encode,
     encode_key,
 )
-from embedlog.coordination.transactions.transaction_view import Entries
+from embedlog.coordination.transactions.transaction_view import TransactionEntries
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.format.process_slot import ProcessSlot
 from embedlog.format.record_batch import decode as decode_batches
@@ -83,7 +83,7 @@ def test_what_a_broker_wrote_is_understood(golden: Path, name: str) -> None:
     """Every record reads, and is written again as the same one, but for the order of topics; the
     last ones fit the scenario.
     """
-    view = Entries()
+    view = TransactionEntries()
     count = 0
     with embedlog.open(golden / name / "log", read_only=True) as log:
         partition = log._engine.partition("__transaction_state", 0)
@@ -212,7 +212,7 @@ def test_the_directory_of_the_owner_is_a_field_of_its_own() -> None:
 
 
 def test_the_view_forgets_what_a_tombstone_ends() -> None:
-    view = Entries()
+    view = TransactionEntries()
     view.apply(encode_key("a"), encode(ONGOING))
     view.apply(
         encode_key("b"),

@@ -47,7 +47,7 @@ def log(path: Path) -> Iterator[embedlog.Log]:
 def stable(
     log: embedlog.Log, timeout_s: float = 20
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    return log._engine.groups.committed("g", None, files.deadline_after(timeout_s))
+    return log._engine.groups.read_committed("g", None, files.deadline_after(timeout_s))
 
 
 def with_member(groups: Groups, generation: int = 4, state: State = State.STABLE) -> GroupMetadata:
@@ -73,7 +73,7 @@ def test_offsets_count_from_the_marker_on(
     writer.owner.add_offsets({TWO: 7}, NO_MEMBER)
     before = {ONE: OffsetAndMetadata(1), TWO: OffsetAndMetadata(2)}
     for each in (log, other):
-        assert each._engine.groups.committed("g") == before
+        assert each._engine.groups.read_committed("g") == before
         view = each._engine.groups.entries("g")
         assert view is not None
         assert view.pending("g") == {ONE, TWO}
@@ -123,20 +123,20 @@ def test_several_groups_and_owners_do_not_meet(log: embedlog.Log, other: embedlo
     two.commit()
     one.abort()
     for name in ("g", "h", "i"):
-        assert log._engine.groups.committed(name, None, soon()) == {TWO: SEVEN}
+        assert log._engine.groups.read_committed(name, None, soon()) == {TWO: SEVEN}
 
 
 def test_what_is_not_asked_for_is_not_waited_for(log: embedlog.Log) -> None:
     writer = begun(log)
     log._engine.groups.commit("g", {TWO: 7})
     writer.owner.add_offsets({ONE: 5}, NO_MEMBER)
-    assert log._engine.groups.committed("g", [TWO], files.deadline_after(0)) == {TWO: SEVEN}
-    assert log._engine.groups.committed("h", None, files.deadline_after(0)) == {}
+    assert log._engine.groups.read_committed("g", [TWO], files.deadline_after(0)) == {TWO: SEVEN}
+    assert log._engine.groups.read_committed("h", None, files.deadline_after(0)) == {}
     with pytest.raises(
         DeadlineError,
         match=r"UNSTABLE_OFFSET_COMMIT.*transactional id 'id'.*transaction\.timeout\.ms",
     ):
-        log._engine.groups.committed("g", [ONE, TWO], files.deadline_after(0.05))
+        log._engine.groups.read_committed("g", [ONE, TWO], files.deadline_after(0.05))
     writer.commit()
 
 
@@ -183,7 +183,7 @@ def test_a_read_only_log_waits_and_gives_up(log: embedlog.Log, path: Path) -> No
     with embedlog.open(path, read_only=True) as reader:
         with pytest.raises(DeadlineError):
             stable(reader, 0.2)
-        assert reader._engine.groups.committed("g") == {}
+        assert reader._engine.groups.read_committed("g") == {}
         writer.commit()
         assert stable(reader) == {ONE: FIVE}
 
@@ -295,7 +295,7 @@ def test_a_deleted_topic_takes_pending_offsets_along(
         writer.owner.add_offsets({TopicPartition("nope", 0): 1}, NO_MEMBER)
     writer.commit()
     assert stable(log) == stable(other) == {TopicPartition("kept", 0): OffsetAndMetadata(6)}
-    assert log._engine.groups.committed("alone", None, soon()) == {}
+    assert log._engine.groups.read_committed("alone", None, soon()) == {}
 
 
 @pytest.mark.parametrize("mutant", [False, True], ids=["", "offsets_unsynced"])

@@ -433,7 +433,7 @@ def test_ids_nobody_used_are_forgotten_those_of_the_living_are_not(path: Path) -
 def test_one_broken_record_hinders_nobody_else(log: embedlog.Log, other: embedlog.Log) -> None:
     begun(log, "broken")
     topic = log._engine.transactions.topic
-    with topic.deciding(topic.partition_of("broken"), soon()) as decision:
+    with topic.lock_for_decision(topic.partition_of("broken"), soon()) as decision:
         decision.append(
             [(encode_key("broken"), b"\0\1 and then nothing that makes sense, under status \1")]
         )

@@ -39,7 +39,7 @@ def topic_of(log: embedlog.Log) -> InternalTopic[Newest]:
 
 
 def tell(topic: InternalTopic[Newest], number: int = 0, *, notice: bool = True) -> None:
-    with topic.deciding(number, files.deadline_after(20)) as decision:
+    with topic.lock_for_decision(number, files.deadline_after(20)) as decision:
         decision.append([(b"n", b"%d" % time.monotonic_ns())], notice=notice)
 
 

@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 import embedlog
-from embedlog.producer.delivery_failures import raised_of
+from embedlog.producer.delivery_failures import copy_error
 from tests.producer.test_delivery_failures import refuse
 from tests.support import producer_helpers
 
@@ -44,7 +44,7 @@ def test_what_is_raised_again_says_the_same() -> None:
     error = embedlog.CorruptRecordError("bad", path="/p", position=3, expected=1, found=2)
     error.add_note("a note")
     error.__cause__ = OSError(5, "why")
-    again = raised_of(error)
+    again = copy_error(error)
     assert (type(again), str(again), again.__dict__) == (type(error), str(error), error.__dict__)
     assert again is not error
     assert again.__cause__ is error.__cause__

@@ -14,9 +14,9 @@ import pytest
 
 import embedlog
 from embedlog import TopicPartition
-from embedlog.coordination.transactions.transactional_id_owner import Owner
+from embedlog.coordination.transactions.transactional_id_owner import TransactionalIdOwner
 from embedlog.errors import FencedError, InvalidTransactionStateError, RecordTooLargeError
-from embedlog.producer.transaction_manager import State
+from embedlog.producer.transaction_manager import ClientState
 
 FATAL = [FencedError, InvalidTransactionStateError]
 HELD_MS = 60_000  # records wait for the end of the transaction
@@ -35,16 +35,16 @@ def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[embedlog.Log
 def refused(monkeypatch: pytest.MonkeyPatch) -> list[embedlog.EmbedlogError]:
     """The error of each append to `second`."""
     errors: list[embedlog.EmbedlogError] = []
-    real = Owner.append
+    real = TransactionalIdOwner.append
 
-    def append(self: Owner, partition: Any, *arguments: Any, **keywords: Any) -> Any:
+    def append(self: TransactionalIdOwner, partition: Any, *arguments: Any, **keywords: Any) -> Any:
         if errors and partition.topic == "second":
             raise errors[0]
         return real(self, partition, *arguments, **keywords)
 
-    monkeypatch.setattr(Owner, "append", append)
+    monkeypatch.setattr(TransactionalIdOwner, "append", append)
     # it would write the first records itself
-    monkeypatch.setattr(Owner, "begin_in", lambda self, runs: None)
+    monkeypatch.setattr(TransactionalIdOwner, "begin_in", lambda self, runs: None)
     return errors
 
 
@@ -82,7 +82,7 @@ def test_nothing_is_committed(
         with pytest.raises(kind, match="of the record") as caught:
             producer.commit_transaction()
         assert caught.value is failed.exception(0)
-        assert producer._transaction.state is State.FATAL_ERROR
+        assert producer._transaction.state is ClientState.FATAL_ERROR
         for call in (
             producer.commit_transaction,
             producer.abort_transaction,
@@ -137,16 +137,16 @@ def test_an_abort_raises_the_error_of_the_record(
     """The record is being written when the abort begins, and fails then. The abort is decided."""
     writing = threading.Event()
     go = threading.Event()
-    real = Owner.append
+    real = TransactionalIdOwner.append
 
-    def append(self: Owner, partition: Any, *arguments: Any, **keywords: Any) -> Any:
+    def append(self: TransactionalIdOwner, partition: Any, *arguments: Any, **keywords: Any) -> Any:
         if partition.topic != "second":
             return real(self, partition, *arguments, **keywords)
         writing.set()
         assert go.wait(30)
         raise kind("of the record")
 
-    monkeypatch.setattr(Owner, "append", append)
+    monkeypatch.setattr(TransactionalIdOwner, "append", append)
     with log.producer(transactional_id="x", linger_ms=0) as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -163,7 +163,7 @@ def test_an_abort_raises_the_error_of_the_record(
         monkeypatch.setattr(producer._accumulator, "drop", dropped)
         with pytest.raises(kind, match="of the record"):
             producer.abort_transaction()
-        assert producer._transaction.state is State.FATAL_ERROR
+        assert producer._transaction.state is ClientState.FATAL_ERROR
         assert not log._engine.partition("first", 0).open_transactions()
     assert committed(log) == []
 
@@ -174,18 +174,18 @@ def test_a_send_that_fails_while_the_commit_is_decided_does_not_change_it(
     """All records of the transaction are settled then, so the record of another thread is not one
     of them.
     """
-    real = Owner.end
+    real = TransactionalIdOwner.end
     with opened(log) as producer:
         producer.begin_transaction()
         producer.send("first", b"whole")
 
-        def end(self: Owner, commit: bool, deadline_ns: int | None = None) -> None:
-            producer._transaction.failed(RecordTooLargeError("of another thread"))
+        def end(self: TransactionalIdOwner, commit: bool, deadline_ns: int | None = None) -> None:
+            producer._transaction.note_failure(RecordTooLargeError("of another thread"))
             real(self, commit, deadline_ns)
 
-        monkeypatch.setattr(Owner, "end", end)
+        monkeypatch.setattr(TransactionalIdOwner, "end", end)
         producer.commit_transaction()
-        assert producer._transaction.state is State.READY
+        assert producer._transaction.state is ClientState.READY
     assert committed(log) == [b"whole"]
 
 

@@ -143,7 +143,7 @@ def test_an_interrupt_anywhere_in_a_wait_for_memory_leaves_no_place_in_the_queue
             interrupt = Interrupt(nth, ("accumulator.py", "threading.py"))
             interrupt.run(lambda: producer.send("one", b"x" * 900))
             assert (
-                producer.metrics()["waiting-threads"] == len(producer._accumulator._queue) == 0
+                producer.metrics()["waiting-threads"] == len(producer._accumulator._tickets) == 0
             ), interrupt.struck
             within(10, held_by_another_thread)
         assert nth > 10

@@ -17,7 +17,7 @@ from embedlog._native._rows import Future
 from embedlog.errors import DeadlineError, ForkedError, StateError
 from embedlog.format.record_columns import batch_dtype
 from embedlog.producer import awaitable
-from embedlog.producer.delivery_failures import raised_of
+from embedlog.producer.delivery_failures import copy_error
 from embedlog.types import RecordMetadata
 from tests.conftest import ROOT
 from tests.faults.harness.processes import SANITIZED
@@ -45,7 +45,7 @@ def accumulator(
         RecordMetadata,
         call,
         awaitable.await_future,
-        raised_of,
+        copy_error,
         DeadlineError,
         ForkedError,
         StateError,

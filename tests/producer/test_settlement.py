@@ -375,7 +375,7 @@ def test_a_flush_that_waits_for_callbacks_ends_with_the_producer(
 # ---- between the append and the results ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["written", "_count", "settled"])
+@pytest.mark.parametrize("where", ["note_written", "_count", "report_result"])
 @pytest.mark.parametrize("raised", [MemoryError, SystemExit])
 def test_what_fails_after_an_append_writes_nothing_twice_and_leaves_nothing_open(
     log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, where: str, raised: type[BaseException]
@@ -391,9 +391,9 @@ def test_what_fails_after_an_append_writes_nothing_twice_and_leaves_nothing_open
     target: Any
     with log.producer(linger_ms=0, max_in_flight_requests_per_connection=5) as producer:
         target = {
-            "written": type(producer._delivery.appender),
+            "note_written": type(producer._delivery.appender),
             "_count": type(producer._delivery),
-            "settled": batch_send.RunSend,
+            "report_result": batch_send.RunSend,
         }[where]
         real = getattr(target, where)
         monkeypatch.setattr(target, where, failing)
@@ -401,7 +401,7 @@ def test_what_fails_after_an_append_writes_nothing_twice_and_leaves_nothing_open
         called: list[object] = []
         for future in futures:
             future.add_done_callback(called.append)
-        if where != "settled":
+        if where != "report_result":
             wait_until(lambda: len(called) == 2)
         else:
             wait_until(lambda: futures[0] in called)

@@ -28,7 +28,7 @@ from embedlog.errors import (
 )
 from embedlog.format.record_columns import Stamp
 from embedlog.producer import sender
-from embedlog.producer.transaction_manager import CALLS, PREDECESSORS, Machine, State
+from embedlog.producer.transaction_manager import CALLS, PREDECESSORS, ClientState, Machine
 from tests.support.producer_helpers import Stuck, log, stuck, values
 
 __all__ = ["log", "stuck"]
@@ -109,7 +109,7 @@ def ready(producer: embedlog.Producer) -> embedlog.Producer:
     return producer
 
 
-def state(producer: embedlog.Producer) -> State:
+def state(producer: embedlog.Producer) -> ClientState:
     return producer._transaction.state
 
 
@@ -117,21 +117,23 @@ def state(producer: embedlog.Producer) -> State:
 
 
 def test_every_state_but_the_first_can_be_reached_and_left() -> None:
-    reached = {State.UNINITIALIZED}
+    reached = {ClientState.UNINITIALIZED}
     while True:
-        further = {each for each in State if PREDECESSORS[each] & reached} | reached
+        further = {each for each in ClientState if PREDECESSORS[each] & reached} | reached
         if further == reached:
             break
         reached = further
-    assert reached == set(State)
-    assert set(PREDECESSORS) == set(CALLS) == set(State)
-    for each in set(State) - {State.FATAL_ERROR}:
+    assert reached == set(ClientState)
+    assert set(PREDECESSORS) == set(CALLS) == set(ClientState)
+    for each in set(ClientState) - {ClientState.FATAL_ERROR}:
         assert any(each in before for after, before in PREDECESSORS.items() if after is not each)
 
 
-@pytest.mark.parametrize("before", State)
-@pytest.mark.parametrize("after", State)
-def test_a_step_that_is_not_in_the_table_is_refused(before: State, after: State) -> None:
+@pytest.mark.parametrize("before", ClientState)
+@pytest.mark.parametrize("after", ClientState)
+def test_a_step_that_is_not_in_the_table_is_refused(
+    before: ClientState, after: ClientState
+) -> None:
     machine = Machine()
     machine.state = before
     if before in PREDECESSORS[after]:
@@ -145,10 +147,10 @@ def test_a_step_that_is_not_in_the_table_is_refused(before: State, after: State)
         assert machine.state is before
 
 
-@pytest.mark.parametrize("current", State)
+@pytest.mark.parametrize("current", ClientState)
 @pytest.mark.parametrize("call", sorted({each for calls in CALLS.values() for each in calls}))
 def test_a_call_in_a_wrong_state_says_which_state_and_what_is_allowed(
-    current: State, call: str
+    current: ClientState, call: str
 ) -> None:
     machine = Machine()
     machine.state = current
@@ -221,7 +223,7 @@ def test_abort_fails_what_is_still_buffered(
     assert isinstance(buffered.exception(0), TransactionAbortedError)
     assert values(log) == [b"written"]
     assert owner.story[-1] == ("end", False)
-    assert state(ready) is State.READY
+    assert state(ready) is ClientState.READY
 
 
 def test_the_block_commits_or_aborts(
@@ -248,7 +250,7 @@ def test_a_failed_record_makes_commit_raise_what_it_failed_of(
 ) -> None:
     ready.begin_transaction()
     failed = ready.send("one", b"x" * (2 << 20))
-    assert state(ready) is State.ABORTABLE_ERROR
+    assert state(ready) is ClientState.ABORTABLE_ERROR
     for _ in range(2):
         with pytest.raises(RecordTooLargeError) as caught:
             ready.commit_transaction()
@@ -301,7 +303,7 @@ def test_a_call_that_can_be_repeated_stays_pending_and_names_the_remedy(
         with pytest.raises(InvalidTransactionStateError, match=rf"it failed.*expected {call}\(\)"):
             getattr(producer, other)()
     getattr(producer, call)()
-    assert state(producer) is State.READY
+    assert state(producer) is ClientState.READY
 
 
 def test_a_record_that_fails_after_an_interrupted_commit_is_the_reason_of_the_abort(
@@ -311,7 +313,7 @@ def test_a_record_that_fails_after_an_interrupted_commit_is_the_reason_of_the_ab
     owner.failures = [StorageError("the disk is full")]
     with pytest.raises(StorageError):
         ready.commit_transaction()
-    ready._transaction.failed(RecordTooLargeError("the record"))
+    ready._transaction.note_failure(RecordTooLargeError("the record"))
     with pytest.raises(RecordTooLargeError):
         ready.commit_transaction()
 
@@ -342,7 +344,7 @@ def test_a_fenced_producer_can_only_be_closed(ready: embedlog.Producer, owner: F
     owner.failures = [FencedError("a new producer took the id over")]
     with pytest.raises(FencedError):
         ready.commit_transaction()
-    assert state(ready) is State.FATAL_ERROR
+    assert state(ready) is ClientState.FATAL_ERROR
     for call in ENTERED:
         with pytest.raises(
             FencedError, match=rf"{call}\(\) refused, the producer is fenced.*close it"

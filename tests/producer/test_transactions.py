@@ -16,7 +16,7 @@ import pytest
 
 import embedlog
 from embedlog.errors import ConfigError, FencedError, InvalidTransactionStateError
-from embedlog.producer.transaction_manager import State
+from embedlog.producer.transaction_manager import ClientState
 from tests.support.interrupts import OF_THIS_INTERPRETER, Interrupt
 from tests.support.producer_helpers import log, values
 
@@ -148,8 +148,8 @@ def test_offsets_of_a_group_are_committed_with_the_records(log: embedlog.Log) ->
         with producer.transaction():
             producer.send_offsets_to_transaction({}, group)
             producer.send_offsets_to_transaction({place: 5}, group)
-            assert log._engine.groups.committed("g") == {}
-        assert log._engine.groups.committed("g") == {place: embedlog.OffsetAndMetadata(5)}
+            assert log._engine.groups.read_committed("g") == {}
+        assert log._engine.groups.read_committed("g") == {place: embedlog.OffsetAndMetadata(5)}
 
 
 def test_offsets_that_the_group_refuses_can_only_be_aborted(log: embedlog.Log) -> None:
@@ -281,9 +281,9 @@ def test_an_interrupt_anywhere_in_a_transaction_leaves_none_open_and_no_call_ref
             interrupt.run(whole)
             if interrupt.struck is not None:
                 struck.append(interrupt.struck)
-            if producer._transaction.state is State.COMMITTING:
+            if producer._transaction.state is ClientState.COMMITTING:
                 producer.commit_transaction()
-            assert producer._transaction.state is State.READY, interrupt.struck
+            assert producer._transaction.state is ClientState.READY, interrupt.struck
             whole()
         assert nth > 40
         assert time.monotonic() - begun < 10 * nth  # no call has waited for a lock that remained

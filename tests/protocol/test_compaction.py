@@ -226,7 +226,7 @@ def test_swap_2_who_looked_before_a_compaction_begins_again(
     }
 
     def write(key: bytes, value: bytes | None) -> None:
-        with topic.deciding(0, time.monotonic_ns() + 10**13) as decision:
+        with topic.lock_for_decision(0, time.monotonic_ns() + 10**13) as decision:
             decision.append([(key, value)])
 
     with opened(tmp_path / "log") as log, opened(tmp_path / "log") as other:

@@ -18,7 +18,7 @@ from embedlog._native import system
 from embedlog.admin import backup
 from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.coordination.transactions import recovery_due
-from embedlog.coordination.transactions.transaction_checks import now
+from embedlog.coordination.transactions.transaction_checks import present_moment
 from embedlog.errors import FencedError, LockTimeoutError
 from embedlog.format.record_batch import Stamp
 from embedlog.storage import lock_order
@@ -183,8 +183,11 @@ def test_txn_6_an_id_that_was_in_a_transaction_is_lifted_behind_its_end(
         dead = begun(short)
         dead.write(b"theirs")
         if decided:  # and no marker written
-            given_up = lambda old: machine.abort_abandoned(old, old, new_producer_id(), now())  # noqa: E731
-            short._engine.transactions.decide("id", given_up, soon())
+            short._engine.transactions.decide(
+                "id",
+                lambda old: machine.abort_abandoned(old, old, new_producer_id(), present_moment()),
+                soon(),
+            )
         orphan(log, 2, epoch=7, producer_id=dead.owner.stamp.producer_id)
     due(log)
     with mutated(mutant):
@@ -329,7 +332,7 @@ def test_txn_2_helpers_may_do_it_all_at_once(log: embedlog.Log, path: Path) -> N
     assert state is not None
     decided = log._engine.transactions.decide(
         "id",
-        lambda old: old and machine.abort_abandoned(old, old, new_producer_id(), now()),
+        lambda old: old and machine.abort_abandoned(old, old, new_producer_id(), present_moment()),
         soon(),
     )
     assert decided is not None
@@ -381,7 +384,7 @@ def test_a_backup_tears_no_transaction(
 
         monkeypatch.setattr(backup, "pin_of", commit_and_pin)
         if not still:
-            monkeypatch.setattr(log._engine.transactions, "all_locks_held", contextlib.nullcontext)
+            monkeypatch.setattr(log._engine.transactions, "hold_all_locks", contextlib.nullcontext)
         log.backup(tmp_path / "copy")
         assert (len(outcomes) == 3) == still
         if still:

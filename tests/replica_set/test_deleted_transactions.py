@@ -1,5 +1,5 @@
 """Transactions whose first records are deleted: they continue at a replica that began again above
-these (OWNER-5).
+these.
 """
 
 from __future__ import annotations

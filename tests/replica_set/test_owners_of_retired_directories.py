@@ -143,7 +143,7 @@ def test_a_repeated_end_finds_its_decision_under_the_earlier_slot(
     writer = begun(log)
     writer.write(b"before")
     other = retire()
-    writer.owner._slot()  # as the attempt of a registration that wrote nothing
+    writer.owner._ensure_slot()  # as the attempt of a registration that wrote nothing
     finish = Transactions.finish
     failures = list[int]()
 

@@ -44,7 +44,7 @@ def topic_of(process: Process) -> InternalTopic[Newest]:
 
 
 def decide(topic: InternalTopic[Newest], value: bytes, seconds: float = 20) -> None:
-    with topic.deciding(0, files.deadline_after(seconds)) as decision:
+    with topic.lock_for_decision(0, files.deadline_after(seconds)) as decision:
         decision.append([(b"k", value)])
 
 
@@ -82,7 +82,7 @@ def test_a_view_is_read_again_if_its_leader_is_lost_before_the_commit(
         decide(topic, b"first")
         with (
             pytest.raises(NotEnoughReplicasAfterAppendError),
-            topic.deciding(0, files.deadline_after(0.5)) as decision,
+            topic.lock_for_decision(0, files.deadline_after(0.5)) as decision,
         ):
             lose_followers(process)
             decision.append([(b"k", b"lost")])
@@ -101,7 +101,7 @@ def test_what_another_thread_decides_meanwhile_is_returned_after_its_commit_only
         if not seen:
             with (
                 pytest.raises(NotEnoughReplicasAfterAppendError),
-                topic.deciding(0, files.deadline_after(0.5)) as decision,
+                topic.lock_for_decision(0, files.deadline_after(0.5)) as decision,
             ):
                 lose_followers(process)
                 decision.append([(b"k", b"lost")])

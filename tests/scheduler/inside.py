@@ -84,7 +84,7 @@ def deliver(producer: embedlog.Producer, future: Any) -> Any:
     """
     accumulator = producer._accumulator
     while not future.done():
-        accumulator._round()
+        accumulator._run_once()
     return future.result()
 
 

@@ -166,7 +166,7 @@ def test_assigning_in_a_group_is_no_membership_no_rebalance_and_no_listener(
     reader.assign([A0])
     fill(engine.partition("a", 0), 3)
     assert places(reader.poll()) == [(0, 0), (0, 1), (0, 2)]
-    assert engine.groups.current("g") is None
+    assert engine.groups.read_group("g") is None
     assert reader.group_metadata() == GroupMetadata("g")
 
 

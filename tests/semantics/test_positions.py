@@ -319,7 +319,7 @@ def test_metrics_rates_means_and_maxima_forget_what_is_older_than_a_minute(
     fill(engine.partition("b", 0), 10)
     now = time.monotonic()
     reader = consumer("b")
-    metrics = reader._waiting.metrics
+    metrics = reader._waiter.metrics
     metrics._clock = lambda: now
     reader.poll(max_records=4)
     assert reader.metrics()["partitions"][B0]["records-lead-avg"] is not None

@@ -58,7 +58,7 @@ def test_the_holder_of_a_closed_directory_is_named_if_it_is_this_process(closed:
     with (
         embedlog.open(closed, config=QUIET),
         pytest.raises(DirectoryInUseError, match=rf"pid {os.getpid()} \(this process\)"),
-        closed_directory.held(closed),
+        closed_directory.hold(closed),
     ):
         raise AssertionError("the directory is open")
 

@@ -18,7 +18,11 @@ import pytest
 from embedlog import group as machine
 from embedlog.consumer.consumer import Consumer
 from embedlog.consumer.membership import Phase
-from embedlog.coordination.groups.commit_checks import admitted, checked_offsets, refused
+from embedlog.coordination.groups.commit_checks import (
+    check_offsets,
+    member_commit_refusal,
+    refusal_error,
+)
 from embedlog.errors import (
     DeadlineError,
     ListenerError,
@@ -26,7 +30,7 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.format.process_slot import ProcessSlot
-from embedlog.group import Group, Limits, Refusal, may_commit_held
+from embedlog.group import Group, Limits, Refusal, kept_commit_refusal
 from embedlog.storage.liveness import SlotState
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.support.fake_engine import FakeEngine
@@ -111,7 +115,7 @@ class FakeGroups:
         self.commit_count = 0
         self._engine = engine
 
-    def current(self, group_id: str) -> Group | None:
+    def read_group(self, group_id: str) -> Group | None:
         return self.groups.get(group_id)
 
     def decide(
@@ -121,7 +125,7 @@ class FakeGroups:
         old = self.groups.get(group_id)
         new = event(old)
         if isinstance(new, Refusal):
-            raise refused(group_id, new, old)
+            raise refusal_error(group_id, new, old)
         if new is not None and new is not old:
             self.groups[group_id] = new
             with self._engine.changed:
@@ -138,7 +142,9 @@ class FakeGroups:
         deadline_ns: int | None = None,
     ) -> Group | None:
         found = self.groups.get(group_id)
-        verdicts = watch.verdicts(found, me, whole) if found is not None and found.members else {}
+        verdicts = (
+            watch.find_verdicts(found, me, whole) if found is not None and found.members else {}
+        )
         if not verdicts:
             return found
         return self.decide(
@@ -154,33 +160,33 @@ class FakeGroups:
         deadline_ns: int | None = None,
     ) -> None:
         member = identity or GroupMetadata(group_id)
-        self._commit(group_id, offsets, lambda old: admitted(old, member))
+        self._commit(group_id, offsets, lambda old: member_commit_refusal(old, member))
 
-    def commit_held(
+    def commit_kept_partitions(
         self,
         group_id: str,
         offsets: Mapping[TopicPartition, Any],
         member_id: str,
         deadline_ns: int | None = None,
     ) -> None:
-        self._commit(group_id, offsets, lambda old: may_commit_held(old, member_id))
+        self._commit(group_id, offsets, lambda old: kept_commit_refusal(old, member_id))
 
     def _commit(
         self, group_id: str, offsets: Mapping[TopicPartition, Any], admission: Callable[[Any], Any]
     ) -> None:
-        wanted = checked_offsets(offsets)
+        wanted = check_offsets(offsets)
         self._lock()
         old = self.groups.get(group_id)
         refusal = admission(old)
         if refusal is not None:
-            raise refused(group_id, refusal, old)
+            raise refusal_error(group_id, refusal, old)
         for tp in wanted:
             if self._engine.topic(tp.topic).partitions <= tp.partition:
                 raise UnknownTopicOrPartitionError(str(tp))
         self.offsets.setdefault(group_id, {}).update(wanted)
         self.commit_count += 1
 
-    def committed(
+    def read_committed(
         self,
         group_id: str,
         partitions: Iterable[TopicPartition] | None = None,
@@ -248,7 +254,7 @@ def listening(reader: Consumer, *topics: str, **how: Any) -> ListenerCalls:
 def run_duties(member: Consumer) -> None:
     """The work of a poll that returns nothing."""
     with member._using():
-        member._waiting.wait_for(lambda: None, 0.0, member._subscription)
+        member._waiter.wait_for(lambda: None, 0.0, member._subscription)
 
 
 def settle(*members: Consumer, rounds: int = 30) -> None:

@@ -53,7 +53,9 @@ def commit_at(
 ) -> None:
     """An offset committed at that time."""
     value = encode_offset(OffsetAndMetadata(5), ms, expire_ms)
-    with groups.topic.deciding(groups.topic.partition_of(name), groups.deadline(None)) as decision:
+    with groups.topic.lock_for_decision(
+        groups.topic.partition_of(name), groups.deadline(None)
+    ) as decision:
         decision.append([(encode_offset_key(name, *place), value)])
 
 

@@ -43,7 +43,7 @@ def completing(*members: Member) -> Group:
     for each in members:
         group = taken(rules.join(group, each, LIMITS, NOW))
     while group is not None and group.state is State.PREPARING_REBALANCE:
-        group = taken(rules.join(group, group.members[group.missing()[0]], LIMITS, NOW))
+        group = taken(rules.join(group, group.members[group.missing_members()[0]], LIMITS, NOW))
     assert group is not None
     assert group.state is State.COMPLETING_REBALANCE
     return group

@@ -203,7 +203,7 @@ class World:
 
     def commit(self, me: Process) -> Refusal | None:
         self.now += 1
-        refusal = rules.may_commit(self.group, me.member_id, me.generation, me.instance)
+        refusal = rules.commit_refusal(self.group, me.member_id, me.generation, me.instance)
         self.note(
             f"{me.name} commits {me.position} in {me.generation}: "
             f"{'taken' if refusal is None else refusal.name}"
@@ -276,7 +276,8 @@ class World:
         """At most one whose commits count."""
         count = sum(
             each.owns
-            and rules.may_commit(self.group, each.member_id, each.generation, each.instance) is None
+            and rules.commit_refusal(self.group, each.member_id, each.generation, each.instance)
+            is None
             for each in self.processes
         )
         if count > 1:
@@ -338,7 +339,11 @@ def check_group(group: Group) -> None:
     ]
     if len(set(instances)) < len(instances):
         raise Violation("an instance id twice")
-    if group.state is State.PREPARING_REBALANCE and not group.missing() and not group.delayed:
+    if (
+        group.state is State.PREPARING_REBALANCE
+        and not group.missing_members()
+        and not group.delayed
+    ):
         raise Violation("a join phase continues without a missing member")
     if group.state is State.COMPLETING_REBALANCE:
         if any(member.assignment for member in group.members.values()):

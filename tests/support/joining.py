@@ -36,7 +36,7 @@ def joined(
             lambda old, member=member: machine.join(old, member, Limits(), system.wall_ms()),
         )
     shares = {name: encode_assignment(tps) for name, tps in assignments.items()}
-    group = log._engine.groups.current(group_id)
+    group = log._engine.groups.read_group(group_id)
     assert group is not None
     assert group.leader is not None
     leader = group.leader

@@ -240,7 +240,7 @@ class World:
             raise Violation("an end that was repeated has decided once more")
         if self.rng.random() < 0.7:  # else it leaves the rest to others
             yield from self._finish(name, decided)
-        return rules.following(decided.state)  # type: ignore[return-value]
+        return rules.producer_identity_of(decided.state)  # type: ignore[return-value]
 
     def _give_up(self, name: str, seen: Transaction) -> Known:
         before = self.known

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import embedlog
-from embedlog.coordination.transactions.transactional_id_owner import Owner
+from embedlog.coordination.transactions.transactional_id_owner import TransactionalIdOwner
 from embedlog.format import record_batch
 from embedlog.format.record_batch import EncodedRun, Stamp
 from embedlog.format.record_columns import BytesColumn, Columns
@@ -38,7 +38,7 @@ class Writer:
 
     def __init__(self, log: embedlog.Log, name: str = "id", timeout_ms: int = 60_000) -> None:
         self.log = log
-        self.owner: Owner = log._engine.transactions.owner(name, timeout_ms)
+        self.owner: TransactionalIdOwner = log._engine.transactions.owner(name, timeout_ms)
         self._sequences: dict[tuple[int, int, str, int], int] = {}
 
     def init(self) -> Outcome | None:

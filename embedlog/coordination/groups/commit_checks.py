@@ -1,10 +1,9 @@
 """Checks the arguments and sizes of commits, makes their records, and maps refusals to errors. No
 lock, no file.
 
-COMMITCHECK-1  invalid arguments raise an error of this package, or a TypeError, before a lock is
-    taken
-COMMITCHECK-2  a refusal becomes an error by the caller's remedy: poll to join again, close, choose
-    another group
+- Invalid arguments raise an error of this package, or a TypeError, before a lock is taken.
+- A refusal becomes an error by the caller's remedy: poll to join again, close, choose another
+  group.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ KINDS: Final[Mapping[Refusal, type[EmbedlogError]]] = {
 # ---- arguments -----------------------------------------------------------------------------------
 
 
-def checked_group_id(group_id: object) -> str:
+def check_group_id(group_id: object) -> str:
     """The group id, if it is valid. Raises InvalidGroupIdError, TypeError."""
     if not isinstance(group_id, str):
         raise TypeError(f"a group id is a str, not {type(group_id).__name__}")
@@ -73,17 +72,17 @@ def checked_group_id(group_id: object) -> str:
     return group_id
 
 
-def checked_instances(instance_ids: object) -> Collection[str]:
+def check_instance_ids(instance_ids: object) -> Collection[str]:
     """Names of static members. Raises TypeError."""
     if isinstance(instance_ids, str) or not isinstance(instance_ids, Collection):
         raise TypeError(f"instance ids are a list of str, not {instance_ids!r:.100}")
-    for each in instance_ids:
-        if not isinstance(each, str):
-            raise TypeError(f"an instance id is a str, not {type(each).__name__}")
+    for instance_id in instance_ids:
+        if not isinstance(instance_id, str):
+            raise TypeError(f"an instance id is a str, not {type(instance_id).__name__}")
     return instance_ids
 
 
-def checked_identity(group_id: str, identity: object) -> GroupMetadata:
+def check_identity(group_id: str, identity: object) -> GroupMetadata:
     """The identity of the committing member. Raises TypeError, InvalidGroupIdError for a member of
     another group.
     """
@@ -97,41 +96,42 @@ def checked_identity(group_id: str, identity: object) -> GroupMetadata:
 
 
 class CheckedOffsets(dict[TopicPartition, OffsetAndMetadata]):
-    """Offsets that `checked_offsets` has checked; it accepts them again as they are. Never passed
+    """Offsets that `check_offsets` has checked; it accepts them again as they are. Never passed
     to code of the user.
     """
 
 
-def checked_offsets(offsets: object) -> CheckedOffsets:
+def check_offsets(offsets: object) -> CheckedOffsets:
     """The offsets to commit, each with its metadata. Raises TypeError, OffsetOutOfRangeError."""
     if type(offsets) is CheckedOffsets:
         return offsets
-    given: Mapping[TopicPartition, object] = by_partition("offsets", offsets)  # type: ignore[arg-type]
-    return CheckedOffsets(
-        (place, _checked_offset(place, offset)) for place, offset in given.items()
-    )
+    offsets_given: Mapping[TopicPartition, object] = by_partition("offsets", offsets)  # type: ignore[arg-type]
+    return CheckedOffsets((tp, _check_offset(tp, offset)) for tp, offset in offsets_given.items())
 
 
-def _checked_offset(place: Any, offset: object) -> OffsetAndMetadata:
-    made = OffsetAndMetadata(offset) if type(offset) is int else offset
-    if isinstance(made, tuple) and getattr(made, "_fields", ())[:2] == ("offset", "metadata"):
-        made = OffsetAndMetadata(*made[:3])  # of another client
-    if not isinstance(made, OffsetAndMetadata) or (type(made.offset), type(made.leader_epoch)) != (
-        int,
-        int,
+def _check_offset(tp: Any, offset: object) -> OffsetAndMetadata:
+    checked = OffsetAndMetadata(offset) if type(offset) is int else offset
+    if isinstance(checked, tuple) and getattr(checked, "_fields", ())[:2] == ("offset", "metadata"):
+        checked = OffsetAndMetadata(*checked[:3])  # of another client
+    if (
+        not isinstance(checked, OffsetAndMetadata)
+        or type(checked.offset) is not int
+        or type(checked.leader_epoch) is not int
     ):
         raise TypeError(f"an offset is an OffsetAndMetadata or an int, not {offset!r:.100}")
-    if not isinstance(made.metadata, str):
-        raise TypeError(f"the metadata of an offset is a str, not {type(made.metadata).__name__}")
-    if not 0 <= made.offset <= LONG_MAX or not -1 <= made.leader_epoch <= INT_MAX:
+    if not isinstance(checked.metadata, str):
+        raise TypeError(
+            f"the metadata of an offset is a str, not {type(checked.metadata).__name__}"
+        )
+    if not 0 <= checked.offset <= LONG_MAX or not -1 <= checked.leader_epoch <= INT_MAX:
         raise OffsetOutOfRangeError(
             "an offset to commit",
-            topic=place[0],
-            partition=place[1],
+            topic=tp[0],
+            partition=tp[1],
             expected="0 to 2^63 - 1, with a leader epoch of -1 or more",
-            found=f"{made.offset}, {made.leader_epoch}",
+            found=f"{checked.offset}, {checked.leader_epoch}",
         )
-    return made
+    return checked
 
 
 def _size(text: str) -> int:
@@ -142,27 +142,28 @@ def _size(text: str) -> int:
         return -1
 
 
-def check_notes(wanted: Mapping[TopicPartition, OffsetAndMetadata], limit: int) -> None:
+def check_notes(offsets: Mapping[TopicPartition, OffsetAndMetadata], limit: int) -> None:
     """Raises RecordTooLargeError for metadata of more than `limit` bytes."""
-    for place, offset in wanted.items():
-        if offset.metadata and not 0 <= (size := _size(offset.metadata)) <= limit:
+    for tp, offset in offsets.items():
+        if not offset.metadata:
+            continue
+        size = _size(offset.metadata)
+        if not 0 <= size <= limit:
             expected = f"at most {limit} bytes of UTF-8 (offset.metadata.max.bytes)"
             raise RecordTooLargeError(
-                f"metadata of an offset for {place[0]}-{place[1]}", expected=expected, found=size
+                f"metadata of an offset for {tp[0]}-{tp[1]}", expected=expected, found=size
             )
 
 
 # ---- refusals ------------------------------------------------------------------------------------
 
 
-def refused(group_id: str, refusal: Refusal, old: Group | None) -> EmbedlogError:
+def refusal_error(group_id: str, refusal: Refusal, old: Group | None) -> EmbedlogError:
     """The error for a refused event."""
-    found = (
-        "no such group"
-        if old is None
-        else f"{old.state.label}, generation {old.generation}, {len(old.members)} members"
-    )
-    return KINDS[refusal](f"group {group_id!r}: {refusal.value} ({refusal.name})", found=found)
+    state = "no such group"
+    if old is not None:
+        state = f"{old.state.label}, generation {old.generation}, {len(old.members)} members"
+    return KINDS[refusal](f"group {group_id!r}: {refusal.value} ({refusal.name})", found=state)
 
 
 def refuse_share(group_id: str, group: ModernGroup | None) -> None:
@@ -174,11 +175,11 @@ def refuse_share(group_id: str, group: ModernGroup | None) -> None:
         raise InconsistentGroupProtocolError(f"{group_id!r} {text}")
 
 
-def admitted(
+def member_commit_refusal(
     old: Group | None, member: GroupMetadata, *, transactional: bool = False
 ) -> Refusal | None:
     """The reason to refuse a member's commit, or None."""
-    refusal = machine.may_commit(
+    refusal = machine.commit_refusal(
         old, member.member_id, member.generation, member.instance_id, transactional=transactional
     )
     return Refusal.UNKNOWN_MEMBER_ID if refusal is Refusal.GROUP_ID_NOT_FOUND else refusal
@@ -188,13 +189,13 @@ def admitted(
 
 
 def commit_records(
-    group_id: str, wanted: Mapping[TopicPartition, OffsetAndMetadata]
+    group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> list[Record]:
     """The records of a commit."""
     now_ms = system.wall_ms()
     return [
-        (encode_offset_key(group_id, *place), encode_offset(each, now_ms))
-        for place, each in wanted.items()
+        (encode_offset_key(group_id, *tp), encode_offset(offset, now_ms))
+        for tp, offset in offsets.items()
     ]
 
 

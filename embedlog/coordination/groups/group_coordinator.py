@@ -1,17 +1,16 @@
 """Consumer groups without a coordinator process: each process decides its requests, from the
 group's newest record.
 
-GROUPCOORDINATOR-1  every request locks the group's partition of `__consumer_offsets`, catches up,
-    applies the pure rules (`group`), and appends the outcome as one batch. A refusal writes nothing
-GROUPCOORDINATOR-2  followers of a group read without a lock, and are woken by the notice of its
-    partition, which changes with groups, not with commits
-GROUPCOORDINATOR-3  a member is evicted by the first process that detects its end, after another
-    check under the lock; the housekeeper checks groups without active members
-GROUPCOORDINATOR-4  after `offsets.retention.minutes` unused offsets are removed by Kafka's rules.
-    The time counts from the commit, or from the loss of the group's last member if that is later.
-    Offsets are kept while a transaction contains offsets of the group, and in a group of
-    `KEPT_TYPE`
-GROUPCOORDINATOR-5  groups of Kafka's newer protocol are read, never changed
+- Every request locks the group's partition of `__consumer_offsets`, catches up, applies the pure
+  rules (`group`), and appends the outcome as one batch. A refusal writes nothing.
+- Followers of a group read without a lock, and are woken by the notice of its partition, which
+  changes with groups, not with commits.
+- A member is evicted by the first process that detects its end, after another check under the lock;
+  the housekeeper checks groups without active members.
+- After `offsets.retention.minutes` unused offsets are removed by Kafka's rules. The time counts
+  from the commit, or from the loss of the group's last member if that is later. Offsets are kept
+  while a transaction contains offsets of the group, and in a group of `KEPT_TYPE`.
+- Groups of Kafka's newer protocol are read, never changed.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from embedlog import _logging
 from embedlog import group as machine
 from embedlog._native import system
-from embedlog.coordination.groups.commit_checks import checked_group_id, refused
+from embedlog.coordination.groups.commit_checks import check_group_id, refusal_error
 from embedlog.coordination.groups.group_records import (
     Committed,
     encode_group,
@@ -73,7 +72,7 @@ class Groups(Offsets):
 
     # ---- reads -----------------------------------------------------------------------------------
 
-    def current(self, group_id: str) -> Group | None:
+    def read_group(self, group_id: str) -> Group | None:
         """The present group; takes no lock and writes nothing. Raises CorruptRecordError,
         UnsupportedFormatError.
         """
@@ -85,7 +84,9 @@ class Groups(Offsets):
         """
         self.host.check_open()
         return sorted(
-            name for number in self.topic.written() for name in self.topic.view(number).groups()
+            name
+            for number in self.topic.written_partitions()
+            for name in self.topic.view(number).groups()
         )
 
     # ---- decisions -------------------------------------------------------------------------------
@@ -100,15 +101,15 @@ class Groups(Offsets):
         """
         self.host.check_writable()
         until = self.deadline(deadline_ns)
-        return self.topic.repeated(lambda: self._decide(group_id, event, until), until)
+        return self.topic.retry_until_counted(lambda: self._decide(group_id, event, until), until)
 
     def _decide(self, group_id: str, event: Event, deadline_ns: int) -> Group | None:
-        number = self.topic.partition_of(checked_group_id(group_id))
-        with self.topic.deciding(number, deadline_ns) as decision:
+        number = self.topic.partition_of(check_group_id(group_id))
+        with self.topic.lock_for_decision(number, deadline_ns) as decision:
             old = decision.view.group(group_id)
             new = event(old)
             if isinstance(new, Refusal):
-                raise refused(group_id, new, old)
+                raise refusal_error(group_id, new, old)
             if new is None or new is old:
                 return old
             self._refuse_modern(decision.view, group_id)
@@ -133,11 +134,9 @@ class Groups(Offsets):
         def event(old: Group | None) -> Group | Refusal:
             if old is not None and old.protocol_type not in ("", KEPT_TYPE):
                 return Refusal.INCONSISTENT_GROUP_PROTOCOL
-            return (
-                old
-                if old is not None and old.protocol_type
-                else Group(KEPT_TYPE, changed_ms=system.wall_ms())
-            )
+            if old is not None and old.protocol_type:
+                return old
+            return Group(KEPT_TYPE, changed_ms=system.wall_ms())
 
         return self.decide(group_id, event, deadline_ns)
 
@@ -152,25 +151,27 @@ class Groups(Offsets):
         """Evict members that have ended according to the observer; returns the group afterwards.
         Raises as `decide`.
         """
-        found = self.current(group_id)
-        if found is None or not found.members:
-            return found
-        verdicts = watch.verdicts(found, me, whole)
+        group = self.read_group(group_id)
+        if group is None or not group.members:
+            return group
+        verdicts = watch.find_verdicts(group, me, whole)
         if not verdicts:
-            return found
+            return group
 
         def event(old: Group | None) -> Group | None:
-            confirmed = watch.confirm(old, verdicts) if old is not None else {}
-            if old is None or not confirmed:
+            if old is None:
+                return None
+            confirmed = watch.confirm(old, verdicts)
+            if not confirmed:
                 return old
             new = machine.evict(old, confirmed, system.wall_ms())
-            gone = ", ".join(
-                f"{each} ({verdict.value})"
-                for each, verdict in confirmed.items()
-                if each not in new.members
+            removed = ", ".join(
+                f"{member_id} ({verdict.value})"
+                for member_id, verdict in confirmed.items()
+                if member_id not in new.members
             )
-            if gone:
-                logger.info("group %r continues without %s", group_id, gone)
+            if removed:
+                logger.info("group %r continues without %s", group_id, removed)
             return new
 
         return self.decide(group_id, event, deadline_ns)
@@ -182,22 +183,22 @@ class Groups(Offsets):
         `decide`.
         """
         self.host.check_writable()
-        checked_group_id(group_id)
+        check_group_id(group_id)
         until = self.deadline(deadline_ns)
-        self.topic.repeated(lambda: self._delete(group_id, until), until)
+        self.topic.retry_until_counted(lambda: self._delete(group_id, until), until)
 
     def _delete(self, group_id: str, deadline_ns: int) -> None:
         number = self.topic.partition_of(group_id)
-        with self.topic.deciding(number, deadline_ns) as decision:
+        with self.topic.lock_for_decision(number, deadline_ns) as decision:
             view = decision.view
             old = decision.view.group(group_id)
             self._refuse_modern(view, group_id)
-            places = {*view.partitions(group_id), *view.pending(group_id)}
-            refusal = machine.may_delete(old, bool(places))
+            tps = {*view.partitions(group_id), *view.pending(group_id)}
+            refusal = machine.deletion_refusal(old, bool(tps))
             if refusal is not None:
-                raise refused(group_id, refusal, old)
+                raise refusal_error(group_id, refusal, old)
             # a broker may have created a group from offsets alone
-            tombstones = _tombstones(group_id, places, True)
+            tombstones = _make_tombstones(group_id, tps, True)
             self.append_in_pieces(decision, number, tombstones)
 
     def delete_offsets(
@@ -209,23 +210,25 @@ class Groups(Offsets):
         GroupNotFoundError, and as `decide`.
         """
         self.host.check_writable()
-        checked_group_id(group_id)
-        wanted = {TopicPartition(*place) for place in partitions}
+        check_group_id(group_id)
+        tps = {TopicPartition(*tp) for tp in partitions}
         until = self.deadline(deadline_ns)
-        self.topic.repeated(lambda: self._delete_offsets(group_id, wanted, until), until)
+        self.topic.retry_until_counted(lambda: self._delete_offsets(group_id, tps, until), until)
 
-    def _delete_offsets(self, group_id: str, wanted: set[TopicPartition], deadline_ns: int) -> None:
+    def _delete_offsets(self, group_id: str, tps: set[TopicPartition], deadline_ns: int) -> None:
         number = self.topic.partition_of(group_id)
-        with self.topic.deciding(number, deadline_ns) as decision:
+        with self.topic.lock_for_decision(number, deadline_ns) as decision:
             view = decision.view
             old = decision.view.group(group_id)
             self._refuse_modern(view, group_id)
-            places = {*view.partitions(group_id), *view.pending(group_id)}
-            for topic in sorted({place.topic for place in wanted}) or [""]:
-                refusal = machine.may_delete_offsets(old, bool(places), topic)
+            committed = {*view.partitions(group_id), *view.pending(group_id)}
+            for topic in sorted({tp.topic for tp in tps}) or [""]:
+                refusal = machine.offset_deletion_refusal(old, bool(committed), topic)
                 if refusal is not None:
-                    raise refused(group_id, refusal, old)
-            self.append_in_pieces(decision, number, _tombstones(group_id, places & wanted, False))
+                    raise refusal_error(group_id, refusal, old)
+            self.append_in_pieces(
+                decision, number, _make_tombstones(group_id, committed & tps, False)
+            )
 
     @staticmethod
     def _refuse_modern(view: GroupEntries, group_id: str) -> None:
@@ -254,15 +257,17 @@ class Groups(Offsets):
         if not self.host.read_only:
             self._evict_ended({})
 
-    def _evict_ended(self, known: Mapping[str, Watch]) -> dict[str, Watch]:
+    def _evict_ended(self, watches_before: Mapping[str, Watch]) -> dict[str, Watch]:
         watches: dict[str, Watch] = {}
-        for number in self.topic.written():
+        for number in self.topic.written_partitions():
             view = self.topic.view(number)
             for name in view.groups():
                 try:
                     group = view.group(name)
                     if group is not None and group.members:
-                        watches[name] = known.get(name) or Watch(self.transactions.liveness)
+                        watches[name] = watches_before.get(name) or Watch(
+                            self.transactions.liveness
+                        )
                         self.evict(name, watches[name], whole=True)
                 except ClosedError:  # the log is closed during this round
                     return watches
@@ -277,7 +282,7 @@ class Groups(Offsets):
         return watches
 
     def expire(self, deadline_ns: int | None = None) -> int:
-        """Remove unused offsets and groups (GROUPCOORDINATOR-4); returns their number."""
+        """Remove unused offsets and groups; returns their number."""
         if self.host.read_only:
             raise ReadOnlyError(
                 "the log was opened read-only; open it without read_only=True to change it",
@@ -286,28 +291,31 @@ class Groups(Offsets):
         until = self.deadline(deadline_ns)
         count = 0
         now_ms = system.wall_ms()
-        for number in self.topic.written():
+        for number in self.topic.written_partitions():
             view = self.topic.view(number)
-            names = [name for name in view.groups() if self._expired(view, name, now_ms)]
-            if names:
-                with self.topic.deciding(number, until) as decision:
-                    records = [
-                        record
-                        for name in names
-                        for record in self._expired(decision.view, name, now_ms)
-                    ]
-                    self.append_in_pieces(decision, number, records)
-                count += len(records)
+            names = [
+                name for name in view.groups() if self._make_expiry_tombstones(view, name, now_ms)
+            ]
+            if not names:
+                continue
+            records: list[Record] = []
+            with self.topic.lock_for_decision(number, until) as decision:
+                for name in names:
+                    records += self._make_expiry_tombstones(decision.view, name, now_ms)
+                self.append_in_pieces(decision, number, records)
+            count += len(records)
         return count
 
-    def _expired(self, view: GroupEntries, name: str, now_ms: int) -> list[Record]:
+    def _make_expiry_tombstones(self, view: GroupEntries, name: str, now_ms: int) -> list[Record]:
         """The tombstones of a group's expired offsets."""
         try:
             group = view.group(name)
             committed = view.offsets(name)
         except EmbedlogError as problem:
-            what = f"group {name!r} cannot be read and is not expired"
-            _logging.report(logger, logging.ERROR, (self.host.path, "expiry", name), what, problem)
+            message = f"group {name!r} cannot be read and is not expired"
+            _logging.report(
+                logger, logging.ERROR, (self.host.path, "expiry", name), message, problem
+            )
             return []
         if (
             view.modern(name) is not None
@@ -315,28 +323,25 @@ class Groups(Offsets):
             or view.pending(name)
         ):
             return []
-        topics = machine.subscribed(group)
+        topics = machine.subscribed_topics(group)
         due = {
-            place
-            for place, each in committed.items()
-            if self._is_due(group, topics, place, each, now_ms)
+            tp
+            for tp, offset in committed.items()
+            if self._is_due(group, topics, tp, offset, now_ms)
         }
-        empty = (
-            len(due) == len(committed)
-            if group is None
-            else group.state is State.EMPTY and len(due) == len(committed)
-        )
-        return _tombstones(name, due, empty)
+        has_members = group is not None and group.state is not State.EMPTY
+        is_unused = len(due) == len(committed) and not has_members
+        return _make_tombstones(name, due, is_unused)
 
     def _is_due(
         self,
         group: Group | None,
         topics: frozenset[str],
-        place: TopicPartition,
+        tp: TopicPartition,
         committed: Committed,
         now_ms: int,
     ) -> bool:
-        since_ms = machine.expires_from_ms(group, topics, place.topic, committed.commit_ms)
+        since_ms = machine.expires_from_ms(group, topics, tp.topic, committed.commit_ms)
         if since_ms is None:
             return False
         if committed.expire_ms >= 0:
@@ -344,8 +349,8 @@ class Groups(Offsets):
         return now_ms - since_ms >= self.host.config.offsets_retention_minutes * MINUTE_MS
 
 
-def _tombstones(group_id: str, places: Iterable[TopicPartition], group: bool) -> list[Record]:
-    records: list[Record] = [
-        (encode_offset_key(group_id, *place), None) for place in sorted(places)
-    ]
-    return [*records, (encode_group_key(group_id), None)] if group else records
+def _make_tombstones(
+    group_id: str, tps: Iterable[TopicPartition], includes_group: bool
+) -> list[Record]:
+    records: list[Record] = [(encode_offset_key(group_id, *tp), None) for tp in sorted(tps)]
+    return [*records, (encode_group_key(group_id), None)] if includes_group else records

@@ -1,11 +1,10 @@
 """Parses the argument `to` of a reset, and computes the offset for each partition.
 
-OFFSETRESET-1  pure: bounds, the committed offset, the offset found by time, and the present time
-    are arguments
-OFFSETRESET-2  `to` is checked completely before any lookup, and an ambiguous value is refused
-OFFSETRESET-3  as in Kafka's own tool: a time after the last record means the end, and so does
-    `current` without a committed offset. A shift needs a committed offset. An offset outside of the
-    log is moved to its nearer end, except `current`, which stays unchanged
+- Pure: bounds, the committed offset, the offset found by time, and the present time are arguments.
+- `to` is checked completely before any lookup, and an ambiguous value is refused.
+- As in Kafka's own tool: a time after the last record means the end, and so does `current` without
+  a committed offset. A shift needs a committed offset. An offset outside of the log is moved to its
+  nearer end, except `current`, which stays unchanged.
 """
 
 from __future__ import annotations
@@ -46,10 +45,16 @@ class Target:
         return max(0, now_ms - self.number) if self.kind == "duration" else None
 
     def offset(
-        self, tp: TopicPartition, *, start: int, end: int, committed: int | None, found: int | None
+        self,
+        tp: TopicPartition,
+        *,
+        start: int,
+        end: int,
+        committed: int | None,
+        offset_for_time: int | None,
     ) -> int:
-        """The offset, also outside of the log; `found`: the first record at or after `time_ms`,
-        None if there is none.
+        """The offset, also outside of the log; `offset_for_time`: that of the first record at or
+        after `time_ms`, None if there is none.
 
         Raises NoOffsetForPartitionError for a shift without a committed offset.
         """
@@ -60,7 +65,7 @@ class Target:
         if self.kind == "each":
             return self.each[tp]
         if self.kind in ("time", "duration"):
-            return end if found is None else found
+            return end if offset_for_time is None else offset_for_time
         if self.kind == "shift" and committed is None:
             problem = f"no offset is committed for {tp.topic}-{tp.partition}: a shift needs one"
             raise NoOffsetForPartitionError(problem, topic=tp.topic, partition=tp.partition)
@@ -69,7 +74,7 @@ class Target:
         return committed + self.number if self.kind == "shift" else committed
 
 
-def clamped(offset: int, start: int, end: int) -> int:
+def clamp(offset: int, start: int, end: int) -> int:
     """The nearest offset that a reader can start from."""
     return min(max(offset, start), end)
 
@@ -79,12 +84,12 @@ def parse_target(to: object) -> Target:
     if isinstance(to, str):
         return _from_text(to)
     if isinstance(to, datetime):
-        return Target("time", _time(to))
+        return Target("time", _time_ms_of(to))
     if isinstance(to, timedelta):
-        return Target("duration", _duration(to))
+        return Target("duration", _duration_ms_of(to))
     if isinstance(to, Mapping):
         return _from_mapping(to)
-    return Target("offset", _offset(to))
+    return Target("offset", _offset_of(to))
 
 
 def _from_text(text: str) -> Target:
@@ -101,7 +106,7 @@ def _from_mapping(to: Mapping[Any, Any]) -> Target:
         return Target(
             "each",
             each={
-                topic_partition(key): _offset(getattr(value, "offset", value))
+                topic_partition(key): _offset_of(getattr(value, "offset", value))
                 for key, value in to.items()
             },
         )
@@ -109,47 +114,48 @@ def _from_mapping(to: Mapping[Any, Any]) -> Target:
         raise ConfigError("to", expected=EXPECTED, found=repr(dict(to)))
     ((kind, value),) = to.items()
     if kind == "offset":
-        return Target("offset", _offset(value))
+        return Target("offset", _offset_of(value))
     if kind == "time":
-        return Target("time", _time(value))
+        return Target("time", _time_ms_of(value))
     if kind == "duration":
         return Target(
-            "duration", duration_ms(value, "to") if isinstance(value, str) else _duration(value)
+            "duration",
+            duration_ms(value, "to") if isinstance(value, str) else _duration_ms_of(value),
         )
     if kind == "shift":
-        return Target("shift", _whole(value, "a shift"))
+        return Target("shift", _check_int(value, "a shift"))
     raise ConfigError("to", expected=EXPECTED, found=repr(dict(to)))
 
 
-def _time(value: object) -> int:
+def _time_ms_of(value: object) -> int:
     time_ms = milliseconds(value)  # type: ignore[arg-type]
     if time_ms < 0:
         raise InvalidTimestampError("to: a time is not negative", found=time_ms)
     return time_ms
 
 
-def _duration(value: object) -> int:
+def _duration_ms_of(value: object) -> int:
     if not isinstance(value, timedelta):
         raise TypeError(f"a duration is a timedelta or text such as 'PT1H', not {value!r:.100}")
-    found = value // timedelta(milliseconds=1)
-    if found < 0:
+    duration_in_ms = value // timedelta(milliseconds=1)
+    if duration_in_ms < 0:
         raise ConfigError("to: a duration goes back from now and is not negative", found=value)
-    return found
+    return duration_in_ms
 
 
-def _offset(value: object) -> int:
-    offset = _whole(value, "an offset")
+def _offset_of(value: object) -> int:
+    offset = _check_int(value, "an offset")
     if offset < 0:
         raise ConfigError("to: an offset is not negative", found=offset)
     return offset
 
 
-def _whole(value: object, what: str) -> int:
+def _check_int(value: object, name: str) -> int:
     if isinstance(value, bool):
-        raise TypeError(f"{what} is an int, not a bool")
+        raise TypeError(f"{name} is an int, not a bool")
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(
-            f"{what} is an int, not {value!r:.100}; a group is reset to {EXPECTED}"
+            f"{name} is an int, not {value!r:.100}; a group is reset to {EXPECTED}"
         ) from None

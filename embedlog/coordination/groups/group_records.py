@@ -1,13 +1,13 @@
 """Keys and values of `__consumer_offsets` in Kafka's schema (format.md 9.1), with embedlog's
 additions as tagged fields.
 
-GROUPRECORD-1  groups are written in version 4, which has tagged fields, offsets in version 3 as
-    brokers do; all versions are read
-GROUPRECORD-2  own fields have high tags. Kafka's own fields contain the values that a broker
-    expects: each member's subscription is the one for the chosen protocol. During a join phase a
-    broker reads a group whose members have no assignment yet
-GROUPRECORD-3  unknown tagged fields are kept, byte for byte, and written again
-GROUPRECORD-4  keys of an unknown kind are no error: they have no group
+- Groups are written in version 4, which has tagged fields, offsets in version 3 as brokers do; all
+  versions are read.
+- Own fields have high tags. Kafka's own fields contain the values that a broker expects: each
+  member's subscription is the one for the chosen protocol. During a join phase a broker reads a
+  group whose members have no assignment yet.
+- Unknown tagged fields are kept, byte for byte, and written again.
+- Keys of an unknown kind are no error: they have no group.
 """
 
 from __future__ import annotations
@@ -135,13 +135,13 @@ def decode_offset(value: bytes) -> Committed:
             raise UnsupportedFormatError(
                 "version of an offset in __consumer_offsets", expected="0 to 4", found=version
             )
-        at = 10
+        position = 10
         epoch = -1
         if version >= OFFSET_VERSION:
-            at = 14
+            position = 14
             epoch = NUMBER.unpack_from(value, 10)[0]
         if version == 4:
-            reader = Flexible(value, at)
+            reader = Flexible(value, position)
             note = reader.string()
             commit_ms = reader.take(LONG)[0]
             ids = [
@@ -150,11 +150,11 @@ def decode_offset(value: bytes) -> Committed:
                 if tag == TOPIC_ID_TAG and len(data) == 16
             ]
             return Committed(offset, epoch, note, commit_ms, topic_id=ids[0] if ids else None)
-        size = SHORT.unpack_from(value, at)[0]
+        size = SHORT.unpack_from(value, position)[0]
         if size < 0:
             raise ValueError("the metadata is null")
-        until = at + 2 + size
-        note = value[at + 2 : until].decode()
+        until = position + 2 + size
+        note = value[position + 2 : until].decode()
         commit_ms = LONG.unpack_from(value, until)[0]
         expire_ms = LONG.unpack_from(value, until + 8)[0] if version == EXPIRING_VERSION else -1
         return Committed(offset, epoch, note, commit_ms, expire_ms)
@@ -171,59 +171,61 @@ def encode_group(group: Group) -> bytes:
     """The value, in version 4."""
     parts = [
         b"\0\4",
-        _text(group.protocol_type),
+        _encode_text(group.protocol_type),
         NUMBER.pack(group.generation),
-        b"\0" if group.protocol is None else _text(group.protocol),
-        b"\0" if group.leader is None else _text(group.leader),
+        b"\0" if group.protocol is None else _encode_text(group.protocol),
+        b"\0" if group.leader is None else _encode_text(group.leader),
         LONG.pack(group.changed_ms),
         uvarint(len(group.members) + 1),
     ]
-    parts += [_member(member, group.protocol) for member in group.members.values()]
+    parts += [_encode_member(member, group.protocol) for member in group.members.values()]
     parts.append(
-        _tagged(group.others, ((STATE_TAG, STATE.pack(group.state, group.delayed, group.round)),))
+        _encode_tagged(
+            group.others, ((STATE_TAG, STATE.pack(group.state, group.delayed, group.round)),)
+        )
     )
     return b"".join(parts)
 
 
-def _member(member: Member, protocol: str | None) -> bytes:
-    own: Fields = [(JOINED_TAG, _joined(member, protocol))]
+def _encode_member(member: Member, protocol: str | None) -> bytes:
+    own_fields: Fields = [(JOINED_TAG, _encode_joined(member, protocol))]
     if member.process_slot is not None:
-        own.insert(0, (SLOT_TAG, PROCESS_SLOT.pack(*member.process_slot[:2])))
+        own_fields.insert(0, (SLOT_TAG, PROCESS_SLOT.pack(*member.process_slot[:2])))
     return b"".join(
         (
-            _text(member.member_id),
-            b"\0" if member.instance_id is None else _text(member.instance_id),
-            _text(member.client_id),
-            _text(member.client_host),
+            _encode_text(member.member_id),
+            b"\0" if member.instance_id is None else _encode_text(member.instance_id),
+            _encode_text(member.client_id),
+            _encode_text(member.client_host),
             _TIMEOUTS.pack(member.rebalance_timeout_ms, member.session_timeout_ms),
-            _blob(member.metadata(protocol)),
-            _blob(member.assignment),
-            _tagged(member.others, own),
+            _encode_bytes(member.metadata(protocol)),
+            _encode_bytes(member.assignment),
+            _encode_tagged(member.others, own_fields),
         )
     )
 
 
-def _joined(member: Member, protocol: str | None) -> bytes:
+def _encode_joined(member: Member, protocol: str | None) -> bytes:
     """Whether the member has joined, and its protocols in order; the subscription in Kafka's own
     field is not repeated.
     """
     chosen = member.metadata(protocol)
     parts = [b"\1" if member.joined else b"\0", uvarint(len(member.protocols))]
     for name, metadata in member.protocols:
-        parts += (_text(name), b"\0" if metadata == chosen else _blob(metadata))
+        parts += (_encode_text(name), b"\0" if metadata == chosen else _encode_bytes(metadata))
     return b"".join(parts)
 
 
-def _text(text: str) -> bytes:
+def _encode_text(text: str) -> bytes:
     data = text.encode()
     return uvarint(len(data) + 1) + data
 
 
-def _blob(data: bytes) -> bytes:
+def _encode_bytes(data: bytes) -> bytes:
     return uvarint(len(data) + 1) + data
 
 
-def _tagged(others: Tags, own: Iterable[tuple[int, bytes]]) -> bytes:
+def _encode_tagged(others: Tags, own: Iterable[tuple[int, bytes]]) -> bytes:
     fields = sorted((*others, *own)) if others else list(own)
     return uvarint(len(fields)) + b"".join(
         [uvarint(tag) + uvarint(len(data)) + data for tag, data in fields]
@@ -243,14 +245,18 @@ def decode_group(value: bytes) -> Group:
             raise UnsupportedFormatError(
                 "version of a group in __consumer_offsets", expected="0 to 4", found=version
             )
-        return _flexible_group(value) if version == GROUP_VERSION else _plain_group(value, version)
+        return (
+            _decode_flexible_group(value)
+            if version == GROUP_VERSION
+            else _decode_plain_group(value, version)
+        )
     except (struct.error, IndexError, ValueError) as problem:
         raise CorruptRecordError(
             f"group in __consumer_offsets: {problem}", found=value[:64].hex()
         ) from problem
 
 
-def _plain_group(value: bytes, version: int) -> Group:
+def _decode_plain_group(value: bytes, version: int) -> Group:
     """A group as brokers write it: they load all of its members as members of a stable group."""
     reader = Plain(value, 2)
     protocol_type = reader.string()
@@ -282,7 +288,7 @@ def _plain_group(value: bytes, version: int) -> Group:
     return Group(protocol_type, generation, protocol, leader, state, changed_ms, members)
 
 
-def _flexible_group(value: bytes) -> Group:
+def _decode_flexible_group(value: bytes) -> Group:
     reader = Flexible(value, 2)
     protocol_type = reader.string()
     generation = reader.take(NUMBER)[0]
@@ -291,7 +297,7 @@ def _flexible_group(value: bytes) -> Group:
     changed_ms = reader.take(LONG)[0]
     members = {}
     for _ in range(reader.uvarint() - 1):
-        member = _flexible_member(reader, protocol)
+        member = _decode_flexible_member(reader, protocol)
         members[member.member_id] = member
     state = State.STABLE if members else State.EMPTY
     delayed = False
@@ -320,7 +326,7 @@ def _flexible_group(value: bytes) -> Group:
     )
 
 
-def _flexible_member(reader: Flexible, protocol: str | None) -> Member:
+def _decode_flexible_member(reader: Flexible, protocol: str | None) -> Member:
     member_id = reader.string()
     instance_id = reader.nullable()
     client_id = reader.string()
@@ -336,7 +342,7 @@ def _flexible_member(reader: Flexible, protocol: str | None) -> Member:
         if tag == SLOT_TAG and len(data) == PROCESS_SLOT.size:
             process_slot = ProcessSlot(*PROCESS_SLOT.unpack(data))
         elif tag == JOINED_TAG:
-            joined, protocols = _unjoined(data, chosen)
+            joined, protocols = _decode_joined(data, chosen)
         else:
             others += ((tag, data),)
     return Member(
@@ -354,7 +360,7 @@ def _flexible_member(reader: Flexible, protocol: str | None) -> Member:
     )
 
 
-def _unjoined(data: bytes, chosen: bytes) -> tuple[bool, tuple[tuple[str, bytes], ...]]:
+def _decode_joined(data: bytes, chosen: bytes) -> tuple[bool, tuple[tuple[str, bytes], ...]]:
     reader = Flexible(data, 1)
     protocols = []
     for _ in range(reader.uvarint()):

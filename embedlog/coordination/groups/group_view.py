@@ -1,12 +1,11 @@
 """The view of one partition of `__consumer_offsets`: groups and their committed offsets.
 
-GROUPVIEW-1  groups are decoded on demand, and cached with the bytes that they were decoded from.
-    While another thread applies the next record, a reader may cache an old group, but never for the
-    new bytes
-GROUPVIEW-2  an offset committed within a transaction counts after that transaction's marker. Of two
-    offsets for one partition the later one in the log counts, whichever marker came first
-GROUPVIEW-3  a newer record than an undecided offset, including a tombstone, ends the wait for it:
-    it cannot count any more
+- Groups are decoded on demand, and cached with the bytes that they were decoded from. While another
+  thread applies the next record, a reader may cache an old group, but never for the new bytes.
+- An offset committed within a transaction counts after that transaction's marker. Of two offsets
+  for one partition the later one in the log counts, whichever marker came first.
+- A newer record than an undecided offset, including a tombstone, ends the wait for it: it cannot
+  count any more.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from embedlog.types import TopicPartition
 
 
 class _Pending(NamedTuple):
-    """An undecided offset: its place among all records that this view has applied, and its
+    """An undecided offset: its number among all undecided ones that this view has applied, and its
     value.
     """
 
-    place: int
+    number: int
     value: bytes
 
 
@@ -50,7 +49,7 @@ class GroupEntries:
         self._keys: dict[bytes, tuple[str, TopicPartition]] = {}  # cache: few keys occur often
         self._pending: dict[int, dict[bytes, _Pending]] = {}  # by producer id
         self._waiting: dict[bytes, set[int]] = {}  # producer ids with an undecided offset of a key
-        self._place = 0
+        self._pending_count = 0
 
     # ---- replay ----------------------------------------------------------------------------------
 
@@ -60,7 +59,7 @@ class GroupEntries:
         if kind < GROUP_KEY:
             self._commit(key, value)
             if key in self._waiting:
-                self._decided(key)
+                self._drop_undecided(key)
         elif kind == GROUP_KEY:
             name = decode_names(key)[0]
             if value is None:
@@ -75,8 +74,8 @@ class GroupEntries:
         """Apply the next record, of an open transaction: it counts after a `settle` with commit."""
         if key_kind(key) >= GROUP_KEY or value is None:
             return
-        self._place += 1
-        self._pending.setdefault(producer_id, {})[key] = _Pending(self._place, value)
+        self._pending_count += 1
+        self._pending.setdefault(producer_id, {})[key] = _Pending(self._pending_count, value)
         self._waiting.setdefault(key, set()).add(producer_id)
 
     def settle(self, producer_id: int, commit: bool) -> None:
@@ -84,24 +83,24 @@ class GroupEntries:
 
         A concurrent reader that first checks `pending` and then reads the offset gets a valid one.
         """
-        for key, found in self._pending.pop(producer_id, {}).items():
+        for key, pending in self._pending.pop(producer_id, {}).items():
             if commit:
-                self._commit(key, found.value)
-                for other in tuple(self._waiting[key] - {producer_id}):
-                    if self._pending[other][key].place < found.place:
-                        del self._pending[other][key]
-                        self._forget(key, other)
+                self._commit(key, pending.value)
+                for other_id in tuple(self._waiting[key] - {producer_id}):
+                    if self._pending[other_id][key].number < pending.number:
+                        del self._pending[other_id][key]
+                        self._forget(key, other_id)
             self._forget(key, producer_id)
 
     def _commit(self, key: bytes, value: bytes | None) -> None:
-        known = self._keys.get(key)
-        name, partition = known or decode_offset_key(key)
+        name_and_partition = self._keys.get(key)
+        name, partition = name_and_partition or decode_offset_key(key)
         offsets = self._offsets.get(name)
         if value is not None:
             if offsets is None:
                 offsets = self._offsets[name] = {}
             offsets[partition] = value
-            if known is None:
+            if name_and_partition is None:
                 self._keys[key] = name, partition
             return
         self._keys.pop(key, None)
@@ -110,7 +109,7 @@ class GroupEntries:
             if not offsets:
                 del self._offsets[name]
 
-    def _decided(self, key: bytes) -> None:
+    def _drop_undecided(self, key: bytes) -> None:
         """The applied record is newer than undecided offsets of its key."""
         for producer_id in self._waiting.pop(key):
             self._pending[producer_id].pop(key, None)
@@ -140,10 +139,10 @@ class GroupEntries:
         value = self._values.get(name)
         if value is None:
             return None
-        known = self._groups.get(name)
-        if known is None or known[0] is not value:
-            known = self._groups[name] = value, decode_group(value)
-        return known[1]
+        decoded = self._groups.get(name)
+        if decoded is None or decoded[0] is not value:
+            decoded = self._groups[name] = value, decode_group(value)
+        return decoded[1]
 
     def keep(self, name: str, group: Group) -> None:
         """Store the decoded form of the last applied value, by a caller that has it and holds the
@@ -171,11 +170,11 @@ class GroupEntries:
 
     def offsets(self, name: str) -> Mapping[TopicPartition, Committed]:
         """All committed offsets of a group."""
-        found = (
+        decoded = (
             (partition, self.offset(name, partition))
             for partition in list(self._offsets.get(name, ()))
         )
-        return {partition: committed for partition, committed in found if committed is not None}
+        return {partition: committed for partition, committed in decoded if committed is not None}
 
     def partitions(self, name: str) -> tuple[TopicPartition, ...]:
         """The partitions with a valid committed offset of a group."""
@@ -185,22 +184,19 @@ class GroupEntries:
         """The keys of all groups' offsets for these topics, decided or not: those of each topic
         that has some.
         """
-        found = [
-            (place.topic, key)
-            for key, (_, place) in list(self._keys.items())
-            if place.topic in topics
+        topic_keys = [
+            (tp.topic, key) for key, (_, tp) in list(self._keys.items()) if tp.topic in topics
         ]
-        found += [
-            (topic, key)
-            for key in list(self._waiting)
-            if (topic := decode_offset_key(key)[1].topic) in topics
-        ]
-        made: dict[str, list[bytes]] = {}
-        for topic, key in sorted(set(found)):
-            made.setdefault(topic, []).append(key)
-        return made
+        for key in list(self._waiting):
+            _, tp = decode_offset_key(key)
+            if tp.topic in topics:
+                topic_keys.append((tp.topic, key))
+        keys_by_topic: dict[str, list[bytes]] = {}  # in the order of topics and keys
+        for topic, key in sorted(set(topic_keys)):
+            keys_by_topic.setdefault(topic, []).append(key)
+        return keys_by_topic
 
     def pending(self, name: str) -> set[TopicPartition]:
         """The partitions for which an undecided transaction has an offset of this group."""
-        found = (decode_offset_key(key) for key in list(self._waiting))
-        return {partition for group, partition in found if group == name}
+        undecided = (decode_offset_key(key) for key in list(self._waiting))
+        return {partition for group, partition in undecided if group == name}

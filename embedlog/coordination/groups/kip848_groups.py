@@ -4,9 +4,8 @@ These are consumer groups (KIP-848), share groups (KIP-932) and streams groups (
 share group has delivered is in `__share_group_state` and is not read, nor are the tasks and the
 topology of a streams group.
 
-KIPGROUP-1  a group is a set of records with separate keys; a missing record has Kafka's default
-KIPGROUP-2  topics have ids here; their names are in a record of kind 4 if the broker's version
-    writes one
+- A group is a set of records with separate keys; a missing record has Kafka's default.
+- Topics have ids here; their names are in a record of kind 4 if the broker's version writes one.
 """
 
 from __future__ import annotations
@@ -104,11 +103,11 @@ class ModernGroup:
             return "Stable"
         if self.epoch > self.assignment_epoch:
             return "Assigning"
-        settled = all(
-            each.epoch == self.assignment_epoch and each.state == "Stable"
-            for each in self.members.values()
+        is_settled = all(
+            member.epoch == self.assignment_epoch and member.state == "Stable"
+            for member in self.members.values()
         )
-        return "Stable" if settled else "Reconciling"
+        return "Stable" if is_settled else "Reconciling"
 
 
 def describe(records: Mapping[tuple[int, str], bytes]) -> ModernGroup:
@@ -118,14 +117,14 @@ def describe(records: Mapping[tuple[int, str], bytes]) -> ModernGroup:
     try:
         kinds = {kind for kind, _ in records}
         if kinds & SHARE_KINDS:
-            return _share_group(records)
+            return _decode_share_group(records)
         if kinds & STREAMS_KINDS:
-            return _streams_group(records)
-        epoch = _number(_open(records, GROUP, ""))
-        target_epoch = _number(_open(records, TARGET, ""))
-        topics = _topics(_open(records, TOPICS, ""))
+            return _decode_streams_group(records)
+        epoch = _decode_number(_open_record(records, GROUP, ""))
+        target_epoch = _decode_number(_open_record(records, TARGET, ""))
+        topics = _decode_topics(_open_record(records, TOPICS, ""))
         members = {
-            member: _member_of(records, member)
+            member: _decode_member(records, member)
             for kind, member in sorted(records)
             if kind == MEMBER
         }
@@ -134,71 +133,71 @@ def describe(records: Mapping[tuple[int, str], bytes]) -> ModernGroup:
         raise CorruptRecordError(f"group in __consumer_offsets: {problem}") from problem
 
 
-def _share_group(records: Mapping[tuple[int, str], bytes]) -> ModernGroup:
-    epoch = _number(_open(records, SHARE_GROUP, ""))
-    target_epoch = _number(_open(records, SHARE_TARGET, ""))
-    topics = _names_of_share(_open(records, SHARE_TOPICS, ""))
+def _decode_share_group(records: Mapping[tuple[int, str], bytes]) -> ModernGroup:
+    epoch = _decode_number(_open_record(records, SHARE_GROUP, ""))
+    target_epoch = _decode_number(_open_record(records, SHARE_TARGET, ""))
+    topics = _decode_share_topics(_open_record(records, SHARE_TOPICS, ""))
     members = {
-        member: _member_of_share(records, member)
+        member: _decode_share_member(records, member)
         for kind, member in sorted(records)
         if kind == SHARE_MEMBER
     }
     return ModernGroup(epoch, target_epoch, members, topics, "share")
 
 
-def _names_of_share(reader: Flexible | None) -> dict[UUID, str]:
+def _decode_share_topics(reader: Flexible | None) -> dict[UUID, str]:
     """The names of topics whose state is being made, and of those whose state exists."""
-    found: dict[UUID, str] = {}
+    names: dict[UUID, str] = {}
     if reader is None:
-        return found
+        return names
     for _ in range(2):
         for _ in range(reader.uvarint() - 1):
             topic = UUID(bytes=reader.fixed(16))
-            found[topic] = reader.string()
+            names[topic] = reader.string()
             reader.numbers()
             reader.tagged()
-    return found
+    return names
 
 
-def _member_of_share(records: Mapping[tuple[int, str], bytes], member: str) -> ModernMember:
-    fields = _open(records, SHARE_MEMBER, member)
+def _decode_share_member(records: Mapping[tuple[int, str], bytes], member: str) -> ModernMember:
+    fields = _open_record(records, SHARE_MEMBER, member)
     assert fields is not None
-    known = ModernMember(
+    subscribed = ModernMember(
         member,
         rack=fields.nullable(),
         client_id=fields.string(),
         client_host=fields.string(),
         topics=fields.texts(),
-        target=_parts(_open(records, SHARE_TARGET_OF, member)),
+        target=_decode_parts(_open_record(records, SHARE_TARGET_OF, member)),
     )
-    current = _open(records, SHARE_CURRENT, member)
+    current = _open_record(records, SHARE_CURRENT, member)
     if current is None:
-        return known
+        return subscribed
     epoch, previous, state = current.take(_EPOCHS)
     return replace(
-        known,
+        subscribed,
         epoch=epoch,
         previous_epoch=previous,
         state=_STATES.get(state, "Unknown"),
-        assigned=_parts(current),
+        assigned=_decode_parts(current),
     )
 
 
-def _streams_group(records: Mapping[tuple[int, str], bytes]) -> ModernGroup:
-    epoch = _number(_open(records, STREAMS_GROUP, ""))
-    target_epoch = _number(_open(records, STREAMS_TARGET, ""))
+def _decode_streams_group(records: Mapping[tuple[int, str], bytes]) -> ModernGroup:
+    epoch = _decode_number(_open_record(records, STREAMS_GROUP, ""))
+    target_epoch = _decode_number(_open_record(records, STREAMS_TARGET, ""))
     members = {
-        member: _member_of_streams(records, member)
+        member: _decode_streams_member(records, member)
         for kind, member in sorted(records)
         if kind == STREAMS_MEMBER
     }
     return ModernGroup(epoch, target_epoch, members, {}, "streams")
 
 
-def _member_of_streams(records: Mapping[tuple[int, str], bytes], member: str) -> ModernMember:
-    fields = _open(records, STREAMS_MEMBER, member)
+def _decode_streams_member(records: Mapping[tuple[int, str], bytes], member: str) -> ModernMember:
+    fields = _open_record(records, STREAMS_MEMBER, member)
     assert fields is not None
-    known = ModernMember(
+    subscribed = ModernMember(
         member,
         instance_id=fields.nullable(),
         rack=fields.nullable(),
@@ -206,14 +205,18 @@ def _member_of_streams(records: Mapping[tuple[int, str], bytes], member: str) ->
         client_host=fields.string(),
         rebalance_timeout_ms=fields.take(NUMBER)[0],
     )
-    current = _open(records, STREAMS_CURRENT, member)
+    current = _open_record(records, STREAMS_CURRENT, member)
     if current is None:
-        return known
+        return subscribed
     epoch, previous, state = current.take(_EPOCHS)
-    return replace(known, epoch=epoch, previous_epoch=previous, state=_STATES.get(state, "Unknown"))
+    return replace(
+        subscribed, epoch=epoch, previous_epoch=previous, state=_STATES.get(state, "Unknown")
+    )
 
 
-def _open(records: Mapping[tuple[int, str], bytes], kind: int, member: str) -> Flexible | None:
+def _open_record(
+    records: Mapping[tuple[int, str], bytes], kind: int, member: str
+) -> Flexible | None:
     """A reader after the version of a record; None if the record does not exist."""
     value = records.get((kind, member))
     if value is None:
@@ -225,39 +228,41 @@ def _open(records: Mapping[tuple[int, str], bytes], kind: int, member: str) -> F
     return Flexible(value, 2)
 
 
-def _number(reader: Flexible | None) -> int:
+def _decode_number(reader: Flexible | None) -> int:
     return 0 if reader is None else reader.take(NUMBER)[0]
 
 
-def _topics(reader: Flexible | None) -> dict[UUID, str]:
-    found: dict[UUID, str] = {}
-    for _ in range(0 if reader is None else reader.uvarint() - 1):
-        assert reader is not None
+def _decode_topics(reader: Flexible | None) -> dict[UUID, str]:
+    names: dict[UUID, str] = {}
+    if reader is None:
+        return names
+    for _ in range(reader.uvarint() - 1):
         topic = UUID(bytes=reader.fixed(16))
-        found[topic] = reader.string()
+        names[topic] = reader.string()
         reader.take(NUMBER)
         for _ in range(reader.uvarint() - 1):
             reader.take(NUMBER)
             reader.texts()
             reader.tagged()
         reader.tagged()
-    return found
+    return names
 
 
-def _parts(reader: Flexible | None) -> dict[UUID, tuple[int, ...]]:
-    found: dict[UUID, tuple[int, ...]] = {}
-    for _ in range(0 if reader is None else reader.uvarint() - 1):
-        assert reader is not None
+def _decode_parts(reader: Flexible | None) -> dict[UUID, tuple[int, ...]]:
+    parts: dict[UUID, tuple[int, ...]] = {}
+    if reader is None:
+        return parts
+    for _ in range(reader.uvarint() - 1):
         topic = UUID(bytes=reader.fixed(16))
-        found[topic] = reader.numbers()
+        parts[topic] = reader.numbers()
         reader.tagged()
-    return found
+    return parts
 
 
-def _member_of(records: Mapping[tuple[int, str], bytes], member: str) -> ModernMember:
-    fields = _open(records, MEMBER, member)
+def _decode_member(records: Mapping[tuple[int, str], bytes], member: str) -> ModernMember:
+    fields = _open_record(records, MEMBER, member)
     assert fields is not None
-    known = ModernMember(
+    subscribed = ModernMember(
         member,
         instance_id=fields.nullable(),
         rack=fields.nullable(),
@@ -268,16 +273,16 @@ def _member_of(records: Mapping[tuple[int, str], bytes], member: str) -> ModernM
         rebalance_timeout_ms=fields.take(NUMBER)[0],
         assignor=fields.nullable(),
         classic=any(tag == 0 and data[:1] == b"\1" for tag, data in fields.tagged()),
-        target=_parts(_open(records, TARGET_OF, member)),
+        target=_decode_parts(_open_record(records, TARGET_OF, member)),
     )
-    current = _open(records, CURRENT, member)
+    current = _open_record(records, CURRENT, member)
     if current is None:
-        return known
+        return subscribed
     epoch, previous, state = current.take(_EPOCHS)
-    assigned = _parts(current)
-    revoking = _parts(current)
+    assigned = _decode_parts(current)
+    revoking = _decode_parts(current)
     return replace(
-        known,
+        subscribed,
         epoch=epoch,
         previous_epoch=previous,
         state=_STATES.get(state, "Unknown"),

@@ -1,16 +1,15 @@
 """Observes the members of a group and decides which of them have ended.
 
-MEMBERWATCH-1  a heartbeat counts as stopped after the member's session timeout on this observer's
-    own monotonic clock. The time counts from the first probe that read the same heartbeat. Clocks
-    of a suspended machine or of other hosts prove nothing
-MEMBERWATCH-2  an observer that was suspended itself counts at most half a timeout for that time:
-    members that were suspended with it send heartbeats again
-MEMBERWATCH-3  before a member is evicted its slot is probed again, under the lock of the group's
-    partition
-MEMBERWATCH-4  the end of its process removes a dynamic member at once, a static member only after
-    its session timeout
-MEMBERWATCH-5  at every check a member probes the next RING members in a ring, and all others less
-    often. The cost is almost constant for groups of any size
+- A heartbeat counts as stopped after the member's session timeout on this observer's own monotonic
+  clock. The time counts from the first probe that read the same heartbeat. Clocks of a suspended
+  machine or of other hosts prove nothing.
+- An observer that was suspended itself counts at most half a timeout for that time: members that
+  were suspended with it send heartbeats again.
+- Before a member is evicted its slot is probed again, under the lock of the group's partition.
+- The end of its process removes a dynamic member at once, a static member only after its session
+  timeout.
+- At every check a member probes the next RING members in a ring, and all others less often. The
+  cost is almost constant for groups of any size.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MILLISECOND_NS: Final = 1_000_000
 
 
 class _Timer:
-    """The time for which a state has been observed unchanged (MEMBERWATCH-2)."""
+    """The time for which a state has been observed unchanged."""
 
     def __init__(self, now_ns: int) -> None:
         self._since_ns = self.probed_ns = now_ns
@@ -71,7 +70,7 @@ class Watch:
         self._round: _Round | None = None
         self._timer = _Timer(0)
 
-    def due(self, now_ns: int | None = None) -> bool:
+    def begin_check_if_due(self, now_ns: int | None = None) -> bool:
         """Whether a check is due; then it counts as done."""
         now_ns = self._clock() if now_ns is None else now_ns
         if now_ns - self._checked_ns < CHECK_NS:
@@ -79,45 +78,47 @@ class Watch:
         self._checked_ns = now_ns
         return True
 
-    def verdicts(self, group: Group, own_id: str | None, whole: bool = False) -> dict[str, Verdict]:
-        """Members that seem to have ended, with reasons: those after `own_id`; all with `whole`, or
-        if `own_id` is no member.
+    def find_verdicts(
+        self, group: Group, own_id: str | None, covers_all: bool = False
+    ) -> dict[str, Verdict]:
+        """Members that seem to have ended, with reasons: those after `own_id`; all with
+        `covers_all`, or if `own_id` is no member.
 
         Raises StorageError.
         """
         now_ns = self._clock()
         for member_id in self._heartbeats.keys() - group.members.keys():
             del self._heartbeats[member_id]
-        near = set(group.members) if whole else set(next_members(group, own_id))
-        found = {}
+        near_ids = set(group.members) if covers_all else set(next_members(group, own_id))
+        verdicts = {}
         for member in group.members.values():
-            if member.member_id != own_id and self._is_due(
-                member, member.member_id in near, now_ns
-            ):
-                verdict = self._verdict(member, now_ns)
-                if verdict is not None:
-                    found[member.member_id] = verdict
-        for member_id in self._late(group, now_ns):
+            is_near = member.member_id in near_ids
+            if member.member_id == own_id or not self._is_due(member, is_near, now_ns):
+                continue
+            verdict = self._judge(member, now_ns)
+            if verdict is not None:
+                verdicts[member.member_id] = verdict
+        for member_id in self._find_late(group, now_ns):
             if member_id != own_id:
-                found.setdefault(member_id, Verdict.LATE)
-        return found
+                verdicts.setdefault(member_id, Verdict.LATE)
+        return verdicts
 
     def confirm(self, group: Group, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
         """The verdicts that still hold. REQUIRES the lock of the group's partition, and the present
         group.
         """
-        found = {}
+        confirmed = {}
         for member_id, verdict in verdicts.items():
             member = group.members.get(member_id)
             if member is None:
                 continue
             if verdict is Verdict.LATE:
-                holds = _round_of(group) == self._round and member_id in _awaited(group)
+                holds = _round_of(group) == self._round and member_id in _awaited_members(group)
             else:
                 holds = self._still_holds(member, verdict)
             if holds:
-                found[member_id] = verdict
-        return found
+                confirmed[member_id] = verdict
+        return confirmed
 
     def round_age_ms(self, group: Group) -> int:
         """The time for which this observer has seen the group in its present phase."""
@@ -126,25 +127,25 @@ class Watch:
 
     # ---- heartbeats ------------------------------------------------------------------------------
 
-    def _is_due(self, member: Member, near: bool, now_ns: int) -> bool:
-        known = self._heartbeats.get(member.member_id)
-        if near or known is None or known.process_slot != member.process_slot:
+    def _is_due(self, member: Member, is_near: bool, now_ns: int) -> bool:
+        observed = self._heartbeats.get(member.member_id)
+        if is_near or observed is None or observed.process_slot != member.process_slot:
             return True
-        return now_ns - known.timer.probed_ns >= _session_ns(member) // FAR_PROBES
+        return now_ns - observed.timer.probed_ns >= _session_ns(member) // FAR_PROBES
 
-    def _verdict(self, member: Member, now_ns: int) -> Verdict | None:
+    def _judge(self, member: Member, now_ns: int) -> Verdict | None:
         slot_state = self._slot_state(member)
         session_ns = _session_ns(member)
-        known = self._heartbeats.get(member.member_id)
+        observed = self._heartbeats.get(member.member_id)
         if (
-            known is None
-            or known.process_slot != member.process_slot
-            or (slot_state.held and slot_state.heartbeat != known.heartbeat)
+            observed is None
+            or observed.process_slot != member.process_slot
+            or (slot_state.held and slot_state.heartbeat != observed.heartbeat)
         ):
-            known = self._heartbeats[member.member_id] = _ObservedHeartbeat(
+            observed = self._heartbeats[member.member_id] = _ObservedHeartbeat(
                 member.process_slot, slot_state.heartbeat, now_ns
             )
-        if known.timer.age_ns(now_ns, session_ns) >= session_ns:
+        if observed.timer.age_ns(now_ns, session_ns) >= session_ns:
             return Verdict.EXPIRED
         if member.instance_id is not None:
             return None
@@ -153,23 +154,21 @@ class Watch:
         return Verdict.LEFT if slot_state.left else None
 
     def _still_holds(self, member: Member, verdict: Verdict) -> bool:
-        known = self._heartbeats.get(member.member_id)
+        observed = self._heartbeats.get(member.member_id)
         slot_state = self._slot_state(member)
-        if known is None or known.process_slot != member.process_slot:
+        if observed is None or observed.process_slot != member.process_slot:
             return False
         if verdict is Verdict.EXPIRED:
-            return not slot_state.held or slot_state.heartbeat == known.heartbeat
+            return not slot_state.held or slot_state.heartbeat == observed.heartbeat
         return slot_state.left if verdict is Verdict.LEFT else not slot_state.held
 
     def _slot_state(self, member: Member) -> SlotState:
         """A member without a process slot was written by a broker; its clients cannot reach this
         log.
         """
-        return (
-            SlotState(False)
-            if member.process_slot is None
-            else self._liveness.slot_state(member.process_slot)
-        )
+        if member.process_slot is None:
+            return SlotState(False)
+        return self._liveness.slot_state(member.process_slot)
 
     # ---- rounds ----------------------------------------------------------------------------------
 
@@ -179,21 +178,19 @@ class Watch:
             self._timer = _Timer(now_ns)
         return self._timer.age_ns(now_ns, group.rebalance_timeout_ms * MILLISECOND_NS)
 
-    def _late(self, group: Group, now_ns: int) -> Iterator[str]:
+    def _find_late(self, group: Group, now_ns: int) -> Iterator[str]:
         age_ns = self._age_ns(group, now_ns)
         if age_ns >= group.rebalance_timeout_ms * MILLISECOND_NS:
-            yield from _awaited(group)
+            yield from _awaited_members(group)
 
 
-def _awaited(group: Group) -> list[str]:
+def _awaited_members(group: Group) -> list[str]:
     """The members that the present phase waits for."""
     if group.state is State.PREPARING_REBALANCE:
-        return [] if group.delayed else group.missing()
-    return (
-        [group.leader]
-        if group.state is State.COMPLETING_REBALANCE and group.leader is not None
-        else []
-    )
+        return [] if group.delayed else group.missing_members()
+    if group.state is State.COMPLETING_REBALANCE and group.leader is not None:
+        return [group.leader]
+    return []
 
 
 def next_members(group: Group, own_id: str | None) -> list[str]:
@@ -201,8 +198,8 @@ def next_members(group: Group, own_id: str | None) -> list[str]:
     names = sorted(group.members)
     if own_id is None or own_id not in group.members:
         return names
-    at = names.index(own_id) + 1
-    return (names[at:] + names[: at - 1])[:RING]
+    next_index = names.index(own_id) + 1
+    return (names[next_index:] + names[: next_index - 1])[:RING]
 
 
 def _round_of(group: Group) -> _Round:

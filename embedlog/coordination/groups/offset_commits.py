@@ -1,14 +1,14 @@
 """Committed offsets of groups: commit, read and delete, in one partition of `__consumer_offsets`
 per group.
 
-OFFSETCOMMIT-1  a commit is checked under the lock of its group's partition, before it is appended.
-    The check covers member, generation, state of the group, and existence of every topic. Offsets
-    of a commit are one batch, so all of them count or none
-OFFSETCOMMIT-2  a topic that is being deleted is marked on disk before its offsets are deleted. A
-    commit reads the file of topics under the lock, so it is never appended after the tombstones
-OFFSETCOMMIT-3  offsets within a transaction count after its marker; a reader of stable offsets
-    waits for it, and ends the transaction if its owner has ended
-OFFSETCOMMIT-4  a commit changes no notice, so it does not wake followers of the group
+- A commit is checked under the lock of its group's partition, before it is appended. The check
+  covers member, generation, state of the group, and existence of every topic. Offsets of a commit
+  are one batch, so all of them count or none.
+- A topic that is being deleted is marked on disk before its offsets are deleted. A commit reads the
+  file of topics under the lock, so it is never appended after the tombstones.
+- Offsets within a transaction count after its marker; a reader of stable offsets waits for it, and
+  ends the transaction if its owner has ended.
+- A commit changes no notice, so it does not wake followers of the group.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from embedlog import group as machine
 from embedlog._native import system
 from embedlog.coordination.groups.commit_checks import (
     HEADER_BYTES,
-    admitted,
     batch_bytes,
+    check_group_id,
+    check_identity,
     check_notes,
-    checked_group_id,
-    checked_identity,
-    checked_offsets,
+    check_offsets,
     commit_records,
+    member_commit_refusal,
     record_bytes,
+    refusal_error,
     refuse_share,
-    refused,
 )
 from embedlog.coordination.groups.group_view import GroupEntries
 from embedlog.coordination.host import Host
@@ -87,11 +87,10 @@ class Offsets:
         )
 
     def deadline(self, deadline_ns: int | None) -> int:
-        return (
-            bounded(system.boot_ns() + self.host.config.lock_timeout_ms * 1_000_000)
-            if deadline_ns is None
-            else deadline_ns
-        )
+        """The deadline of a call, or else that of `lock.timeout.ms`."""
+        if deadline_ns is not None:
+            return deadline_ns
+        return bounded(system.boot_ns() + self.host.config.lock_timeout_ms * 1_000_000)
 
     def entries(self, group_id: str) -> GroupEntries | None:
         """The view of a group's partition; None if the partition was never written. Takes no lock,
@@ -99,14 +98,14 @@ class Offsets:
         """
         return self.read(group_id, lambda view: view)
 
-    def read(self, group_id: str, reading: Callable[[GroupEntries], T]) -> T | None:
+    def read(self, group_id: str, select: Callable[[GroupEntries], T]) -> T | None:
         """As `InternalTopic.read`, of a group's partition; None as `entries`."""
         self.host.check_open()
-        count = self.topic.count()
+        count = self.topic.partition_count()
         if count == 0:
             return None
-        number = java_partition(checked_group_id(group_id), count)
-        return None if self.topic.is_unwritten(number) else self.topic.read(number, reading)
+        number = java_partition(check_group_id(group_id), count)
+        return None if self.topic.is_unwritten(number) else self.topic.read(number, select)
 
     # ---- commits ---------------------------------------------------------------------------------
 
@@ -125,12 +124,10 @@ class Offsets:
         RecordTooLargeError, LockTimeoutError, ReadOnlyError, StorageError; and if commits must
         survive a power loss DurabilityError. After the last two the commit may have been written.
         """
-        member = (
-            GroupMetadata(group_id) if identity is None else checked_identity(group_id, identity)
-        )
-        self._commit(group_id, offsets, lambda old: admitted(old, member), deadline_ns)
+        member = GroupMetadata(group_id) if identity is None else check_identity(group_id, identity)
+        self._commit(group_id, offsets, lambda old: member_commit_refusal(old, member), deadline_ns)
 
-    def commit_held(
+    def commit_kept_partitions(
         self,
         group_id: str,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
@@ -141,7 +138,7 @@ class Offsets:
         of a rebalance.
         """
         self._commit(
-            group_id, offsets, lambda old: machine.may_commit_held(old, member_id), deadline_ns
+            group_id, offsets, lambda old: machine.kept_commit_refusal(old, member_id), deadline_ns
         )
 
     def reset(
@@ -151,7 +148,7 @@ class Offsets:
         deadline_ns: int | None = None,
     ) -> None:
         """As `commit`, by an administrator, while the group is empty. Raises GroupNotEmptyError."""
-        self._commit(group_id, offsets, machine.may_reset, deadline_ns)
+        self._commit(group_id, offsets, machine.reset_refusal, deadline_ns)
 
     def _commit(
         self,
@@ -161,22 +158,24 @@ class Offsets:
         deadline_ns: int | None,
     ) -> None:
         self.host.check_writable()
-        wanted = self.checked(group_id, offsets)
-        if not wanted:
+        checked = self.check(group_id, offsets)
+        if not checked:
             return
-        self.check_topics(wanted)
-        records = commit_records(group_id, wanted)
+        self.check_topics(checked)
+        records = commit_records(group_id, checked)
         until = self.deadline(deadline_ns)
         number = self.topic.partition_of(group_id)
         self.check_size(number, records)
         admit = partial(self.admit, group_id, admission)
         commit_begins(self.host.interposer, group_id, until)
-        while (
-            partition := self.topic.repeated(
-                lambda: self._append(number, records, wanted, admit, until), until
-            )
-        ) is None:
-            self.check_topics(wanted)
+
+        def append() -> DecisionLog | None:
+            return self._append(number, records, checked, admit, until)
+
+        partition = self.topic.retry_until_counted(append, until)
+        while partition is None:
+            self.check_topics(checked)
+            partition = self.topic.retry_until_counted(append, until)
         if asks_for_durability(partition):
             partition.sync_to(partition.published().log_end, until)
         commit_succeeded(self.host.interposer, group_id)
@@ -185,14 +184,14 @@ class Offsets:
         self,
         number: int,
         records: list[Record],
-        wanted: Iterable[TopicPartition],
+        tps: Iterable[TopicPartition],
         admit: Callable[[GroupEntries], None],
         deadline_ns: int,
     ) -> DecisionLog | None:
         """The partition of the offsets; None if the topics must be read again first."""
-        with self.topic.deciding(number, deadline_ns) as decision:
+        with self.topic.lock_for_decision(number, deadline_ns) as decision:
             admit(decision.view)
-            if not self.are_there_locked(wanted):
+            if not self.has_all_topics_locked(tps):
                 return None
             decision.append(records)
             return decision.partition
@@ -204,15 +203,15 @@ class Offsets:
         for its arguments.
         """
         self.host.check_writable()
-        wanted = self.checked(group.group_id, offsets)
-        return TransactionalCommit(self, group, wanted) if wanted else None
+        checked = self.check(group.group_id, offsets)
+        return TransactionalCommit(self, group, checked) if checked else None
 
-    def checked(self, group_id: object, offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
+    def check(self, group_id: object, offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
         """The offsets to commit. Raises for invalid arguments."""
-        checked_group_id(group_id)
-        wanted = checked_offsets(offsets)
-        check_notes(wanted, self.host.config.offset_metadata_max_bytes)
-        return wanted
+        check_group_id(group_id)
+        checked = check_offsets(offsets)
+        check_notes(checked, self.host.config.offset_metadata_max_bytes)
+        return checked
 
     def check_size(self, number: int, records: list[Record]) -> None:
         """Raises RecordTooLargeError for a commit with too large a batch."""
@@ -220,25 +219,25 @@ class Offsets:
         if size > 1 << 14:
             self.topic.partition(number).config.check_batch(size, "a commit of offsets")
 
-    def check_topics(self, wanted: Iterable[TopicPartition]) -> None:
+    def check_topics(self, tps: Iterable[TopicPartition]) -> None:
         """Raises UnknownTopicOrPartitionError; reads changes of the topics by other processes."""
-        for place in wanted:
-            self.host.topic(place.topic)
-            break  # one read of the file covers all topics
-        self._all_there(wanted)
+        first = next(iter(tps), None)
+        if first is not None:
+            self.host.topic(first.topic)  # one read of the file covers all topics
+        self._check_topics_exist(tps)
 
-    def are_there_locked(self, wanted: Iterable[TopicPartition]) -> bool:
-        """Whether all topics exist, checked under the lock (OFFSETCOMMIT-2); False requires another
-        check without the lock.
+    def has_all_topics_locked(self, tps: Iterable[TopicPartition]) -> bool:
+        """Whether all topics exist, checked under the lock; False requires another check without
+        the lock.
         """
         if self.host.registry.has_changed():
             return False
-        self._all_there(wanted)
+        self._check_topics_exist(tps)
         return True
 
-    def _all_there(self, wanted: Iterable[TopicPartition]) -> None:
+    def _check_topics_exist(self, tps: Iterable[TopicPartition]) -> None:
         counts: dict[str, int] = {}
-        for topic, number in wanted:
+        for topic, number in tps:
             count = counts.get(topic)
             if count is None:
                 count = counts[topic] = self.host.registry.live(topic).partitions
@@ -260,11 +259,11 @@ class Offsets:
         if refusal is None and modern is not None and modern.members:
             refusal = Refusal.UNKNOWN_MEMBER_ID
         if refusal is not None:
-            raise refused(group_id, refusal, old)
+            raise refusal_error(group_id, refusal, old)
 
     # ---- reads -----------------------------------------------------------------------------------
 
-    def committed(
+    def read_committed(
         self,
         group_id: str,
         partitions: Iterable[TopicPartition] | None = None,
@@ -279,24 +278,23 @@ class Offsets:
         `caller.raise_if_interrupted()` ends the wait; it is called after every
         `Engine.wake(caller)`.
         """
-        wanted = None if partitions is None else topic_partitions(partitions)
+        tps = None if partitions is None else topic_partitions(partitions)
         caller = caller or _Uninterrupted()
-        while stable_deadline_ns is not None and (
-            pending := self.read(group_id, lambda view: view.pending(group_id))
-        ):
-            if wanted is not None and not pending & set(wanted):
+        while stable_deadline_ns is not None:
+            undecided = self.read(group_id, lambda view: view.pending(group_id))
+            if not undecided or (tps is not None and undecided.isdisjoint(tps)):
                 break
             self._wait_for_marker(group_id, stable_deadline_ns, caller)
-        found = self.read(group_id, lambda view: _offsets(view, group_id, wanted))
-        return dict.fromkeys(wanted or ()) if found is None else found
+        offsets = self.read(group_id, lambda view: _offsets(view, group_id, tps))
+        return dict.fromkeys(tps or ()) if offsets is None else offsets
 
     def _wait_for_marker(self, group_id: str, deadline_ns: int, caller: Interruptible) -> None:
-        partition = self.topic.partition(java_partition(group_id, self.topic.count()))
+        partition = self.topic.partition(java_partition(group_id, self.topic.partition_count()))
         stable = partition.bounds().last_stable
         if self.transactions.resolve(partition):
             return
-        left_s = (deadline_ns - system.boot_ns()) / 1e9
-        if left_s <= 0:
+        remaining_s = (deadline_ns - system.boot_ns()) / 1e9
+        if remaining_s <= 0:
             ids = ", ".join(map(repr, self.transactions.open_in(partition)))
             raise DeadlineError(
                 f"group {group_id!r}: offsets of an undecided transaction "
@@ -304,7 +302,7 @@ class Offsets:
                 expected="a commit or abort by its producer, or the end of transaction.timeout.ms",
             )
         caller.raise_if_interrupted()
-        self.host.wait([(partition, stable)], min(left_s, RESOLVE_S), caller, committed=True)
+        self.host.wait([(partition, stable)], min(remaining_s, RESOLVE_S), caller, committed=True)
 
     # ---- deletion --------------------------------------------------------------------------------
 
@@ -322,9 +320,9 @@ class Offsets:
         before the mark. Raises LockTimeoutError; LeaderNotAvailableError and NotEnoughReplicasError
         for a partition of a set that may have such offsets.
         """
-        for number in self.topic.written():
+        for number in self.topic.written_partitions():
             forget = partial(self._forget_topics, number, topics, deadline_ns, is_deleted)
-            problem = self.topic.repeated(forget, deadline_ns)
+            problem = self.topic.retry_until_counted(forget, deadline_ns)
             if problem is not None:
                 raise problem
             system.point("offsets-forgotten")
@@ -338,10 +336,10 @@ class Offsets:
     ) -> NotEnoughReplicasError | None:
         """As `forget_topics`, in one partition; an error that is raised without a repetition."""
         try:
-            with self.topic.deciding(number, deadline_ns) as decision:
-                found = decision.view.keys_of(topics)
+            with self.topic.lock_for_decision(number, deadline_ns) as decision:
+                keys = decision.view.keys_of(topics)
                 tombstones: list[Record] = [
-                    (key, None) for topic in found if is_deleted(topic) for key in found[topic]
+                    (key, None) for topic in keys if is_deleted(topic) for key in keys[topic]
                 ]
                 self.append_in_pieces(decision, number, tombstones)
         except NotEnoughReplicasError as problem:
@@ -357,11 +355,11 @@ class Offsets:
         limit = self.topic.partition(number).batch_limit
         start = 0
         size = HEADER_BYTES
-        for at, record in enumerate(records):
+        for index, record in enumerate(records):
             grown = size + record_bytes(record)
-            if at > start and grown > limit:
-                decision.append(records[start:at])
-                start = at
+            if index > start and grown > limit:
+                decision.append(records[start:index])
+                start = index
                 grown = HEADER_BYTES + record_bytes(record)
             size = grown
         if records:
@@ -382,13 +380,13 @@ class TransactionalCommit:
         self,
         offsets: Offsets,
         group: GroupMetadata,
-        wanted: dict[TopicPartition, OffsetAndMetadata],
+        checked: dict[TopicPartition, OffsetAndMetadata],
     ) -> None:
         self._offsets = offsets
         self._group = group
-        self._wanted = wanted
-        offsets.check_topics(wanted)
-        self._records = commit_records(group.group_id, wanted)
+        self._wanted = checked
+        offsets.check_topics(checked)
+        self._records = commit_records(group.group_id, checked)
         self.number = offsets.topic.partition_of(group.group_id)
         self.topic = offsets.topic.name
         self.end = 0  # offset after it
@@ -409,12 +407,14 @@ class TransactionalCommit:
         LockTimeoutError.
         """
         commit_begins(self._offsets.host.interposer, self._group.group_id, deadline_ns)
-        return self._offsets.topic.repeated(lambda: self._append(stamp, deadline_ns), deadline_ns)
+        return self._offsets.topic.retry_until_counted(
+            lambda: self._append(stamp, deadline_ns), deadline_ns
+        )
 
     def _append(self, stamp: Stamp, deadline_ns: int) -> bool:
-        with self._offsets.topic.deciding(self.number, deadline_ns) as decision:
+        with self._offsets.topic.lock_for_decision(self.number, deadline_ns) as decision:
             self._admit(decision.view)
-            if not self._offsets.are_there_locked(self._wanted):
+            if not self._offsets.has_all_topics_locked(self._wanted):
                 return False
             decision.append_stamped(self._records, stamp)
         self.end = decision.end
@@ -427,23 +427,23 @@ class TransactionalCommit:
 
     def _admit(self, view: GroupEntries) -> None:
         Offsets.admit(
-            self._group.group_id, lambda old: admitted(old, self._group, transactional=True), view
+            self._group.group_id,
+            lambda old: member_commit_refusal(old, self._group, transactional=True),
+            view,
         )
 
 
 def _offsets(
-    view: GroupEntries, group_id: str, wanted: Iterable[TopicPartition] | None
+    view: GroupEntries, group_id: str, tps: Iterable[TopicPartition] | None
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    if wanted is None:
+    if tps is None:
         return {
-            place: _offset_and_metadata(found) for place, found in view.offsets(group_id).items()
+            tp: _offset_and_metadata(committed) for tp, committed in view.offsets(group_id).items()
         }
-    return {place: _offset_and_metadata(view.offset(group_id, place)) for place in wanted}
+    return {tp: _offset_and_metadata(view.offset(group_id, tp)) for tp in tps}
 
 
-def _offset_and_metadata(found: Any) -> OffsetAndMetadata | None:
-    return (
-        None
-        if found is None
-        else OffsetAndMetadata(found.offset, found.metadata, found.leader_epoch)
-    )
+def _offset_and_metadata(committed: Any) -> OffsetAndMetadata | None:
+    if committed is None:
+        return None
+    return OffsetAndMetadata(committed.offset, committed.metadata, committed.leader_epoch)

@@ -1,11 +1,11 @@
 """Aborts data of unknown transactions after a power loss (`docs/protocol.md`).
 
-TXNRECOVERY-1  it is due as `recovery_due` says
-TXNRECOVERY-2  open data without a record of its epoch is aborted, under the next epoch: no producer
-    can continue it
-TXNRECOVERY-3  an id continues with at least the highest epoch that any partition has stored for it;
-    a transaction that is decided is completed first
-TXNRECOVERY-4  all steps can be interrupted and repeated, by any number of processes at once
+- It is due as `recovery_due` says.
+- Open data without a record of its epoch is aborted, under the next epoch: no producer can continue
+  it.
+- An id continues with at least the highest epoch that any partition has stored for it; a
+  transaction that is decided is completed first.
+- All steps can be interrupted and repeated, by any number of processes at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from embedlog import _logging
 from embedlog.errors import CorruptRecordError, UnknownTopicOrPartitionError
 from embedlog.format.record_columns import EPOCH_MAX
-from embedlog.transaction import Transaction, covers, following
+from embedlog.transaction import Transaction, covers, producer_identity_of
 
 if TYPE_CHECKING:
     from embedlog.partition.api import TransactionalLog
@@ -26,16 +26,16 @@ logger = logging.getLogger("embedlog")
 
 
 def recover(
-    known: Mapping[str, Transaction],
+    states: Mapping[str, Transaction],
     newest: Callable[[int], Transaction | None],
     partitions: Iterable[TransactionalLog],
     deadline_ns: int,
 ) -> dict[str, tuple[int, int]]:
     """Abort open data that no record covers; returns the producer id and epoch to which
-    transactional ids must be raised_to.
+    transactional ids must be raised.
 
     `newest` returns the present state of a producer id. Data read before that call was registered
-    before it, so a transaction that began after `known` was read is never aborted by mistake.
+    before it, so a transaction that began after `states` was read is never aborted by mistake.
     Raises LockTimeoutError, StorageError; then repeat the call. A partition that cannot be read is
     reported and skipped.
     """
@@ -59,14 +59,14 @@ def recover(
                         commit=False,
                         deadline_ns=deadline_ns,
                     )
-            for name, state in known.items():
-                producer_id, epoch = raised_to.get(name) or following(state)
+            for name, state in states.items():
+                producer_id, epoch = raised_to.get(name) or producer_identity_of(state)
                 stored = partition.stored_epoch(producer_id)
                 if stored > epoch:
                     raised_to[name] = producer_id, stored
         except UnknownTopicOrPartitionError:
             continue
         except CorruptRecordError as problem:
-            what = f"open transactions of {partition.topic}-{partition.number} are unknown"
-            _logging.report(logger, logging.ERROR, (partition.path, "recovery"), what, problem)
+            message = f"open transactions of {partition.topic}-{partition.number} are unknown"
+            _logging.report(logger, logging.ERROR, (partition.path, "recovery"), message, problem)
     return raised_to

@@ -1,8 +1,7 @@
 """Whether data of unknown transactions must be aborted (`recovery`): a word of the directory's
 control page.
 
-RECOVERYDUE-1  due after the page cache was lost while the directory was open, until it was done
-    once
+- Due after the page cache was lost while the directory was open, until it was done once.
 """
 
 from __future__ import annotations
@@ -33,6 +32,6 @@ def is_due(page: system.Page | None) -> bool:
     return page is not None and bool(page.word(RECOVERY_DUE))
 
 
-def done(page: system.Page | None) -> None:
+def note_done(page: system.Page | None) -> None:
     if page is not None:
         page.set(RECOVERY_DUE, 0)

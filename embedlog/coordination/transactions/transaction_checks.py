@@ -1,8 +1,8 @@
 """Clock, error mapping and durability checks for transactions.
 
-TXNCHECKS-1  the pure rules (`transaction`) have no clock and no random numbers: both are arguments
-TXNCHECKS-2  a refusal becomes an error by the caller's remedy: give up the id, wait for other
-    processes, or correct the order of its calls
+- The pure rules (`transaction`) have no clock and no random numbers: both are arguments.
+- A refusal becomes an error by the caller's remedy: give up the id, wait for other processes, or
+  correct the order of its calls.
 """
 
 from __future__ import annotations
@@ -34,20 +34,18 @@ class Concurrent(EmbedlogError):
         self.state = state
 
 
-def refused(name: str, refusal: Refusal, state: Transaction | None) -> EmbedlogError:
+def refusal_error(name: str, refusal: Refusal, state: Transaction | None) -> EmbedlogError:
     """The error for a refused event."""
-    found = (
-        "no record of it"
-        if state is None
-        else f"{state.producer_id}/{state.epoch}, {state.status.name}"
-    )
+    record = "no record of it"
+    if state is not None:
+        record = f"{state.producer_id}/{state.epoch}, {state.status.name}"
     if refusal is Refusal.CONCURRENT_TRANSACTIONS and state is not None:
         return Concurrent(name, state)
     kind = InvalidTransactionStateError if refusal is Refusal.INVALID_TXN_STATE else FencedError
-    return kind(f"transactional id {name!r}: {refusal.value} ({refusal.name})", found=found)
+    return kind(f"transactional id {name!r}: {refusal.value} ({refusal.name})", found=record)
 
 
-def now() -> Moment:
+def present_moment() -> Moment:
     """The present time on both clocks."""
     return Moment(system.wall_ms(), time.monotonic_ns() + system.advanced_ns(), boot_number())
 
@@ -57,17 +55,21 @@ def asks_for_durability(partition: DurableLog) -> bool:
     return partition.config.flush_messages == 1
 
 
-def to_be_durable(partitions: Iterable[D]) -> list[D]:
+def select_durable(partitions: Iterable[D]) -> list[D]:
     """The partitions of a transaction that must survive a power loss: if one must, a group's
     offsets must as well.
     """
-    every = list(partitions)
-    asked = any(map(asks_for_durability, every))
+    all_partitions = list(partitions)
+    is_any_durable = any(map(asks_for_durability, all_partitions))
+    if not is_any_durable:
+        return []
     return [
-        each for each in every if asks_for_durability(each) or (asked and is_internal(each.topic))
+        partition
+        for partition in all_partitions
+        if asks_for_durability(partition) or is_internal(partition.topic)
     ]
 
 
-def unsynced(ends: Iterable[tuple[D, int]]) -> list[tuple[D, int]]:
+def select_unsynced(ends: Iterable[tuple[D, int]]) -> list[tuple[D, int]]:
     """The partitions whose records below the given end are not all on stable storage."""
     return [(partition, end) for partition, end in ends if partition.durable_offset < end]

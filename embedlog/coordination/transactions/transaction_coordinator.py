@@ -1,29 +1,27 @@
 """Transactions without a coordinator process: any process may decide, and carry out an existing
 decision.
 
-TXNCOORDINATOR-1  the first batch of a transaction in a partition is registered and written under
-    two locks: that of `__transaction_state`, then the partition's. Nothing is written while the
-    last transaction of the id is prepared, or under an old epoch
-TXNCOORDINATOR-2  a decision is one record that raises the epoch. Its markers have the raised epoch
-    and go to every listed partition. A partition of a deleted topic counts as done. The completing
-    record is written only after that same decision
-TXNCOORDINATOR-3  so any process may repeat any step: the next owner, a waiting reader, the
-    housekeeper
-TXNCOORDINATOR-4  an undecided transaction is aborted by other processes if its owner has ended, or
-    has had it open for longer than its timeout
-TXNCOORDINATOR-5  if a topic requires durability: data is on stable storage before the decision, the
-    decision before the markers, the markers before the end
-TXNCOORDINATOR-6  a read-only process writes nothing: it waits at the last stable offset until
-    another process has finished the transaction
-TXNCOORDINATOR-7  the owner repeats the completion until its deadline while too few replicas are in
-    sync, or a leader is missing. Then it gets DeadlineError, and the decision is valid. A reader
-    and the housekeeper do not wait: they come again, and the replicas join the ISR by the
-    housekeeper. The markers of the other partitions are written meanwhile, those of partitions
-    without a leader last
-TXNCOORDINATOR-8  a snapshot of all partitions is taken under all locks of the topic. In a set it
-    counts if the leaders did not change until the locks were left: at another leader, other
-    processes decide. Without the topic nobody decides: a snapshot without locks counts if the topic
-    was not created meanwhile
+- The first batch of a transaction in a partition is registered and written under two locks: that of
+  `__transaction_state`, then the partition's. Nothing is written while the last transaction of the
+  id is prepared, or under an old epoch.
+- A decision is one record that raises the epoch. Its markers have the raised epoch and go to every
+  listed partition. A partition of a deleted topic counts as done. The completing record is written
+  only after that same decision.
+- So any process may repeat any step: the next owner, a waiting reader, the housekeeper.
+- An undecided transaction is aborted by other processes if its owner has ended, or has had it open
+  for longer than its timeout.
+- If a topic requires durability: data is on stable storage before the decision, the decision before
+  the markers, the markers before the end.
+- A read-only process writes nothing: it waits at the last stable offset until another process has
+  finished the transaction.
+- The owner repeats the completion until its deadline while too few replicas are in sync, or a
+  leader is missing. Then it gets DeadlineError, and the decision is valid. A reader and the
+  housekeeper do not wait: they come again, and the replicas join the ISR by the housekeeper. The
+  markers of the other partitions are written meanwhile, those of partitions without a leader last.
+- A snapshot of all partitions is taken under all locks of the topic. In a set it counts if the
+  leaders did not change until the locks were left: at another leader, other processes decide.
+  Without the topic nobody decides: a snapshot without locks counts if the topic was not created
+  meanwhile.
 """
 
 from __future__ import annotations
@@ -43,14 +41,17 @@ from embedlog.coordination.transactions import recovery, recovery_due
 from embedlog.coordination.transactions.transaction_checks import (
     Concurrent,
     asks_for_durability,
-    now,
-    refused,
-    to_be_durable,
-    unsynced,
+    present_moment,
+    refusal_error,
+    select_durable,
+    select_unsynced,
 )
 from embedlog.coordination.transactions.transaction_records import encode, encode_key
-from embedlog.coordination.transactions.transaction_view import Entries
-from embedlog.coordination.transactions.transactional_id_owner import Owner, TransactionHost
+from embedlog.coordination.transactions.transaction_view import TransactionEntries
+from embedlog.coordination.transactions.transactional_id_owner import (
+    TransactionalIdOwner,
+    TransactionHost,
+)
 from embedlog.errors import (
     ConfigError,
     CorruptRecordError,
@@ -90,7 +91,7 @@ class Transactions:
         config = host.config
         self.host = host
         self.liveness = liveness or Liveness(host.path, config.file_mode, config.shared == "locks")
-        self.topic: InternalTopic[Entries] = InternalTopic(
+        self.topic: InternalTopic[TransactionEntries] = InternalTopic(
             host,
             STATE_TOPIC,
             partitions=config.transaction_state_log_num_partitions,
@@ -98,26 +99,26 @@ class Transactions:
                 "cleanup.policy": "compact",
                 "compression.type": "uncompressed",
                 "segment.bytes": str(config.transaction_state_log_segment_bytes),
-                # synced explicitly where needed (TXNCOORDINATOR-5)
+                # synced explicitly where needed
                 "flush.messages": str(LONG_MAX),
             },
-            view=Entries,
+            view=TransactionEntries,
         )
         self.syncs = TransactionSyncs()
-        self._where: dict[int, int] = {}
+        self._partition_of_id: dict[int, int] = {}
 
-    def owner(self, transactional_id: str, timeout_ms: int) -> Owner:
+    def owner(self, transactional_id: str, timeout_ms: int) -> TransactionalIdOwner:
         """A producer's side of its transactions. Raises ConfigError for a timeout above
         `transaction.max.timeout.ms`.
         """
-        most = self.host.config.transaction_max_timeout_ms
-        if not 1 <= timeout_ms <= most:
-            expected = f"1 to {most} (transaction.max.timeout.ms of the log)"
+        timeout_max_ms = self.host.config.transaction_max_timeout_ms
+        if not 1 <= timeout_ms <= timeout_max_ms:
+            expected = f"1 to {timeout_max_ms} (transaction.max.timeout.ms of the log)"
             raise ConfigError("transaction.timeout.ms", expected=expected, found=timeout_ms)
         size = len(transactional_id.encode())
         if not 1 <= size <= 2**15 - 1:
             raise ConfigError("transactional.id", expected="1 to 32767 bytes", found=size)
-        return Owner(self, transactional_id, timeout_ms)
+        return TransactionalIdOwner(self, transactional_id, timeout_ms)
 
     def close(self) -> None:
         """Release the process slots of this object. Idempotent."""
@@ -132,29 +133,29 @@ class Transactions:
         Raises FencedError, InvalidTransactionStateError, and Concurrent with the state that must be
         finished first.
         """
-        return self.topic.repeated(lambda: self._decide(name, event, deadline_ns), deadline_ns)
+        return self.topic.retry_until_counted(
+            lambda: self._decide(name, event, deadline_ns), deadline_ns
+        )
 
     def _decide(self, name: str, event: Event, deadline_ns: int) -> Transaction | None:
-        with self.topic.deciding(self.topic.partition_of(name), deadline_ns) as decision:
+        with self.topic.lock_for_decision(self.topic.partition_of(name), deadline_ns) as decision:
             old = decision.view.get(name)
             new = event(old)
             if isinstance(new, Refusal):
-                raise refused(name, new, old)
+                raise refusal_error(name, new, old)
             if new is not None and new is not old:
                 decision.append([(encode_key(name), encode(new))])
                 decision.view.keep(name, new)
             return new
 
     def deadline(self, deadline_ns: int | None) -> int:
-        return (
-            bounded(system.boot_ns() + self.host.config.lock_timeout_ms * 1_000_000)
-            if deadline_ns is None
-            else deadline_ns
-        )
+        """The deadline of a call, or else that of `lock.timeout.ms`."""
+        if deadline_ns is not None:
+            return deadline_ns
+        return bounded(system.boot_ns() + self.host.config.lock_timeout_ms * 1_000_000)
 
-    def while_undecided(self, take: Callable[[], T]) -> T:
-        """The result of a call during which nothing is registered, decided or completed
-        (TXNCOORDINATOR-8).
+    def while_undecided(self, call: Callable[[], T]) -> T:
+        """The result of a call during which nothing is registered, decided or completed.
 
         It is made again if a leader changed, and once if the topic was created meanwhile: nobody
         holds a lock then, so the deadline begins after that. A read-only log cannot make other
@@ -163,30 +164,30 @@ class Transactions:
         Raises LeaderNotAvailableError at the deadline, and the errors of the call.
         """
         if self.host.read_only:
-            return take()
-        if not self.topic.here():
-            taken = take()
-            if not self.topic.here():
-                return taken
+            return call()
+        if not self.topic.local_partitions():
+            result = call()
+            if not self.topic.local_partitions():
+                return result
         until = self.deadline(None)
 
         def attempt() -> T:
-            with self.all_locks_held(until):
-                return take()
+            with self.hold_all_locks(until):
+                return call()
 
-        return self.topic.repeated(attempt, until)
+        return self.topic.retry_until_counted(attempt, until)
 
     @scope
-    def all_locks_held(self, until: int) -> Iterator[None]:
+    def hold_all_locks(self, until: int) -> Iterator[None]:
         """Hold all locks of the topic: a snapshot of all partitions is consistent, unless the end
-        raises LeaderNotAvailableError (TXNCOORDINATOR-8).
+        raises LeaderNotAvailableError.
         """
-        epochs = dict[int, int]()
-        with stack() as held:
-            for partition in sorted(
-                map(self.topic.partition, self.topic.here()), key=lambda each: str(each.path)
-            ):
-                epochs[partition.number] = held.enter(partition.exclusive(until)).now.epoch
+        partitions = [self.topic.partition(number) for number in self.topic.local_partitions()]
+        partitions.sort(key=lambda partition: str(partition.path))  # all take them in this order
+        epochs: dict[int, int] = {}
+        with stack() as locks:
+            for partition in partitions:
+                epochs[partition.number] = locks.enter(partition.exclusive(until)).now.epoch
             yield
         if epochs and not self.host.still_lead(self.topic.name, epochs):
             raise LeaderNotAvailableError(
@@ -195,44 +196,43 @@ class Transactions:
 
     # ---- completion ------------------------------------------------------------------------------
 
-    def finish(self, name: str, seen: Transaction, deadline_ns: int) -> None:
-        """Write the markers of a decision and complete it; several processes may do so at once
-        (TXNCOORDINATOR-7).
+    def finish(self, name: str, decided: Transaction, deadline_ns: int) -> None:
+        """Write the markers of a decision and complete it; several processes may do so at once.
 
         Raises DeadlineError, LockTimeoutError, StorageError, DurabilityError; then the decision is
         valid, and the call must be repeated.
         """
         try:
-            self.topic.repeated(
-                lambda: self._finish_once(name, seen, deadline_ns), deadline_ns, idempotent=True
+            self.topic.retry_until_counted(
+                lambda: self._finish_once(name, decided, deadline_ns), deadline_ns, idempotent=True
             )
         except (LeaderNotAvailableError, NotEnoughReplicasError) as problem:
-            why = problem.message
+            reason = problem.message
             # its message is about one attempt, which wrote nothing or something
             if isinstance(problem, NotEnoughReplicasError):
-                why = f"too few replicas of {problem.topic}-{problem.partition} are in sync"
-            what = (
+                reason = f"too few replicas of {problem.topic}-{problem.partition} are in sync"
+            message = (
                 f"the last transaction of {name!r} is decided, but was not complete before the "
                 "deadline"
             )
-            raise DeadlineError(f"{what}: {why}") from problem
+            raise DeadlineError(f"{message}: {reason}") from problem
 
-    def _finish_once(self, name: str, seen: Transaction, deadline_ns: int) -> None:
+    def _finish_once(self, name: str, decided: Transaction, deadline_ns: int) -> None:
         """As `finish`. Raises also NotEnoughReplicasError, LeaderNotAvailableError, before the
         deadline too.
 
         A partition that is not available keeps no marker from the others: its error is raised after
         them.
         """
-        targets = self.host.existing(sorted(seen.partitions))
-        durable = to_be_durable(targets)
+        targets = self.host.existing(sorted(decided.partitions))
+        durable = select_durable(targets)
         if durable:
             self.sync_data([self.topic.partition(self.topic.partition_of(name))], deadline_ns)
         system.point("txn-decided")
         problems = []
         for partition in sorted(targets, key=self._has_no_leader):  # which waits until the deadline
             try:
-                self._mark(partition, seen, deadline_ns)
+                self._mark(partition, decided, deadline_ns)
             except (LeaderNotAvailableError, LockTimeoutError, NotEnoughReplicasError) as problem:
                 # of this partition alone
                 problems.append(problem)
@@ -240,7 +240,7 @@ class Transactions:
         if problems:
             raise problems[0]
         self.sync_data(durable, deadline_ns)
-        self.decide(name, lambda old: machine.complete(old, seen, now()), deadline_ns)
+        self.decide(name, lambda old: machine.complete(old, decided, present_moment()), deadline_ns)
         system.point("txn-completed")
 
     def sync_data(self, partitions: Sequence[DurableLog], deadline_ns: int) -> None:
@@ -248,7 +248,8 @@ class Transactions:
         LockTimeoutError.
         """
         self.syncs.sync(
-            unsynced((each, each.published().log_end) for each in partitions), deadline_ns
+            select_unsynced((partition, partition.published().log_end) for partition in partitions),
+            deadline_ns,
         )
 
     def _has_no_leader(self, partition: TransactionalLog) -> bool:
@@ -258,12 +259,12 @@ class Transactions:
             return False  # deleted in the meantime: `_mark` passes over it
 
     @staticmethod
-    def _mark(partition: TransactionalLog, seen: Transaction, deadline_ns: int) -> None:
+    def _mark(partition: TransactionalLog, decided: Transaction, deadline_ns: int) -> None:
         try:
             partition.append_marker(
-                seen.producer_id,
-                seen.epoch,
-                commit=seen.decision == "commit",
+                decided.producer_id,
+                decided.epoch,
+                commit=decided.decision == "commit",
                 deadline_ns=deadline_ns,
             )
             # else `finish` syncs it together with the others
@@ -295,22 +296,22 @@ class Transactions:
         if self.host.read_only:
             return False
         until = system.boot_ns() + RESOLVE_NS if deadline_ns is None else deadline_ns
-        opened = list[int]()
-        done = False
-        with self._left_to_the_next_call(partition):
-            found = [producer_id for producer_id, _, _ in partition.open_transactions()]
-            if found:
+        producer_ids: list[int] = []
+        has_worked = False
+        with self._tolerate_unavailable(partition):
+            open_ids = [producer_id for producer_id, _, _ in partition.open_transactions()]
+            if open_ids:
                 self.recover_if_due(until)
-            opened = found
-        for producer_id in opened:
-            with self._left_to_the_next_call(partition):
+            producer_ids = open_ids  # after the recovery: without it none of them is settled
+        for producer_id in producer_ids:
+            with self._tolerate_unavailable(partition):
                 state = self._find(producer_id)
                 if state is not None:
-                    done |= self.settle(*state, until)
-        return done
+                    has_worked |= self.settle(*state, until)
+        return has_worked
 
     @scope
-    def _left_to_the_next_call(self, partition: TransactionalLog) -> Iterator[None]:
+    def _tolerate_unavailable(self, partition: TransactionalLog) -> Iterator[None]:
         try:
             yield
         except (
@@ -322,29 +323,35 @@ class Transactions:
             NotEnoughReplicasError,
         ) as problem:
             name = f"{partition.topic}-{partition.number}"
-            what = f"a transaction in {name} cannot be ended now"
-            _logging.report(logger, logging.INFO, (self.host.path, name, "end"), what, problem)
+            message = f"a transaction in {name} cannot be ended now"
+            _logging.report(logger, logging.INFO, (self.host.path, name, "end"), message, problem)
 
     def open_in(self, partition: TransactionalLog) -> list[str]:
         """The transactional ids with an open transaction in this partition."""
-        found = [self._find(producer_id) for producer_id, _, _ in partition.open_transactions()]
-        return [each[0] for each in found if each is not None]
+        names = []
+        for producer_id, _, _ in partition.open_transactions():
+            name_and_state = self._find(producer_id)
+            if name_and_state is not None:
+                names.append(name_and_state[0])
+        return names
 
     def _find(self, producer_id: int) -> tuple[str, Transaction] | None:
         """The transactional id of a producer id and its state, if a partition of the topic contains
         it.
         """
-        known = self._where.get(producer_id)
-        numbers = self.topic.here()
-        for number in numbers if known is None or known not in numbers else (known, *numbers):
+        last_number = self._partition_of_id.get(producer_id)
+        numbers = self.topic.local_partitions()
+        if last_number is not None and last_number in numbers:
+            numbers.insert(0, last_number)
+        for number in numbers:
             if self.topic.is_unwritten(number):
                 continue
-            found = self.topic.read(number, lambda view: view.find(producer_id))
-            if found is not None:
-                if len(self._where) >= REMEMBERED_IDS:
-                    self._where.clear()
-                self._where[producer_id] = number
-                return found
+            name_and_state = self.topic.read(number, lambda view: view.find(producer_id))
+            if name_and_state is not None:
+                if len(self._partition_of_id) >= REMEMBERED_IDS:
+                    self._partition_of_id.clear()
+                self._partition_of_id[producer_id] = number
+                return name_and_state
         return None
 
     def is_in_use(self, state: Transaction) -> bool:
@@ -355,19 +362,25 @@ class Transactions:
         """
         if state.owner is None:
             return False
-        return self.liveness.probe(
-            state.owner if state.status is Status.ONGOING else state.owner._replace(node=None)
-        )
+        if state.status is Status.ONGOING:
+            return self.liveness.probe(state.owner)
+        return self.liveness.probe(state.owner._replace(node=None))
 
     def settle(self, name: str, state: Transaction, deadline_ns: int) -> bool:
         """Do the work on one id that any process may do: True if there was any."""
         if state.status is Status.ONGOING:
             alive = self.is_in_use(state)
-            if not machine.is_abandoned(state, alive, now()):
+            if not machine.is_abandoned(state, alive, present_moment()):
                 return False
             system.point("txn-giving-up")
-            event = lambda old: machine.abort_abandoned(old, state, new_producer_id(), now())  # noqa: E731
-            decided = self.decide(name, event, deadline_ns)
+            abandoned = state
+            decided = self.decide(
+                name,
+                lambda old: machine.abort_abandoned(
+                    old, abandoned, new_producer_id(), present_moment()
+                ),
+                deadline_ns,
+            )
             if decided is None:
                 return False
             logger.info(
@@ -387,10 +400,10 @@ class Transactions:
         """Process every unfinished transaction, for all waiting readers. Failures are reported and
         tried again.
         """
-        if self.topic.count() == 0:
+        if self.topic.partition_count() == 0:
             return
         self.recover_if_due(deadline_ns)
-        for number in self.topic.written():
+        for number in self.topic.written_partitions():
             for name in self.topic.view(number).unsettled():
                 try:
                     state = self._state(number, name)
@@ -407,10 +420,10 @@ class Transactions:
         ended.
         """
         limit_ms = self.host.config.transactional_id_expiration_ms
-        for number in self.topic.written():
+        for number in self.topic.written_partitions():
             for name, state in self._states(number):
                 if self._is_expired(state, limit_ms):
-                    with self.topic.deciding(number, deadline_ns) as decision:
+                    with self.topic.lock_for_decision(number, deadline_ns) as decision:
                         if self._is_expired(decision.view.get(name), limit_ms):
                             decision.append([(encode_key(name), None)])
 
@@ -425,45 +438,51 @@ class Transactions:
             try:
                 state = view.get(name)
             except CorruptRecordError as problem:
-                what = f"the state of transactional id {name!r} cannot be read"
+                message = f"the state of transactional id {name!r} cannot be read"
                 _logging.report(
-                    logger, logging.ERROR, (self.host.path, "state", name), what, problem
+                    logger, logging.ERROR, (self.host.path, "state", name), message, problem
                 )
                 continue
             if state is not None:
                 yield name, state
 
     def _is_expired(self, state: Transaction | None, limit_ms: int) -> bool:
-        if state is None or not machine.is_expired(state, False, limit_ms, now()):
+        if state is None or not machine.is_expired(state, False, limit_ms, present_moment()):
             return False
         return not self.is_in_use(state)
 
-    def _newest(self, producer_id: int) -> Transaction | None:
-        found = self._find(producer_id)
-        return found[1] if found is not None else None
+    def _find_newest(self, producer_id: int) -> Transaction | None:
+        name_and_state = self._find(producer_id)
+        return name_and_state[1] if name_and_state is not None else None
 
     # ---- recovery after a power loss -------------------------------------------------------------
 
     def recover_if_due(self, deadline_ns: int) -> None:
         """Recover once after a power loss, before any id continues: see `recovery`."""
-        for directory in self.host.directories:
-            if recovery_due.is_due(directory.context.directory_page):
-                break
-        else:
+        pages = [directory.context.directory_page for directory in self.host.directories]
+        if not any(recovery_due.is_due(page) for page in pages):
             return
-        known = dict(each for number in self.topic.written() for each in self._states(number))
-        every = self.host.all_partitions(loaded_only=False)
-        for name, to in recovery.recover(known, self._newest, every, deadline_ns).items():
-            self._raise_epoch(name, *to, deadline_ns)
+        states: dict[str, Transaction] = {}
+        for number in self.topic.written_partitions():
+            states.update(self._states(number))
+        partitions = self.host.all_partitions(loaded_only=False)
+        raised_to = recovery.recover(states, self._find_newest, partitions, deadline_ns)
+        for name, (producer_id, epoch) in raised_to.items():
+            self._raise_epoch(name, producer_id, epoch, deadline_ns)
         for directory in self.host.directories:
-            recovery_due.done(directory.context.directory_page)
+            recovery_due.note_done(directory.context.directory_page)
 
     def _raise_epoch(self, name: str, producer_id: int, epoch: int, deadline_ns: int) -> None:
-        found = self._state(self.topic.partition_of(name), name)
-        if found is not None:
+        state = self._state(self.topic.partition_of(name), name)
+        if state is not None:
             # its decision contains its epoch: finish it before the epoch rises
-            self.settle(name, found, deadline_ns)
-        event = lambda old: old and machine.raise_epoch(old, producer_id, epoch, now())  # noqa: E731
+            self.settle(name, state, deadline_ns)
+
+        def event(old: Transaction | None) -> Transaction | None:
+            if old is None:
+                return None
+            return machine.raise_epoch(old, producer_id, epoch, present_moment())
+
         self.decide(name, event, deadline_ns)
 
 

@@ -1,10 +1,10 @@
 """Keys and values of `__transaction_state` in Kafka's schema (format.md 9.3), with embedlog's
 additions as tagged fields.
 
-TXNRECORD-1  values are written in version 1, which has tagged fields; versions 0 and 1 are read
-TXNRECORD-2  own fields have high tags, and are omitted if they have their default: to a broker they
-    are unknown fields
-TXNRECORD-3  unknown tagged fields are kept, byte for byte, and written again
+- Values are written in version 1, which has tagged fields; versions 0 and 1 are read.
+- Own fields have high tags, and are omitted if they have their default: to a broker they are
+  unknown fields.
+- Unknown tagged fields are kept, byte for byte, and written again.
 """
 
 from __future__ import annotations
@@ -73,12 +73,14 @@ def encode(state: Transaction) -> bytes:
     """The value, in version 1."""
     head = _HEAD.pack(VALUE_VERSION, state.producer_id, state.epoch, state.timeout_ms, state.status)
     times = _TIMES.pack(state.updated_ms, state.started_ms)
-    partitions = b"\0" if state.status is Status.EMPTY else _partitions(state.partitions)  # 0: null
-    return b"".join((head, partitions, times, _tagged(_tags(state))))
+    partitions = (
+        b"\0" if state.status is Status.EMPTY else _encode_partitions(state.partitions)
+    )  # 0: null
+    return b"".join((head, partitions, times, _encode_tagged(_tags_of(state))))
 
 
 @functools.lru_cache(maxsize=64)
-def _partitions(partitions: frozenset[tuple[str, int]]) -> bytes:
+def _encode_partitions(partitions: frozenset[tuple[str, int]]) -> bytes:
     """The encoded partitions: they stay the same through a decision, and often from one transaction
     to the next.
     """
@@ -98,35 +100,35 @@ def _partitions(partitions: frozenset[tuple[str, int]]) -> bytes:
     return b"".join(parts)
 
 
-def _tags(state: Transaction) -> Fields:
-    found = list(state.others)
+def _tags_of(state: Transaction) -> Fields:
+    fields = list(state.others)
     if state.previous_id != NO_ID:
-        found.append((0, LONG.pack(state.previous_id)))
+        fields.append((0, LONG.pack(state.previous_id)))
     if state.next_id != NO_ID:
-        found.append((1, LONG.pack(state.next_id)))
+        fields.append((1, LONG.pack(state.next_id)))
     if state.client_version:
-        found.append((2, SHORT.pack(state.client_version)))
+        fields.append((2, SHORT.pack(state.client_version)))
     if state.owner is not None:
         slot, nonce, node = state.owner
-        found.append((OWNER_TAG, OWNER.pack(slot, nonce)))
+        fields.append((OWNER_TAG, OWNER.pack(slot, nonce)))
         if node is not None:
-            found.append((OWNER_NODE_TAG, OWNER_NODE.pack(node)))
+            fields.append((OWNER_NODE_TAG, OWNER_NODE.pack(node)))
     if state.began is not None:
-        found.append((BEGAN_TAG, BEGAN.pack(*state.began)))
+        fields.append((BEGAN_TAG, BEGAN.pack(*state.began)))
     if state.outcome is not None:
         outcome = state.outcome
-        found.append(
+        fields.append(
             (
                 OUTCOME_TAG,
                 OUTCOME.pack(outcome.kind == "commit", outcome.producer_id, outcome.epoch),
             )
         )
-    return sorted(found)
+    return sorted(fields)
 
 
-def _tagged(fields: Iterable[tuple[int, bytes]]) -> bytes:
-    written = [uvarint(tag) + uvarint(len(data)) + data for tag, data in fields]
-    return uvarint(len(written)) + b"".join(written)
+def _encode_tagged(fields: Iterable[tuple[int, bytes]]) -> bytes:
+    encoded = [uvarint(tag) + uvarint(len(data)) + data for tag, data in fields]
+    return uvarint(len(encoded)) + b"".join(encoded)
 
 
 def decode(value: bytes) -> Transaction:
@@ -145,7 +147,7 @@ def decode(value: bytes) -> Transaction:
         reader = Flexible(value, _HEAD.size)
         partitions = _read_partitions(reader) if version else frozenset(plain.partitions())
         updated_ms, started_ms = (reader if version else plain).take(_TIMES)
-        known = Transaction(
+        state = Transaction(
             producer_id,
             epoch,
             timeout_ms,
@@ -155,7 +157,7 @@ def decode(value: bytes) -> Transaction:
             started_ms,
             client_version=0,
         )
-        return _with_tags(known, reader.tagged()) if version else known
+        return _with_tags(state, reader.tagged()) if version else state
     except (struct.error, IndexError, ValueError) as problem:
         raise CorruptRecordError(
             f"value in __transaction_state: {problem}", found=value[:64].hex()
@@ -164,37 +166,37 @@ def decode(value: bytes) -> Transaction:
 
 def _with_tags(state: Transaction, tags: Fields) -> Transaction:
     """The state with its tagged fields; those with another number or size are kept unchanged."""
-    known: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     others = []
     node = None
     for tag, data in tags:
         match tag, len(data):
             case 0, LONG.size:
-                known["previous_id"] = LONG.unpack(data)[0]
+                facts["previous_id"] = LONG.unpack(data)[0]
             case 1, LONG.size:
-                known["next_id"] = LONG.unpack(data)[0]
+                facts["next_id"] = LONG.unpack(data)[0]
             case 2, SHORT.size:
-                known["client_version"] = SHORT.unpack(data)[0]
+                facts["client_version"] = SHORT.unpack(data)[0]
             case 10_000, OWNER.size:
-                known["owner"] = ProcessSlot(*OWNER.unpack(data))
+                facts["owner"] = ProcessSlot(*OWNER.unpack(data))
             case 10_001, BEGAN.size:
-                known["began"] = Beginning(*BEGAN.unpack(data))
+                facts["began"] = Beginning(*BEGAN.unpack(data))
             case 10_002, OUTCOME.size:
                 commit, producer_id, epoch = OUTCOME.unpack(data)
-                known["outcome"] = Outcome("commit" if commit else "abort", producer_id, epoch)
+                facts["outcome"] = Outcome("commit" if commit else "abort", producer_id, epoch)
             case 10_003, OWNER_NODE.size:
                 (node,) = OWNER_NODE.unpack(data)
             case _:
                 others.append((tag, data))
-    if "owner" in known:
-        known["owner"] = known["owner"]._replace(node=node)
-    return state._replace(**known, others=tuple(others))
+    if "owner" in facts:
+        facts["owner"] = facts["owner"]._replace(node=node)
+    return state._replace(**facts, others=tuple(others))
 
 
 def _read_partitions(reader: Flexible) -> frozenset[tuple[str, int]]:
-    found: set[tuple[str, int]] = set()
+    partitions: set[tuple[str, int]] = set()
     for _ in range(reader.uvarint() - 1):
         topic = reader.string()
-        found.update((topic, number) for number in reader.numbers())
+        partitions.update((topic, number) for number in reader.numbers())
         reader.tagged()
-    return frozenset(found)
+    return frozenset(partitions)

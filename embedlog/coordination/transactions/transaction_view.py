@@ -1,8 +1,8 @@
 """The view of one partition of `__transaction_state`: the newest state of every transactional id.
 
-TXNVIEW-1  values are decoded on demand: a process needs few of the ids in a partition
-TXNVIEW-2  two facts are read from every value at once, since they are searched for: the producer
-    id, and whether the transaction is unfinished
+- Values are decoded on demand: a process needs few of the ids in a partition.
+- Two facts are read from every value at once, since they are searched for: the producer id, and
+  whether the transaction is unfinished.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ID_AND_STATUS: Final = struct.Struct(">2xq6xb")
 _SETTLED: Final = frozenset(map(int, SETTLED))
 
 
-class Entries:
+class TransactionEntries:
     """The view. Threads: `apply` from one at a time; reads from any."""
 
     def __init__(self) -> None:
@@ -33,10 +33,10 @@ class Entries:
         name = decode_key(key)
         if name is None:
             return
-        before = self._values.pop(name, None)
+        previous = self._values.pop(name, None)
         self._states.pop(name, None)
-        if before is not None:
-            self._names.pop(_facts(before)[0], None)
+        if previous is not None:
+            self._names.pop(_facts(previous)[0], None)
         self._unsettled.discard(name)
         if value is None:
             return
@@ -57,10 +57,12 @@ class Entries:
         value = self._values.get(name)
         if value is None:
             return None
-        known = self._states.get(name)
-        if known is None or known[0] is not value:  # another thread may have applied a record since
-            known = self._states[name] = value, decode(value)
-        return known[1]
+        decoded = self._states.get(name)
+        if (
+            decoded is None or decoded[0] is not value
+        ):  # another thread may have applied a record since
+            decoded = self._states[name] = value, decode(value)
+        return decoded[1]
 
     def name_of(self, producer_id: int) -> str | None:
         """The transactional id that a producer id belongs to."""

@@ -1,18 +1,18 @@
 """The owner of a transactional id: executes the transactions of one producer.
 
-OWNER-1  an owner holds a process slot, so its end is detected at once; another owner of the same id
-    fences it. In a set a registration names another slot if the directory of the present one failed
-    or left. All slots are held until `close`: an earlier record, with the earlier slot, counts if
-    the registration is lost
-OWNER-2  every call may be repeated after an error or an interrupt, with the same arguments: it
-    finds its completed steps
-OWNER-3  if nothing was registered, an end writes nothing and takes no lock
-OWNER-4  offsets of a group are data of the transaction like any other: registered and written under
-    the lock of `__transaction_state` and then of their partition. The group's consent is checked
-    under the latter
-OWNER-5  a replica that has begun again above the data of an open transaction does not know it, and
-    refuses the next batch. If all of that data is below the log start, the batch is written like a
-    first one: under the lock the registration decides
+- An owner holds a process slot, so its end is detected at once; another owner of the same id fences
+  it. In a set a registration names another slot if the directory of the present one failed or left.
+  All slots are held until `close`: an earlier record, with the earlier slot, counts if the
+  registration is lost.
+- Every call may be repeated after an error or an interrupt, with the same arguments: it finds its
+  completed steps.
+- If nothing was registered, an end writes nothing and takes no lock.
+- Offsets of a group are data of the transaction like any other: registered and written under the
+  lock of `__transaction_state` and then of their partition. The group's consent is checked under
+  the latter.
+- A replica that has begun again above the data of an open transaction does not know it, and refuses
+  the next batch. If all of that data is below the log start, the batch is written like a first one:
+  under the lock the registration decides.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.coordination.transactions.transaction_checks import (
     Concurrent,
     asks_for_durability,
-    now,
-    refused,
-    to_be_durable,
-    unsynced,
+    present_moment,
+    refusal_error,
+    select_durable,
+    select_unsynced,
 )
 from embedlog.coordination.transactions.transaction_records import encode, encode_key
 from embedlog.errors import (
@@ -50,7 +50,7 @@ from embedlog.transaction import PREPARED, SETTLED, Outcome, Refusal, Status, Tr
 
 if TYPE_CHECKING:
     from embedlog.coordination.internal_topic import Decision, InternalTopic
-    from embedlog.coordination.transactions.transaction_view import Entries
+    from embedlog.coordination.transactions.transaction_view import TransactionEntries
     from embedlog.format.process_slot import ProcessSlot
     from embedlog.format.record_batch import EncodedRun
     from embedlog.partition.api import TransactionalLog
@@ -97,7 +97,7 @@ class Coordinator(Protocol):
 
     host: TransactionHost
     liveness: Liveness
-    topic: InternalTopic[Entries]
+    topic: InternalTopic[TransactionEntries]
     syncs: TransactionSyncs
 
     def deadline(self, deadline_ns: int | None) -> int: ...
@@ -121,7 +121,7 @@ class _Written(NamedTuple):
     end: int
 
 
-class Owner:
+class TransactionalIdOwner:
     """One transactional producer's side of its transactions. Threads: `append` from any; the others
     one at a time.
     """
@@ -129,13 +129,13 @@ class Owner:
     def __init__(self, transactions: Coordinator, transactional_id: str, timeout_ms: int) -> None:
         self.transactional_id = transactional_id
         self.timeout_ms = timeout_ms
-        self._all = transactions
+        self._coordinator = transactions
         # the last one is the present one; always the same list, for threads and signals
         self._slots: list[ProcessSlot] = []
         self._closed = False
         self._id: tuple[int, int] | None = None
         self._registration_tried = False  # whether a registration was attempted in this transaction
-        self._opened: dict[TopicPartition, _Written] = {}
+        self._written_data: dict[TopicPartition, _Written] = {}
 
     @property
     def stamp(self) -> Stamp:
@@ -155,33 +155,33 @@ class Owner:
         """
         self._closed = True
         for process_slot in tuple(self._slots):
-            self._all.liveness.end(process_slot)
+            self._coordinator.liveness.end(process_slot)
             with suppress(ValueError):  # a signal handler, or another thread, was faster
                 self._slots.remove(process_slot)
 
-    def _slot(self) -> ProcessSlot:
-        """The present process slot: another one if its directory is not used any more (OWNER-1).
+    def _ensure_slot(self) -> ProcessSlot:
+        """The present process slot: another one if its directory is not used any more.
         Raises ClosedError.
 
         It may write a file, so the lock of `__transaction_state` is taken afterwards.
         """
-        present = next(reversed(self._slots), None)
-        if present is None:
+        current = next(reversed(self._slots), None)
+        if current is None:
             self._take_slot()
-        elif not self._all.liveness.shows_slot(present):
+        elif not self._coordinator.liveness.shows_slot(current):
             # then the earlier one counts until the timeout of the transaction
             with suppress(StorageError):
                 self._take_slot()
-        return self._held()[-1]
+        return self._held_slots()[-1]
 
     def _take_slot(self) -> None:
         """Begin a further process slot, unless the owner is closed."""
         if not self._closed:
-            self._slots.append(self._all.liveness.begin())
+            self._slots.append(self._coordinator.liveness.begin())
         if self._closed:
             self.close()  # it may have come before the slot was known
 
-    def _held(self) -> tuple[ProcessSlot, ...]:
+    def _held_slots(self) -> tuple[ProcessSlot, ...]:
         """The process slots, at least one. Raises ClosedError."""
         slots = tuple(self._slots)
         if not slots:
@@ -197,32 +197,34 @@ class Owner:
         Raises FencedError if a newer producer took over the id since this one had it, ClosedError,
         LockTimeoutError, DeadlineError.
         """
-        everything = self._all
-        until = self._all.deadline(deadline_ns)
-        everything.host.check_writable()
-        everything.topic.repeated(lambda: everything.recover_if_due(until), until, idempotent=True)
-        self._slot()
-        taken = self._without_predecessor(self._take, until)
-        self._id = (taken.producer_id, taken.epoch)
+        coordinator = self._coordinator
+        until = self._coordinator.deadline(deadline_ns)
+        coordinator.host.check_writable()
+        coordinator.topic.retry_until_counted(
+            lambda: coordinator.recover_if_due(until), until, idempotent=True
+        )
+        self._ensure_slot()
+        initialized = self._decide_after_predecessor(self._take_over, until)
+        self._id = (initialized.producer_id, initialized.epoch)
         self.begin()
-        return taken.outcome
+        return initialized.outcome
 
-    def _take(self, old: Transaction | None) -> Transaction | Refusal:
-        process_slot = self._held()[-1]
+    def _take_over(self, old: Transaction | None) -> Transaction | Refusal:
+        process_slot = self._held_slots()[-1]
         if old is not None and old.status is Status.ONGOING:  # of any owner: a new start ends it
-            claimed = self._id is None or self._id == (old.producer_id, old.epoch)
-            aborted = (
-                machine.abort_abandoned(old, old, new_producer_id(), now()) if claimed else None
-            )
+            is_claimed = self._id is None or self._id == (old.producer_id, old.epoch)
+            if not is_claimed:
+                return Refusal.PRODUCER_FENCED
+            aborted = machine.abort_abandoned(old, old, new_producer_id(), present_moment())
             return aborted or Refusal.PRODUCER_FENCED
         return machine.initialize(
-            old, process_slot, self.timeout_ms, new_producer_id(), now(), self._id
+            old, process_slot, self.timeout_ms, new_producer_id(), present_moment(), self._id
         )
 
     def begin(self) -> None:
         """Begin a transaction, without any effect on the log."""
         self._registration_tried = False
-        self._opened = {}
+        self._written_data = {}
 
     def begin_in(
         self,
@@ -234,28 +236,27 @@ class Owner:
 
         `append` continues from there, so an error here is not final.
         """
-        until = self._all.deadline(deadline_ns)
+        until = self._coordinator.deadline(deadline_ns)
         stamp = self.stamp
-        fresh = {(each[0].topic, each[0].number): each for each in runs}
-        for where in [
-            where for where, (partition, _, _) in fresh.items() if self._has_data_in(partition)
-        ]:
-            del fresh[where]
-        if not fresh:
+        unwritten = {}
+        for partition, run, progress in runs:
+            if not self._has_data_in(partition):
+                unwritten[partition.topic, partition.number] = (partition, run, progress)
+        if not unwritten:
             return
         with bounded_waits(until):
-            for partition, _, _ in fresh.values():
+            for partition, _, _ in unwritten.values():
                 partition.open()
         self._registration_tried = True
-        with self._deciding(until) as decision:
-            if self._register(decision, stamp, fresh) is not None or not _may_write(decision):
+        with self._lock_for_decision(until) as decision:
+            if self._register(decision, stamp, unwritten) is not None or not _may_write(decision):
                 return
             until_ns = system.boot_ns() + SHARE_NS
-            for where, (partition, run, progress) in fresh.items():
+            for tp, (partition, run, progress) in unwritten.items():
                 write = partial(self._write_first, partition, run, progress)
-                if system.boot_ns() >= until_ns or _unless_locked(write, until) is None:
+                if system.boot_ns() >= until_ns or _append_unless_locked(write, until) is None:
                     return
-                self._opened[where] = _Written(partition.topic_id, progress.pieces[-1][1])
+                self._written_data[tp] = _Written(partition.topic_id, progress.pieces[-1][1])
 
     def _write_first(
         self,
@@ -285,33 +286,35 @@ class Owner:
         Raises FencedError if this transaction is not open any more, and the errors of
         `Partition.append`.
         """
-        where = (partition.topic, partition.number)
-        until = self._all.deadline(deadline_ns)
-        done = None
+        tp = (partition.topic, partition.number)
+        until = self._coordinator.deadline(deadline_ns)
+        appended = None
         # done by `begin_in`
         if progress is not None and progress.complete and not partition.replicated:
-            done = _flushed(partition, progress.appended(), until)
+            appended = _flush_if_due(partition, progress.appended(), until)
         elif self._has_data_in(partition):
-            done = self._append_next(partition, run, where, until, progress)
-        if done is None:
-            first = self._all.topic.repeated(
-                lambda: self._append_first(partition, run, where, until, progress), until
+            appended = self._append_next(partition, run, tp, until, progress)
+        if appended is None:
+            appended_first = self._coordinator.topic.retry_until_counted(
+                lambda: self._append_first(partition, run, tp, until, progress), until
             )
-            done = _flushed(partition, first, until)
-        before = self._opened[where].end if self._has_data_in(partition) else 0
-        self._opened[where] = _Written(partition.topic_id, max(before, done.last_offset + 1))
-        return done
+            appended = _flush_if_due(partition, appended_first, until)
+        previous_end = self._written_data[tp].end if self._has_data_in(partition) else 0
+        self._written_data[tp] = _Written(
+            partition.topic_id, max(previous_end, appended.last_offset + 1)
+        )
+        return appended
 
     def _append_next(
         self,
         partition: TransactionalLog,
         run: EncodedRun,
-        where: TopicPartition,
+        tp: TopicPartition,
         deadline_ns: int,
         progress: AppendProgress | None,
     ) -> Appended | None:
         """Append where this transaction has data; None if the leader does not know it because that
-        data is deleted (OWNER-5).
+        data is deleted.
         """
         flush = not asks_for_durability(partition)
         try:
@@ -319,8 +322,8 @@ class Owner:
                 run, deadline_ns=deadline_ns, stamp=self.stamp, progress=progress, flush=flush
             )
         except FencedError:
-            written = progress.pieces[-1][1] if progress is not None and progress.pieces else 0
-            if max(written, self._opened[where].end) > partition.bounds().log_start:
+            written_end = progress.pieces[-1][1] if progress is not None and progress.pieces else 0
+            if max(written_end, self._written_data[tp].end) > partition.bounds().log_start:
                 raise
             return None
 
@@ -328,39 +331,41 @@ class Owner:
         """Whether this partition contains data of this transaction, and is not one of a newer topic
         with the same name.
         """
-        written = self._opened.get((partition.topic, partition.number))
+        written = self._written_data.get((partition.topic, partition.number))
         return written is not None and written.topic_id == partition.topic_id
 
     def _append_first(
         self,
         partition: TransactionalLog,
         run: EncodedRun,
-        where: TopicPartition,
+        tp: TopicPartition,
         deadline_ns: int,
         progress: AppendProgress | None,
     ) -> Appended:
         stamp = self.stamp
-        done = None
+        appended = None
         self._registration_tried = True
         with bounded_waits(deadline_ns):
             partition.open()  # may be slow
         write = partial(self._write_first, partition, run, progress)
-        committed = False
-        while done is None:
-            with self._deciding(deadline_ns) as decision:
-                problem = self._register(decision, stamp, (where,))
-                committed = _may_write(decision, committed)
-                if problem is None and committed:
-                    done = _unless_locked(write, deadline_ns)
+        is_registration_committed = False
+        while appended is None:
+            with self._lock_for_decision(deadline_ns) as decision:
+                problem = self._register(decision, stamp, (tp,))
+                is_registration_committed = _may_write(decision, is_registration_committed)
+                if problem is None and is_registration_committed:
+                    appended = _append_unless_locked(write, deadline_ns)
                 elif problem is not None and not isinstance(problem, Concurrent):
                     raise problem
             if isinstance(problem, Concurrent):
-                self._all.finish_before(problem, deadline_ns)
-            elif done is None and committed:
+                self._coordinator.finish_before(problem, deadline_ns)
+            elif appended is None and is_registration_committed:
                 with partition.exclusive(deadline_ns):
                     pass  # the partition was locked: wait here, without a lock that others need
-            committed = True  # the end of `deciding` has waited for the commit of the registration
-        return done
+            is_registration_committed = (
+                True  # the end of `lock_for_decision` has waited for the commit of the registration
+            )
+        return appended
 
     def end(self, commit: bool, deadline_ns: int | None = None) -> None:
         """Decide, write the markers, complete. When it returns, read_committed readers see the
@@ -372,44 +377,49 @@ class Owner:
         """
         if not self._registration_tried:
             return
-        until, (producer_id, epoch), slots = (
-            self._all.deadline(deadline_ns),
-            self._identity(),
-            self._held(),
-        )
+        until = self._coordinator.deadline(deadline_ns)
+        producer_id, epoch = self._identity()
+        slots = self._held_slots()
         if commit:
-            commit_begins(self._all.host.interposer, self.transactional_id, until)
-            self._all.topic.repeated(lambda: self._sync_data(until), until, idempotent=True)
+            commit_begins(self._coordinator.host.interposer, self.transactional_id, until)
+            self._coordinator.topic.retry_until_counted(
+                lambda: self._sync_data(until), until, idempotent=True
+            )
 
         def event(old: Transaction | None) -> Transaction | Refusal:
-            mine = old is not None and (old.producer_id, old.epoch) == (producer_id, epoch)
-            if old is not None and mine and old.status in SETTLED and not self._opened:
+            is_mine = old is not None and (old.producer_id, old.epoch) == (producer_id, epoch)
+            if old is not None and is_mine and old.status in SETTLED and not self._written_data:
                 return old  # the registration failed, so there is nothing to decide
-            process_slot = next(
-                (each for each in slots if old is not None and each == old.owner), slots[-1]
-            )
+            process_slot = slots[-1]
+            if old is not None and old.owner is not None and old.owner in slots:
+                process_slot = old.owner
             return machine.end(
-                old, producer_id, epoch, process_slot, commit, new_producer_id(), now()
+                old,
+                producer_id,
+                epoch,
+                process_slot,
+                commit=commit,
+                next_id=new_producer_id(),
+                now=present_moment(),
             )
 
-        decided = self._without_predecessor(event, until)
+        decided = self._decide_after_predecessor(event, until)
         if decided.status in PREPARED:
-            self._all.finish(self.transactional_id, decided, until)
+            self._coordinator.finish(self.transactional_id, decided, until)
         if commit:
-            commit_succeeded(self._all.host.interposer, self.transactional_id)
-        self._id = machine.following(decided)
+            commit_succeeded(self._coordinator.host.interposer, self.transactional_id)
+        self._id = machine.producer_identity_of(decided)
         self.begin()
 
     def _sync_data(self, deadline_ns: int) -> None:
         """Sync the data of this transaction, where its topics require that."""
-        # not in deleted topics
-        written = [
-            each for each in self._all.host.existing(self._opened) if self._has_data_in(each)
+        existing = self._coordinator.host.existing(self._written_data)  # not in deleted topics
+        partitions = [partition for partition in existing if self._has_data_in(partition)]
+        ends = [
+            (partition, self._written_data[partition.topic, partition.number].end)
+            for partition in select_durable(partitions)
         ]
-        ends = (
-            (each, self._opened[each.topic, each.number].end) for each in to_be_durable(written)
-        )
-        self._all.syncs.sync(unsynced(ends), deadline_ns)
+        self._coordinator.syncs.sync(select_unsynced(ends), deadline_ns)
 
     def add_offsets(
         self, offsets: Mapping[Any, Any], group: GroupMetadata, deadline_ns: int | None = None
@@ -420,61 +430,74 @@ class Owner:
         empty. May be repeated. Raises FencedError for this transaction, and as `Offsets.commit` for
         the group and the offsets.
         """
-        commit = self._all.host.groups.prepare(offsets, group)
-        until = self._all.deadline(deadline_ns)
+        commit = self._coordinator.host.groups.prepare(offsets, group)
+        until = self._coordinator.deadline(deadline_ns)
         if commit is None:
             return
-        where = (commit.topic, commit.number)
-        done = False
-        committed = False
-        while not done:
+        tp = (commit.topic, commit.number)
+        is_appended = False
+        is_registration_committed = False
+        while not is_appended:
             commit.check()
-            if where in self._opened:
-                done = commit.append(self.stamp, until)
+            if tp in self._written_data:
+                is_appended = commit.append(self.stamp, until)
             else:
-                done = self._all.topic.repeated(
-                    partial(self._open_with, commit, where, committed, until), until
+                is_appended = self._coordinator.topic.retry_until_counted(
+                    partial(
+                        self._append_first_commit, commit, tp, is_registration_committed, until
+                    ),
+                    until,
                 )
-                # the end of `deciding` has waited for the commit of the registration
-                committed = True
-        self._opened[where] = _Written(commit.partition.topic_id, commit.end)
-        commit_succeeded(self._all.host.interposer, group.group_id)
+                # the end of `lock_for_decision` has waited for the commit of the registration
+                is_registration_committed = True
+        self._written_data[tp] = _Written(commit.partition.topic_id, commit.end)
+        commit_succeeded(self._coordinator.host.interposer, group.group_id)
 
-    def _open_with(
-        self, commit: OffsetCommit, where: TopicPartition, committed: bool, deadline_ns: int
+    def _append_first_commit(
+        self,
+        commit: OffsetCommit,
+        tp: TopicPartition,
+        is_registration_committed: bool,
+        deadline_ns: int,
     ) -> bool:
         """Register and append under both locks; False if a wait or a read is needed without them
         first.
 
-        `committed`: a registration that is found is known to be committed.
+        `is_registration_committed`: a registration that is found is known to be committed.
         """
         stamp = self.stamp
         self._registration_tried = True
         try:
-            with self._deciding(deadline_ns) as decision:
-                problem = self._register(decision, stamp, (where,))
+            with self._lock_for_decision(deadline_ns) as decision:
+                problem = self._register(decision, stamp, (tp,))
                 if problem is not None:
                     raise problem
                 append = partial(commit.append, stamp._replace(opens=True))
-                committed = _may_write(decision, committed)
-                done = _unless_locked(append, deadline_ns) if committed else None
+                is_registration_committed = _may_write(decision, is_registration_committed)
+                is_appended = (
+                    _append_unless_locked(append, deadline_ns)
+                    if is_registration_committed
+                    else None
+                )
         except Concurrent as problem:
-            self._all.finish_before(problem, deadline_ns)
+            self._coordinator.finish_before(problem, deadline_ns)
             return False
-        if done is None and committed:
+        if is_appended is None and is_registration_committed:
             commit.wait(deadline_ns)
-        return bool(done)
+        return bool(is_appended)
 
     # ---- registration ----------------------------------------------------------------------------
 
-    def _deciding(self, deadline_ns: int) -> AbstractContextManager[Decision[Entries]]:
+    def _lock_for_decision(
+        self, deadline_ns: int
+    ) -> AbstractContextManager[Decision[TransactionEntries]]:
         if self._slots:  # records that a closed producer has left are written, too
-            self._slot()
-        topic = self._all.topic
-        return topic.deciding(topic.partition_of(self.transactional_id), deadline_ns)
+            self._ensure_slot()
+        topic = self._coordinator.topic
+        return topic.lock_for_decision(topic.partition_of(self.transactional_id), deadline_ns)
 
     def _register(
-        self, decision: Decision[Entries], stamp: Stamp, places: Iterable[TopicPartition]
+        self, decision: Decision[TransactionEntries], stamp: Stamp, tps: Iterable[TopicPartition]
     ) -> EmbedlogError | None:
         """Record that the transaction writes to these partitions; returns the error if it may not.
 
@@ -482,57 +505,64 @@ class Owner:
         """
         old = decision.view.get(self.transactional_id)
         new = machine.register(
-            old, stamp.producer_id, stamp.epoch, places, now(), next(reversed(self._slots), None)
+            old,
+            stamp.producer_id,
+            stamp.epoch,
+            tps,
+            present_moment(),
+            next(reversed(self._slots), None),
         )
         if isinstance(new, Refusal):
-            return refused(self.transactional_id, new, old)
+            return refusal_error(self.transactional_id, new, old)
         self._write(decision, old, new)
         system.point("txn-registered")
         return None
 
     def _write(
-        self, decision: Decision[Entries], old: Transaction | None, new: Transaction
+        self, decision: Decision[TransactionEntries], old: Transaction | None, new: Transaction
     ) -> None:
         if new is not old:
             decision.append([(encode_key(self.transactional_id), encode(new))])
             decision.view.keep(self.transactional_id, new)
 
-    def _without_predecessor(
+    def _decide_after_predecessor(
         self, event: Callable[[Transaction | None], Transaction | Refusal], deadline_ns: int
     ) -> Transaction:
         """The event's outcome, after any earlier decision was carried out."""
         while True:
             try:
-                new = self._all.decide(self.transactional_id, event, deadline_ns)
+                new = self._coordinator.decide(self.transactional_id, event, deadline_ns)
             except Concurrent as problem:
-                self._all.finish_before(problem, deadline_ns)
+                self._coordinator.finish_before(problem, deadline_ns)
                 continue
             assert new is not None
             if new.status in SETTLED or new.owner is not None:
                 return new
             # `init` aborted the open transaction, and starts again
-            self._all.finish(self.transactional_id, new, deadline_ns)
+            self._coordinator.finish(self.transactional_id, new, deadline_ns)
 
 
-def _flushed(partition: TransactionalLog, done: Appended, deadline_ns: int) -> Appended:
+def _flush_if_due(partition: TransactionalLog, appended: Appended, deadline_ns: int) -> Appended:
     """Do the flush that is due after an append, without the lock that others need; the commit does
     that of a durable topic.
     """
     if not asks_for_durability(partition):
-        partition.flush_if_due(done.last_offset + 1, deadline_ns)
-    return done
+        partition.flush_if_due(appended.last_offset + 1, deadline_ns)
+    return appended
 
 
-def _may_write(decision: Decision[Entries], committed: bool = False) -> bool:
+def _may_write(
+    decision: Decision[TransactionEntries], is_registration_committed: bool = False
+) -> bool:
     """Whether data may follow under the same lock: the registration must be committed before it
     (REPLICA-22).
 
-    `committed`: what the view had before is known to be.
+    `is_registration_committed`: what the view had before is known to be.
     """
-    return not decision.pending and (committed or decision.committed)
+    return not decision.pending and (is_registration_committed or decision.committed)
 
 
-def _unless_locked(write: Callable[..., T], deadline_ns: int) -> T | None:
+def _append_unless_locked(write: Callable[..., T], deadline_ns: int) -> T | None:
     """Append now; None if the partition is locked: the lock of `__transaction_state` is not held
     during a wait for it.
     """

@@ -6,7 +6,7 @@ RENEWAL-1  the leader's records are read with all checks first: without a good s
 RENEWAL-2  the replica leaves the ISR and the ELR by a settled decision before its files are set
     aside (REPLICA-5)
 RENEWAL-3  a replica that another process has loaded meanwhile stays: under its append lock its page
-    shows that (TOPICCHANGE-4)
+    shows that
 RENEWAL-4  an interruption leaves a replica outside the ISR that is damaged, missing or empty. The
     next round begins again
 RENEWAL-5  the files that are set aside are those of a retired partition, and are removed after

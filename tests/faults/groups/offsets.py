@@ -39,7 +39,7 @@ def commit_offsets(
 
 @task
 def committed_offsets(stage: Stage, group_id: str) -> dict[Any, Any]:
-    return stage.opened._engine.groups.committed(group_id)
+    return stage.opened._engine.groups.read_committed(group_id)
 
 
 def prepare(directory: Path) -> None:
@@ -81,7 +81,7 @@ def crash_at(
     opened = embedlog.open(directory, config=CONFIG) if witness else None
     try:
         if opened is not None:
-            opened._engine.groups.committed("a")
+            opened._engine.groups.read_committed("a")
         victim = deleter(nursery, directory)
         victim.arm(point.kinds, point.mode, nth=point.nth)
         with contextlib.suppress(Died):
@@ -120,14 +120,14 @@ def judge(log: embedlog.Log) -> list[str]:
         expected = {KEPT: OffsetAndMetadata(6)}
         log.create_topic("t", 2)  # which first completes the deletion
     wrong += [
-        f"{name}: {found}" for name in GROUPS if (found := groups.committed(name)) != expected
+        f"{name}: {found}" for name in GROUPS if (found := groups.read_committed(name)) != expected
     ]
     begun(log)  # the last owner of the id is gone: its open transaction is aborted
-    if found := groups.committed("pending"):
+    if found := groups.read_committed("pending"):
         wrong.append(f"pending: {found}")
     if "t" in log.topics():
         groups.commit("a", {GONE: 9})
-        if groups.committed("a", [GONE]) != {GONE: OffsetAndMetadata(9)}:
+        if groups.read_committed("a", [GONE]) != {GONE: OffsetAndMetadata(9)}:
             wrong.append("a new commit does not count")
     return wrong
 

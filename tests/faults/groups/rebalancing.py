@@ -379,7 +379,7 @@ class Rebalancing:
         with contextlib.suppress(AssertionError):
             self.until(
                 lambda: (
-                    (found := self.log._engine.groups.current(GROUP)) is not None
+                    (found := self.log._engine.groups.read_group(GROUP)) is not None
                     and found.state is State.STABLE
                 ),
                 "stable",
@@ -391,7 +391,7 @@ class Rebalancing:
         self.join()
         self.feed(200)
         self.until(
-            lambda: self.log._engine.groups.current(GROUP) is not None, "a group", deadline_s
+            lambda: self.log._engine.groups.read_group(GROUP) is not None, "a group", deadline_s
         )
         while self.generation() < rebalances and not self.reports.problems:
             self.event()
@@ -418,12 +418,12 @@ class Rebalancing:
         return Verdict(read=self.reports.read, acked=self.written, violations=violations), counts
 
     def generation(self) -> int:
-        found = self.log._engine.groups.current(GROUP)
+        found = self.log._engine.groups.read_group(GROUP)
         return 0 if found is None else found.generation
 
     def committed(self) -> dict[TopicPartition, int]:
         tps = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
-        found = self.log._engine.groups.committed(GROUP, tps)
+        found = self.log._engine.groups.read_committed(GROUP, tps)
         return {tp: at.offset for tp, at in found.items() if at is not None}
 
     def ends(self) -> dict[TopicPartition, int]:

@@ -163,7 +163,7 @@ class Trials:
             while not self.zombie.note_waiting():
                 self.heirs_turn()
             owned = self.zombie.result()
-            found = self.log._engine.groups.current(GROUP)
+            found = self.log._engine.groups.read_group(GROUP)
             if (
                 owned
                 and found is not None
@@ -172,7 +172,9 @@ class Trials:
             ):
                 self.heirs_turn()
                 return
-        raise AssertionError(f"the zombie gets nothing: {self.log._engine.groups.current(GROUP)}")
+        raise AssertionError(
+            f"the zombie gets nothing: {self.log._engine.groups.read_group(GROUP)}"
+        )
 
     def count_calls(self) -> int:
         """How many calls a commit makes."""
@@ -184,7 +186,7 @@ class Trials:
     def trial(self, nth: int) -> Outcome:
         """Freeze at the nth call of a commit."""
         self.together()
-        before = self.log._engine.groups.current(GROUP)
+        before = self.log._engine.groups.read_group(GROUP)
         self.zombie.arm(KINDS, "stop_before", nth=nth)
         self.zombie.start("hand_in")
         until(
@@ -221,7 +223,7 @@ class Trials:
         """Whether the heir gets everything while the zombie is frozen."""
         for _ in range(60):
             self.heirs_turn()
-            found = self.log._engine.groups.current(GROUP)
+            found = self.log._engine.groups.read_group(GROUP)
             stable = (
                 found is not None and found.generation > generation and found.state is State.STABLE
             )

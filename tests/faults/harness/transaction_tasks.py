@@ -68,7 +68,7 @@ def decide(stage: Stage, number: int) -> int:
     topic = InternalTopic(
         stage.opened._engine, "__transaction_state", partitions=1, config={}, view=_Counter
     )
-    with topic.deciding(number, files.deadline_after(20)) as decision:
+    with topic.lock_for_decision(number, files.deadline_after(20)) as decision:
         count = int(decision.view.values.get(b"n", b"0")) + 1
         decision.append([(b"n", b"%d" % count)])
     return count

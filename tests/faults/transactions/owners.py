@@ -157,7 +157,7 @@ def check_offset(log: embedlog.Log, rows: list[bytes | None]) -> list[str]:
     """The group's offset is that of the last committed transaction."""
     seen = [int(value.split(b".")[0]) + 1 for value in rows if value is not None]
     expected = {PLACE: OffsetAndMetadata(max(seen))} if seen else {}
-    found = log._engine.groups.committed(GROUP.group_id, None, soon())
+    found = log._engine.groups.read_committed(GROUP.group_id, None, soon())
     return (
         [] if found == expected else [f"the group has committed {found} where {expected} was due"]
     )

@@ -33,12 +33,12 @@ def _without_the_lock(original, self, deadline_ns, work):
 # ---- producers ---------------------------------------------------------------------------------------
 
 
-@replaces("no_stamp", "embedlog.producer.idempotence:Idempotent.prepare")
+@replaces("no_stamp", "embedlog.producer.idempotence:IdempotentAppender.prepare")
 def _unprepared(original, self, target):
     return None
 
 
-@replaces("retry_unstamped", "embedlog.producer.idempotence:Idempotent.append")
+@replaces("retry_unstamped", "embedlog.producer.idempotence:IdempotentAppender.append")
 def _repeated_without_the_stamp(original, self, target, attempt, deadline_ns):
     stamp = attempt.stamp
     if attempt.tries > 1:
@@ -57,6 +57,6 @@ def _good_for_ever(original, self):
     return 1 << 62
 
 
-@replaces("leave_to_housekeeper", "embedlog.consumer.waiter:Waiter._ended_transactions")
+@replaces("leave_to_housekeeper", "embedlog.consumer.waiter:Waiter._end_blocking_transactions")
 def _no_help(original, self, now):
     return False

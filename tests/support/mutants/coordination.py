@@ -46,7 +46,8 @@ def _caught_up_without_the_purged_records(original, mirror, state, now, limit_by
 
 
 @replaces(
-    "register_apart", "embedlog.coordination.transactions.transactional_id_owner:Owner.begin_in"
+    "register_apart",
+    "embedlog.coordination.transactions.transactional_id_owner:TransactionalIdOwner.begin_in",
 )
 def _begun_in_nothing(original, self, runs, deadline_ns=None):
     return None
@@ -54,20 +55,21 @@ def _begun_in_nothing(original, self, runs, deadline_ns=None):
 
 @replaces(
     "register_apart",
-    "embedlog.coordination.transactions.transactional_id_owner:Owner._append_first",
+    "embedlog.coordination.transactions.transactional_id_owner:TransactionalIdOwner._append_first",
 )
-def _written_after_the_lock(original, self, partition, run, where, deadline_ns, progress):
+def _written_after_the_lock(original, self, partition, run, tp, deadline_ns, progress):
     stamp = self.stamp
     self._registration_tried = True
-    with self._deciding(deadline_ns) as decision:
-        problem = self._register(decision, stamp, (where,))
+    with self._lock_for_decision(deadline_ns) as decision:
+        problem = self._register(decision, stamp, (tp,))
     if problem is not None:
         raise problem
     return self._write_first(partition, run, progress, deadline_ns=deadline_ns)
 
 
 @replaces(
-    "data_unsynced", "embedlog.coordination.transactions.transactional_id_owner:Owner._sync_data"
+    "data_unsynced",
+    "embedlog.coordination.transactions.transactional_id_owner:TransactionalIdOwner._sync_data",
 )
 def _data_may_be_lost(original, self, deadline_ns):
     return None
@@ -86,7 +88,9 @@ def _markers_may_be_lost(original, self, partitions, deadline_ns):
     original(self, [each for each in partitions if each.topic == STATE_TOPIC], deadline_ns)
 
 
-@replaces("offsets_unsynced", "embedlog.coordination.transactions.transaction_checks:to_be_durable")
+@replaces(
+    "offsets_unsynced", "embedlog.coordination.transactions.transaction_checks:select_durable"
+)
 def _offsets_may_be_lost(original, partitions):
     return [each for each in partitions if transaction_checks.asks_for_durability(each)]
 
@@ -107,7 +111,8 @@ def _lifted_before_the_decision_is_carried_out(
     original, self, name, producer_id, epoch, deadline_ns
 ):
     lift = lambda old: (  # noqa: E731
-        old and transaction.raise_epoch(old, producer_id, epoch, transaction_checks.now())
+        old
+        and transaction.raise_epoch(old, producer_id, epoch, transaction_checks.present_moment())
     )
     self.decide(name, lift, deadline_ns)
 
@@ -120,7 +125,7 @@ def _counted_on_the_boot_clock(original, self, liveness, clock=None):
     original(self, liveness, system.boot_ns)
 
 
-@replaces("look_always", "embedlog.coordination.groups.member_watch:Watch.due")
+@replaces("look_always", "embedlog.coordination.groups.member_watch:Watch.begin_check_if_due")
 def _always_due(original, self, now_ns=None):
     original(self, now_ns)
     return True
@@ -131,13 +136,13 @@ def _confirmed_without_a_look(original, self, group, verdicts):
     return dict(verdicts)
 
 
-@replaces("static_member_dies", "embedlog.coordination.groups.member_watch:Watch._verdict")
+@replaces("static_member_dies", "embedlog.coordination.groups.member_watch:Watch._judge")
 def _judged_like_a_dynamic_member(original, self, member, now_ns):
     return original(self, replace(member, instance_id=None), now_ns)
 
 
 @replaces(
-    "commit_to_deleted", "embedlog.coordination.groups.offset_commits:Offsets.are_there_locked"
+    "commit_to_deleted", "embedlog.coordination.groups.offset_commits:Offsets.has_all_topics_locked"
 )
-def _there_without_a_look(original, self, wanted):
+def _there_without_a_look(original, self, tps):
     return True

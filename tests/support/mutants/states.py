@@ -67,7 +67,7 @@ def _registered_over_a_decision(
     return original(old, producer_id, epoch, partitions, now, process_slot)
 
 
-@replaces("prepare_keeps_epoch", "embedlog.transaction:_prepared")
+@replaces("prepare_keeps_epoch", "embedlog.transaction:_prepare")
 def _prepared_in_the_old_epoch(original, old, commit, next_id, now):
     return original(old, commit, next_id, now)._replace(epoch=old.epoch)
 
@@ -86,7 +86,7 @@ def _covered_in_any_epoch(original, state, partition, epoch):
 
 
 @replaces("join_phase_ends_early", "embedlog.group:_advance")
-def _advanced_without_waiting(original, group, now_ms, overdue=False):
+def _advanced_without_waiting(original, group, now_ms, is_overdue=False):
     return original(group, now_ms, True)
 
 
@@ -95,12 +95,12 @@ def _gone_like_a_dynamic_member(original, group, member, verdict):
     return original(group, replace(member, instance_id=None), verdict)
 
 
-@replaces("commit_unfenced", "embedlog.group:may_commit")
+@replaces("commit_unfenced", "embedlog.group:commit_refusal")
 def _any_commit(original, old, member_id, generation, instance_id, *, transactional=False):
     return None
 
 
-@replaces("commit_of_any_generation", "embedlog.group:may_commit")
+@replaces("commit_of_any_generation", "embedlog.group:commit_refusal")
 def _commit_of_any_generation(
     original, old, member_id, generation, instance_id, *, transactional=False
 ):
