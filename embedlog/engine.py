@@ -39,6 +39,7 @@ from embedlog.errors import (
 from embedlog.log_directory import LogDirectory
 from embedlog.partition.log_context import Traffic
 from embedlog.storage import files
+from embedlog.storage.call_deadline import acting_thread
 from embedlog.topic import is_internal
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ class Engine:
             raise ForkedError(
                 "this log was opened in the parent process; open it again here", path=self.path
             )
-        if self._closed and self._closer != threading.get_ident():
+        if self._closed and self._closer != acting_thread():
             raise ClosedError(
                 "the log was closed; open it again with embedlog.open(path)", path=self.path
             )
@@ -452,8 +453,7 @@ class Engine:
         with contextlib.ExitStack() as leaving:
             leaving.callback(self._release)
             leaving.callback(self._leave_directories)
-            # the only thread that may still use the partitions
-            self._closer = threading.get_ident()
+            self._closer = acting_thread()  # the only thread that may still use the partitions
             if self._is_inside:
                 self._end()
 

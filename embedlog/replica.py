@@ -79,21 +79,16 @@ class ReplicatedEngine(Engine):
             paths, read_only=read_only, create=create, config=config, progress=progress
         )
 
+    @property
+    def _leave_ns(self) -> int:
+        """The longest time for the orderly close of one directory: its partitions are synced."""
+        return (self.config.lock_timeout_ms + self.config.replica_lag_time_max_ms) * 1_000_000
+
     def _enter(
         self, paths: Sequence[Path], undo: contextlib.ExitStack, *, create: bool, alone: bool
     ) -> None:
         config = self.config
         deadline_ns = files.deadline_after(config.lock_timeout_ms / 1000)
-        if self.read_only:
-            checked = set_up.check_to_read(paths, self._racks)
-        else:
-            checked = set_up.prepare_set(
-                paths,
-                deadline_ns=deadline_ns,
-                racks=self._racks,
-                create=create,
-                mode=config.file_mode,
-            )
         self.set = ReplicaSet(
             self._directory,
             config,
@@ -101,6 +96,19 @@ class ReplicatedEngine(Engine):
             read_only=self.read_only,
             restored=self._restored,
         )
+        at = self.set.members.workers.at
+        undo.callback(self.set.members.workers.close)
+        if self.read_only:
+            checked = set_up.check_to_read(paths, self._racks, at)
+        else:
+            checked = set_up.prepare_set(
+                paths,
+                deadline_ns=deadline_ns,
+                racks=self._racks,
+                create=create,
+                mode=config.file_mode,
+                at=at,
+            )
         self.set.members.changed = self._serve
         undo.callback(self.set.members.release)
         self.set.open(checked, dict(zip(map(str, paths), self._racks or (), strict=False)))
@@ -133,14 +141,24 @@ class ReplicatedEngine(Engine):
         self.set.members.name_marks()
         self.set.close()
 
+    def _release(self) -> None:
+        try:
+            super()._release()
+        finally:
+            self.set.members.workers.close()
+
     def _leave_directory(self, directory: LogDirectory) -> None:
         """As the last process, close it in order; a failed directory is left as it is
         (REPLICAENGINE-3).
         """
-        failed = self.set.members.failure(directory) is not None
+        members = self.set.members
+        worker = members.workers.of(directory.path)
         try:
-            directory.leave()
+            worker.run(directory.leave, limit_ns=self._leave_ns)
         except EmbedlogError as problem:
+            failed = members.failure(directory) is not None or worker.hangs
+            if worker.hangs:
+                members.leave_later(directory)
             if not failed and not self.set.is_damaged(problem):
                 raise
             logger.warning("the directory %s was not closed in order: %s", directory.path, problem)

@@ -129,6 +129,7 @@ ACTIONS: Final = (
     "stop_before",
     "stop_after",
     "delay",
+    "hang",
 )
 
 
@@ -137,7 +138,7 @@ def errno_of(code: int) -> int:
     return -code - 1000 if code <= -1000 else 0
 
 
-# ---- faults ---------------------------------------------------------------------------------------
+# ---- faults --------------------------------------------------------------------------------------
 
 
 def fault_arm(
@@ -186,7 +187,7 @@ def point(name: str) -> int:
     return int(lib.el_point(name.encode())) if TEST_BUILD else 0
 
 
-# ---- calls ----------------------------------------------------------------------------------------
+# ---- calls ---------------------------------------------------------------------------------------
 
 
 # as `os.fsencode`, for what is called often
@@ -342,7 +343,7 @@ def kernel_ms() -> int:
     return int(lib.el_kernel_ms())
 
 
-# ---- locks ----------------------------------------------------------------------------------------
+# ---- locks ---------------------------------------------------------------------------------------
 
 EAGAIN: Final = -1000 - errno.EAGAIN
 TIMED_OUT: Final = -1000 - errno.ETIMEDOUT
@@ -400,7 +401,7 @@ def crash_now() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-# ---- heartbeats -----------------------------------------------------------------------------------
+# ---- heartbeats ----------------------------------------------------------------------------------
 
 SLOT_BYTES: Final[int] = lib.EL_SLOT_BYTES
 SLOT_ENTRY: Final = struct.Struct(

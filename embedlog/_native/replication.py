@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 ROLE_NONE, ROLE_LEADER, ROLE_FOLLOWER = range(3)
-FENCED, NOT_NEXT, NEW_EPOCH, UNCOMMITTED, OTHER_ISR = range(20, 25)
+# since the last answer of a directory, until which a call enters it without a thread of the
+# directory
+RECENT_NS = 5_000_000
+
+FENCED, NOT_NEXT, NEW_EPOCH, UNCOMMITTED, OTHER_ISR, APART = range(20, 26)
 NODES_MAX: Final = 64  # bits of an ISR
 
 _BOTH: Final = struct.Struct(TUPLE_FIELDS + "5q2Q4i")  # el_tuple, then el_replica
@@ -217,14 +221,15 @@ class Together:
                 "count": len(followers),
                 "epoch": epoch,
                 "all_in_sync": needed,
+                "recent_ns": RECENT_NS,
             },
         )
 
     def append(
         self, run: Buffer, start: int, rows: Any, deadline_ns: int, known: Any = ffi.NULL
     ) -> int:
-        """As `Writer.append` of the leader, whose `out` it fills; also UNCOMMITTED and
-        OTHER_ISR.
+        """As `Writer.append` of the leader, whose `out` it fills; also UNCOMMITTED, OTHER_ISR and
+        APART.
         """
         out = self.writers[0].out
         with (
@@ -238,6 +243,19 @@ class Together:
                     self._raw, view + start, size, numbers, count, known, deadline_ns, out
                 )
             )
+
+    @property
+    def answered_ns(self) -> int:
+        """The last time at which the followers had all records, also by appends of the other
+        extension (boot clock).
+        """
+        return int(self._raw.answered_ns)
+
+    def answered(self, at_ns: int) -> None:
+        """The followers had all records at this time (boot clock): the next appends are made to all
+        of them.
+        """
+        self._raw.answered_ns = at_ns
 
     @property
     def addresses(self) -> tuple[int, int]:

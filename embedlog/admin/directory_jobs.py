@@ -52,6 +52,7 @@ class DirectoryJobs:
         self, directory: LogDirectory, *, closed: Callable[[], bool], ending: Callable[[], bool]
     ) -> None:
         self._directory = directory
+        self.path = directory.path
         self._config = directory.config
         self._closed = closed
         self._ending = ending

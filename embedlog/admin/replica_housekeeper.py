@@ -15,6 +15,8 @@ REPLICAHOUSEKEEPER-6  a replica that is slower than its leader is written does n
     its copy continues in the next one
 REPLICAHOUSEKEEPER-7  a partition without a leader stops no round for longer than a second. One
     message is for all of them
+REPLICAHOUSEKEEPER-8  the jobs of a directory are done by a thread of it (`directory_workers`). The
+    round waits for them for a while, and goes on: they may last, and its disk may hang
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
@@ -47,6 +50,7 @@ logger = logging.getLogger("embedlog")
 
 CHECK_MS: Final = 2000  # between two looks at all partitions, if nothing has changed
 ROUND_S: Final = 1.0  # for copies to replicas outside the ISR
+JOBS_NS: Final = 1_000_000_000  # for the due jobs of a directory, before the round goes on
 LATE_S: Final = 0.005  # between two commits of records with acks=1
 
 
@@ -80,9 +84,17 @@ class ReplicaHousekeeper(Housekeeper):
         super().stop()
 
     def _close_jobs(self) -> None:
-        super()._close_jobs()
-        for each in self._by_directory.values():
-            each.close()
+        """Close the jobs. A thread that still does some of them closes these."""
+        every = {*self._by_directory.values(), self.jobs}
+        for each in every:
+            self._close(each)
+
+    def _close(self, jobs: DirectoryJobs) -> None:
+        lane = self._set.members.workers.of(jobs.path).jobs
+        if lane.is_busy:
+            lane.finish(jobs.close, JOBS_NS)
+        else:
+            jobs.close()
 
     def _first_jobs(self) -> DirectoryJobs:
         """The jobs of the home directory, or of another one if that is lost now. Raises
@@ -102,15 +114,24 @@ class ReplicaHousekeeper(Housekeeper):
         with self._choosing:
             directories = self._engine.directories
             for gone in set(self._by_directory).difference(directories):
-                self._by_directory.pop(gone).close()
+                self._close(self._by_directory.pop(gone))
             usable = [each for each in directories if self._set.members.failure(each) is None]
             for each in usable:
                 if each not in self._by_directory:
                     with self._of_directory():
-                        self._by_directory[each] = self._jobs_of(each)
+                        lane = self._set.members.workers.of(each.path).jobs
+                        lane.run(partial(self._make_jobs, each))
             found = [self._by_directory[each] for each in usable if each in self._by_directory]
             self.jobs = found[0] if found else self.jobs
             return found
+
+    def _make_jobs(self, directory: LogDirectory) -> None:
+        """Make the jobs of a directory, in a thread of it: if its disk hangs, they are used, or
+        closed, when it continues.
+        """
+        self._by_directory[directory] = self._jobs_of(directory)
+        if self._stop.is_set() and (late := self._by_directory.pop(directory, None)) is not None:
+            late.close()
 
     def _note_late(self, place: Place, topic: str) -> None:
         with self._choosing:
@@ -140,11 +161,12 @@ class ReplicaHousekeeper(Housekeeper):
             self._set.members.tend()
         for at, jobs in enumerate(self._current()):
             with jobs.reported("a round"):
+                lane = self._set.members.workers.of(jobs.path).jobs
+                if not lane.is_busy:
+                    lane.finish(partial(self._tick, jobs), JOBS_NS)
                 if at == 0:
                     with bounded_waits(files.deadline_after(ROUND_S)):  # REPLICAHOUSEKEEPER-7
-                        super().tick()
-                else:
-                    self._tick(jobs)
+                        self._tick_log(jobs)
         if self._is_check_due():
             self.tend(ROUND_S)
         elif system.boot_ns() >= self._copy_ns:
@@ -173,6 +195,20 @@ class ReplicaHousekeeper(Housekeeper):
         if due:
             self._seen, self._check_ns = seen, now_ns + max(CHECK_MS, self._wait_ms) * 1_000_000
         return due
+
+    def _tick_log(self, jobs: DirectoryJobs) -> None:
+        """Do the due tasks of transactions and groups, unless another process does them."""
+        if not jobs.lock.mutex.acquire(blocking=False):
+            return
+        try:
+            if jobs.lock.try_lock():
+                try:
+                    self._transactions()
+                    self._groups()
+                finally:
+                    jobs.lock.unlock()
+        finally:
+            jobs.lock.mutex.release()
 
     @staticmethod
     def _tick(jobs: DirectoryJobs) -> None:

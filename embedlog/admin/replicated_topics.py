@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack, cast
 from uuid import UUID
 
@@ -189,7 +190,9 @@ class ReplicatedTopicAdmin(TopicAdmin):
         }
         for opened in self._set.members.opened():
             try:
-                opened.directory.note_starts(starts)
+                self._set.members.workers.at(
+                    opened.path, partial(opened.directory.note_starts, starts)
+                )
             except EmbedlogError as problem:
                 what = f"the log starts of {opened.path} are not in its checkpoint yet"
                 _logging.report(logger, logging.WARNING, (opened.path, "starts"), what, problem)

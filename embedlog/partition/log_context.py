@@ -102,6 +102,39 @@ class AppendProgress:
         self.epoch = -1  # in a set: of the leader that appends the next piece
         self.epochs: list[int] = []  # in which each piece was appended
 
+    def copied(self) -> AppendProgress:
+        """A progress of its own, with the bytes of the run: for an append that may go on after its
+        caller has given up.
+        """
+        run = self.run._replace(
+            buffer=memoryview(bytearray(self.run.buffer)), table=bytearray(self.run.table)
+        )
+        other = AppendProgress(run, self.expected_offset)
+        other.judge = self.judge
+        other.judged = self.judged
+        other.is_begun = self.is_begun
+        other.start = self.start
+        other.pieces = self.pieces.copy()
+        other.times_ms = self.times_ms.copy()
+        other.epochs = self.epochs.copy()
+        other.committed = self.committed
+        other.seen_committed = self.seen_committed
+        other.waiting = self.waiting
+        other.epoch = self.epoch
+        return other
+
+    def take_over(self, other: AppendProgress) -> None:
+        """The progress that a copy has made until now."""
+        count = len(other.epochs)  # a piece has its epoch last
+        self.judged = other.judged
+        self.refusal = other.refusal
+        self.is_begun = other.is_begun
+        self.pieces = other.pieces[:count]
+        self.times_ms = other.times_ms[:count]
+        self.epochs = other.epochs[:count]
+        self.start = other.start
+        self.committed = other.committed
+
     def is_in_doubt(self, stamp: Stamp | None) -> bool:
         """Whether the log must be searched for the run before its rest is judged or appended."""
         return self.is_begun and stamp is not None

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from embedlog import _logging
@@ -334,8 +335,9 @@ class Assignments:
         done = True
         for opened in self._opened():
             try:
-                opened.note_settings(state)
-                for topic_id, number in opened.unassigned(state):
+                at = self._set.members.workers.at
+                at(opened.path, partial(opened.note_settings, state))
+                for topic_id, number in at(opened.path, partial(opened.unassigned, state)):
                     topic = state.topics[topic_id].name
                     done &= self._remove((topic_id, number), topic, opened.node)
             except EmbedlogError as problem:
@@ -353,8 +355,6 @@ class Assignments:
         leader = self._set.replicas(place, topic).leader(self._set.deadline())
         # it may fail meanwhile
         opened = next((each for each in self._opened() if each.node == node), None)
-        return (
-            opened is not None
-            and leader.epoch >= decided.leader_epoch
-            and opened.drop(place, state)
-        )
+        if opened is None or leader.epoch < decided.leader_epoch:
+            return False
+        return self._set.members.workers.at(opened.path, partial(opened.drop, place, state))

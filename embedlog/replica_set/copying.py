@@ -27,7 +27,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from embedlog._native import replication
@@ -35,6 +36,7 @@ from embedlog._native.scope import scope
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from embedlog.format.buffer_pool import BufferPool
 from embedlog.partition.replication.replica_log import Fenced, Source, lacks_deleted, source_of
+from embedlog.replica_set.directory_workers import Make, make_here
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,14 +59,13 @@ LARGE_CHUNK_BYTES: Final = 4 << 20
 Read = Callable[[int], "Fetched"]
 
 
-def check_copied(followers: Iterable[ReplicaLog], deadline_ns: int) -> None:
-    """Raise the reason why followers do not count that have everything (COPYING-8).
+def check_copied(follower: ReplicaLog, deadline_ns: int) -> None:
+    """Raise the reason why a follower does not count that has everything (COPYING-8).
 
     A copy of nothing takes no lock, and meets no error.
     """
-    for follower in followers:
-        with follower.exclusive(deadline_ns):
-            pass
+    with follower.exclusive(deadline_ns):
+        pass
 
 
 def copy(
@@ -76,13 +77,15 @@ def copy(
     compared: bool = False,
     complete: bool = False,
     step: Step | None = None,
+    at_follower: Make = make_here,
 ) -> int:
     """Copy the leader's log up to `end` at least; the follower's log end. Raises Fenced, NotLeader,
     and errors of both directories.
 
     `compared`: the follower is outside the ISR, and its bytes are compared before it follows
-    (COPYING-4). `complete`: it is in the ELR. `step` is called with the follower's log end before
-    each chunk and after the last one. The copy ends if it returns False.
+    (COPYING-4). `complete`: it is in the ELR. `at_follower` makes the calls that change the
+    follower, one for each chunk. `step` is called with the follower's log end before each chunk and
+    after the last one. The copy ends if it returns False.
     """
     now, replica = follower.replica.published()
     if now.epoch > leader.epoch:
@@ -102,10 +105,17 @@ def copy(
             if start is None
             else leader.partition.replica.epochs.known_end
         )
-        at = follower.replica.follow(
-            leader.node, leader.epoch, epoch_end, deadline_ns, limit=limit, start=start
+        follow = partial(
+            follower.replica.follow,
+            leader.node,
+            leader.epoch,
+            epoch_end,
+            deadline_ns,
+            limit=limit,
+            start=start,
         )
-    work = _Copying(leader, follower, deadline_ns, complete)
+        at = at_follower(follow)
+    work = _Copying(leader, follower, deadline_ns, complete, at_follower)
     source = work.source().now
     if at < end:
         at, source = work.copied(at, end, step)
@@ -114,11 +124,12 @@ def copy(
         and source.log_start > (own := follower.published()).log_start
     ):
         if own.high_watermark < source.log_start <= own.log_end:  # COPYING-9
-            follower.replica.learn(leader.epoch, source.log_start, deadline_ns)
+            at_follower(
+                partial(follower.replica.learn, leader.epoch, source.log_start, deadline_ns)
+            )
             own = follower.published()
-        follower.delete_records(
-            min(source.log_start, own.high_watermark), leader.epoch, deadline_ns
-        )
+        end = min(source.log_start, own.high_watermark)
+        at_follower(partial(follower.delete_records, end, leader.epoch, deadline_ns))
     return at
 
 
@@ -129,6 +140,7 @@ class _Copying(NamedTuple):
     follower: Partition
     deadline_ns: int
     complete: bool  # the follower was in the ELR
+    at_follower: Make
 
     def source(self) -> Source:
         """What the leader shows now. Raises NotLeader."""
@@ -161,17 +173,30 @@ class _Copying(NamedTuple):
                 )
                 if fetched is None or inside >= 0 or _lacks(leader, own, source):
                     begin = _begin_of(leader, source.now)
-                    at = follower.replica.begin_again(
-                        source, leader.epoch, begin, self.deadline_ns, inside=inside
+                    again = partial(
+                        follower.replica.begin_again,
+                        source,
+                        leader.epoch,
+                        begin,
+                        self.deadline_ns,
+                        inside=inside,
                     )
+                    at = self.at_follower(again)
                     continue
                 if not len(fetched.batches):
                     break
                 fetched.offset = at
                 before = at
                 now = source.now
-                at = follower.replica.take(
-                    fetched, leader.epoch, now.high_watermark, self.deadline_ns, now.log_start
+                at = self.at_follower(
+                    partial(
+                        follower.replica.take,
+                        fetched,
+                        leader.epoch,
+                        now.high_watermark,
+                        self.deadline_ns,
+                        now.log_start,
+                    )
                 )
                 if at == before:
                     raise StorageError(

@@ -28,6 +28,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from embedlog._native import replication, system
@@ -211,7 +212,7 @@ class Leaders(PartitionDirectories):
         if member is None:
             return None
         try:
-            partition = self._partition(member)
+            partition = self._loaded(member)
             now, replica = partition.replica.published()
             leads = replica.role == replication.ROLE_LEADER
             if leads and (now.epoch, replica.partition_epoch) >= (
@@ -250,8 +251,9 @@ class Leaders(PartitionDirectories):
         member = self.usable(decided.leader)
         if member is None or member.incarnation != decided.leader_incarnation:
             return None
-        partition = self._partition(member)
-        if partition.replica.lead(decision_of(decided, state), deadline_ns):
+        partition = self._loaded(member)
+        lead = partial(partition.replica.lead, decision_of(decided, state), deadline_ns)
+        if self._directories.making(member.node)(lead):
             logger.debug(
                 "%s: node %d leads in epoch %d, ISR %s",
                 self.name,
@@ -291,7 +293,9 @@ class Leaders(PartitionDirectories):
         wanted = Decision(
             decided.leader, decided.leader_epoch, decided.partition_epoch - 1, every, UNSETTLED
         )
-        if partition.replica.lead(wanted, deadline_ns):
+        if self._directories.making(member.node)(
+            partial(partition.replica.lead, wanted, deadline_ns)
+        ):
             logger.warning(
                 "%s: node %d leads without a majority, and commits nothing: %s",
                 self.name,
@@ -323,8 +327,9 @@ class Leaders(PartitionDirectories):
                 leads = node == decided.leader
                 if member is None or (leads and member.incarnation != decided.leader_incarnation):
                     continue
-                staged = self._partition(member).replica.stage_epoch(
-                    decided.leader_epoch, leads=leads
+                stage = self._loaded(member).replica.stage_epoch
+                staged = self._directories.at(
+                    node, partial(stage, decided.leader_epoch, leads=leads)
                 )
                 if staged is not None:
                     yield staged
@@ -516,11 +521,8 @@ class Leaders(PartitionDirectories):
         for node in decided.replicas:
             with suppress(EmbedlogError):  # the election meets it again
                 member = self.usable(node)
-                if (
-                    member is not None
-                    and (partition := self._partition(member)).mapped_page is None
-                ):
-                    partition.published()
+                if member is not None:
+                    self._loaded(member)
 
     def observed(self, decided: Decided) -> dict[int, Seen]:
         """The replicas that this process reaches."""
@@ -530,7 +532,7 @@ class Leaders(PartitionDirectories):
             if member is None:
                 continue
             try:
-                found[node] = self._seen(member)
+                found[node] = self._directories.at(node, partial(self._seen, member), slow=True)
             except EmbedlogError as problem:
                 self.blame(problem)
         return found

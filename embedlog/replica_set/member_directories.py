@@ -28,6 +28,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from uuid import UUID
@@ -37,6 +38,7 @@ from embedlog.errors import DirectoryInUseError, EmbedlogError, ReplicaSetError,
 from embedlog.replica_set import membership as members
 from embedlog.replica_set import registration
 from embedlog.replica_set.decisions.copies import Copy
+from embedlog.replica_set.directory_workers import Call
 from embedlog.replica_set.membership import Found
 from embedlog.replica_set.open_directories import ReopenedError, is_of_storage
 from embedlog.replica_set.registration import Entered, Opening
@@ -188,9 +190,12 @@ def _note(directory: LogDirectory, entered: list[Entered], *, again: bool) -> No
 class MemberPlaces:
     """The places of the members of an open set. Threads: as `SetMembers`."""
 
-    def __init__(self, given: Iterable[Path]) -> None:
-        """`given`: the paths that the caller of the opening names."""
+    def __init__(self, given: Iterable[Path], at: Call) -> None:
+        """`given`: the paths that the caller of the opening names. `at` makes the calls about a
+        directory.
+        """
         self._given = tuple(given)
+        self._at = at
         self._first: set[int] | None = None  # the members at the opening; None during it
 
     def is_given(self, path: Path) -> bool:
@@ -217,10 +222,12 @@ class MemberPlaces:
         found = self._successor(member, known, earlier, registered_id)
         if found is None:
             found = (
-                members.found_in(earlier) if earlier is not None else self._given_as(member, others)
+                members.found_at(earlier, self._at)
+                if earlier is not None
+                else self._given_as(member, others)
             )
         if found is None:
-            found = members.found_in(Path(member.path))
+            found = members.found_at(Path(member.path), self._at)
             own = present(found, member)
             if (self._first is None or member.node in self._first) and not members.is_beside(
                 own, known
@@ -239,8 +246,8 @@ class MemberPlaces:
         )
         return found.path
 
-    @staticmethod
     def _successor(
+        self,
         member: Member,
         opened: Sequence[tuple[Membership, Path]],
         earlier: Path | None,
@@ -250,13 +257,11 @@ class MemberPlaces:
         (MEMBERDIRECTORY-10).
         """
         recorded = Path(member.path)
-        if (
-            registered_id is None
-            or recorded == earlier
-            or (earlier is not None and members.is_same(recorded, earlier))
-        ):
+        if registered_id is None or recorded == earlier:
             return None
-        found = members.found_in(recorded)
+        if earlier is not None and self._at(recorded, partial(members.is_same, recorded, earlier)):
+            return None
+        found = members.found_at(recorded, self._at)
         own = found.membership
         if (
             own is None
@@ -271,7 +276,7 @@ class MemberPlaces:
         used = {each.path for each in opened}
         for path in self._given:
             if path not in used:
-                found = members.found_in(path)
+                found = members.found_at(path, self._at)
                 own = found.membership.own if found.membership is not None else None
                 if own is not None and (own.node, own.directory_id) == (
                     member.node,

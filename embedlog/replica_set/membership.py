@@ -20,14 +20,18 @@ SETMEMBER-7  a directory of an earlier generation is of the set only if one of t
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from embedlog.errors import EmbedlogError, ForeignDirectoryError, ReplicaSetError
+from embedlog._native.system import Facts
+from embedlog.errors import EmbedlogError, ForeignDirectoryError, ReplicaSetError, StorageError
+from embedlog.replica_set.directory_workers import Call, call_here
 from embedlog.storage import files
 from embedlog.storage.checkpoints import LONG_MAX
 from embedlog.storage.file_names import INT_MAX, REPLICAS
@@ -330,16 +334,19 @@ class CheckedSet(NamedTuple):
         )
 
 
-def check_set(paths: Iterable[str | os.PathLike[str]], *, alone: bool = False) -> CheckedSet:
+def check_set(
+    paths: Iterable[str | os.PathLike[str]], *, alone: bool = False, at: Call = call_here
+) -> CheckedSet:
     """Read and compare the given directories (QUORUM-1). Changes nothing.
 
     A directory that is missing, damaged or cannot be read is away, not an error. Raises
     ReplicaSetError if one is given twice, if one is a clone, and if they belong to different sets.
-    One directory of a larger set is refused, too, unless it is opened `alone`.
+    One directory of a larger set is refused, too, unless it is opened `alone`. `at` makes the calls
+    about a directory.
     """
     given = [Path(path) for path in paths]
-    check_doubles(given)
-    found = tuple(found_in(path) for path in given)
+    check_doubles(given, at)
+    found = tuple(found_at(path, at) for path in given)
     _check_clusters(found)
     _check_clones(found)
     known = [each.membership for each in found if each.membership is not None]
@@ -377,12 +384,30 @@ def found_in(path: Path) -> Found:
         return Found(path, problem=problem)
 
 
-def check_doubles(paths: list[Path]) -> None:
+def found_at(path: Path, at: Call) -> Found:
+    """As `found_in`, by a call about the directory. One that does not answer has a problem, too."""
+    try:
+        return at(path, partial(found_in, path))
+    except EmbedlogError as problem:
+        return Found(path, problem=problem)
+
+
+def _real(path: Path) -> tuple[Path, Facts | None]:
+    real = Path(files.real_path(path))
+    return real, files.lstat(real)
+
+
+def check_doubles(paths: list[Path], at: Call = call_here) -> None:
     """Raises ReplicaSetError if two paths lead to one directory."""
     places: dict[object, Path] = {}
     for path in paths:
-        real = files.real_path(path)
-        facts = files.lstat(real)
+        try:
+            real, facts = at(path, partial(_real, path))
+        except StorageError as problem:
+            if problem.errno != errno.ETIMEDOUT:
+                raise
+            real = path
+            facts = None
         for place in {real, real if facts is None else (facts.device, facts.inode)}:
             if place in places:
                 raise ReplicaSetError(

@@ -13,6 +13,8 @@ OPENDIRECTORY-4  a directory that returns is another object; a change of `change
 OPENDIRECTORY-5  a failed election is not tried again for 100 ms, unless a directory returns or a
     decision is made. Without a majority this is so for all partitions. Calls that wait need little
     processor time
+OPENDIRECTORY-6  a call that may last, as on a disk that hangs, is made by a thread of its
+    directory. A directory that hangs is a failed one until the call returns
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from uuid import UUID
 
 from embedlog._native import system, waits
@@ -36,13 +38,17 @@ from embedlog.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
+from embedlog.replica_set.directory_workers import Make, make_here
 from embedlog.storage.locks import LoadPendingError
 
 if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
+    from embedlog.replica_set.directory_workers import DirectoryWorker, DirectoryWorkers
     from embedlog.replica_set.following.copy_rate import CopyRate
     from embedlog.replication.events import Place
     from embedlog.replication.state import State
+
+T = TypeVar("T")
 
 PAUSES_NS: Final = tuple(seconds * 1_000_000_000 for seconds in (1, 2, 4, 8, 16, 30))
 STORAGE: Final = frozenset(
@@ -56,6 +62,7 @@ STORAGE: Final = frozenset(
         errno.EDQUOT,
         errno.ENOENT,
         errno.ENOTDIR,
+        errno.ETIMEDOUT,
     }
 )
 UNDECIDED_NS: Final = 100_000_000
@@ -130,6 +137,9 @@ class Directory(Protocol):
         Raises UnknownTopicOrPartitionError, StorageError.
         """
 
+    def is_present(self, place: Place, name: str) -> bool:
+        """Whether the partition is open here, so that nothing is made or read for it."""
+
     def is_loaded(self, topic: str, number: int) -> bool:
         """Whether the partition may have records since its orderly close: it is open here, or not
         closed in order.
@@ -187,13 +197,15 @@ class OpenDirectories:
         lock_wait_ms: int = 3000,
         lag_time_ms: int = 30_000,
         rates: tuple[int | None, int | None] = (None, None),
+        workers: DirectoryWorkers | None = None,
     ) -> None:
         """`lock_wait_ms`: a lock that is not had in this time is a failure of its directory
         (REPLICA-18).
 
         `lag_time_ms`: `replica.lag.time.max.ms`, which is also the longest time for a lock.
-        `rates`: of throttled copies out of a directory, and into it.
+        `rates`: of throttled copies out of a directory, and into it. `workers`: their threads.
         """
+        self._workers = workers
         self._directories = {member.node: member for member in members}
         self._mutex = threading.Lock()
         self._words = words
@@ -237,6 +249,45 @@ class OpenDirectories:
             reason,
         )
 
+    def worker(self, node: int) -> DirectoryWorker | None:
+        """The worker of the directory of a node; None if calls about it are made by the thread of
+        the caller.
+        """
+        member = self._directories.get(node)
+        if self._workers is None or member is None or member.directory is None:
+            return None
+        return self._workers.of(member.directory.path)
+
+    def at(self, node: int, call: Callable[[], T], *, slow: bool = False) -> T:
+        """The result of a call in the directory of a node (OPENDIRECTORY-6). `slow`: it may wait
+        for a lock, or load files.
+        """
+        worker = self.worker(node)
+        return (
+            call()
+            if worker is None
+            else worker.run(call, limit_ns=worker.lock_ns if slow else None)
+        )
+
+    def making(self, node: int) -> Make:
+        """What makes calls that change a replica of a node: its thread, or that of the caller if it
+        has answered recently.
+        """
+        worker = self.worker(node)
+        return make_here if worker is None else worker.make
+
+    def returned(self, path: Path) -> None:
+        """A directory that hung answers again: it is tried at once."""
+        with self._mutex:
+            for member in self._directories.values():
+                if (
+                    member.directory is not None
+                    and member.directory.path == path
+                    and member.problem is not None
+                ):
+                    member.retry_ns = 0
+            self.changes += 1
+
     def get(self, node: int) -> OpenDirectory | None:
         """The directory of a node if it is usable now, otherwise None."""
         member = self._directories.get(node)
@@ -264,7 +315,7 @@ class OpenDirectories:
         if member is None or member.directory is None:
             return None
         try:
-            member.directory.check_place()
+            self.at(node, member.directory.check_place)
         except EmbedlogError as problem:
             return problem
         return None
@@ -386,7 +437,7 @@ class OpenDirectories:
         for member in list(self):
             if member.directory is not None and member.problem is None:
                 try:
-                    member.directory.check_place()
+                    self.at(member.node, member.directory.check_place)
                 except EmbedlogError as problem:
                     self.fail(member.node, problem)
 

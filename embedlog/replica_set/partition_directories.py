@@ -15,6 +15,7 @@ import errno
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from embedlog.config.topic import TopicConfig
     from embedlog.partition.partition import Partition
     from embedlog.replica_set.decisions import proposals
+    from embedlog.replica_set.directory_workers import DirectoryWorker, Make
     from embedlog.replication.state import State
 
 logger = logging.getLogger("embedlog")
@@ -124,6 +126,16 @@ class PartitionDirectories:
         """Whether this process changes nothing: it reads whatever replica it reaches."""
         return self._directories.read_only
 
+    def worker(self, node: int) -> DirectoryWorker | None:
+        """The worker of the directory of a node; None if calls about it are made by the thread of
+        the caller.
+        """
+        return self._directories.worker(node)
+
+    def making(self, node: int) -> Make:
+        """What makes calls that change the replica of a node (OPENDIRECTORY-6)."""
+        return self._directories.making(node)
+
     def lock_deadline(self, deadline_ns: int) -> int:
         """The time until which one lock is waited for."""
         return self._directories.lock_deadline(deadline_ns)
@@ -202,7 +214,20 @@ class PartitionDirectories:
     def _partition(self, member: OpenDirectory) -> Partition:
         if member.directory is None:
             raise LeaderNotAvailableError(f"the directory of node {member.node} is away")
-        return member.directory.replica(self._place, self.topic, self._decisions.hint)
+        directory = member.directory
+        if self._directories.worker(member.node) is None or directory.is_present(
+            self._place, self.topic
+        ):
+            return directory.replica(self._place, self.topic, self._decisions.hint)
+        opened = partial(directory.replica, self._place, self.topic, self._decisions.hint)
+        return self._directories.at(member.node, opened, slow=True)
+
+    def _loaded(self, member: OpenDirectory) -> Partition:
+        """The replica, with its files loaded in the thread of its directory."""
+        partition = self._partition(member)
+        if partition.mapped_page is None:
+            self._directories.at(member.node, partition.published, slow=True)
+        return partition
 
     def learn(self, decided: Decided) -> None:
         """Open the directories of replicas that another process has added to the set

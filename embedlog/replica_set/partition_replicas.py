@@ -21,6 +21,7 @@ import logging
 import threading
 from collections.abc import Collection
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from embedlog._native import replication, system
@@ -34,6 +35,7 @@ from embedlog.errors import (
 from embedlog.partition.replication.replica_log import Fenced, NotLeader
 from embedlog.replica_set.copying import check_copied, copy
 from embedlog.replica_set.decisions.proposals import MakeEvent, Steps
+from embedlog.replica_set.directory_workers import Make
 from embedlog.replica_set.following.follower_lags import FollowerLags, LateFollower
 from embedlog.replica_set.leaders import (
     UNSETTLED,
@@ -183,6 +185,7 @@ class PartitionReplicas(Leaders):
             raise NotLeader
         until = self._directories.lock_deadline(deadline_ns)
         followers = []
+        makers = list[Make]()
         others = replica.maximal_isr
         for node, slot in self._directories.slots().items():
             others &= ~(1 << slot)
@@ -192,19 +195,22 @@ class PartitionReplicas(Leaders):
             if member is None:
                 self._evict(leader, node, end, deadline_ns)
                 continue
-            follower = self._partition(member)
+            follower = self._loaded(member)
             self._evictions.copies_to(node, follower.replica)
             step = self.lags.watch(node, lambda: leader.partition.published().log_end, deadline_ns)
+            at_follower = self._directories.making(node)
             try:
-                copy(leader, follower, end, until, step=step)
+                copy(leader, follower, end, until, step=step, at_follower=at_follower)
                 followers.append((slot, follower.replica))
+                makers.append(at_follower)
             except LateFollower:
                 self._leave_late(leader, node, deadline_ns)
         if others:
             self.learn(self.decided(self._decisions.hint()))
         high_watermark = leader.partition.replica.commit(followers, leader.epoch, until)
         if high_watermark < end:
-            check_copied((follower for _, follower in followers), until)
+            for (_, copied), make in zip(followers, makers, strict=True):
+                make(partial(check_copied, copied, until))
         return high_watermark
 
     def _leave_late(self, leader: Leader, node: int, deadline_ns: int) -> None:
@@ -364,7 +370,8 @@ class PartitionReplicas(Leaders):
         if member is None or member.directory is None:
             return False
         with suppress(EmbedlogError):
-            return not member.directory.is_loaded(self.topic, self.number)
+            is_loaded = partial(member.directory.is_loaded, self.topic, self.number)
+            return not self._directories.at(member.node, is_loaded)
         return False
 
     def spread(self, leader: Leader, deadline_ns: int) -> None:
@@ -379,9 +386,10 @@ class PartitionReplicas(Leaders):
             raise LeaderChanged from changed
         if high_watermark == self._spread:
             return
-        for _, follower in self.in_sync(leader)[1:]:
+        for node, follower in self.in_sync(leader)[1:]:
+            learn = partial(follower.replica.learn, leader.epoch, high_watermark, deadline_ns)
             with suppress(Fenced):
-                follower.replica.learn(leader.epoch, high_watermark, deadline_ns)
+                self._directories.making(node)(learn)
         self._spread = high_watermark
 
     def _commit_rest(self, leader: Leader, deadline_ns: int, *, wait: bool = True) -> None:
@@ -440,8 +448,11 @@ class PartitionReplicas(Leaders):
             )
         system.point("renew-left")
         if loaded is not None:
-            return loaded.replica.restart_damaged(leader.shown().log_start, deadline_ns)
-        return member.directory.renew(self._place, state)
+            restart = partial(loaded.replica.restart_damaged, leader.shown().log_start, deadline_ns)
+            return self._directories.at(node, restart, slow=True)
+        return self._directories.at(
+            node, partial(member.directory.renew, self._place, state), slow=True
+        )
 
     def check_left(self, leader: Leader, node: int, deadline_ns: int) -> State:
         """The settled state, with a replica outside ISR and ELR: its log can be cut. Raises
@@ -487,7 +498,10 @@ class PartitionReplicas(Leaders):
         return self._install_in(leader, found.state, deadline_ns)
 
     def _install_in(self, leader: Leader, state: State, deadline_ns: int) -> bool:
-        return leader.partition.replica.lead(decision_of(self.decided(state), state), deadline_ns)
+        lead = partial(
+            leader.partition.replica.lead, decision_of(self.decided(state), state), deadline_ns
+        )
+        return self._directories.making(leader.node)(lead)
 
     def join(self, leader: Leader, node: int, deadline_ns: int) -> bool:
         """Copy to a replica outside the ISR, and add it: the page first, then the decision
@@ -510,7 +524,7 @@ class PartitionReplicas(Leaders):
     def _join(self, leader: Leader, member: OpenDirectory, deadline_ns: int) -> bool:
         node = member.node
         with self._joining:
-            follower = self._partition(member)
+            follower = self._loaded(member)
             if self.rise_to(follower, leader.epoch, deadline_ns):
                 raise LeaderChanged
             end = leader.partition.published().log_end
@@ -518,7 +532,16 @@ class PartitionReplicas(Leaders):
             if node not in decided.replicas:
                 return False
             complete = node in decided.elr
-            copy(leader, follower, end, deadline_ns, compared=True, complete=complete)
+            at_follower = self._directories.making(node)
+            copy(
+                leader,
+                follower,
+                end,
+                deadline_ns,
+                compared=True,
+                complete=complete,
+                at_follower=at_follower,
+            )
             state = self._decisions.hint()
             decided = self.decided(state)
             slot = slot_of(state, node)

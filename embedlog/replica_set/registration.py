@@ -38,16 +38,18 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
 from embedlog import _logging
-from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError
+from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, StorageError
 from embedlog.replica_set import membership as members
 from embedlog.replica_set import set_up
 from embedlog.replica_set.decisions.decision_log import DecisionLog
 from embedlog.replica_set.decisions.proposals import MakeEvent
+from embedlog.replica_set.directory_workers import Call, call_here
 from embedlog.replica_set.membership import Member, Membership
 from embedlog.replica_set.set_up import open_locks
 from embedlog.replication.events import (
@@ -235,6 +237,7 @@ def register(
     deadline_ns: int,
     mode: int = 0o666,
     opened: Iterable[Path] = (),
+    at: Call = call_here,
 ) -> State:
     """Register these directories by one decision, and record it in each of them; the state after
     it.
@@ -244,12 +247,12 @@ def register(
 
     The first decision of a set adds all its members. A prepared directory that the log does not
     have is added. `observe` has the replicas of partitions, `held` the topics of the only directory
-    of a new set. Raises ReplicaSetError for a directory of another set, StrangerFound,
-    NotEnoughDirectoriesError.
+    of a new set. `at` makes the calls about one directory. Raises ReplicaSetError for a directory
+    of another set, StrangerFound, NotEnoughDirectoriesError.
     """
     found: dict[int, Found] = {}
     for each in entered:
-        each.outcome(False)
+        at(each.path, partial(each.outcome, False))
     steps = [
         _step(each, entered, observe, held, found)
         for each in sorted(entered, key=lambda each: each.membership.node)
@@ -266,10 +269,16 @@ def register(
                 else "the only directory of the set is used as it is"
             )
             logger.warning("%s: %s, node %d", text, each.path, each.membership.node)
-        if note(each.path, state, deadline_ns=deadline_ns, mode=mode, entered=each):
-            each.outcome(True)
-    record_changes(opened, state, deadline_ns=deadline_ns, mode=mode)
+        # of a directory that hangs since: its next registration repeats it
+        with contextlib.suppress(StorageError):
+            at(each.path, partial(_note_outcome, each, state, deadline_ns, mode))
+    record_changes(opened, state, deadline_ns=deadline_ns, mode=mode, at=at)
     return state
+
+
+def _note_outcome(each: Entered, state: State, deadline_ns: int, mode: int) -> None:
+    if note(each.path, state, deadline_ns=deadline_ns, mode=mode, entered=each):
+        each.outcome(True)
 
 
 def note(
@@ -322,19 +331,28 @@ def record(
 
 
 def record_changes(
-    directories: Iterable[Path], state: State, *, deadline_ns: int, mode: int = 0o666
+    directories: Iterable[Path],
+    state: State,
+    *,
+    deadline_ns: int,
+    mode: int = 0o666,
+    at: Call = call_here,
 ) -> None:
     """Update the members in open directories where they differ. One that fails is updated by its
     next registration.
     """
+
+    def record_in(directory: Path) -> None:
+        found = members.read(directory)
+        if found is not None and (members_of(state, found), state.generation) != (
+            found.members,
+            found.cluster_generation,
+        ):
+            note(directory, state, deadline_ns=deadline_ns, mode=mode)
+
     for each in directories:
         with contextlib.suppress(EmbedlogError):
-            found = members.read(each)
-            if found is not None and (members_of(state, found), state.generation) != (
-                found.members,
-                found.cluster_generation,
-            ):
-                note(each, state, deadline_ns=deadline_ns, mode=mode)
+            at(each, partial(record_in, each))
 
 
 def _step(

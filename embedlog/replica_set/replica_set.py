@@ -19,6 +19,7 @@ import random
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -251,7 +252,7 @@ class ReplicaSet:
         """
         for each in self.members.opened():
             try:
-                each.directory.retire(name, topic_id)
+                self.members.workers.at(each.path, partial(each.directory.retire, name, topic_id))
             except EmbedlogError as problem:
                 logger.warning(
                     "the partitions of the deleted topic %s stay in %s: %s",
@@ -277,7 +278,9 @@ class ReplicaSet:
             if each.node not in state.nodes:
                 continue  # its topics are those of a log that becomes a set, or of another set
             with suppress(EmbedlogError):  # of a directory that fails: it is asked after its return
-                found |= each.directory.undecided(state, names)
+                found |= self.members.workers.at(
+                    each.path, partial(each.directory.undecided, state, names)
+                )
         return found
 
     def observed(self, state: State) -> Mapping[Place, Observed]:

@@ -16,18 +16,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 from embedlog._native import system
 from embedlog._native.scope import Stack, scope, stack
 from embedlog.errors import (
     EmbedlogError,
     LeaderNotAvailableError,
+    LockTimeoutError,
     NotEnoughReplicasAfterAppendError,
+    StorageError,
 )
 from embedlog.partition.log_context import Appended, AppendProgress
 from embedlog.partition.replication.replica_log import Fenced, NotLeader, TooFew
+from embedlog.replica_set import directory_workers
 from embedlog.replica_set.following.record_deletion import RecordDeletion
 from embedlog.replica_set.leaders import Leader, LeaderChanged
 from embedlog.replica_set.led_partition import LedPartition, leads
@@ -46,9 +50,36 @@ if TYPE_CHECKING:
     from embedlog.partition.log_context import DirectTarget
     from embedlog.partition.partition import Partition
     from embedlog.partition.replication.replica_log import Followers
+    from embedlog.replica_set.directory_workers import DirectoryWorker
     from embedlog.replica_set.reading.usual_reads import LeaderWatch
 
 T = TypeVar("T")
+
+
+class _Together(NamedTuple):
+    """A leader with the followers that take a run in the same call."""
+
+    leader: Leader
+    followers: Followers
+    workers: tuple[DirectoryWorker, ...]  # of the directories of all of them
+
+    def answer(self) -> bool:
+        """Whether all directories answer now; what they have not shown a moment ago they are
+        asked.
+        """
+        self.note_answers(self.followers.answered_ns)
+        if not directory_workers.answer(self.workers):
+            return False
+        self.followers.answered(
+            min([worker.answered_ns for worker in self.workers], default=system.boot_ns())
+        )
+        return True
+
+    def note_answers(self, at_ns: int) -> None:
+        """All had every record at this time (boot clock)."""
+        for worker in self.workers:
+            worker.answered_ns = max(worker.answered_ns, at_ns)
+        self.followers.answered(max(at_ns, self.followers.answered_ns))
 
 
 class ReplicatedPartition(LedPartition):
@@ -63,7 +94,7 @@ class ReplicatedPartition(LedPartition):
     ) -> None:
         super().__init__(replicas, config, lock_timeout_ms, check_open)
         self._held = threading.local()
-        self._followers: tuple[Leader, Followers] | None = None
+        self._followers: _Together | None = None
         self._watch: LeaderWatch | None = None
 
     # ---- durability ------------------------------------------------------------------------------
@@ -154,11 +185,11 @@ class ReplicatedPartition(LedPartition):
         found = self._followers
         if (
             found is None
-            or found[0] is not self._leader
-            or found[1].needed != self._replicas.needed()
+            or found.leader is not self._leader
+            or found.followers.needed != self._replicas.needed()
         ):
             return None
-        return found[1].direct
+        return found.followers.direct
 
     @property
     def batch_limit(self) -> int:
@@ -171,8 +202,15 @@ class ReplicatedPartition(LedPartition):
     def note_direct(self, stamp: Stamp, next_sequence: int, seen: int) -> None:
         """As `Partition.note_direct`, for the leader of `direct_target`."""
         leader = self._leader  # another thread may forget it
-        if leader is not None:
-            leader.partition.note_direct(stamp, next_sequence, seen)
+        worker = None if leader is None else self._replicas.worker(leader.node)
+        if leader is None:
+            return
+        note = partial(leader.partition.note_direct, stamp, next_sequence, seen)
+        with suppress(StorageError, LockTimeoutError):  # what is not noted is read from the log
+            if worker is None or worker.is_recent():
+                note()
+            else:
+                worker.run(note)
 
     def seen_plain(self, stamp: Stamp) -> int:
         """As `Partition.seen_plain`, of the present leader only (REPLICA-16)."""
@@ -215,15 +253,7 @@ class ReplicatedPartition(LedPartition):
                             epoch, all_in_sync=all_in_sync, needed=self._replicas.needed()
                         )
                     alone = flush and not (all_in_sync and durable)
-                    lock_deadline = self._replicas.lock_deadline(until)
-                    leader.partition.append(
-                        run,
-                        deadline_ns=lock_deadline,
-                        stamp=stamp,
-                        flush=alone,
-                        progress=progress,
-                        followers=followers,
-                    )
+                    self._append_to(leader, progress, stamp, followers, until, flush=alone)
                     self._replicas.note_worked(leader.node)
                     # as it was at the append
                     durable = leader.partition.config.flush_messages != NEVER
@@ -231,6 +261,8 @@ class ReplicatedPartition(LedPartition):
                 if all_in_sync and progress.committed <= appended.last_offset:
                     end = appended.last_offset + 1
                     self._replicas.commit(leader, end, until)
+                    if self._followers is not None:
+                        self._followers.note_answers(system.boot_ns())
                     # also if the ISR is too small now: readers may have the record
                     progress.seen_committed = end
                     self._replicas.check_needed(leader, end, until)
@@ -248,19 +280,74 @@ class ReplicatedPartition(LedPartition):
                 self._failed(problem, until)
             self._check_deadline(until)
 
-    def _together(self, leader: Leader) -> Followers:
-        """The followers that take a run in the same call. They change with the leader and with its
-        ISR.
+    def _append_to(
+        self,
+        leader: Leader,
+        progress: AppendProgress,
+        stamp: Stamp | None,
+        followers: Followers | None,
+        until: int,
+        *,
+        flush: bool,
+    ) -> None:
+        """Append the rest of a run to the leader; by the thread of its directory, unless that has
+        answered a moment ago.
+
+        If the directory hangs, the thread goes on with a run and a progress of its own.
+        """
+        deadline_ns = self._replicas.lock_deadline(until)
+        append = partial(
+            leader.partition.append,
+            deadline_ns=deadline_ns,
+            stamp=stamp,
+            flush=flush,
+            followers=followers,
+        )
+        worker = self._replicas.worker(leader.node)
+        if followers is not None or worker is None or worker.is_recent():
+            append(progress.run, progress=progress)
+        else:
+            attempt = progress.copied()
+            try:
+                worker.run(partial(append, attempt.run, progress=attempt), limit_ns=worker.lock_ns)
+            finally:
+                progress.take_over(attempt)
+        if followers is not None and progress.committed > 0 and self._followers is not None:
+            self._followers.note_answers(system.boot_ns())
+        elif worker is not None:
+            worker.note_answer()
+
+    def _check_answers(self, leader: Leader) -> None:
+        """Before a lock of the leader is taken by this thread. Raises StorageError if its directory
+        hangs.
+        """
+        worker = self._replicas.worker(leader.node)
+        if worker is not None and not worker.is_recent():
+            worker.run(worker.probe)
+
+    def _together(self, leader: Leader) -> Followers | None:
+        """The followers that take a run in the same call; None if a directory does not answer.
+
+        They change with the leader and with its ISR.
         """
         found = self._followers
         needed = self._replicas.needed()
-        if found is None or found[0] is not leader or found[1].stale or found[1].needed != needed:
-            others = [each.replica for _, each in self._replicas.in_sync(leader)[1:]]
-            found = self._followers = (
-                leader,
-                leader.partition.replica.with_followers(others, leader.epoch, needed),
+        if (
+            found is None
+            or found.leader is not leader
+            or found.followers.stale
+            or found.followers.needed != needed
+        ):
+            members = self._replicas.in_sync(leader)
+            made = leader.partition.replica.with_followers(
+                [each.replica for _, each in members[1:]], leader.epoch, needed
             )
-        return found[1]
+            workers = [self._replicas.worker(node) for node, _ in members]
+            found = _Together(
+                leader, made, tuple(worker for worker in workers if worker is not None)
+            )
+            self._followers = found
+        return found.followers if found.answer() else None
 
     # ---- the append lock -------------------------------------------------------------------------
 
@@ -385,6 +472,7 @@ class ReplicatedPartition(LedPartition):
         while True:
             leader = self._led(until)
             try:
+                self._check_answers(leader)
                 leader.partition.replica.require(
                     leader.epoch, all_in_sync=True, needed=self._replicas.needed()
                 )
@@ -452,6 +540,7 @@ class ReplicatedPartition(LedPartition):
         while True:
             leader = self._led(until)
             try:
+                self._check_answers(leader)
                 leader.partition.replica.require(
                     leader.epoch, all_in_sync=True, needed=self._replicas.needed()
                 )

@@ -95,6 +95,11 @@ class SetDirectory:
             self._made.update((topic_id, each) for each in topic.here if each not in known)
         return self.log_directory.partition_of(topic, number)
 
+    def is_present(self, place: Place, name: str) -> bool:
+        """Whether the partition is open here, so that nothing is made or read for it."""
+        found = self.present(place, name)
+        return found is not None and not found.deleted
+
     def is_loaded(self, topic: str, number: int) -> bool:
         """Whether the partition may have records since its orderly close: it is open here, or not
         closed in order.

@@ -30,27 +30,32 @@ SETMEMBERS-9  a set of which no majority continues begins again from all of its 
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
 from embedlog._native import system
+from embedlog._native.scope import Guard
 from embedlog.errors import (
     EmbedlogError,
     LockTimeoutError,
     NotEnoughDirectoriesError,
     ReplicaSetError,
+    StorageError,
 )
 from embedlog.replica_set import adoption, judgement, member_directories, registration
 from embedlog.replica_set import membership as members
 from embedlog.replica_set.decisions.copy_renewal import damaged_copies, renew_copy
 from embedlog.replica_set.decisions.decision_log import DecisionLog
 from embedlog.replica_set.decisions.proposals import Proposal
+from embedlog.replica_set.directory_workers import DECISIONS, DirectoryWorkers
 from embedlog.replica_set.judgement import Judgement
 from embedlog.replica_set.member_directories import MakeDirectory, MemberPlaces, Opened
 from embedlog.replica_set.membership import Member
@@ -113,6 +118,12 @@ class SetMembers:
         self._retry_ns = 0
         self._state: State | None = None  # of the last look
         self._mutex = threading.RLock()
+        lock_ms = config.lock_timeout_ms
+        self.workers = DirectoryWorkers(
+            min(lock_ms // 3, config.replica_lag_time_max_ms) * 1_000_000, lock_ms * 1_000_000
+        )
+        self.workers.note = self._note_hang
+        self.workers.returned = self._note_return
         self.changed: Callable[[list[LogDirectory]], None] = lambda directories: None
 
     # ---- open ------------------------------------------------------------------------------------
@@ -125,16 +136,13 @@ class SetMembers:
         the errors of one directory that are no failure of its storage.
         """
         problems: list[EmbedlogError] = []
-        self._places = MemberPlaces(found.path for found in checked.found)
+        self._places = MemberPlaces((found.path for found in checked.found), self.workers.at)
         for found in checked.found:
             try:
                 member_directories.present(found)
-                opened = member_directories.enter(self.make, found.path)
-                self._take(
-                    member_directories.with_rack(opened, racks[str(found.path)])
-                    if str(found.path) in racks
-                    else opened
-                )
+                opened = self._enter(found.path)
+                if str(found.path) in racks:
+                    self._take(member_directories.with_rack(opened, racks[str(found.path)]))
             except EmbedlogError as problem:
                 if not member_directories.is_away(problem):
                     raise
@@ -144,6 +152,44 @@ class SetMembers:
             raise problems[0] if problems else ReplicaSetError("the directories belong to no set")
         self._open_recorded(checked.membership.members)
         self._begin(checked.membership)
+
+    def _enter(self, path: Path, *, again: bool = False) -> Opened:
+        """Open a member directory, in its thread. A directory that hangs, and is entered later, is
+        left at once.
+        """
+        # taken: the directory is noted as an open one, or the caller has given up
+        noted = _thread.allocate_lock()
+
+        def enter() -> Opened:
+            opened = member_directories.enter(self.make, path, again=again)
+            opened = self._in_its_lane(opened)
+            if noted.acquire(False):
+                self._take(opened)  # here: an interrupt of the caller does not lose it
+            else:
+                member_directories.leave_in_order(opened.directory.log_directory, earlier=True)
+            return opened
+
+        with Guard(partial(noted.acquire, False)):
+            found = self.workers.at(path, enter)
+        return found
+
+    def _in_its_lane(self, opened: Opened) -> Opened:
+        """The directory with a copy of the decision log that is used by a thread of it."""
+        return opened._replace(
+            copy=replace(opened.copy, lane=self.workers.of(opened.path).lane(DECISIONS))
+        )
+
+    def _note_hang(self, path: Path, problem: EmbedlogError) -> None:
+        """A directory hangs: it is a failed one for this process."""
+        logger.warning("%s", problem)
+        for opened in self.opened():
+            if opened.path == path and hasattr(self, "directories"):
+                self.directories.fail(opened.node, problem)
+
+    def _note_return(self, path: Path) -> None:
+        logger.info("the directory %s answers again", path)
+        if hasattr(self, "directories"):
+            self.directories.returned(path)
 
     def _take(self, opened: Opened) -> None:
         self._known.add(opened.node)
@@ -166,7 +212,7 @@ class SetMembers:
             if member.node not in self._opened and not self._places.is_given(Path(member.path)):
                 try:
                     path = self._places.find(member, self.opened())
-                    self._take(member_directories.enter(self.make, path))
+                    self._enter(path)
                     logger.info("the set has the directory %s, too: it is opened", path)
                 except EmbedlogError as problem:
                     self._note_away(Path(member.path), problem)
@@ -202,6 +248,7 @@ class SetMembers:
                 config.leader_replication_throttled_rate,
                 config.follower_replication_throttled_rate,
             ),
+            workers=self.workers,
         )
         self.directories.follow = self.tend
         if self._read_only:
@@ -325,8 +372,18 @@ class SetMembers:
         # an error or an interrupt in one step does not keep the rest open
         with contextlib.ExitStack() as leaving:
             for opened in self._opened.values():
-                leaving.callback(member_directories.leave_in_order, opened.directory.log_directory)
+                leave = partial(member_directories.leave_in_order, opened.directory.log_directory)
+                leaving.callback(self.workers.finish, opened.path, leave)
             leaving.callback(self.name_marks)
+        self.workers.close()
+
+    def leave_later(self, directory: LogDirectory) -> None:
+        """Close a directory in order that hangs now, when it answers again: nobody waits for
+        that.
+        """
+        self.workers.of(directory.path).lane().finish(
+            partial(member_directories.leave_in_order, directory), 0
+        )
 
     def name_marks(self) -> None:
         """Before the directories are left: their clean marks get the broker epochs of the decision
@@ -364,12 +421,28 @@ class SetMembers:
         NotEnoughDirectoriesError, ReplicaSetError.
         """
         for _ in range(JUDGEMENTS):
-            with contextlib.suppress(registration.StrangerFound):
-                self._register_judged(deadline_ns)
-                return
+            self._set_aside_hanging()
+            try:
+                with contextlib.suppress(registration.StrangerFound):
+                    self._register_judged(deadline_ns)
+                    return
+            except StorageError:
+                if not any(
+                    self._opened[node].path in self.workers.hang() for node in self._unregistered
+                ):
+                    raise
         raise NotEnoughDirectoriesError(
             "other processes register the directories of the set again and again"
         )
+
+    def _set_aside_hanging(self) -> None:
+        """Leave the directories that hang before their registration: they are tried again when they
+        answer.
+        """
+        for node in sorted(self._unregistered):
+            worker = self.workers.of(self._opened[node].path)
+            if worker.hangs:
+                self._set_aside(node, worker.late(), self.decisions.hint())
 
     def _register_judged(self, deadline_ns: int) -> None:
         """Judge the directories, and register those that continue. Raises as `_register`, and
@@ -389,6 +462,7 @@ class SetMembers:
                 deadline_ns=deadline_ns,
                 mode=self._config.file_mode,
                 opened=[each.path for each in self.opened()],
+                at=self.workers.at,
             )
         except (NotEnoughDirectoriesError, registration.StrangerFound) as problem:
             if not getattr(problem, "undecided", False):
@@ -473,7 +547,11 @@ class SetMembers:
         """What a directory is judged by. Another process may have registered it since a reader
         opened it.
         """
-        own = members.read(opened.path) if self._read_only else None
+        own = (
+            self.workers.at(opened.path, partial(members.read, opened.path))
+            if self._read_only
+            else None
+        )
         return opened.entered if own is None else registration.in_file(opened.path, own)
 
     def _leave_strangers(self, found: Judgement, entered: Mapping[int, Entered]) -> None:
@@ -488,14 +566,17 @@ class SetMembers:
             )
             self._set_aside(node, problem, found.state)
 
-    def _set_aside(self, node: int, problem: ReplicaSetError, state: State) -> None:
-        """Leave a stranger, and use it for nothing. After a pause its files are looked at again."""
+    def _set_aside(self, node: int, problem: EmbedlogError, state: State) -> None:
+        """Leave a stranger, or a directory that hangs, and use it for nothing. After a pause its
+        files are looked at again.
+        """
         opened = self._opened[node]
         # an interrupt in one step does not keep the locks of the directory
         with contextlib.ExitStack() as leaving:
-            leaving.callback(
+            leave = partial(
                 member_directories.leave_in_order, opened.directory.log_directory, earlier=True
             )
+            leaving.callback(self.workers.finish, opened.path, leave)
             opened.directory.log_directory.directory.broker_epoch = -1
             self._remove(node)
             self._unregistered.discard(node)
@@ -553,6 +634,7 @@ class SetMembers:
         is closed again.
         """
         with locks.holding(self._mutex, deadline_ns, "the directories of the set"):
+            opened = self._in_its_lane(opened)
             self._take(opened)
             self.decisions.attach(opened.copy)
             self._unregistered.add(opened.node)
@@ -578,7 +660,7 @@ class SetMembers:
         if earlier is None:
             return
         with contextlib.ExitStack() as leaving:  # as in `_set_aside`
-            leaving.callback(member_directories.leave_earlier, earlier.directory.log_directory)
+            leaving.callback(self._leave_earlier, earlier)
             self._remove(node)
             self.decisions.detach(node)
             member = self.directories.member(node)
@@ -586,6 +668,10 @@ class SetMembers:
                 member.directory = None
             self._unregistered.discard(node)
             self.changed(self.log_directories())
+
+    def _leave_earlier(self, earlier: Opened) -> None:
+        leave = partial(member_directories.leave_earlier, earlier.directory.log_directory)
+        self.workers.finish(earlier.path, leave)
 
     def replace(self, node: int, path: Path, deadline_ns: int) -> None:
         """Open and register the prepared directory of a node that was away.
@@ -680,9 +766,10 @@ class SetMembers:
             if opened is None:
                 return
             with contextlib.ExitStack() as leaving:  # as in `_set_aside`
-                leaving.callback(
+                leave = partial(
                     member_directories.leave_in_order, opened.directory.log_directory, earlier=True
                 )
+                leaving.callback(self.workers.finish, opened.path, leave)
                 self._remove(node)
                 self.changed(self.log_directories())
 
@@ -705,7 +792,7 @@ class SetMembers:
         """
         opened = self._opened.get(member.node)
         try:
-            if opened is not None and not replaced and member_directories.is_unchanged(opened):
+            if opened is not None and not replaced and self._is_unchanged(opened):
                 self.directories.recovered(member.node)
                 return
             self._reopen(member.node, None if opened is None else opened.path, state)
@@ -713,20 +800,21 @@ class SetMembers:
             self.directories.fail(member.node, problem)
             logger.debug("the directory of node %d is still away: %s", member.node, problem)
 
+    def _is_unchanged(self, opened: Opened) -> bool:
+        return self.workers.at(opened.path, partial(member_directories.is_unchanged, opened))
+
     def _reopen(self, node: int, path: Path | None, state: State) -> None:
         """Open a member again, which was open at this path; without one, where it is found
         (SETMEMBERS-6).
         """
         registered = state.nodes[node]
         member = Member(node, id_text(registered.directory.bytes), registered.path)
-        if (
-            path is not None
-            and registered.path != str(path)
-            and not files.exists(path / file_names.REPLICAS)
-        ):
-            path = None  # another process has given its place to a directory elsewhere
+        if path is not None and registered.path != str(path):
+            there = self.workers.at(path, partial(files.exists, path / file_names.REPLICAS))
+            # another process has given its place to a directory elsewhere
+            path = path if there else None
         place = self._places.find(member, self.opened(), path, registered.incarnation)
-        own = members.read(place)
+        own = self.workers.at(place, partial(members.read, place))
         if own is not None and registration.is_judged(state):
             why = registration.strangeness(registration.in_file(place, own), state)
             if why:
@@ -743,18 +831,17 @@ class SetMembers:
         with contextlib.ExitStack() as leaving:  # as in `_set_aside`
             earlier = self._opened.get(node)
             if earlier is not None:
-                leaving.callback(member_directories.leave_earlier, earlier.directory.log_directory)
+                leaving.callback(self._leave_earlier, earlier)
             self._remove(node)
             self.decisions.detach(node)
         try:
-            opened = member_directories.enter(self.make, path, again=node in self._known)
+            opened = self._enter(path, again=node in self._known)
         except BaseException:
             known = self.directories.member(node)
             if known is not None:
                 known.directory = None
             self.changed(self.log_directories())
             raise
-        self._take(opened)
         self._unjudged.add(node)
         self.directories.put([self._usable(opened, state)])
         self._use_registered(state)

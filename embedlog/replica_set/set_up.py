@@ -17,6 +17,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,7 @@ from embedlog._native import system, waits
 from embedlog._native.scope import Guard, scope, stack
 from embedlog.errors import DirectoryInUseError, ReplicaSetError, StorageError
 from embedlog.replica_set import membership as members
+from embedlog.replica_set.directory_workers import Call, call_here
 from embedlog.replica_set.membership import CheckedSet, Found, Member, Membership
 from embedlog.storage import file_names, files, location, locks
 from embedlog.storage.identity import MetaProperties, new_id, write_meta
@@ -40,16 +42,17 @@ def prepare_set(
     racks: Sequence[str | None] | None = None,
     create: bool = True,
     mode: int = 0o666,
+    at: Call = call_here,
 ) -> CheckedSet:
     """Check the given directories, and make those of a new set its members, before they are opened.
 
-    Raises ReplicaSetError, and the errors of `check_set`; LockTimeoutError if a directory is being
-    opened or closed.
+    `at` makes the calls about one directory of a set that exists. Raises ReplicaSetError, and the
+    errors of `check_set`; LockTimeoutError if a directory is being opened or closed.
     """
     _check_paths(paths, racks)
-    if (checked := members.check_set(paths)).is_registered:
+    if (checked := members.check_set(paths, at=at)).is_registered:
         _check_other_racks(checked, racks)
-        _check_no_broker(paths)
+        _check_no_broker(paths, at)
         return checked
     for path in paths:
         location.enter(path, read_only=False, create=create, mode=mode)
@@ -73,10 +76,12 @@ def prepare_set(
         return members.check_set(paths)
 
 
-def check_to_read(paths: Sequence[Path], racks: Sequence[str | None] | None = None) -> CheckedSet:
+def check_to_read(
+    paths: Sequence[Path], racks: Sequence[str | None] | None = None, at: Call = call_here
+) -> CheckedSet:
     """Check directories that are opened to be read. Raises the errors of `check_set`."""
     _check_paths(paths, racks)
-    return members.check_set(paths, alone=True)
+    return members.check_set(paths, alone=True, at=at)
 
 
 def renew(directory: Path, found: Membership, mode: int, *, alone: bool = False) -> Membership:
@@ -306,7 +311,7 @@ def _assigned(found: Sequence[Found], planned: Sequence[Member]) -> list[Member]
     ]
 
 
-def _check_no_broker(paths: Iterable[Path]) -> None:
+def _check_no_broker(paths: Iterable[Path], at: Call = call_here) -> None:
     """Raises DirectoryInUseError, before any directory is changed, if a broker holds one of
     them.
     """
@@ -314,7 +319,7 @@ def _check_no_broker(paths: Iterable[Path]) -> None:
     for path in paths:
         lock = path / file_names.BROKER_LOCK
         with contextlib.suppress(StorageError):  # its opening shows the problem
-            while _probed(lock) == EXCLUSIVE:
+            while at(path, partial(_probed, lock)) == EXCLUSIVE:
                 if system.boot_ns() >= deadline_ns:
                     raise DirectoryInUseError(
                         "the directory is held exclusively: a Kafka broker is running on it",

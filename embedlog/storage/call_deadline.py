@@ -13,11 +13,11 @@ CALLDEADLINE-3  a thread that has other work waits for no change of a set: a lea
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
 from embedlog._native import system
-from embedlog._native.scope import Setting
+from embedlog._native.scope import Setting, scope
 
 NEVER_NS: Final = 2**63 - 1
 
@@ -25,9 +25,40 @@ NEVER_NS: Final = 2**63 - 1
 class _Calls(threading.local):
     deadline_ns: int = NEVER_NS
     part: Slice | None = None
+    thread: int = 0  # for which this one works; 0: for itself
 
 
 _calls = _Calls()
+
+
+class Standing(NamedTuple):
+    """What a thread that works for another one takes over from it."""
+
+    deadline_ns: int
+    thread: int
+
+
+def acting_thread() -> int:
+    """The number of the thread whose call this is: a thread of a directory works for others."""
+    return _calls.thread or threading.get_ident()
+
+
+def standing() -> Standing:
+    """The standing of this thread, for one that works for it."""
+    return Standing(_calls.deadline_ns, acting_thread())
+
+
+@scope
+def stands_in(other: Standing) -> Iterator[None]:
+    """Work for another thread meanwhile: its deadline counts, and what is reserved for it is
+    accessible.
+    """
+    before = Standing(_calls.deadline_ns, _calls.thread)
+    _calls.deadline_ns, _calls.thread = other
+    try:
+        yield
+    finally:
+        _calls.deadline_ns, _calls.thread = before
 
 
 def bounded(deadline_ns: int) -> int:

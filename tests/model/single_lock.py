@@ -1,4 +1,4 @@
-"""Extends the model of replicas by the single-lock path (REPLICA-15): the high watermark rises over several steps.
+"""Extends the model of replicas by the commit under the leader's lock (REPLICA-15): the high watermark rises in several steps.
 
 A process locks the leader, measures one member of the maximal ISR after the other, and then stores the high watermark. The
 leader's lock is held throughout: no step of another process changes the leader's page or log, and all other directories change
@@ -15,7 +15,7 @@ RULES = {
 
 
 class SingleLock(Replicas):
-    """The model of replicas with the single-lock path only."""
+    """The model of replicas in which every commit has the lock of the leader."""
 
     rules = RULES
 

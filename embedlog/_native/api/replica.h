@@ -34,7 +34,8 @@ enum el_follow_code {
     EL_NOT_NEXT = 21,                  /* the page is in an earlier epoch, or is no follower, or the first batch does not continue its log */
     EL_NEW_EPOCH = 22,               /* the next batch has a later epoch than `data_epoch`: its start must be in the checkpoint first */
     EL_UNCOMMITTED = 23,             /* the run is in the leader's log; a follower did not take it */
-    EL_OTHER_ISR = 24                /* the given followers are not those of the maximal ISR: nothing was written */
+    EL_OTHER_ISR = 24,               /* the given followers are not those of the maximal ISR: nothing was written */
+    EL_APART = 25                    /* the followers have not answered a moment ago, and the caller copies: nothing was written */
 };
 
 typedef struct {                     /* a leader, as the source of batches */
@@ -76,12 +77,15 @@ typedef struct {                     /* a leader with the followers to which it 
     int32_t all_in_sync;             /* acks=all: as of el_writer; 0: only the leader takes the run */
     int32_t reserved;
     int64_t apart_until_ns;          /* a follower was slow: until then (boot clock) the caller copies */
+    int64_t answered_ns;             /* the last time at which the followers had all records, as far as this process knows */
+    int64_t recent_ns;               /* since then, while the followers are written in the call */
 } el_together;
 
-/* Appends as el_append to a leader, then to each follower, and raises the high watermark, all under the leader's lock (REPLICA-15).
- * A follower's lock is tried, never waited for. EL_APPENDED: the run is committed, or in the leader's log without `all_in_sync`.
- * EL_UNCOMMITTED: it is in the leader's log, and *out is filled. EL_OTHER_ISR and the other codes: nothing was written.
- * REQUIRES: the mutexes of all writers. */
+/* Appends as el_append to a leader, then to each follower, and raises the high watermark (REPLICA-15).
+ * No lock of the leader is held meanwhile, and a follower's lock is tried, for a moment. EL_APPENDED: the run is committed, or
+ * in the leader's log without `all_in_sync`.
+ * EL_UNCOMMITTED: it is in the leader's log, and *out is filled. EL_OTHER_ISR, EL_APART and the other codes:
+ * nothing was written. REQUIRES: the mutexes of all writers. */
 int32_t el_append_together(el_together *together, const uint8_t *run, int64_t size, const el_batch *rows, int64_t row_count,
                            el_known *known, int64_t deadline_ns, el_appended *out);
 /* Type of el_append_together for the other extension module. */

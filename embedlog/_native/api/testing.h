@@ -3,12 +3,13 @@
 
 enum el_action {
     EL_FAULT_NONE = 0, EL_FAULT_FAIL = 1, EL_FAULT_SHORT = 2, EL_FAULT_TORN_KILL = 3, EL_FAULT_KILL_BEFORE = 4,
-    EL_FAULT_KILL_AFTER = 5, EL_FAULT_STOP_BEFORE = 6, EL_FAULT_STOP_AFTER = 7, EL_FAULT_DELAY = 8
+    EL_FAULT_KILL_AFTER = 5, EL_FAULT_STOP_BEFORE = 6, EL_FAULT_STOP_AFTER = 7, EL_FAULT_DELAY = 8,
+    EL_FAULT_HANG = 9
 };
 
 /* Arms the hook: the nth (1 = next) matching call is subjected to `action`. A call matches if its kind is in `kinds` (bit 1 << el_call)
  * and its path or point name contains `name` ("" = any). `error` is an errno; for DELAY it is microseconds, and every matching call from
- * the nth on is delayed.
+ * the nth on is delayed. With HANG, every matching call from the nth on returns only after the hook is armed anew or disarmed.
  * FAIL with `sticky` also fails every later matching call. kinds = 0 disarms. There is one hook per process. */
 int32_t el_fault_arm(uint32_t kinds, int64_t nth, int32_t action, int32_t error, int32_t sticky, const char *name);
 /* Counts of the calls of each kind since the last reset; `counts` has EL_CALLS elements. Returns how often the fault was applied. */

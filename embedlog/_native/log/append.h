@@ -49,6 +49,9 @@ typedef struct {                          /* a running append: none of it is pub
 /* As el_append_begin without a wait, for a follower of a leader in this partition epoch: its paths may be known (CAPPENDLOCK-4). */
 int32_t el_follow_begin(el_writer *follower, int64_t now_ns, int32_t partition_epoch);
 
+/* As el_append_begin, a moment after this process has given the lock back: the paths are known (CAPPENDLOCK-5). */
+int32_t el_append_again(el_writer *writer, int64_t deadline_ns);
+
 /* The bit of a directory in an ISR; 0 for none. */
 uint64_t el_isr_bit(int32_t slot);
 /* Whether the page accepts a new run of this writer: EL_OK, EL_NOT_LEADER or EL_TOO_FEW. */

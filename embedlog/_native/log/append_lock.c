@@ -7,7 +7,9 @@
  *                found at the path of the control page, which every locking reads
  * CAPPENDLOCK-4  the paths of a follower's files are compared once a millisecond, and after each decision on the partition. An append
  *                in between is the same as one before the removal of the files. A follower that is opened in their place joins the
- *                ISR with a decision, and takes a run only at its own log end */
+ *                ISR with a decision, and takes a run only at its own log end
+ * CAPPENDLOCK-5  the paths of a leader are compared before its append, and not again before the commit of the same call: the commit
+ *                writes nothing but the page, which shows another leader if the directory was opened again meanwhile */
 #include "log/control_page.h"
 #include "testing/mutants.h"
 
@@ -115,6 +117,8 @@ static int32_t begin(el_writer *writer, int64_t deadline_ns, int compared) {
 }
 
 int32_t el_append_begin(el_writer *writer, int64_t deadline_ns) { return begin(writer, deadline_ns, 0); }
+
+int32_t el_append_again(el_writer *writer, int64_t deadline_ns) { return begin(writer, deadline_ns, 1); }
 
 int32_t el_follow_begin(el_writer *follower, int64_t now_ns, int32_t partition_epoch) {
     int compared = follower->compared_epoch == partition_epoch && now_ns - follower->compared_ns < COMPARED_NS;

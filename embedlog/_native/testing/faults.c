@@ -13,6 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define EL_HANG_NS 3600000000000LL        /* of one sleep of a call that hangs */
+
 static struct {
     _Atomic uint32_t kinds;
     _Atomic int64_t left;
@@ -20,6 +22,7 @@ static struct {
     char name[256];
     _Atomic int64_t hit_count;
     _Atomic int after;                  /* action after the call */
+    _Atomic uint32_t armings;           /* a change of it ends the calls that hang */
     _Atomic int trace_fd;
     _Atomic int64_t counts[EL_CALLS];
 } hook = {.trace_fd = -1};
@@ -30,6 +33,8 @@ static const char *const kind_names[EL_CALLS] = {
 
 int32_t el_fault_arm(uint32_t kinds, int64_t nth, int32_t action, int32_t error, int32_t sticky, const char *name) {
     atomic_store(&hook.kinds, 0);
+    atomic_fetch_add(&hook.armings, 1);
+    el_futex_wake(&hook.armings, INT32_MAX);
     hook.action = action;
     hook.error = error;
     hook.sticky = sticky;
@@ -73,6 +78,13 @@ static void trace(int trace_fd, int kind, const char *name, int64_t size) {
         atomic_store(&hook.trace_fd, -1);
 }
 
+/* The disk hangs: the call is made when it continues. The thread sleeps meanwhile, as within the kernel. */
+static int hang(uint32_t arming) {
+    while (atomic_load(&hook.armings) == arming)
+        el_futex_wait(&hook.armings, arming, EL_HANG_NS);
+    return EL_OK;
+}
+
 static int apply_fault(void) {
     atomic_fetch_add(&hook.hit_count, 1);
     struct timespec pause = {.tv_sec = hook.error / 1000000, .tv_nsec = hook.error % 1000000 * 1000};
@@ -84,6 +96,7 @@ static int apply_fault(void) {
     case EL_FAULT_STOP_BEFORE: raise(SIGSTOP); return EL_OK;
     case EL_FAULT_KILL_AFTER: case EL_FAULT_STOP_AFTER: atomic_store(&hook.after, hook.action); return EL_OK;
     case EL_FAULT_DELAY: nanosleep(&pause, NULL); return EL_OK;
+    case EL_FAULT_HANG: return hang(atomic_load(&hook.armings));
     default: return EL_OK;
     }
 }
@@ -96,7 +109,8 @@ static int slow_before(int kind, int fd, const char *path, int64_t size, int tra
     if (!(atomic_load(&hook.kinds) >> kind & 1) || !strstr(name, hook.name))
         return EL_OK;
     int64_t left = atomic_fetch_sub(&hook.left, 1);
-    int goes_on = hook.action == EL_FAULT_DELAY || (hook.sticky && left < 1);
+    int lasts = hook.action == EL_FAULT_DELAY || hook.action == EL_FAULT_HANG;
+    int goes_on = lasts || (hook.sticky && left < 1);
     if (left != 1 && !(goes_on && left < 1))
         return EL_OK;
     return apply_fault();

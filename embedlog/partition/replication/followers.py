@@ -7,6 +7,8 @@ FOLLOWERS-2  a writer is used only while it is the present one of its partition,
     is marked dirty
 FOLLOWERS-3  every unusual case is left to the copy: then only the leader takes the run, and the
     caller commits it
+FOLLOWERS-4  followers that have not answered a moment ago are left to the copy: their disks may
+    hang
 """
 
 from __future__ import annotations
@@ -73,6 +75,7 @@ class Followers:
         self.needed = needed
         self._states = [lock.state for lock in followers]
         self._direct: DirectReplicas | None = None
+        self._answered_ns = 0
         # the leader's page must be read again: another ISR was found, or a follower is not prepared
         self.stale = False
 
@@ -90,6 +93,21 @@ class Followers:
 
     def _present(self) -> list[system.Writer | None]:
         return [state.writer for state in (self._leader.state, *self._states)]
+
+    @property
+    def answered_ns(self) -> int:
+        """The last time at which the followers had all records, as far as this process knows."""
+        found = self._direct
+        return (
+            self._answered_ns if found is None else max(self._answered_ns, found.native.answered_ns)
+        )
+
+    def answered(self, at_ns: int) -> None:
+        """The followers had all records at this time (FOLLOWERS-4)."""
+        self._answered_ns = at_ns
+        found = self._direct
+        if found is not None:
+            found.native.answered(at_ns)
 
     def append(self, progress: AppendProgress, deadline_ns: int, known: Any) -> int:
         """Append the rest of a run; a code of `system.Writer.append`. The progress shows what was
@@ -118,7 +136,7 @@ class Followers:
                 mutex.release()
         if code == system.APPENDED:
             progress.committed = int(writer.out.next_offset)
-        elif code == replication.OTHER_ISR:
+        elif code in (replication.OTHER_ISR, replication.APART):
             return writer.append(*arguments)
         return system.APPENDED if code == replication.UNCOMMITTED else code
 
@@ -148,6 +166,7 @@ class Followers:
             found = self._direct = DirectReplicas(
                 self._leader.state, self._states, self._epoch, self.needed, used
             )
+            found.native.answered(self._answered_ns)
         return found.native
 
 

@@ -19,7 +19,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from uuid import UUID
 
 from embedlog._native import replication
@@ -29,8 +29,16 @@ from embedlog.errors import StorageError
 from embedlog.format.encoder import encode_records
 from embedlog.format.record_batch import Batches, Chain, scan, stamp_offsets
 from embedlog.replica_set.decisions import promise, shared_records
-from embedlog.replica_set.decisions.decision_view import CHUNK_BYTES, Fetched, Readable, term_at
+from embedlog.replica_set.decisions.decision_view import (
+    CHUNK_BYTES,
+    Fetched,
+    Readable,
+    View,
+    brought_to,
+    term_at,
+)
 from embedlog.replica_set.decisions.promise import Promise
+from embedlog.replica_set.directory_workers import Lane
 from embedlog.replication.records import Record, encode
 from embedlog.replication.state import State
 from embedlog.storage.checkpoints import EpochCache
@@ -38,6 +46,8 @@ from embedlog.storage.manifest import SegmentInfo
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+T = TypeVar("T")
 
 NO_LEADER: Final = -1
 
@@ -96,6 +106,19 @@ class Copy:
     directory: UUID | None = None  # its directory id: only the registered directory of a node votes
     # of its directory, one of which is registered; empty if any may be
     openings: tuple[UUID, ...] = ()
+    # its thread makes every access that may last; without one, the thread of the caller does
+    lane: Lane | None = None
+
+    @property
+    def hangs(self) -> bool:
+        """Whether its directory does not answer now."""
+        return self.lane is not None and self.lane.worker.hangs
+
+    def run(self, call: Callable[[], T]) -> T:
+        """The result of a call in the directory of the copy. Raises also StorageError if it
+        hangs.
+        """
+        return call() if self.lane is None else self.lane.run(call)
 
     def renewed(self) -> Copy:
         """This copy with its open partition. Raises StorageError, UnknownTopicOrPartitionError."""
@@ -138,7 +161,9 @@ def batch_of(records: tuple[Record, ...], base: int, term: int, timestamp_ms: in
 
 
 class LockedCopy:
-    """A copy whose append lock this thread holds."""
+    """A copy whose append lock is held, by the thread of its lane if it has one. Only that thread
+    changes and releases it.
+    """
 
     def __init__(self, copy: Copy, hold: contextlib.AbstractContextManager[LockedReplica]) -> None:
         """Take the lock. Raises LockTimeoutError, StorageError, ForeignDirectoryError."""
@@ -153,12 +178,23 @@ class LockedCopy:
             # as its page shows; -1 if it cannot know
             self.settled_end = self.now.high_watermark if self._trusted else -1
             self.counted_end = self._locked.known_high_watermark  # all records below it count
+            # the error of a change: the next holder repairs the copy
+            self.broken: BaseException | None = None
         except BaseException as problem:
             hold.__exit__(type(problem), problem, problem.__traceback__)
             raise
 
+    def change(self, action: Callable[[LockedCopy], None]) -> None:
+        """Make a change, and note its failure."""
+        try:
+            action(self)
+        except BaseException as problem:
+            self.broken = problem
+            raise
+
     def release(self, problem: BaseException | None = None) -> None:
         """Give the lock back; after a problem the next holder repairs the copy."""
+        problem = problem or self.broken
         self._hold.__exit__(None if problem is None else type(problem), problem, None)
 
     # ---- what it holds ---------------------------------------------------------------------------
@@ -181,7 +217,16 @@ class LockedCopy:
 
     def fetch(self, offset: int, end: int) -> Fetched:
         """Records from the batch with an offset, up to an end."""
-        return self.copy.partition.replica.read(offset, CHUNK_BYTES, end)
+        return self.copy.run(lambda: self.copy.partition.replica.read(offset, CHUNK_BYTES, end))
+
+    def brought(self, view: View) -> View:
+        """The view after all of its records. Raises CorruptRecordError, UnsupportedFormatError,
+        StorageError.
+        """
+        log = self.copy.partition.replica
+        if view.position == self.end and view.continues_in(self.now, self.epochs, self.end):
+            return view
+        return self.copy.run(lambda: brought_to(view, log, self.now, self.epochs, self.end))
 
     @property
     def last_term(self) -> int:
@@ -203,6 +248,10 @@ class LockedCopy:
         return self._locked.replica.role == replication.ROLE_FOLLOWER
 
     # ---- changes ---------------------------------------------------------------------------------
+
+    def has_promised(self, term: int) -> bool:
+        """Whether `give_promise` has nothing to do."""
+        return self.promise.term >= term and self.now.epoch == term and self._is_written
 
     def give_promise(self, term: int) -> None:
         """Store a promise, synced, then show it in the page (QUORUM-3)."""

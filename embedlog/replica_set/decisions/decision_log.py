@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from embedlog import _logging
 from embedlog._native import system
-from embedlog._native.scope import scope
+from embedlog._native.scope import scope, stack
 from embedlog.errors import EmbedlogError
 from embedlog.replica_set.decisions import decision_view, promise, shared_records
 from embedlog.replica_set.decisions.copies import Copy
@@ -81,6 +81,8 @@ class DecisionLog:
         again.
         """
         for copy in list(self._copies.values()):
+            if copy.hangs:
+                continue
             try:
                 found = copy.renewed()
             except EmbedlogError:
@@ -88,6 +90,10 @@ class DecisionLog:
             if found is not copy and self._copies.get(copy.node) is copy:
                 self.attach(found)
         return list(self._copies.values())
+
+    def _answering(self) -> list[Copy]:
+        """The attached copies whose directories do not hang, as far as this process knows."""
+        return [copy for copy in self._renewed() if not copy.hangs]
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -136,7 +142,7 @@ class DecisionLog:
         """
         view = self.view()
         found = set[int]()
-        for copy in self._renewed():
+        for copy in self._answering():
             with contextlib.suppress(EmbedlogError):
                 if copy.partition.replica.published()[0].log_end > view.position:
                     return False
@@ -153,6 +159,8 @@ class DecisionLog:
         """
         found = dict[int, View]()
         for copy in copies:
+            if copy.hangs:
+                continue
             with contextlib.suppress(EmbedlogError):
                 present = copy.renewed()
                 view = self._read(present, present.partition.replica.published()[0].log_end)
@@ -188,7 +196,7 @@ class DecisionLog:
         first.
         """
         found = []
-        every = self._renewed()
+        every = self._answering()
         for copy in every:
             try:
                 now, replica = copy.partition.replica.published()
@@ -324,18 +332,20 @@ class DecisionLog:
         session = Session(self._view, self._own, self._first_voters)
         self._own = Own()  # unless this session ends well
         try:
-            session.lock(self._renewed(), deadline_ns)
-            yield session
-            self._view = session.view
-            self._own = session.own
-        except EmbedlogError:  # no copy that is still locked has failed
-            session.release()
-            raise
-        except BaseException as problem:
-            session.release(problem)
-            raise
-        else:
-            session.release()
+            with stack() as ends:
+                try:
+                    session.lock(self._renewed(), deadline_ns, ends)
+                    yield session
+                    self._view = session.view
+                    self._own = session.own
+                except EmbedlogError:  # no copy that is still locked has failed
+                    session.release()
+                    raise
+                except BaseException as problem:
+                    session.release(problem)
+                    raise
+                else:
+                    session.release()
         finally:
             with self._attaching:
                 kept = {

@@ -10,21 +10,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from embedlog._native import system
+from embedlog._native.scope import Stack
 from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError, StateError
-from embedlog.replica_set.decisions import decision_view
 from embedlog.replica_set.decisions.copies import Batch, Copy, LockedCopy, advancement, batch_of
 from embedlog.replica_set.decisions.decision_view import NO_TERM, View
 from embedlog.replica_set.decisions.promise import TERM_MAX
 from embedlog.replica_set.decisions.proposals import Decided, Steps, derived
 from embedlog.replica_set.decisions.shared_records import Unreadable
+from embedlog.replica_set.directory_workers import LATER_NS, Work, run_together
 from embedlog.replication.events import Event, Refusal
 from embedlog.replication.records import NoOp, Record
 from embedlog.replication.state import State, apply_all
 
-SYNC_S: Final = 10  # for the syncs of records that are written: a result is better than a deadline
+# for the syncs of records that are written: a result is better than a deadline
+SYNC_NS: Final = 10_000_000_000
 
 
 class Own(NamedTuple):
@@ -47,7 +50,8 @@ class Session:
         self._first_voters = first_voters
         self.before: State = view.state  # of the last attempt, and its events
         self.events: tuple[Event, ...] = ()
-        self._held: dict[int, LockedCopy] = {}
+        self._held: dict[int, LockedCopy] = {}  # those that count
+        self._locked: dict[int, LockedCopy] = {}  # those that are to be released
         self._paths: dict[int, str] = {}
         self.failed: dict[int, EmbedlogError] = {}
         self.forced = False  # only the voters after the decision count
@@ -55,58 +59,90 @@ class Session:
 
     # ---- locks -----------------------------------------------------------------------------------
 
-    def lock(self, copies: Iterable[Copy], deadline_ns: int) -> None:
+    def lock(self, copies: Iterable[Copy], deadline_ns: int, ends: Stack) -> None:
         """Take the locks in the order of the nodes (QUORUM-2). A part of the time for each leaves
         some for the others.
 
-        Before that the epochs are compared: a slow directory would hold up the decisions of all
-        processes otherwise.
+        Before that the epochs are compared, and the disks are probed: a slow directory, or one that
+        hangs, would hold up the decisions of all processes otherwise. `ends` gives the locks back
+        that threads of directories hold, also after an interrupt.
         """
         every = sorted(copies, key=lambda copy: copy.node)
-        able = list[Copy]()
-        for copy in every:
+        problems = run_together([Work(copy.lane, partial(_prepare, copy)) for copy in every])
+        able = [copy for copy, problem in zip(every, problems, strict=True) if problem is None]
+        for copy, problem in zip(every, problems, strict=True):
             self._paths[copy.node] = str(copy.partition.path)
-            try:
-                copy.partition.replica.compare_epochs()
-                able.append(copy)
-            except EmbedlogError as problem:
+            if problem is not None:
                 self.failed[copy.node] = problem
         for at, copy in enumerate(able):
             now = system.boot_ns()
             until = now + max(0, deadline_ns - now) // (len(able) - at)
+            take = partial(self._take, copy, until)
             try:
-                self._held[copy.node] = LockedCopy(copy, copy.partition.replica.exclusive(until))
+                if copy.lane is None:
+                    take()
+                else:
+                    ends.enter(copy.lane.ending(partial(self._let_go, copy)))
+                    copy.lane.run(take, limit_ns=max(0, until - now) + LATER_NS)
+                self._held[copy.node] = self._locked[copy.node]
             except EmbedlogError as problem:
                 self.failed[copy.node] = problem
 
-    def release(self, problem: BaseException | None = None) -> None:
-        """Give all locks back, in any case."""
-        for node in sorted(self._held, reverse=True):
+    def _take(self, copy: Copy, deadline_ns: int) -> None:
+        self._locked[copy.node] = LockedCopy(copy, copy.partition.replica.exclusive(deadline_ns))
+        if copy.lane is not None:
+            copy.lane.kept += 1
+
+    def _let_go(self, copy: Copy) -> None:
+        """Give the lock of one copy back, in the thread that holds it."""
+        locked = self._locked.pop(copy.node, None)
+        if locked is not None:
+            if copy.lane is not None:
+                copy.lane.kept -= 1
             with contextlib.suppress(EmbedlogError):
-                self._held[node].release(problem)
-            self._held.pop(node)
+                locked.release()
 
-    def _each(self, action: Callable[[LockedCopy], None]) -> bool:
-        """Do this with each locked copy; a failing one is left out. True if none failed."""
-        before = len(self._held)
-        for node in sorted(self._held):
-            try:
-                action(self._held[node])
-            except EmbedlogError as problem:
-                self.failed[node] = problem
-                with contextlib.suppress(EmbedlogError):
-                    self._held.pop(node).release(problem)
-        return len(self._held) == before
+    def release(self, problem: BaseException | None = None) -> None:
+        """Give all locks back, in any case. A directory that hangs gives its lock back when its
+        thread returns.
+        """
+        self._held.clear()
+        works = []
+        for locked in [self._locked[node] for node in sorted(self._locked, reverse=True)]:
+            if locked.copy.lane is None:
+                locked.broken = locked.broken or problem
+            works.append(Work(locked.copy.lane, partial(self._let_go, locked.copy)))
+        run_together(works)
 
-    def _each_or_again(self, action: Callable[[LockedCopy], None]) -> None:
-        if not self._each(action):
+    def _each(self, action: Callable[[LockedCopy], None], limit_ns: int | None = None) -> bool:
+        """Do this with all locked copies at the same time; a failing one is left out. True if none
+        failed.
+        """
+        copies = [self._held[node] for node in sorted(self._held)]
+        works = [Work(locked.copy.lane, partial(locked.change, action)) for locked in copies]
+        problems = run_together(works, limit_ns=limit_ns)
+        for locked, problem in zip(copies, problems, strict=True):
+            if problem is not None:
+                self._leave_out(locked, problem, problem)
+        return all(problem is None for problem in problems)
+
+    def _each_or_again(
+        self, action: Callable[[LockedCopy], None], limit_ns: int | None = None
+    ) -> None:
+        if not self._each(action, limit_ns):
             raise Again
 
     def _leave_out(
-        self, copy: LockedCopy, problem: EmbedlogError, damage: EmbedlogError | None = None
+        self, locked: LockedCopy, problem: EmbedlogError, damage: EmbedlogError | None = None
     ) -> None:
-        self.failed[copy.node] = problem
-        self._held.pop(copy.node).release(damage)
+        """Go on without a copy. One whose directory hangs gives its lock back when its thread
+        returns.
+        """
+        self.failed[locked.node] = problem
+        self._held.pop(locked.node)
+        locked.broken = locked.broken or damage
+        if locked.copy.lane is None:
+            self._let_go(locked.copy)
 
     def _directory(self, copy: LockedCopy) -> str:
         return str(copy.path.parent)
@@ -159,9 +195,7 @@ class Session:
         best = max(able, key=advancement)
         view = self.view
         try:
-            view = decision_view.brought_to(
-                view, best.copy.partition.replica, best.now, best.epochs, best.end
-            )
+            view = best.brought(view)
         except EmbedlogError as problem:
             self._leave_out(best, problem, problem)
             raise Again from problem
@@ -235,27 +269,46 @@ class Session:
         term = self.own.term if continues else self._highest() + 1
         if term > TERM_MAX:
             raise StateError("no term is left", path=best.path, found=term)
-        self._each_or_again(lambda copy: copy.give_promise(term))
+        if not all(copy.has_promised(term) for copy in self._held.values()):
+            self._each_or_again(lambda copy: copy.give_promise(term))
         try:
             self._each_or_again(lambda copy: copy.bring_to(best, term))
         except Unreadable as failure:  # most often of the best one: the others are not left out
             self._leave_out(self._held[failure.node], failure.problem, failure.problem)
             raise Again from failure
-        self._each_or_again(lambda copy: copy.become_complete(_sync_deadline()))
+        if any(copy.promise.incomplete for copy in self._held.values()):
+            self._each_or_again(
+                lambda copy: copy.become_complete(_sync_deadline()), SYNC_NS + LATER_NS
+            )
         batch = batch_of(records, best.end, term, system.wall_ms())
         self.own = Own()
         self._append(batch, best.now.high_watermark)
         after = apply_all(view.state, records)
         self._require_majority(self._held, [view.state, after], undecided=True)
-        self._each(lambda copy: copy.settle(batch.end))
-        self._each(LockedCopy.announce)
+        self._each(lambda copy: _show(copy, batch.end))
         self.own = Own(term, batch.end)
         return View(batch.end, term, after)
 
     def _append(self, batch: Batch, settled: int) -> None:
-        self._each(lambda copy: copy.append(batch, settled))
-        self._each(lambda copy: copy.sync(_sync_deadline()))
+        def append(copy: LockedCopy) -> None:
+            copy.append(batch, settled)
+            copy.sync(_sync_deadline())
+
+        self._each(append, SYNC_NS + LATER_NS)
+
+
+def _prepare(copy: Copy) -> None:
+    """What may last, before a lock is taken. Raises the errors of the directory."""
+    copy.partition.replica.compare_epochs()
+    if copy.lane is not None:
+        copy.lane.worker.probe()
+
+
+def _show(copy: LockedCopy, end: int) -> None:
+    """Show that all records below `end` count, and wake the processes that follow the decisions."""
+    copy.settle(end)
+    copy.announce()
 
 
 def _sync_deadline() -> int:
-    return system.boot_ns() + SYNC_S * 1_000_000_000
+    return system.boot_ns() + SYNC_NS

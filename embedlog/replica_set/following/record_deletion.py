@@ -16,6 +16,7 @@ RECORDDELETION-5  the locks of all followers are waited for until one deadline, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from embedlog.errors import (
@@ -114,7 +115,9 @@ class RecordDeletion:
         until = self._deadline_ns
         for node, follower in replicas.in_sync(leader, until)[1:]:
             try:
-                step(leader, follower, replicas.lock_deadline(until))
+                replicas.making(node)(
+                    partial(step, leader, follower, replicas.lock_deadline(until))
+                )
             except EmbedlogError as problem:
                 if replicas.blame(problem, until) == leader.node:
                     raise LeaderChanged from problem

@@ -52,12 +52,14 @@ WAYS = {  # how often each way is taken
     "closed": 2,
     "put back": 2,
     "clone": 1,
+    "slow": 2,
     "hang": 2,
     "replace": 2,
     "backup": 2,
 }
 # ms; each call has several `stat`
-HANGING = {("pwrite",): 5000, ("pread",): 5000, ("fsync", "fdatasync"): 5000, ("stat",): 50}
+SLOW = {("pwrite",): 5000, ("pread",): 5000, ("fsync", "fdatasync"): 5000, ("stat",): 50}
+HANGING = ("pwrite", "fsync", "fdatasync", "ftruncate", "rename", "unlink", "mkdir", "fallocate")
 STOPPING = (("pwrite",), ("lock",), ("point",), ("fsync", "fdatasync"), ("pread",))
 DYING = (*STOPPING, ("open", "rename", "link", "unlink"), ("ftruncate", "close"))
 
@@ -170,20 +172,36 @@ class History(Processes):
         here.rename(there)
         ends.append(lambda: there.rename(here))
 
-    def hang(self, node: int, ends: list[Callable[[], object]]) -> None:
+    def slow(self, node: int, ends: list[Callable[[], object]]) -> None:
         """From some call on, each one of a kind in this directory takes a while, in one process or
         in all.
         """
-        kinds = self.rng.choice(list(HANGING))
-        delay_ms = self.rng.choice((1, 10, 100)) * HANGING[kinds] // 100
+        kinds = self.rng.choice(list(SLOW))
+        delay_ms = self.rng.choice((1, 10, 100)) * SLOW[kinds] // 100
         running = [role for role in self.roles if self.alive(role)]
         struck = running if self.rng.random() < 0.5 else [self.rng.choice(running)]
-        self.note("hangs", f"{kinds} in d{node} take {delay_ms} ms in {len(struck)}")
+        self.note("slow disks", f"{kinds} in d{node} take {delay_ms} ms in {len(struck)}")
         for role in struck:
             self.arm(
                 role, kinds, "delay", self.rng.randint(1, 60), delay_ms * 1000, True, f"/d{node}/"
             )
         ends += [functools.partial(self.disarm, role) for role in struck]
+
+    def hang(self, node: int, ends: list[Callable[[], object]]) -> None:
+        """The disk of a directory hangs for all processes until the fault ends.
+
+        A call that is inside waits with the disk, so a writer is killed and begins again: that one
+        appends in any case.
+        """
+        name = f"/d{node}/"
+        running = [role for role in self.roles if self.alive(role)]
+        self.note("hangs", f"d{node} hangs")
+        for role in running:
+            self.arm(role, HANGING, "hang", self.rng.randint(1, 60), 0, True, name)
+        writer = self.rng.choice([role for role in self.roles if self.is_writer(role)])
+        self.kill(writer)
+        self.start(writer, lambda victim: victim.arm(HANGING, "hang", name=name))
+        ends += [functools.partial(self.disarm, role) for role in self.roles]
 
     def damage(self, node: int, ends: list[Callable[[], object]]) -> None:
         self.note(

@@ -6,6 +6,7 @@ import random
 import select
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,11 @@ class Processes:
     def paths(self) -> list[str]:
         return [str(self.root / f"d{number}") for number in self.numbers]
 
-    def start(self, role: Role) -> None:
+    def start(self, role: Role, prepare: Callable[[Victim], object] = lambda victim: None) -> None:
+        """Begin a process of this role. `prepare` is called before it opens the set."""
         victim = self.nursery.spawn()
         victim.mutate(self.mutants)
+        prepare(victim)
         role.victim = victim
         role.started = role.started + 1
         role.thawed = False

@@ -24,11 +24,12 @@ KINDS = {
     "closed": "damages of a closed set",
     "put back": "earlier copies",
     "clone": "clones",
+    "slow": "slow disks",
     "hang": "hangs",
     "replace": "replacements",
     "backup": "backups",
 }
-ALWAYS = ("remove", "damage", "caches", "put back")  # the others are slow
+ALWAYS = ("remove", "damage", "caches", "put back", "hang")  # the others are slow
 # after a power loss
 SETS_FAST = 2
 SETS_LONG = 2000
