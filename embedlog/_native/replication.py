@@ -22,6 +22,8 @@ from embedlog.errors import StorageError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from embedlog._native.probe import Probe
+
 ROLE_NONE, ROLE_LEADER, ROLE_FOLLOWER = range(3)
 # since the last answer of a directory, until which a call enters it without a thread of the
 # directory
@@ -202,12 +204,16 @@ class Together:
         followers: Sequence[tuple[int, Writer]],
         epoch: int,
         needed: int,
+        probes: Sequence[Probe] = (),
     ) -> None:
         """Each writer is given with the slot of its directory. `needed`: the least ISR, if the page
-        requires no larger one.
+        requires no larger one. `probes`: of the disks of all of them, at most `probe.COUNT_MAX`;
+        without them only disks that have answered a moment ago are written together.
         """
         # referenced while the C core may use them
         self.writers = (leader[1], *(writer for _, writer in followers))
+        self._probes = tuple(probes)
+        self._raw_probes = ffi.new("el_probe *[]", [probe.raw for probe in probes])
         for slot, writer in followers:
             writer.raw.replicated = 1
             writer.raw.node_slot = slot
@@ -222,6 +228,8 @@ class Together:
                 "epoch": epoch,
                 "all_in_sync": needed,
                 "recent_ns": RECENT_NS,
+                "probes": self._raw_probes,
+                "probe_count": len(probes),
             },
         )
 

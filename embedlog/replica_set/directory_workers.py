@@ -30,7 +30,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from embedlog._native import replication, system
+from embedlog._native import probe, replication, system
 from embedlog._native.scope import Guard, stack
 from embedlog._native.threads import start
 from embedlog.errors import EmbedlogError, LockTimeoutError, StorageError
@@ -46,6 +46,8 @@ LOOK_NS: Final = 250_000_000  # after the limit, in which a thread that hangs do
 LIMITS: Final = 4  # after so many limits a call hangs, although its thread runs now and then
 # a byte of the directory's lock file, after the note of its holder: nobody reads it
 PROBED_AT: Final = 96
+# for the answers of probes; a disk that is slower is asked by a thread of its directory
+PROBE_NS: Final = 20_000_000
 # for an answer of a directory that hangs, as far as this process knows
 KNOWN_NS: Final = 1_000_000_000
 # after the deadline of a lock or a sync, until which its own error is waited for
@@ -348,9 +350,21 @@ def answer(workers: Iterable[DirectoryWorker]) -> bool:
     """Whether all of these directories answer now. Those that have not answered a moment ago are
     asked at the same time.
     """
-    asked = [worker for worker in workers if not worker.is_recent()]
-    problems = run_together([Work(worker.lane(), worker.probe) for worker in asked])
+    silent = ask([worker for worker in workers if not worker.is_recent()])
+    problems = run_together([Work(worker.lane(), worker.probe) for worker in silent])
     return all(problem is None for problem in problems)
+
+
+def ask(workers: Sequence[DirectoryWorker]) -> list[DirectoryWorker]:
+    """Probe these directories at the same time; those that did not answer at once. Whether they
+    hang, only a call in their lanes shows.
+    """
+    asked = [worker for worker in workers if not worker.hangs][: probe.COUNT_MAX]
+    codes = probe.ask([worker.disk for worker in asked], PROBE_NS) if asked else []
+    for worker, code in zip(asked, codes, strict=True):
+        if code >= 0:
+            worker.note_answer()
+    return [worker for worker in workers if not worker.is_recent()]
 
 
 class DirectoryWorker:
@@ -366,6 +380,7 @@ class DirectoryWorker:
         self.note: Callable[[EmbedlogError], None] = lambda problem: None
         # called when a call that hung has returned
         self.returned: Callable[[], None] = lambda: None
+        self.disk = probe.Probe(str(path / file_names.DIRECTORY_LOCK), PROBED_AT)
         self._lanes = {name: Lane(self) for name in LANES}
 
     def lane(self, name: str = DIRECTORY) -> Lane:
@@ -383,12 +398,11 @@ class DirectoryWorker:
         return self._lanes[DIRECTORY].run(call, deadline_ns, limit_ns=limit_ns)
 
     def make(self, call: Callable[[], T], /) -> T:
-        """The result of a short call that writes. The caller makes it if the directory has answered
-        a moment ago.
+        """The result of a short call that writes. The caller makes it if the directory answers.
 
         Such a call waits with its disk.
         """
-        result = call() if self.is_recent() else self.run(call, limit_ns=self.lock_ns)
+        result = call() if self.is_answering() else self.run(call, limit_ns=self.lock_ns)
         self.note_answer()
         return result
 
@@ -411,6 +425,10 @@ class DirectoryWorker:
     def is_recent(self) -> bool:
         """Whether the directory has answered so recently that a short call needs no lane."""
         return system.boot_ns() - self.answered_ns < replication.RECENT_NS and not self.hangs
+
+    def is_answering(self) -> bool:
+        """Whether the directory answers at once, so that a short call needs no lane."""
+        return self.is_recent() or not ask([self])
 
     def late(self) -> StorageError:
         """The error of a directory that hangs."""

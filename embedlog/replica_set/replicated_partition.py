@@ -207,7 +207,7 @@ class ReplicatedPartition(LedPartition):
             return
         note = partial(leader.partition.note_direct, stamp, next_sequence, seen)
         with suppress(StorageError, LockTimeoutError):  # what is not noted is read from the log
-            if worker is None or worker.is_recent():
+            if worker is None or worker.is_answering():
                 note()
             else:
                 worker.run(note)
@@ -304,7 +304,7 @@ class ReplicatedPartition(LedPartition):
             followers=followers,
         )
         worker = self._replicas.worker(leader.node)
-        if followers is not None or worker is None or worker.is_recent():
+        if followers is not None or worker is None or worker.is_answering():
             append(progress.run, progress=progress)
         else:
             attempt = progress.copied()
@@ -322,7 +322,7 @@ class ReplicatedPartition(LedPartition):
         hangs.
         """
         worker = self._replicas.worker(leader.node)
-        if worker is not None and not worker.is_recent():
+        if worker is not None and not worker.is_answering():
             worker.run(worker.probe)
 
     def _together(self, leader: Leader) -> Followers | None:
@@ -339,13 +339,15 @@ class ReplicatedPartition(LedPartition):
             or found.followers.needed != needed
         ):
             members = self._replicas.in_sync(leader)
+            by_node = [self._replicas.worker(node) for node, _ in members]
+            workers = tuple(worker for worker in by_node if worker is not None)
             made = leader.partition.replica.with_followers(
-                [each.replica for _, each in members[1:]], leader.epoch, needed
+                [each.replica for _, each in members[1:]],
+                leader.epoch,
+                needed,
+                [worker.disk for worker in workers],
             )
-            workers = [self._replicas.worker(node) for node, _ in members]
-            found = _Together(
-                leader, made, tuple(worker for worker in workers if worker is not None)
-            )
+            found = _Together(leader, made, workers)
             self._followers = found
         return found.followers if found.answer() else None
 

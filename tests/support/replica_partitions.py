@@ -14,6 +14,7 @@ from uuid import UUID
 
 import embedlog
 from embedlog._native import system
+from embedlog._native.probe import Probe
 from embedlog.errors import StorageError
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.partition import Partition
@@ -107,12 +108,15 @@ class Breakable:
         return Breakable(self._disk, found) if name == "replica" else found
 
     def _with_followers(
-        self, followers: Sequence[Breakable], epoch: int, needed: int = 1
+        self,
+        followers: Sequence[Breakable],
+        epoch: int,
+        needed: int = 1,
+        probes: Sequence[Probe] = (),
     ) -> Followers:
         locks = [each._used._lock for each in (self, *followers)]
-        return BreakableFollowers(
-            locks[0], locks[1:], epoch, needed, [each._disk for each in followers]
-        )
+        disks = [each._disk for each in followers]
+        return BreakableFollowers(locks[0], locks[1:], epoch, needed, probes, disks)
 
 
 class BreakableFollowers(Followers):
@@ -124,9 +128,10 @@ class BreakableFollowers(Followers):
         followers: Sequence[AppendLock],
         epoch: int,
         needed: int,
+        probes: Sequence[Probe],
         disks: Sequence[Disk],
     ) -> None:
-        super().__init__(leader, followers, epoch, needed)
+        super().__init__(leader, followers, epoch, needed, probes)
         self._disks = disks
 
     def _enter(self) -> list[threading.RLock]:

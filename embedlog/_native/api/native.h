@@ -16,6 +16,7 @@
 #include "api/heartbeat.h"
 #include "api/log.h"
 #include "api/point.h"
+#include "api/probe.h"
 #include "api/replica.h"
 #include "api/search.h"
 #include "api/system.h"

@@ -35,7 +35,7 @@ enum el_follow_code {
     EL_NEW_EPOCH = 22,               /* the next batch has a later epoch than `data_epoch`: its start must be in the checkpoint first */
     EL_UNCOMMITTED = 23,             /* the run is in the leader's log; a follower did not take it */
     EL_OTHER_ISR = 24,               /* the given followers are not those of the maximal ISR: nothing was written */
-    EL_APART = 25                    /* the followers have not answered a moment ago, and the caller copies: nothing was written */
+    EL_APART = 25                    /* a disk does not answer at once, or was slow, and the caller copies: nothing was written */
 };
 
 typedef struct {                     /* a leader, as the source of batches */
@@ -78,7 +78,10 @@ typedef struct {                     /* a leader with the followers to which it 
     int32_t reserved;
     int64_t apart_until_ns;          /* a follower was slow: until then (boot clock) the caller copies */
     int64_t answered_ns;             /* the last time at which the followers had all records, as far as this process knows */
-    int64_t recent_ns;               /* since then, while the followers are written in the call */
+    int64_t recent_ns;               /* since then, while the followers are written in the call without a question */
+    el_probe **probes;               /* of the disks of all of them, for questions after that */
+    int32_t probe_count;
+    int32_t reserved_too;
 } el_together;
 
 /* Appends as el_append to a leader, then to each follower, and raises the high watermark (REPLICA-15).

@@ -5,9 +5,9 @@
  * CTOGETHER-2  the leader's end is published before a follower takes the run, so no follower has a batch that the leader can lose
  * CTOGETHER-3  a follower takes the run by the code of a copy (el_follow): epoch, position and segment are compared under its lock
  * CTOGETHER-4  what a follower does not take in a moment is left to the caller, which copies it without the leader's lock
- * CTOGETHER-5  a run is left to the caller, before anything is written, unless the followers have answered a moment ago: a call that
- *              meets a disk that hangs waits with it. The caller copies by threads of the directories, which it does not wait for.
- *              After a slow write of a follower it does so for a while
+ * CTOGETHER-5  a run is left to the caller, before anything is written, unless all disks have answered a moment ago, or answer now: a
+ *              call that meets a disk that hangs waits with it. The caller copies by threads of the directories, which it does not wait
+ *              for. After a slow write of a follower it does so for a while
  *
  * Records were judged by settings of their topic that were read at one value of the directory's topics word. It is compared under the
  * lock, which needs no system call: another value means that a topic has changed, and nothing is written. */
@@ -19,6 +19,7 @@
 
 enum { SLOW_NS = 250000000 };             /* a write of a follower that lasts longer */
 #define APART_NS 10000000000LL
+#define PROBE_NS 20000000LL               /* for the answers of disks */
 #define TURN_NS 200000LL                  /* for the runs of other processes that are before one's own */
 #define COMMIT_NS 2000000LL                /* for the leader's lock, before the commit is left to the caller */
 
@@ -91,6 +92,8 @@ static int32_t give_run(el_writer *follower, const el_leading *leading, const el
 
 /* Whether the follower has the run, or takes it. A run of another process that is before this one is waited for a moment. */
 static int takes_run(el_writer *follower, const el_leading *leading, const el_taken *taken) {
+    if (give_run(follower, leading, taken) == EL_OK)     /* most often: el_follow compares the position, too */
+        return 1;
     int64_t until_ns = el_boot_ns() + TURN_NS;
     for (;;) {
         if (shows_run(follower, taken->epoch, taken->out->next_offset))
@@ -153,10 +156,30 @@ static int32_t commit_together(el_together *together, const el_taken *taken) {
     return rc;
 }
 
+/* Whether all disks answer now. */
+static int probe_disks(const el_together *together) {
+    int32_t codes[EL_PROBES_MAX];
+    if (!together->probe_count || el_probe_ask(together->probes, together->probe_count, PROBE_NS, codes) != EL_OK)
+        return 0;
+    for (int32_t at = 0; at < together->probe_count; at++)
+        if (codes[at] != EL_OK)
+            return 0;
+    return 1;
+}
+
 /* Whether the followers may be written here (CTOGETHER-5). */
-static int answer(const el_together *together) {
+static int answer(el_together *together) {
     int64_t now_ns = el_boot_ns();
-    return !together->count || (now_ns - together->answered_ns < together->recent_ns && now_ns >= together->apart_until_ns);
+    if (!together->count)
+        return 1;
+    if (now_ns < together->apart_until_ns)
+        return 0;
+    if (now_ns - together->answered_ns < together->recent_ns)
+        return 1;
+    if (!probe_disks(together))
+        return 0;
+    together->answered_ns = now_ns;
+    return 1;
 }
 
 /* Appends to the leader. EL_APPENDED: *taken describes the run. REQUIRES: el_append_begin. */

@@ -7,8 +7,8 @@ FOLLOWERS-2  a writer is used only while it is the present one of its partition,
     is marked dirty
 FOLLOWERS-3  every unusual case is left to the copy: then only the leader takes the run, and the
     caller commits it
-FOLLOWERS-4  followers that have not answered a moment ago are left to the copy: their disks may
-    hang
+FOLLOWERS-4  disks that have not answered a moment ago are asked, and what does not answer at once
+    is left to the copy: the disk may hang
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from embedlog._native import replication, system
+from embedlog._native.probe import Probe
 from embedlog._native.replication import Together
 from embedlog.partition.interposer import InterposedWriter
 
@@ -40,6 +41,7 @@ class DirectReplicas:
         epoch: int,
         needed: int,
         used: list[system.Writer],
+        probes: Sequence[Probe],
     ) -> None:
         """`used` has the writers, the leader's first."""
         self._leader = leader
@@ -49,7 +51,7 @@ class DirectReplicas:
         )
         slots = [state.context.node_slot for state in (leader, *followers)]
         self.native = Together(
-            (slots[0], used[0]), list(zip(slots[1:], used[1:], strict=True)), epoch, needed
+            (slots[0], used[0]), list(zip(slots[1:], used[1:], strict=True)), epoch, needed, probes
         )
 
     # The C core compares both. A getter in Python could run a signal's handler there, and its
@@ -67,10 +69,18 @@ class Followers:
     """The followers of a leader in this process. Threads: any."""
 
     def __init__(
-        self, leader: AppendLock, followers: Sequence[AppendLock], epoch: int, needed: int
+        self,
+        leader: AppendLock,
+        followers: Sequence[AppendLock],
+        epoch: int,
+        needed: int,
+        probes: Sequence[Probe] = (),
     ) -> None:
-        """`needed`: the least ISR, if the page requires no larger one."""
+        """`needed`: the least ISR, if the page requires no larger one. `probes`: of the disks of all
+        of them.
+        """
         self._leader = leader
+        self._probes = probes
         self._epoch = epoch
         self.needed = needed
         self._states = [lock.state for lock in followers]
@@ -164,7 +174,7 @@ class Followers:
         if found is None or present != _writers(found):
             used = [writer for writer in present if writer is not None]
             found = self._direct = DirectReplicas(
-                self._leader.state, self._states, self._epoch, self.needed, used
+                self._leader.state, self._states, self._epoch, self.needed, used, self._probes
             )
             found.native.answered(self._answered_ns)
         return found.native

@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from embedlog._native import replication, system
 from embedlog._native.lazy_numpy import np
+from embedlog._native.probe import Probe
 from embedlog._native.replication import (
     ROLE_FOLLOWER,
     ROLE_LEADER,
@@ -148,12 +149,17 @@ class ReplicaLog:
             self._lock.writer.require(epoch, needed if all_in_sync else 0)
 
     def with_followers(
-        self, followers: Sequence[ReplicaLog], epoch: int, needed: int = 1
+        self,
+        followers: Sequence[ReplicaLog],
+        epoch: int,
+        needed: int = 1,
+        probes: Sequence[Probe] = (),
     ) -> Followers:
         """The followers to which this process appends together with this leader. `needed`: as of
-        `require`.
+        `require`. `probes`: of the disks of all of them.
         """
-        return Followers(self._lock, [each._lock for each in followers], epoch, needed)
+        locks = [follower._lock for follower in followers]
+        return Followers(self._lock, locks, epoch, needed, probes)
 
     @staticmethod
     def check_leads(held: LockedPartition, epoch: int) -> None:

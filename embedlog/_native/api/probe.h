@@ -1,0 +1,17 @@
+/* Probes: whether a disk takes a write now, asked without waiting for a disk that hangs.
+ * No preprocessor directive in here: cffi and the C compiler read the same text.
+ *
+ * A system call on a disk that hangs returns when the disk continues, and nothing ends it before. So a thread of the probe makes it, and
+ * the callers wait for the thread for a limited time. */
+
+enum { EL_PROBES_MAX = 64 };
+typedef struct el_probe el_probe;
+
+/* A probe that writes a newline at `position` of the file at `path`; NULL without memory. Its thread starts with the first question. */
+el_probe *el_probe_new(const char *path, int64_t position);
+/* Ends the probe. A thread that is inside the disk ends, and gives the memory back, when the disk continues. */
+void el_probe_end(el_probe *probe);
+/* Asks `count` probes, at most EL_PROBES_MAX, at the same time. codes[i]: EL_OK if the write of probes[i] has ended after the call
+ * began; -(1000 + errno) of its error; -(1000 + ETIMEDOUT) if there was no answer within `timeout_ns`. Threads: any. In a forked child,
+ * which has no such threads, all answers are missing. */
+int32_t el_probe_ask(el_probe *const *probes, int32_t count, int64_t timeout_ns, int32_t *codes);

@@ -1,0 +1,157 @@
+/* Probes of disks: each has a thread that writes one byte when it is asked, so that nobody else waits for a disk that hangs.
+ *
+ * Questions are counted. A question that is asked while the thread writes is answered by the end of this write: the disk has taken a
+ * write after the question. The memory belongs to the owner and to the thread, because a thread in a disk that hangs outlives its owner.
+ * The thread takes no signals. */
+#include "system/system.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { PROBE_STACK_BYTES = 1 << 18 };
+#define PROBE_IDLE_NS 60000000000LL       /* of one sleep of a thread that has no question */
+
+struct el_probe {
+    _Atomic uint32_t asked;               /* the number of the last question; the thread sleeps on it */
+    _Atomic uint32_t answered;            /* that of the last question with an answer; callers sleep on it */
+    _Atomic int32_t code;                 /* the last answer */
+    _Atomic int32_t owners;               /* of this memory: the caller of el_probe_new, and the thread */
+    _Atomic int32_t has_thread;
+    _Atomic int32_t ends;
+    pid_t process;
+    int64_t position;
+    char path[];
+};
+
+static void give_back(el_probe *probe) {
+    if (atomic_fetch_sub(&probe->owners, 1) == 1)
+        free(probe);
+}
+
+/* ---- the thread ----------------------------------------------------------------------------------------------------- */
+
+/* The file is opened for each question: another disk may be at its path meanwhile. */
+static int32_t write_byte(const el_probe *probe) {
+    int32_t fd = el_open(probe->path, O_WRONLY, 0);
+    if (fd < 0)
+        return fd;
+    int64_t size = el_pwrite(fd, (const uint8_t *)"\n", 1, probe->position);
+    int32_t closed = el_close(fd);
+    if (size < 0)
+        return (int32_t)size;
+    return closed < 0 ? closed : EL_OK;
+}
+
+static void *probe_thread(void *argument) {
+    el_probe *probe = argument;
+    while (!atomic_load(&probe->ends)) {
+        uint32_t question = atomic_load(&probe->asked);
+        if (question == atomic_load(&probe->answered)) {
+            el_futex_wait(&probe->asked, question, PROBE_IDLE_NS);
+            continue;
+        }
+        atomic_store(&probe->code, write_byte(probe));
+        atomic_store(&probe->answered, question);
+        el_futex_wake(&probe->answered, INT32_MAX);
+    }
+    give_back(probe);
+    return NULL;
+}
+
+static int start_thread(el_probe *probe) {
+    sigset_t every, before;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    int code = pthread_attr_init(&attributes);
+    if (code)
+        return code;
+    pthread_attr_setstacksize(&attributes, PROBE_STACK_BYTES);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    atomic_fetch_add(&probe->owners, 1);
+    sigfillset(&every);
+    pthread_sigmask(SIG_SETMASK, &every, &before);      /* a new thread inherits this mask */
+    code = pthread_create(&thread, &attributes, probe_thread, probe);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    if (code)
+        atomic_fetch_sub(&probe->owners, 1);
+    return code;
+}
+
+/* ---- questions ------------------------------------------------------------------------------------------------------ */
+
+/* EL_OK and the number of the question, or an error of the system. */
+static int32_t ask(el_probe *probe, uint32_t *question) {
+    if (probe->process != getpid())
+        return EL_SYSTEM_ERROR(ETIMEDOUT);
+    int32_t none = 0;
+    if (atomic_compare_exchange_strong(&probe->has_thread, &none, 1)) {
+        int code = start_thread(probe);
+        if (code) {
+            atomic_store(&probe->has_thread, 0);
+            return EL_SYSTEM_ERROR(code);
+        }
+    }
+    uint32_t last = atomic_load(&probe->asked);
+    *question = last;
+    if (last != atomic_load(&probe->answered))          /* the thread writes now */
+        return EL_OK;
+    *question = last + 1;
+    if (atomic_compare_exchange_strong(&probe->asked, &last, last + 1))
+        el_futex_wake(&probe->asked, 1);
+    return EL_OK;                                       /* else another thread has asked the same question */
+}
+
+/* The answer, or -(1000 + ETIMEDOUT) after the deadline (boot clock). */
+static int32_t await(el_probe *probe, uint32_t question, int64_t deadline_ns) {
+    for (;;) {
+        uint32_t answered = atomic_load(&probe->answered);
+        if ((int32_t)(answered - question) >= 0)
+            return atomic_load(&probe->code);
+        int64_t left_ns = deadline_ns - el_boot_ns();
+        if (left_ns <= 0)
+            return EL_SYSTEM_ERROR(ETIMEDOUT);
+        el_futex_wait(&probe->answered, answered, left_ns);
+    }
+}
+
+el_probe *el_probe_new(const char *path, int64_t position) {
+    size_t size = strlen(path) + 1;
+    el_probe *probe = calloc(1, sizeof *probe + size);
+    if (!probe)
+        return NULL;
+    memcpy(probe->path, path, size);
+    probe->position = position;
+    probe->process = getpid();
+    atomic_store(&probe->owners, 1);
+    return probe;
+}
+
+void el_probe_end(el_probe *probe) {
+    atomic_store(&probe->ends, 1);
+    if (probe->process == getpid()) {
+        atomic_fetch_add(&probe->asked, 1);             /* nobody asks any more: it only wakes the thread */
+        el_futex_wake(&probe->asked, 1);
+    }
+    give_back(probe);
+}
+
+int32_t el_probe_ask(el_probe *const *probes, int32_t count, int64_t timeout_ns, int32_t *codes) {
+    uint32_t questions[EL_PROBES_MAX];
+    if (count < 0 || count > EL_PROBES_MAX)
+        return EL_EINVALID;
+    for (int32_t at = 0; at < count && el_is_scheduled(); at++)   /* one thread runs at a time: the probes have none */
+        codes[at] = write_byte(probes[at]);
+    if (el_is_scheduled())
+        return EL_OK;
+    int64_t deadline_ns = el_boot_ns() + timeout_ns;
+    for (int32_t at = 0; at < count; at++)
+        codes[at] = ask(probes[at], &questions[at]);
+    for (int32_t at = 0; at < count; at++)
+        if (codes[at] == EL_OK)
+            codes[at] = await(probes[at], questions[at], deadline_ns);
+    return EL_OK;
+}
