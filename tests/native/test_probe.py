@@ -6,13 +6,13 @@ import errno
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from embedlog._native import probe, system
+from tests.support.producer_helpers import wait_until
 
 POSITION = 96
 ANSWER_NS = 10_000_000_000  # for an answer on a loaded machine
@@ -34,13 +34,6 @@ def make_disk(path: Path) -> probe.Probe:
 def threads() -> int:
     """The number of threads of this process, also of those that know no Python."""
     return len(os.listdir("/proc/self/task"))
-
-
-def wait_for_threads(count: int) -> None:
-    deadline = time.monotonic() + 10
-    while threads() > count:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def test_an_answer_is_a_byte_behind_the_note(tmp_path: Path) -> None:
@@ -82,7 +75,7 @@ def test_a_probe_ends_although_its_disk_hangs(tmp_path: Path) -> None:
     del disk
     assert threads() == before + 1
     system.fault_off()
-    wait_for_threads(before)
+    wait_until(lambda: threads() == before)
 
 
 def test_the_thread_ends_with_the_probe(tmp_path: Path) -> None:
@@ -91,7 +84,7 @@ def test_the_thread_ends_with_the_probe(tmp_path: Path) -> None:
     assert probe.ask(disks, ANSWER_NS) == [0] * 5
     assert threads() == before + 5
     del disks
-    wait_for_threads(before)
+    wait_until(lambda: threads() == before)
 
 
 def test_many_threads_ask_the_same_disk(tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from embedlog._native import replication, system
-from embedlog._native.probe import Probe
 from embedlog._native.replication import Together
 from embedlog.partition.interposer import InterposedWriter
 
 if TYPE_CHECKING:
+    from embedlog._native.probe import Probe
     from embedlog.partition.append_lock import AppendLock
     from embedlog.partition.log_context import AppendProgress
     from embedlog.partition.state import PartitionState

@@ -24,11 +24,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from embedlog._native import replication, system
 from embedlog._native.lazy_numpy import np
-from embedlog._native.probe import Probe
 from embedlog._native.replication import (
     ROLE_FOLLOWER,
     ROLE_LEADER,
@@ -56,6 +55,9 @@ from embedlog.partition.sync import Syncer
 from embedlog.partition.truncation import log_cut
 from embedlog.storage import file_names, files
 from embedlog.storage.checkpoints import EpochCache
+
+if TYPE_CHECKING:
+    from embedlog._native.probe import Probe
 
 __all__ = [
     "Decision",
