@@ -35,8 +35,9 @@ from embedlog.errors import (
     StorageError,
     UnsupportedFormatError,
 )
+from embedlog.partition.recovery import dirty_mark
 from embedlog.storage import file_names, files, lock_holders, locks
-from embedlog.storage.control_page import boot_number, cache_number
+from embedlog.storage.control_page import boot_number, cache_number, known_cache
 from embedlog.storage.file_systems import check_filesystem
 from embedlog.storage.identity import (
     ensure_meta,
@@ -414,6 +415,7 @@ class Directory:
         if self.foreign or self.visit < 0:
             # before the evidence of the visit is removed
             self.visit = note_visit(self.path, self._mode)
+        self._keep_marks(page)
         self._forget_mark()
         remove_clean_mark(self.path)
         ensure_meta(self.path, self._mode)
@@ -445,6 +447,34 @@ class Directory:
             files.sync(fd, path)
         if is_new:
             files.sync_directory(self.path)
+
+    def _keep_marks(self, page: system.Page | None) -> None:
+        """Let the DIRTY marks of a set's directory show what was written since its last orderly
+        close, also after a kill (REPLICA-13).
+
+        They do so in the page cache of the last opening, which the control page names. In another
+        one all partitions are marked first: a mark can be lost with the records that it is for.
+        REQUIRES the open lock, and that the clean mark is not removed yet.
+        """
+        path = self.path / file_names.CONTROL
+        page_facts = files.facts_of(path)
+        is_in_place = False
+        if page is not None and page_facts is not None:
+            own = system.identity(
+                page.incarnation(), bytes(16), -1, page_facts.device, page_facts.inode
+            )
+            is_in_place = page.check(own) == system.VALID
+            if self.clean:
+                if not is_in_place:
+                    page.write_directory(own)
+                recovery_due.note_cache(page, cache_number(self.path))
+        is_same = (
+            is_in_place
+            and page is not None
+            and recovery_due.is_last_cache(page, known_cache(self.path))
+        )
+        if not self.clean and not is_same and files.exists(self.path / file_names.REPLICAS):
+            dirty_mark.make_in_all(self.path, self._mode)
 
     def _forget_mark(self) -> None:
         """Clear the words of a signed mark before it is removed: without it, they would show the

@@ -1,0 +1,164 @@
+"""A kill loses nothing that was published: beside an absent directory the others go on, at
+whatever step of an opening or a close a process was killed (REPLICA-13).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog._native import system
+from tests.support.replica_directories import CHANGES, take_for_originals
+
+NODES = (1, 2)  # the third one is away
+STRIDE = 13  # of the steps before which a process is killed
+STEPS = (*CHANGES, "open", "link", "lock", "mmap", "point")
+PERIOD = {"offsets.topic.num.partitions": 1}
+
+Work = Callable[[embedlog.Log], object]
+
+
+def opened(root: Path, nodes: Sequence[int] = NODES) -> embedlog.Log:
+    paths = [root / f"d{node}" for node in nodes]
+    return embedlog.open(paths, housekeeping=False, config=PERIOD)
+
+
+def send(log: embedlog.Log, *values: bytes) -> None:
+    with log.producer(acks="all") as producer:
+        for value in values:
+            producer.send("t", value, partition=0).result(60)
+
+
+def values(log: embedlog.Log) -> list[bytes | None]:
+    return [record.value for record in log.scan("t").records()]
+
+
+def made(root: Path) -> None:
+    """A set that was closed in order, whose leader is away since."""
+    root.mkdir()
+    with opened(root, (1, 2, 3)) as log:
+        log.create_topic("t", assignment={0: [3, 1, 2]}, config={"min.insync.replicas": 2})
+        send(log, b"before")
+    (root / "d3").rename(root / "away")
+
+
+def copied(root: Path, target: Path) -> Path:
+    """The set after a restart of the machine: its control pages prove nothing."""
+    shutil.copytree(root, target)
+    take_for_originals(target)
+    return target
+
+
+def in_a_process(work: Callable[[], object]) -> int:
+    """The exit code of a process that does this."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -signal.SIGKILL), code
+    return code
+
+
+def opens(root: Path, nth: int) -> bool:
+    """Whether a process was killed before the nth step of an opening, a reading and a sending."""
+
+    def work() -> None:
+        system.fault_arm(STEPS, nth, "kill_before")
+        with opened(root) as log:
+            values(log)
+            send(log, b"by a killed process")
+            system.fault_off()
+
+    return in_a_process(work) != 0
+
+
+def closes(root: Path, nth: int) -> bool:
+    """Whether a process was killed before the nth step of its close."""
+
+    def work() -> None:
+        log = opened(root)
+        send(log, b"by a killed process")
+        system.fault_arm(STEPS, nth, "kill_before")
+        log.close()
+        system.fault_off()
+
+    return in_a_process(work) != 0
+
+
+def creates(root: Path, nth: int) -> bool:
+    """Whether a process was killed before the nth step of the creation of a topic."""
+
+    def work() -> None:
+        with opened(root) as log:
+            system.fault_arm(STEPS, nth, "kill_before")
+            log.create_topic("t2", assignment={0: [1, 2]})
+            system.fault_off()
+
+    return in_a_process(work) != 0
+
+
+def check_it_goes_on(root: Path, nth: object) -> None:
+    """The partition has a leader and every record that was acknowledged."""
+    with opened(root) as log:
+        rows = values(log)
+        assert log.replicas("t").partitions[0].leader in NODES, nth
+        assert rows[0] == b"before", nth
+        assert set(rows[1:]) <= {b"by a killed process"}, nth
+        send(log, b"after")
+        assert values(log) == [*rows, b"after"], nth
+        if "t2" in log.topics():
+            with log.producer(acks="all") as producer:
+                producer.send("t2", b"first", partition=0).result(60)
+
+
+@pytest.mark.parametrize("pages", ["of this boot", "of another boot"])
+@pytest.mark.parametrize("killed", [opens, closes, creates])
+@pytest.mark.timeout(600)
+def test_a_kill_at_any_step_lets_the_others_go_on_beside_an_absent_directory(
+    tmp_path: Path, rng: random.Random, pages: str, killed: Callable[[Path, int], bool]
+) -> None:
+    made(tmp_path / "made")
+    nth = rng.randint(1, STRIDE)
+    while True:
+        root = tmp_path / str(nth)
+        if pages == "of another boot":
+            copied(tmp_path / "made", root)
+        else:
+            made(root)
+        is_killed = killed(root, nth)
+        check_it_goes_on(root, nth)
+        shutil.rmtree(root)
+        if not is_killed:
+            break
+        nth += STRIDE
+    assert nth > 2 * STRIDE
+
+
+@pytest.mark.parametrize("pages", ["of this boot", "of another boot"])
+@pytest.mark.timeout(600)
+def test_kills_at_any_steps_of_several_openings_let_the_others_go_on(
+    tmp_path: Path, rng: random.Random, pages: str
+) -> None:
+    made(tmp_path / "made")
+    for number in range(6):
+        root = tmp_path / str(number)
+        if pages == "of another boot":
+            copied(tmp_path / "made", root)
+        else:
+            made(root)
+        steps = [(rng.choice((opens, closes)), rng.randint(1, 300)) for _ in range(3)]
+        for killed, nth in steps:
+            killed(root, nth)
+        check_it_goes_on(root, steps)
+        shutil.rmtree(root)
