@@ -376,9 +376,7 @@ class PartitionState:
         for base in poisoned_bases(self.path):
             mapped.page.set(system.WORD_POISON, base + 1)
 
-    def _has_kept_everything(
-        self, mapped: PageFile, foreign: bool, loaded: loader.Loaded
-    ) -> bool:
+    def _has_kept_everything(self, mapped: PageFile, foreign: bool, loaded: loader.Loaded) -> bool:
         """Whether this load of a replica found all that it had published before its processes were
         killed (REPLICA-13).
 
@@ -398,8 +396,7 @@ class PartitionState:
         # what a follower was cutting is not the leader's
         is_cutting = page.word(system.WORD_CUT_INTENT) == system.CUT_END
         return is_cutting or (
-            not page.word(system.WORD_CUT_INTENT)
-            and loaded.published.log_end >= published.log_end
+            not page.word(system.WORD_CUT_INTENT) and loaded.published.log_end >= published.log_end
         )
 
     @staticmethod

@@ -1,8 +1,8 @@
 """Models what shows that a replica is complete after kills and power losses (REPLICA-13): clean mark, DIRTY mark, control page.
 
-One replica in one directory. Processes open the directory, load the replica, write, and close; each may be killed between any two
-steps. A power loss takes every process, every mark without a sync, and every record without one. An operator may put the directory
-back to a copy of the same opening, as a snapshot of a file system does. Registrations are in `registrations.py`.
+One replica in one directory. Processes open the directory, load the replica, write, and close; each may be killed between any
+two steps. A power loss takes every process, every mark without a sync, and every record without one. An operator may put the
+directory back to a copy of the same opening, as a snapshot of a file system does. Registrations: `registrations.py`.
 
 Invariants: README.md, C1 and C2.
 """
@@ -112,7 +112,8 @@ class CrashedReplicas:
                 yield "! power loss, the mark stays", after._replace(marked=True, mark_synced=True)
         if state.copies and not state.clean:
             if not state.copy:
-                yield "! an operator copies the directory", state._replace(copy=(state.opening, state.marked, state.recorded, state.page))
+                copy = (state.opening, state.marked, state.recorded, state.page)
+                yield "! an operator copies the directory", state._replace(copy=copy)
             elif state.copy[0] == state.opening and state.processes == nobody:
                 _, marked, recorded, page = state.copy
                 restored = state._replace(copies=state.copies - 1, copy=(), marked=marked, mark_synced=marked, recorded=recorded,
@@ -191,7 +192,7 @@ class CrashedReplicas:
         elif step == CLOSING:
             stays = self._stays_marked(state)
             after = state._replace(marked=stays, mark_synced=stays, lossless=state.lossless or not stays)
-            yield f"{name} removes the DIRTY mark" if not stays else f"{name} leaves the DIRTY mark", become(after, me, LOADED, CLOSING + 1)
+            yield f"{name} {'leaves' if stays else 'removes'} the DIRTY mark", become(after, me, LOADED, CLOSING + 1)
         elif step == CLOSING + 1:
             yield f"{name} writes the clean mark", become(state._replace(clean=True), me, OUT)
 

@@ -4,11 +4,12 @@ whatever step of an opening or a close a process was killed (REPLICA-13).
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,13 @@ from tests.support.replica_directories import CHANGES, take_for_originals
 
 NODES = (1, 2)  # the third one is away
 STRIDE = 13  # of the steps before which a process is killed
+FEW = 3  # steps in `make test`
+LAST = {"opens": 500, "closes": 200, "creates": 200}  # about the number of steps of each work
+OF_THIS_BOOT = "of this boot"
 STEPS = (*CHANGES, "open", "link", "lock", "mmap", "point")
 PERIOD = {"offsets.topic.num.partitions": 1}
 
-Work = Callable[[embedlog.Log], object]
+Killed = Callable[[Path, int], bool]
 
 
 def opened(root: Path, nodes: Sequence[int] = NODES) -> embedlog.Log:
@@ -113,52 +117,69 @@ def check_it_goes_on(root: Path, nth: object) -> None:
     with opened(root) as log:
         rows = values(log)
         assert log.replicas("t").partitions[0].leader in NODES, nth
-        assert rows[0] == b"before", nth
-        assert set(rows[1:]) <= {b"by a killed process"}, nth
+        kept = [row for row in rows if row != b"by a killed process"]
+        assert kept == [b"before", *[b"after"] * (len(kept) - 1)], nth
         send(log, b"after")
         assert values(log) == [*rows, b"after"], nth
         if "t2" in log.topics():
             with log.producer(acks="all") as producer:
                 producer.send("t2", b"first", partition=0).result(60)
+            log.delete_topic("t2")
 
 
-@pytest.mark.parametrize("pages", ["of this boot", "of another boot"])
-@pytest.mark.parametrize("killed", [opens, closes, creates])
-@pytest.mark.timeout(600)
-def test_a_kill_at_any_step_lets_the_others_go_on_beside_an_absent_directory(
-    tmp_path: Path, rng: random.Random, pages: str, killed: Callable[[Path, int], bool]
-) -> None:
-    made(tmp_path / "made")
-    nth = rng.randint(1, STRIDE)
-    while True:
-        root = tmp_path / str(nth)
-        if pages == "of another boot":
-            copied(tmp_path / "made", root)
+def states(root: Path, pages: str) -> Iterator[Path]:
+    """Sets that were closed in order, one after the other."""
+    made(root / "made")
+    for number in itertools.count():
+        if pages == OF_THIS_BOOT:
+            yield root / "made"  # the last one was closed in order, too
         else:
-            made(root)
+            yield copied(root / "made", root / str(number))
+            shutil.rmtree(root / str(number))
+
+
+every_work = pytest.mark.parametrize("killed", [opens, closes, creates])
+every_page = pytest.mark.parametrize("pages", [OF_THIS_BOOT, "of another boot"])
+
+
+@every_page
+@every_work
+def test_a_kill_lets_the_others_go_on_beside_an_absent_directory(
+    tmp_path: Path, rng: random.Random, pages: str, killed: Killed
+) -> None:
+    last = LAST[killed.__name__]
+    steps = sorted(rng.sample(range(1, last), FEW))
+    for nth, root in zip(steps, states(tmp_path, pages), strict=False):
+        killed(root, nth)
+        check_it_goes_on(root, nth)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@every_page
+@every_work
+def test_a_kill_at_any_step_lets_the_others_go_on_beside_an_absent_directory(
+    tmp_path: Path, rng: random.Random, pages: str, killed: Killed
+) -> None:
+    nth = rng.randint(1, STRIDE)
+    for root in states(tmp_path, pages):
         is_killed = killed(root, nth)
         check_it_goes_on(root, nth)
-        shutil.rmtree(root)
         if not is_killed:
             break
         nth += STRIDE
-    assert nth > 2 * STRIDE
+    assert nth > LAST[killed.__name__] // 2
 
 
-@pytest.mark.parametrize("pages", ["of this boot", "of another boot"])
-@pytest.mark.timeout(600)
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@every_page
 def test_kills_at_any_steps_of_several_openings_let_the_others_go_on(
     tmp_path: Path, rng: random.Random, pages: str
 ) -> None:
-    made(tmp_path / "made")
-    for number in range(6):
-        root = tmp_path / str(number)
-        if pages == "of another boot":
-            copied(tmp_path / "made", root)
-        else:
-            made(root)
-        steps = [(rng.choice((opens, closes)), rng.randint(1, 300)) for _ in range(3)]
+    """No orderly close is between them."""
+    for _, root in zip(range(12), states(tmp_path, pages), strict=False):
+        steps = [(rng.choice((opens, closes)), rng.randint(1, LAST["opens"])) for _ in range(3)]
         for killed, nth in steps:
             killed(root, nth)
         check_it_goes_on(root, steps)
-        shutil.rmtree(root)
