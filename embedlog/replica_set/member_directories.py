@@ -27,10 +27,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
 
 from embedlog._native import system
@@ -50,7 +50,13 @@ if TYPE_CHECKING:
     from embedlog.log_directory import LogDirectory
     from embedlog.replica_set.membership import Member, Membership
 
-MakeDirectory: TypeAlias = Callable[[Path], "LogDirectory"]
+
+class MakeDirectory(Protocol):
+    """Makes the object of a directory of the set. `reading`: nothing in it is changed or locked,
+    also by a process that writes.
+    """
+
+    def __call__(self, path: Path, *, reading: bool = False) -> LogDirectory: ...
 
 
 class Opened(NamedTuple):
