@@ -474,7 +474,7 @@ class Directory:
             and recovery_due.is_last_cache(page, known_cache(self.path))
         )
         if not self.clean and not is_same and files.exists(self.path / file_names.REPLICAS):
-            dirty_mark.make_in_all(self.path, self._mode)
+            dirty_mark.put_in_all(self.path, self._mode)
 
     def _forget_mark(self) -> None:
         """Clear the words of a signed mark before it is removed: without it, they would show the

@@ -35,8 +35,8 @@ def make(directory: Path, mode: int) -> bool:
         return True
 
 
-def make_in_all(root: Path, mode: int) -> None:
-    """Make the mark, without a sync, in all partitions of a directory (DIRTYMARK-3).
+def put_in_all(root: Path, mode: int) -> None:
+    """Mark all partitions of a directory (DIRTYMARK-3).
 
     Left out are logs that embedlog has never loaded, and links: their target may be on another
     disk, or not be used.
@@ -47,7 +47,7 @@ def make_in_all(root: Path, mode: int) -> None:
         if file_names.parse_partition_name(name) is None or name in links:
             continue
         if files.exists(path / file_names.MANIFEST) or not holds_data(path):
-            make(path, mode)
+            put(path, mode)
 
 
 def may_wait(directory: Path, preallocated: bool) -> bool:
