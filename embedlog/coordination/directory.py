@@ -456,24 +456,20 @@ class Directory:
         one all partitions are marked first: a mark can be lost with the records that it is for.
         REQUIRES the open lock, and that the clean mark is not removed yet.
         """
-        path = self.path / file_names.CONTROL
-        page_facts = files.facts_of(path)
-        is_in_place = False
+        is_kept = self.clean
+        page_facts = files.facts_of(self.path / file_names.CONTROL)
         if page is not None and page_facts is not None:
             own = system.identity(
                 page.incarnation(), bytes(16), -1, page_facts.device, page_facts.inode
             )
             is_in_place = page.check(own) == system.VALID
+            is_last = recovery_due.is_last_cache(page, known_cache(self.path))
+            is_kept = self.clean or (is_in_place and is_last)
+            if self.clean and not is_in_place:
+                page.write_directory(own)
             if self.clean:
-                if not is_in_place:
-                    page.write_directory(own)
                 recovery_due.note_cache(page, cache_number(self.path))
-        is_same = (
-            is_in_place
-            and page is not None
-            and recovery_due.is_last_cache(page, known_cache(self.path))
-        )
-        if not self.clean and not is_same and files.exists(self.path / file_names.REPLICAS):
+        if not is_kept and files.exists(self.path / file_names.REPLICAS):
             dirty_mark.put_in_all(self.path, self._mode)
 
     def _forget_mark(self) -> None:

@@ -16,6 +16,8 @@ import pytest
 
 import embedlog
 from embedlog._native import system
+from embedlog.storage import control_page
+from tests.replica_set.test_after_crashes import check_it_waits
 from tests.support.replica_directories import CHANGES, take_for_originals
 
 NODES = (1, 2)  # the third one is away
@@ -152,6 +154,30 @@ def test_a_kill_lets_the_others_go_on_beside_an_absent_directory(
     for nth, root in zip(steps, states(tmp_path, pages), strict=False):
         killed(root, nth)
         check_it_goes_on(root, nth)
+
+
+def test_a_power_loss_after_a_kill_waits_for_all_members(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: random.Random
+) -> None:
+    """Also if nothing was written since the orderly close, and after a further kill in the new
+    boot.
+    """
+    root = tmp_path / "set"
+    made(root)
+
+    def work() -> None:
+        with opened(root):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_a_process(work)
+    monkeypatch.setattr(control_page, "boot_number", lambda: 1)
+    assert opens(root, rng.randint(1, LAST["opens"] // 2))
+    for _ in range(2):
+        with opened(root) as log:
+            check_it_waits(log)
+    (root / "away").rename(root / "d3")
+    with opened(root, (1, 2, 3)) as log:
+        assert values(log)[0] == b"before"
 
 
 @pytest.mark.slow

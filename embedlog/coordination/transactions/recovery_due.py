@@ -2,6 +2,7 @@
 control page.
 
 - Due after the page cache was lost while the directory was open, until it was done once.
+- Another word has the page cache of the last opening. The DIRTY marks of a set depend on it, too.
 """
 
 from __future__ import annotations
