@@ -35,8 +35,7 @@ from embedlog.errors import (
     StorageError,
     UnsupportedFormatError,
 )
-from embedlog.partition.recovery import dirty_mark
-from embedlog.storage import file_names, files, lock_holders, locks
+from embedlog.storage import dirty_mark, file_names, files, lock_holders, locks
 from embedlog.storage.control_page import boot_number, cache_number, known_cache
 from embedlog.storage.file_systems import check_filesystem
 from embedlog.storage.identity import (

@@ -35,10 +35,18 @@ from embedlog.errors import (
 )
 from embedlog.partition.epoch_file import EpochFile
 from embedlog.partition.log_context import Bounds, Context, Traffic
-from embedlog.partition.recovery import dirty_mark, loader, producer_history
+from embedlog.partition.recovery import loader, producer_history
 from embedlog.partition.recovery.evidence import Loading
 from embedlog.partition.segment_info import active_info, start_of
-from embedlog.storage import checkpoints, file_names, files, identity, lock_holders, locks
+from embedlog.storage import (
+    checkpoints,
+    dirty_mark,
+    file_names,
+    files,
+    identity,
+    lock_holders,
+    locks,
+)
 from embedlog.storage.call_deadline import NEVER_NS, bounded
 from embedlog.storage.control_page import (
     DurableRecord,

@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from embedlog.errors import CorruptRecordError, ForeignDirectoryError, UnknownTopicOrPartitionError
-from embedlog.partition.recovery import dirty_mark
 from embedlog.replica_set.decisions import promise
 from embedlog.replica_set.decisions.promise import Promise
 from embedlog.replica_set.following.copy_rate import COPIES_IN, COPIES_OUT, CopyRate
 from embedlog.replication.records import LOG, TOPIC
-from embedlog.storage import checkpoints, file_names, files
+from embedlog.storage import checkpoints, dirty_mark, file_names, files
 from embedlog.storage.identity import id_of_name, id_text
 from embedlog.topic import Topic
 
