@@ -115,8 +115,7 @@ class Membership(NamedTuple):
         """These members with one birth time at each opening: a copy that was closed in order stands
         for the directory.
         """
-        births = tuple(created_ns for _ in self.openings)
-        return self._replace(births=births, created_ns=created_ns)
+        return self._replace(births=tuple(created_ns for _ in self.openings))
 
     def since_opening(self, opening: UUID | None) -> Membership:
         """These members without the openings before this one, which is registered."""
