@@ -528,9 +528,8 @@ class SetMembers:
             self._restored = False
         found = judgement.judged(entered, views, self._continues)
         self._has_majority = found is None or found.has_majority
-        if found is not None and not found.has_majority:
-            views = self._shown_by_others() | views
-            found = judgement.judged(entered, views, lambda node, earlier: False)
+        if not self._has_majority and (shown := self._shown_by_others()):
+            found = judgement.judged(entered, shown | views, self._continues)
         if found is not None:
             self._leave_strangers(found, entered)
         prepared = {
@@ -569,9 +568,11 @@ class SetMembers:
             member_directories.leave_in_order(opened.directory.log_directory)
 
     def _continues(self, node: int, earlier: int) -> bool:
-        """Whether the decisions in the directory of a node begin with all of those in another
-        one.
+        """Whether the decisions in the directory of a node begin with all of those in another one.
+        False for one that could not be opened.
         """
+        if not {node, earlier} <= self._opened.keys():
+            return False
         return self.decisions.is_continued(self._opened[earlier].copy, self._opened[node].copy)
 
     def _now(self, opened: Opened) -> Entered:
