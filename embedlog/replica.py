@@ -123,8 +123,9 @@ class ReplicatedEngine(Engine):
             self.config.shared == "locks",
         )
 
-    def _directory(self, path: Path) -> LogDirectory:
-        made = LogDirectory(self, path, read_only=self.read_only, create=False, config=self.config)
+    def _directory(self, path: Path, *, reading: bool = False) -> LogDirectory:
+        read_only = self.read_only or reading
+        made = LogDirectory(self, path, read_only=read_only, create=False, config=self.config)
         made.settings_of = self.set.settings_of
         return made
 

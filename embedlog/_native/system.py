@@ -190,8 +190,10 @@ class Page:
         buffer = ffi.new("el_identity *")
         return int(buffer.version) if lib.el_page_identity(self.raw, buffer) == 0 else -1
 
-    def write(self, expected: Any, published: Published, durable: int) -> None:
-        lib.el_page_init(self.raw, expected, tuple_of(published), durable)
+    def write(
+        self, expected: Any, published: Published, durable: int, *, cache: int, flags: int = 0
+    ) -> None:
+        lib.el_page_init(self.raw, expected, tuple_of(published), durable, cache, flags)
 
     def write_directory(self, expected: Any) -> None:
         lib.el_directory_init(self.raw, expected)

@@ -35,8 +35,8 @@ from embedlog.errors import (
     StorageError,
     UnsupportedFormatError,
 )
-from embedlog.storage import file_names, files, lock_holders, locks
-from embedlog.storage.control_page import boot_number, cache_number
+from embedlog.storage import dirty_mark, file_names, files, lock_holders, locks
+from embedlog.storage.control_page import boot_number, cache_number, known_cache
 from embedlog.storage.file_systems import check_filesystem
 from embedlog.storage.identity import (
     ensure_meta,
@@ -414,6 +414,7 @@ class Directory:
         if self.foreign or self.visit < 0:
             # before the evidence of the visit is removed
             self.visit = note_visit(self.path, self._mode)
+        self._keep_marks(page)
         self._forget_mark()
         remove_clean_mark(self.path)
         ensure_meta(self.path, self._mode)
@@ -445,6 +446,30 @@ class Directory:
             files.sync(fd, path)
         if is_new:
             files.sync_directory(self.path)
+
+    def _keep_marks(self, page: system.Page | None) -> None:
+        """Let the DIRTY marks of a set's directory show what was written since its last orderly
+        close, also after a kill (REPLICA-13).
+
+        They do so in the page cache of the last opening, which the control page names. In another
+        one all partitions are marked first: a mark can be lost with the records that it is for.
+        REQUIRES the open lock, and that the clean mark is not removed yet.
+        """
+        is_kept = self.clean
+        page_facts = files.facts_of(self.path / file_names.CONTROL)
+        if page is not None and page_facts is not None:
+            own = system.identity(
+                page.incarnation(), bytes(16), -1, page_facts.device, page_facts.inode
+            )
+            is_in_place = page.check(own) == system.VALID
+            is_last = recovery_due.is_last_cache(page, known_cache(self.path))
+            is_kept = self.clean or (is_in_place and is_last)
+            if self.clean and not is_in_place:
+                page.write_directory(own)
+            if self.clean:
+                recovery_due.note_cache(page, cache_number(self.path))
+        if not is_kept and files.exists(self.path / file_names.REPLICAS):
+            dirty_mark.put_in_all(self.path, self._mode)
 
     def _forget_mark(self) -> None:
         """Clear the words of a signed mark before it is removed: without it, they would show the

@@ -3,8 +3,8 @@
 SHUTDOWN-1  the order: repair if needed, final time-index entry and trimming, snapshot of the
             producers, sync (`sync`), closing record, removal of the DIRTY mark
 SHUTDOWN-2  the clean mark of the directory follows only if every partition was closed
-SHUTDOWN-3  in a set the DIRTY mark stays while the control page has no role. The replica crashed,
-    and neither led nor followed since. An orderly close does not make it complete (REPLICA-13)
+SHUTDOWN-3  in a set the DIRTY mark stays if the replica is not complete: it was not kept, and
+    neither led nor followed since. An orderly close does not make it complete (REPLICA-13)
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def close_in_order(lock: AppendLock, syncer: Syncer) -> None:
         if (
             state.context.in_set
             and held.replica_at_begin.role == ROLE_NONE
+            and not state.is_kept()
             and files.exists(state.path / file_names.DIRTY)
         ):
             return

@@ -35,10 +35,18 @@ from embedlog.errors import (
 )
 from embedlog.partition.epoch_file import EpochFile
 from embedlog.partition.log_context import Bounds, Context, Traffic
-from embedlog.partition.recovery import dirty_mark, loader, producer_history
+from embedlog.partition.recovery import loader, producer_history
 from embedlog.partition.recovery.evidence import Loading
 from embedlog.partition.segment_info import active_info, start_of
-from embedlog.storage import checkpoints, file_names, files, identity, lock_holders, locks
+from embedlog.storage import (
+    checkpoints,
+    dirty_mark,
+    file_names,
+    files,
+    identity,
+    lock_holders,
+    locks,
+)
 from embedlog.storage.call_deadline import NEVER_NS, bounded
 from embedlog.storage.control_page import (
     DurableRecord,
@@ -47,6 +55,7 @@ from embedlog.storage.control_page import (
     check,
     floor_of,
     in_place,
+    known_cache,
     make_page,
     map_page,
 )
@@ -359,47 +368,61 @@ class PartitionState:
         durable = self._durable_at_load(
             loading, loaded, moved=not in_place(mapped, self.topic_id, self.number)
         )
-        kept = self._has_kept_everything(mapped, floor, loaded)
-        mapped.page.write(self._expected(mapped), loaded.published, durable)
-        if kept:
-            mapped.page.set(system.WORD_FLAGS, system.FLAG_KEPT)
+        kept = loading.clean or self._has_kept_everything(mapped, foreign, loaded)
+        mapped.page.write(
+            self._expected(mapped),
+            loaded.published,
+            durable,
+            cache=cache_number(mapped.path),
+            flags=system.FLAG_KEPT if kept and self.context.in_set else 0,
+        )
         if durable < loaded.published.log_end and self.context.directory_page is not None:
             # found records must be flushed in time, too
             self.context.directory_page.add(system.WORD_UNSYNCED_COUNT, 1)
-        mapped.page.set(system.WORD_CACHE, cache_number(mapped.path))
         known = system.WORD_SNAPSHOT if loaded.history.state.producers else system.WORD_NO_PRODUCERS
         mapped.page.set(known, loaded.published.log_end + 1)
         for base in poisoned_bases(self.path):
             mapped.page.set(system.WORD_POISON, base + 1)
 
-    def _has_kept_everything(
-        self, mapped: PageFile, floor: Published | None, loaded: loader.Loaded
-    ) -> bool:
+    def _has_kept_everything(self, mapped: PageFile, foreign: bool, loaded: loader.Loaded) -> bool:
         """Whether this load of a replica found all that it had published before its processes were
         killed (REPLICA-13).
 
         Only a page of this boot and mount shows that: after a power loss, or after a disk was
         detached, it proves nothing. REQUIRES the earlier page, which the load replaces.
         """
-        if not self.context.in_set or floor is None or system.mount_id(os.fspath(self.path)) <= 0:
+        page = mapped.page
+        cache = known_cache(self.path)
+        if foreign or not cache or page.word(system.WORD_CACHE) != cache:
             return False
-        before = replication.read(mapped.page)
-        had_role = before is not None and before[1].role != replication.ROLE_NONE
-        return (
-            had_role or self._is_kept(mapped.page)
-        ) and loaded.published.log_end >= floor.log_end
+        before = replication.read(page)
+        if before is None or not in_place(mapped, self.topic_id, self.number):
+            return False
+        published, replica = before
+        if replica.role == replication.ROLE_NONE and not self._is_kept(page):
+            return False
+        # what a follower was cutting is not the leader's
+        is_cutting = page.word(system.WORD_CUT_INTENT) == system.CUT_END
+        return is_cutting or (
+            not page.word(system.WORD_CUT_INTENT) and loaded.published.log_end >= published.log_end
+        )
 
     @staticmethod
     def _is_kept(page: system.Page) -> bool:
-        return bool(page.word(system.WORD_FLAGS) & system.FLAG_KEPT) and not page.word(
-            system.WORD_CUTS
-        )
+        return bool(page.word(system.WORD_FLAGS) & system.FLAG_KEPT)
 
     def is_kept(self) -> bool:
-        """Whether the log still has all that an earlier page of this boot had published, and
-        nothing was cut since.
+        """Whether the log of a replica has all that it had at its last orderly close, or that an
+        earlier page of this boot had published, and no cut gave any of it up since.
         """
-        return self.page_file is not None and self._is_kept(self.page_file.page)
+        if self.page_file is None:
+            return not files.exists(self.path / file_names.DIRTY)
+        return self._is_kept(self.page_file.page)
+
+    def give_up(self) -> None:
+        """The log is not `is_kept` any more. REQUIRES the append lock."""
+        page = self.page
+        page.set(system.WORD_FLAGS, page.word(system.WORD_FLAGS) & ~system.FLAG_KEPT)
 
     def _note_loaded(self, loading: Loading, loaded: loader.Loaded) -> None:
         """Write a manifest that describes these files, without the parts that were cut."""
@@ -459,6 +482,9 @@ class PartitionState:
     def loading(self, *, write: bool, foreign: bool, floor: Published | None) -> Loading:
         """The arguments of the loader."""
         dirty = files.exists(self.path / file_names.DIRTY) and not self.context.foreign
+        closed = self.context.clean or (
+            self.context.in_set and write and not foreign and not files.is_link(self.path)
+        )  # DIRTYMARK-3
         points = self.context.recovery_points
         starts = self.context.log_starts
         cleaned = self.context.cleaned
@@ -469,7 +495,7 @@ class PartitionState:
         return Loading(
             self.path,
             self.topic_id,
-            clean=self.context.clean and not dirty,
+            clean=closed and not dirty,
             write=write,
             in_set=self.context.in_set,
             recovery_point=points.of(self.topic, self.number) if points else 0,

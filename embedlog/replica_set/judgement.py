@@ -11,7 +11,8 @@ JUDGEMENT-3  a majority of directories that were put back together to earlier co
     history has later decisions, too, but not after all of those of the majority
 JUDGEMENT-4  a directory that does not continue in the state of the set is a stranger. So is one of
     an earlier generation with more decisions than the set: its copy would undo a forced retirement
-JUDGEMENT-5  without a majority the most advanced state judges. No decision is possible then
+JUDGEMENT-5  without a majority the most advanced state judges, also that of a directory that could
+    not be opened because its locks are not free. No decision is possible then
 JUDGEMENT-6  the only directory of a set is no stranger (REGISTRATION-5)
 """
 

@@ -48,7 +48,6 @@ from embedlog.replica_set.staged_epochs import StagedEpochs
 from embedlog.replication.events import Elect, Election, Found, Place, RaiseEpoch, Refusal, Seen
 from embedlog.replication.records import NO_LEADER
 from embedlog.replication.records import Partition as Decided
-from embedlog.storage import file_names, files
 
 if TYPE_CHECKING:
     from embedlog._native.replication import Replica
@@ -540,17 +539,8 @@ class Leaders(PartitionDirectories):
     def _seen(self, member: OpenDirectory) -> Seen:
         partition = self._partition(member)
         now, replica, epoch = partition.replica.last_shown()
-        # A page without a role was made from files. They are complete if nothing was written since
-        # an orderly close (REPLICA-11).
-        made = (
-            now.log_end == 0
-            and member.directory is not None
-            and member.directory.was_made(*self._place)
-        )
-        closed = not files.exists(partition.path / file_names.DIRTY)
-        complete = (
-            replica.role != replication.ROLE_NONE or made or closed or partition.replica.is_kept()
-        )
+        # a page without a role was made from files (REPLICA-11, REPLICA-13)
+        complete = replica.role != replication.ROLE_NONE or partition.replica.is_kept()
         found = Found.COMPLETE if complete else Found.CRASHED
         return Seen(found, member.incarnation, epoch, now.log_end)
 

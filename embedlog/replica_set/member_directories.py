@@ -27,10 +27,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
 
 from embedlog._native import system
@@ -50,7 +50,13 @@ if TYPE_CHECKING:
     from embedlog.log_directory import LogDirectory
     from embedlog.replica_set.membership import Member, Membership
 
-MakeDirectory: TypeAlias = Callable[[Path], "LogDirectory"]
+
+class MakeDirectory(Protocol):
+    """Makes the object of a directory of the set. `reading`: nothing in it is changed or locked,
+    also by a process that writes.
+    """
+
+    def __call__(self, path: Path, *, reading: bool = False) -> LogDirectory: ...
 
 
 class Opened(NamedTuple):
@@ -157,8 +163,20 @@ def _note(directory: LogDirectory, entered: list[Entered], *, again: bool) -> No
     """Set the steps of the opening that REGISTRATION-1 needs."""
     marks: list[int] = []
 
+    def opening(first: bool) -> Opening:
+        opened = directory.directory
+        return Opening(
+            directory.path,
+            first,
+            opened.clean and not again,
+            marks[-1] if marks else -1,
+            opened.foreign,
+            opened.created_ns(),
+        )
+
     def beginning() -> None:
         marks.append(epoch if (epoch := read_clean_mark(directory.path)) is not None else -1)
+        registration.stand_for(opening(first=True), directory.config.file_mode)
 
     def preparing(first: bool) -> None:
         if directory.read_only:
@@ -167,18 +185,9 @@ def _note(directory: LogDirectory, entered: list[Entered], *, again: bool) -> No
                 None if found is None else Entered(directory.path, found, found.registration_id)
             )
         else:
-            opened = directory.directory
-            opening = Opening(
-                directory.path,
-                first,
-                opened.clean and not again,
-                marks[-1] if marks else -1,
-                opened.foreign,
-                opened.created_ns(),
-            )
-            result = registration.enter(opening, directory.config.file_mode)
+            result = registration.enter(opening(first), directory.config.file_mode)
             if result is not None and first:
-                result = result._replace(outcome=opened.know_registration)
+                result = result._replace(outcome=directory.directory.know_registration)
         if result is not None:
             entered.append(result)
 

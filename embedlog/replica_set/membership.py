@@ -105,15 +105,17 @@ class Membership(NamedTuple):
         """The member that this directory is."""
         return next(member for member in self.members if member.node == self.node)
 
-    def with_opening(self, opening: UUID, created_ns: int | None, *, fresh: bool) -> Membership:
-        """These members after one more opening of the directory, which has this birth time.
-
-        `fresh`: it was closed in order. So a copy stands for the directory, and each of its
-        openings gets the birth time.
-        """
+    def with_opening(self, opening: UUID, created_ns: int | None) -> Membership:
+        """These members after one more opening of the directory, which has this birth time."""
         kept = self.openings[:1] + self.openings[1:][-(OPENINGS_MAX - 2) :]
-        births = (*(created_ns if fresh else self.birth_at(each) for each in kept), created_ns)
+        births = (*(self.birth_at(each) for each in kept), created_ns)
         return self._replace(openings=(*kept, opening), births=births)
+
+    def born(self, created_ns: int | None) -> Membership:
+        """These members with one birth time at each opening: a copy that was closed in order stands
+        for the directory.
+        """
+        return self._replace(births=tuple(created_ns for _ in self.openings))
 
     def since_opening(self, opening: UUID | None) -> Membership:
         """These members without the openings before this one, which is registered."""

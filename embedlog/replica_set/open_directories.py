@@ -145,9 +145,6 @@ class Directory(Protocol):
         closed in order.
         """
 
-    def was_made(self, topic_id: UUID, number: int) -> bool:
-        """Whether this opening has made the partition here."""
-
     @property
     def copies_out(self) -> CopyRate:
         """The throttled copies out of the directory, and with the next one those into it."""

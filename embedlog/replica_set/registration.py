@@ -14,8 +14,8 @@ REGISTRATION-4  the file of members has the birth time of `embedlog.door` at eac
     directory that was not closed in order, and has another one than at its registered opening, does
     not continue: it is a copy that was made while processes used the original. A copy continues
     with an opening of its own, which a request has registered. One that was closed in order stands
-    for the directory: its first opening takes the present birth time for those of before, so that
-    it may crash at once
+    for the directory: its first opening takes the present birth time for those of before, and
+    removes the clean mark after that, so that it may crash at once
 REGISTRATION-5  a directory that does not continue is a stranger. It is away, with the command that
     helps: `replace_directory` prepares an empty directory, which is registered as a foreign one and
     copied. The only directory of a set is its own judge: it is registered as a foreign one. So are
@@ -120,6 +120,26 @@ class Entered(NamedTuple):
         return None not in (recorded, self.created_ns) and recorded != self.created_ns
 
 
+def _is_fresh(opening: Opening, found: Membership) -> bool:
+    """Whether no process was in the directory since an orderly close that names its
+    registration.
+    """
+    unused = not (opening.visited or found.alone or found.replaces)
+    kept = opening.clean and unused and opening.mark_epoch == found.broker_epoch
+    return opening.first and kept and found.registration_id == found.registered_id
+
+
+def stand_for(opening: Opening, mode: int = 0o666) -> None:
+    """Let a copy that was closed in order stand for its directory. REQUIRES the open lock, and that
+    the clean mark is not removed yet: the first opening may be killed after that (REGISTRATION-4).
+    """
+    found = members.read(opening.path)
+    if found is not None and _is_fresh(opening, found):
+        born = found.born(opening.created_ns)
+        if born != found:
+            members.write(opening.path, born, mode)
+
+
 def enter(opening: Opening, mode: int = 0o666) -> Entered | None:
     """Keep the registration id of a directory that is being opened, or draw a new one; None if it
     belongs to no set.
@@ -129,9 +149,7 @@ def enter(opening: Opening, mode: int = 0o666) -> Entered | None:
     found = members.read(opening.path)
     if found is None:
         return None
-    unused = not (opening.visited or found.alone or found.replaces)
-    kept = opening.clean and unused and opening.mark_epoch == found.broker_epoch
-    fresh = opening.first and kept and found.registration_id == found.registered_id
+    fresh = _is_fresh(opening, found)
     own = found
     if opening.first:
         own = set_up.begin_opening(

@@ -6,17 +6,16 @@ SETDIRECTORY-1  the decision log has the topics; `embedlog.topics` of a director
 SETDIRECTORY-2  a partition's directory is made when it is first used here. A topic of another id
     with the same name is retired first
 SETDIRECTORY-3  the copy of the decision log is a topic of this directory, which no decision names
-SETDIRECTORY-4  a replica that this process has made is complete while it is empty, although it has
-    no page of an orderly close
-SETDIRECTORY-5  a partition is made only for a replica that the decisions assign to this node, and
+SETDIRECTORY-4  a partition is made only for a replica that the decisions assign to this node, and
     removed after they do not
-SETDIRECTORY-6  a replica that begins again is not one that this process has made: records of it
-    were lost
+SETDIRECTORY-5  a replica that begins again has the DIRTY mark from its begin: records of it were
+    lost, so it is not complete
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -26,7 +25,7 @@ from embedlog.replica_set.decisions import promise
 from embedlog.replica_set.decisions.promise import Promise
 from embedlog.replica_set.following.copy_rate import COPIES_IN, COPIES_OUT, CopyRate
 from embedlog.replication.records import LOG, TOPIC
-from embedlog.storage import checkpoints, file_names, files
+from embedlog.storage import checkpoints, dirty_mark, file_names, files
 from embedlog.storage.identity import id_of_name, id_text
 from embedlog.topic import Topic
 
@@ -46,7 +45,6 @@ class SetDirectory:
         self.log_directory = directory
         self.copies_out = CopyRate(directory, COPIES_OUT)
         self.copies_in = CopyRate(directory, COPIES_IN)
-        self._made: set[tuple[UUID, int]] = set()
 
     @property
     def path(self) -> Path:
@@ -90,9 +88,7 @@ class SetDirectory:
                 raise UnknownTopicOrPartitionError(
                     f"no replica of {name} is here", path=self.path / name
                 )
-            known = topic.here if topic is not None and topic.id_bytes == topic_id.bytes else ()
             topic = self._bring(topic_of(state, topic_id, self.node))
-            self._made.update((topic_id, each) for each in topic.here if each not in known)
         return self.log_directory.partition_of(topic, number)
 
     def is_present(self, place: Place, name: str) -> bool:
@@ -107,12 +103,6 @@ class SetDirectory:
         directory = self.log_directory
         marked = directory.path / file_names.partition_name(topic, number) / file_names.DIRTY
         return (topic, number) in directory.partitions or files.exists(marked)
-
-    def was_made(self, topic_id: UUID, number: int) -> bool:
-        """Whether this opening has made the partition here, so that nothing of it was lost
-        (SETDIRECTORY-4).
-        """
-        return (topic_id, number) in self._made
 
     def _bring(self, wanted: Topic) -> Topic:
         """Make the directories of a topic's partitions here (SETDIRECTORY-2)."""
@@ -189,7 +179,6 @@ class SetDirectory:
         False if it stays.
         """
         changes = self.log_directory.topic_changes
-        self._made.discard(place)
         with changes.begin():
             return changes.drop_partition(
                 topic_of(state, place[0]), place[1], state.partitions[place].leader_epoch
@@ -201,16 +190,16 @@ class SetDirectory:
 
     def renew(self, place: tuple[UUID, int], state: State) -> bool:
         """Set a replica aside that cannot be loaded, and make an empty one; False if it was loaded
-        meanwhile (SETDIRECTORY-6).
+        meanwhile (SETDIRECTORY-5).
 
         REQUIRES that a settled decision removed it from ISR and ELR. Raises LockTimeoutError,
         StorageError.
         """
         changes = self.log_directory.topic_changes
         topic = topic_of(state, place[0])
-        self._made.discard(place)
+        mode = self.log_directory.config.file_mode
         with changes.begin():
-            renewed = changes.renew_partition(topic, place[1])
+            renewed = changes.renew_partition(topic, place[1], partial(dirty_mark.put, mode=mode))
         self.log_directory.forget_partition(topic.name, place[1])
         return renewed
 

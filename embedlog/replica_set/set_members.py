@@ -54,6 +54,7 @@ from embedlog.replica_set import adoption, judgement, member_directories, regist
 from embedlog.replica_set import membership as members
 from embedlog.replica_set.decisions.copy_renewal import damaged_copies, renew_copy
 from embedlog.replica_set.decisions.decision_log import DecisionLog
+from embedlog.replica_set.decisions.decision_view import View
 from embedlog.replica_set.decisions.proposals import Proposal
 from embedlog.replica_set.directory_workers import DECISIONS, DirectoryWorkers
 from embedlog.replica_set.judgement import Judgement
@@ -108,6 +109,7 @@ class SetMembers:
         self._known_pages: tuple[int, list[system.Page]] = (-1, [])
         self._known_version = system.TopicsWords(()), 0  # the last words, and their version
         self._away: dict[str, str] = {}  # the reason by path
+        self._not_entered: set[Path] = set()  # directories that are here, and could not be opened
         self._known: set[int] = set()  # the nodes that this process has ever opened
         self._unregistered: set[int] = set()
         self._has_majority = True  # of the directories that continue, at the last judgement
@@ -169,8 +171,10 @@ class SetMembers:
                 member_directories.leave_in_order(opened.directory.log_directory, earlier=True)
             return opened
 
+        self._not_entered.add(path)
         with Guard(partial(noted.acquire, False)):
             found = self.workers.at(path, enter)
+        self._not_entered.discard(path)
         return found
 
     def _in_its_lane(self, opened: Opened) -> Opened:
@@ -524,6 +528,8 @@ class SetMembers:
             self._restored = False
         found = judgement.judged(entered, views, self._continues)
         self._has_majority = found is None or found.has_majority
+        if not self._has_majority and (shown := self._shown_by_others()):
+            found = judgement.judged(entered, shown | views, self._continues)
         if found is not None:
             self._leave_strangers(found, entered)
         prepared = {
@@ -537,10 +543,36 @@ class SetMembers:
             self.decisions.attach(replace(copy, openings=()) if is_unknown else copy)
         self._unjudged = prepared
 
-    def _continues(self, node: int, earlier: int) -> bool:
-        """Whether the decisions in the directory of a node begin with all of those in another
-        one.
+    def _shown_by_others(self) -> dict[int, View]:
+        """What the copies show of directories that could not be opened, because a lock in them is
+        not free: a put back directory must not lead beside them (JUDGEMENT-5).
         """
+        views = dict[int, View]()
+        for path in self._not_entered:
+            with contextlib.suppress(EmbedlogError):
+                views |= self.workers.at(path, partial(self._shown_in, path))
+        return views
+
+    def _shown_in(self, path: Path) -> dict[int, View]:
+        """What the copy in a directory shows without its locks; nothing if it is a stranger."""
+        opened = member_directories.enter(partial(self.make, reading=True), path)
+        try:
+            views = self.decisions.views([opened.copy])
+            own = registration.in_file(opened.path, opened.entered.membership)
+            return {
+                node: view
+                for node, view in views.items()
+                if not registration.strangeness(own, view.state)
+            }
+        finally:
+            member_directories.leave_in_order(opened.directory.log_directory)
+
+    def _continues(self, node: int, earlier: int) -> bool:
+        """Whether the decisions in the directory of a node begin with all of those in another one.
+        False for one that could not be opened.
+        """
+        if not {node, earlier} <= self._opened.keys():
+            return False
         return self.decisions.is_continued(self._opened[earlier].copy, self._opened[node].copy)
 
     def _now(self, opened: Opened) -> Entered:
@@ -558,6 +590,13 @@ class SetMembers:
         if self._read_only and not found.has_majority:
             return  # a reader changes nothing: it shows what is there
         if found.strangers.keys() >= entered.keys():
+            if self._not_entered:
+                raise NotEnoughDirectoriesError(
+                    "of the directories that could be opened, none is the registered one",
+                    reached=[],
+                    voters=found.state.voters,
+                    away=self._away,
+                )
             raise judgement.all_strangers(entered, found.strangers)
         for node in sorted(found.strangers.keys() & (self._unjudged | self._unregistered)):
             path = entered[node].path

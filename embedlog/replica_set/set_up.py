@@ -108,7 +108,7 @@ def begin_opening(
     `created_ns`: the birth time of the directory. REQUIRES the open lock of the directory, and no
     other process in it.
     """
-    new = found.with_opening(uuid.uuid4(), created_ns, fresh=fresh)
+    new = found.with_opening(uuid.uuid4(), created_ns)
     return (
         members.write(directory, new, mode) if fresh else renew(directory, new, mode, alone=alone)
     )

@@ -55,6 +55,11 @@ def cache_number(path: Path) -> int:
     return _hashed(b"%d %d" % (boot, mount)) if mount else boot
 
 
+def known_cache(path: Path) -> int:
+    """As `cache_number`, and 0 also if the mount has no number: the disk may have been detached."""
+    return cache_number(path) if system.mount_id(os.fspath(path)) > 0 else 0
+
+
 def _hashed(text: bytes) -> int:
     # a word of a page is signed. hashlib loads OpenSSL, which each program would pay
     return codec.xxh3_64(text, 0) >> 8

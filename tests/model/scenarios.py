@@ -1,6 +1,7 @@
 """Contains the bounds of every scenario, the mutants that each run tries, and their expected outcomes."""
 
 from append import Append
+from crashed_replicas import CrashedReplicas
 from decisions import Decisions
 from groups import Groups
 from growth import Growth
@@ -24,7 +25,7 @@ MODELS = {
     "replica_reads": ReplicaReads, "replica_cleaning": ReplicaCleaning, "reassignment": Reassignment,
     "replica_settings": ReplicaSettings, "replica_unclean": ReplicaUnclean, "replica_transactions": ReplicaTransactions,
     "replica_groups": ReplicaGroups, "growth": Growth,
-    "registrations": Registrations,
+    "registrations": Registrations, "crashed_replicas": CrashedReplicas,
 }
 
 ONE = ("ahd",)
@@ -165,6 +166,13 @@ SCENARIOS = {
         "decisions of an earlier set": {"earlier": True},
         "three processes": {"processes": 3, "kills": 2, "records": 3},
     },
+    "crashed_replicas": {
+        "kill": {"processes": 1, "kills": 1},
+        "kills": {},
+        "power loss": {"cuts": 1},
+        "copy": {"processes": 1, "kills": 2, "copies": 1},
+        "kills and power losses": {"kills": 3, "cuts": 2, "openings": 4},
+    },
     "registrations": {
         "one process, kill": {"processes": 1, "kills": 1, "opens": 3},
         "two openers": {"kills": 0, "opens": 2},
@@ -245,6 +253,9 @@ DEEP = {
     "growth": {
         "three processes, four records": {"processes": 3, "kills": 3, "records": 4, "earlier": True},
     },
+    "crashed_replicas": {
+        "three processes": {"processes": 3, "kills": 3, "cuts": 2, "copies": 1, "openings": 4},
+    },
     "registrations": {
         "two openers, kill, then another one": {"kills": 1, "opens": 3, "looks": 0},
         "three openers": {"processes": 3, "kills": 0, "opens": 3, "looks": 0},
@@ -271,6 +282,7 @@ FAST = {
     "replica_groups": ("failover",),
     "growth": ("kill", "decisions of an earlier set"),
     "registrations": ("one process, kill", "two openers"),
+    "crashed_replicas": ("kill", "kills", "power loss", "copy"),
 }
 NEEDS_MORE = {
     ("append", rule): "a failed sync or two power losses"

@@ -153,7 +153,7 @@ static void check_page(const char *folder) {
     el_identity identity = {.partition = 0};
     el_tuple tuple = {.first_unstable = -1};
     if (el_allocate(fd, EL_PAGE_BYTES) < 0 || (page = el_map(fd, 1, &error)) == NULL) return check("a page is mapped", 0);
-    el_page_init(page, &identity, &tuple, 0);
+    el_page_init(page, &identity, &tuple, 0, 0, 0);
     check("a page is valid", el_page_check(page, &identity) == EL_PAGE_VALID);
     for (int at = 0; at < 3; at++) pthread_create(&readers[at], NULL, read_page, &bad[at]);
     for (int64_t number = 1; number <= PUBLICATIONS; number++) {
@@ -208,7 +208,7 @@ static void check_appends(const char *folder) {
     int status = 0, other = 0;
     el_tuple tuple = {.first_unstable = -1, .last_time_entry = -1, .max_timestamp = -1, .first_timestamp = -1};
     el_identity identity = {.partition = 0};
-    el_page_init(page, &identity, &tuple, 0);
+    el_page_init(page, &identity, &tuple, 0, 0, 0);
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) _exit(append_often(folder));
@@ -312,7 +312,7 @@ static void check_directories(const char *folder) {
         directories[at] = new_page(folder, at), partitions[at] = new_page(folder, DIRECTORIES + at);
         if (!directories[at] || !partitions[at]) return check("pages of directories are mapped", 0);
         el_directory_init(directories[at], &identity);
-        el_page_init(partitions[at], &identity, &tuples[at], 0);
+        el_page_init(partitions[at], &identity, &tuples[at], 0, 0, 0);
     }
     for (int at = 0; at < 2; at++) pthread_create(&threads[at], NULL, follow_directories, &readers[at]);
     for (int64_t step = 1; step <= STEPS; step++) {

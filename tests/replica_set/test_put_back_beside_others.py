@@ -12,28 +12,39 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import embedlog
+from embedlog.errors import LeaderNotAvailableError, NotEnoughDirectoriesError
 from embedlog.replica_set import member_directories
+from embedlog.replication.records import LOG
+from embedlog.storage import file_names
+from embedlog.storage.locks import LockFile
 from tests.replica_set.test_put_back import NODES, killed, level, logs, send, values
 
 BEFORE = [b"before %d" % number for number in range(10)]
 AFTER = [b"after %d" % number for number in range(10)]
 
 
-def begin(root: Path, least: int, node: int, *, in_order: bool) -> None:
+def begin(
+    root: Path,
+    least: int,
+    node: int,
+    *,
+    in_order: bool,
+    assignment: Sequence[int] = NODES,
+) -> None:
     """A set in which one directory was put back to a copy from before the last acknowledged
     records.
     """
     with embedlog.open(
         [root / f"d{each}" for each in NODES], config={"offsets.topic.num.partitions": 1}
     ) as log:
-        log.create_topic("t", assignment={0: [1, 2, 3]}, config={"min.insync.replicas": least})
+        log.create_topic("t", assignment={0: [*assignment]}, config={"min.insync.replicas": least})
         send(log, *BEFORE)
     shutil.copytree(root / f"d{node}", root / "copy")
     if in_order:
@@ -184,3 +195,51 @@ def test_one_hundred_restores_are_right(tmp_path: Path, programs: int) -> None:
         check_round(tmp_path / str(number), programs)
         shutil.rmtree(tmp_path / str(number))
     print(f"{programs} programs: 34 of 34 rounds in {time.monotonic() - began:.0f} s")
+
+
+# ---- no majority can be asked --------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def held_by_another_process(root: Path, nodes: Sequence[int]) -> Iterator[None]:
+    """The locks of these copies of the decision log are not free."""
+    taken, take_done = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            copies = [root / f"d{node}" / f"{LOG}-0" / file_names.LOCK for node in nodes]
+            held = [LockFile(path).try_lock() for path in copies]
+            os.write(take_done, b"x" if all(held) else b"-")
+            signal.pause()
+        finally:
+            os._exit(1)
+    try:
+        assert os.read(taken, 1) == b"x"
+        yield
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(taken)
+        os.close(take_done)
+
+
+@pytest.mark.parametrize("in_order", [True, False], ids=["closed", "killed"])
+@pytest.mark.parametrize("read_only", [False, True], ids=["writer", "reader"])
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])
+def test_nothing_is_read_from_a_put_back_directory_without_a_majority(
+    tmp_path: Path, order: tuple[int, ...], read_only: bool, in_order: bool
+) -> None:
+    """The put back directory was the leader, and the copies of the others are locked: a reader gets
+    an error, or what an intact one has. A follower may not know yet that the last record counts.
+    """
+    begin(tmp_path, 2, 3, in_order=in_order, assignment=(3, 1, 2))
+    paths = [tmp_path / f"d{node}" for node in order]
+    every = BEFORE + AFTER
+    with (
+        held_by_another_process(tmp_path, (1, 2)),
+        contextlib.suppress(LeaderNotAvailableError, NotEnoughDirectoriesError),
+        embedlog.open(paths, read_only=read_only, config={"lock.timeout.ms": 1500}) as log,
+    ):
+        assert values(log) in ([every, every[:-1]] if read_only else [every])
+    with embedlog.open(paths) as log:
+        assert values(log) == every

@@ -49,6 +49,8 @@ def entered(root: Path, node: int, **facts: object) -> Entered:
     } | facts
     opening = Opening(path, **known)  # type: ignore[arg-type]
     with set_up.open_locks([path], later(), 0o666):
+        if opening.first:
+            registration.stand_for(opening)
         result = registration.enter(opening)
     assert result is not None
     return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ BEFORE = [b"before %d" % number for number in range(3)]
 AFTER = [b"after %d" % number for number in range(3)]
 SEGMENT_BYTES = 1024
 RECORDS = 4  # of each process
-UNAVAILABLE = {"LeaderNotAvailableError", "NotEnoughDirectoriesError", "NotEnoughReplicasError"}
 
 
 def paths_of(root: Path, nodes: Sequence[int] = NODES) -> list[str]:
@@ -50,14 +49,9 @@ def _of_kind(notes: Sequence[Any], kind: str) -> list[Any]:
     return [note for note in notes if note[0] == kind]
 
 
-def broken_reads(
-    told: Told, before: Sequence[bytes], intact: Collection[Path] = ()
-) -> Iterator[str]:
+def broken_reads(told: Told, before: Sequence[bytes]) -> Iterator[str]:
     """Readings that lack an acknowledged record, show another one in its place, or have gaps; the
-    last one has all of them.
-
-    `intact`: these have the records if the last opening finds no leader: a directory is away, and a
-    process was killed.
+    last one has all of them, also if a directory is away, and processes were killed.
     """
     kept = [(offset, value) for offset, value in enumerate(before)]
     for number, notes in told.notes.items():
@@ -67,13 +61,7 @@ def broken_reads(
             yield from (f"process {number} read {text}" for text in _broken(rows, kept))
     kept += acknowledged(told).items()
     if told.failed_after is not None:
-        if not intact or not UNAVAILABLE & set(told.failed_after.kinds):
-            yield f"the next opening fails: {told.failed_after}"
-        for path in intact:
-            rows = [
-                (offset, epoch, value) for offset, (epoch, value) in sorted(stored(path).items())
-            ]
-            yield from (f"{path.name} has {text}" for text in _broken(rows, kept))
+        yield f"the next opening fails: {told.failed_after}"
         return
     yield from (f"the next opening reads {text}" for text in _broken(told.after, kept))
 
@@ -153,7 +141,7 @@ class PutBack:
         intact = {node: path for node, path in directories.items() if node != self.put_back}
         kept = [*BEFORE, *AFTER]
         return [
-            *broken_reads(told, kept, intact.values()),
+            *broken_reads(told, kept),
             *set_aside(intact, kept),
             *two_leaders(directories),
             *diverging(directories),
@@ -288,9 +276,8 @@ def values_of(process: int) -> list[bytes]:
 def judge_set(root: Path, told: Told, nodes: Sequence[int], intact: Sequence[int]) -> list[str]:
     """The promises of every scenario with the records `BEFORE` in a set."""
     directories = {node: root / f"d{node}" for node in nodes}
-    away = [directories[node] for node in intact] if len(intact) < len(nodes) else []
     return [
-        *broken_reads(told, BEFORE, away),
+        *broken_reads(told, BEFORE),
         *sent_twice(told),
         *set_aside({node: directories[node] for node in intact}, BEFORE),
         *two_leaders(directories),

@@ -62,7 +62,7 @@ typedef struct {                     /* what identifies a control page */
 enum el_page_state { EL_PAGE_VALID = 0, EL_PAGE_FOREIGN = 1, EL_PAGE_LOST = 2, EL_PAGE_NEWER = 3, EL_PAGE_DAMAGED = 4,
                      EL_PAGE_OLDER = 5 /* of this incarnation, by an embedlog with an older layout */ };
 enum el_page_flags { EL_FLAG_DELETED = 1, EL_FLAG_REPLACED = 2,
-                     EL_FLAG_KEPT = 4 /* the load found everything that an earlier page had published */ };
+                     EL_FLAG_KEPT = 4 /* of a replica: the load found all that it had, and no cut gave any of it up since */ };
 
 /* Fields of a control page outside the tuple; each is read and stored atomically. */
 enum el_word {
@@ -82,8 +82,9 @@ enum el_word {
 
 enum el_cut { EL_CUT_LOST = 1 /* by a failed sync */, EL_CUT_END = 2, EL_CUT_ALL = 3 /* the log begins again at the offset */ };
 
-/* Writes a whole page: identity, tuple, `durable`; clears the other fields. REQUIRES: the append lock. */
-int32_t el_page_init(uint8_t *page, const el_identity *identity, const el_tuple *tuple, int64_t durable);
+/* Writes a whole page: identity, tuple, `durable`, the number of the page cache, flags; clears the other fields. A process that is killed
+ * in it leaves an earlier page of the same place with EL_FLAG_KEPT, or the new one, if the new one has that flag. REQUIRES: the append lock. */
+int32_t el_page_init(uint8_t *page, const el_identity *identity, const el_tuple *tuple, int64_t durable, int64_t cache, int64_t flags);
 /* Compares the page with the `expected` identity; returns an el_page_state. */
 int32_t el_page_check(const uint8_t *page, const el_identity *expected);
 /* 1 if the memory shows a control page. */

@@ -34,27 +34,47 @@ static int32_t notify(uint8_t *raw) {
     return EL_OK;
 }
 
-static int32_t init(uint8_t *raw, const el_identity *identity, const el_tuple *tuple, int64_t durable) {
-    el_page *page = as_page(raw);
-    page->magic = 0;                        /* invalid while it is written */
+/* Whether the memory shows a page of this place, of any incarnation. */
+static int is_in_place(const el_page *page, uint64_t magic, const el_identity *identity) {
+    el_identity own = page->identity;
+    memcpy(own.incarnation, identity->incarnation, sizeof own.incarnation);
+    return page->magic == magic && page->version == EL_PAGE_VERSION && page->bytes == sizeof(el_slot) && same_identity(&own, identity);
+}
+
+/* The identity is stored after everything else of a page: from then on it counts in a new incarnation. */
+static void identify(el_page *page, uint64_t magic, const el_identity *identity) {
     atomic_thread_fence(memory_order_seq_cst);
     page->version = EL_PAGE_VERSION;
     page->bytes = sizeof(el_slot);
     page->identity = *identity;
     page->identity.version = EL_PAGE_VERSION;
-    for (int word = 0; word < EL_WORDS; word++)
-        atomic_store(&page->words[word], 0);
-    atomic_store(&page->words[EL_WORD_DURABLE], durable);
-    atomic_store(&page->words[EL_WORD_PRODUCED], tuple->log_end);
+    atomic_thread_fence(memory_order_seq_cst);
+    page->magic = magic;
+}
+
+static int32_t init(uint8_t *raw, const el_identity *identity, const el_tuple *tuple, int64_t durable, int64_t cache, int64_t flags) {
+    el_page *page = as_page(raw);
+    if (!(flags & EL_FLAG_KEPT) || !is_in_place(page, EL_PAGE_MAGIC, identity))
+        page->magic = 0;                    /* else the page of before shows that the log is kept, until the new one does */
+    atomic_thread_fence(memory_order_seq_cst);
+    atomic_store(&page->words[EL_WORD_FLAGS], flags);       /* before the role of the earlier tuple is lost */
+    atomic_store(&page->words[EL_WORD_CACHE], cache);
     invalidate_producers(raw);
+    el_point("page-flags");
     uint64_t next = atomic_load(&page->sequence) + 1;
     el_slot *slot = &page->slots[next & 1];
     slot->tuple = *tuple;
     slot->replica = (el_replica){.stable_at = -1, .stable_next = -1, .later_at = -1, .later_next = -1, .leader = -1};
     slot->check = check_of(slot);
     atomic_store(&page->sequence, next);
-    atomic_thread_fence(memory_order_seq_cst);
-    page->magic = EL_PAGE_MAGIC;
+    el_point("page-tuple");
+    for (int word = 0; word < EL_WORDS; word++)             /* after the tuple: the intent of a cut says what the earlier one shows */
+        if (word != EL_WORD_FLAGS && word != EL_WORD_CACHE)
+            atomic_store(&page->words[word], 0);
+    atomic_store(&page->words[EL_WORD_DURABLE], durable);
+    atomic_store(&page->words[EL_WORD_PRODUCED], tuple->log_end);
+    el_point("page-words");
+    identify(page, EL_PAGE_MAGIC, identity);
     atomic_fetch_add(&page->data_word, 1);
     el_futex_wake(&page->data_word, INT32_MAX);
     notify(raw);                            /* earlier notices may have been lost with the page */
@@ -63,14 +83,9 @@ static int32_t init(uint8_t *raw, const el_identity *identity, const el_tuple *t
 
 static int32_t init_directory(uint8_t *raw, const el_identity *identity) {
     el_page *page = as_page(raw);
-    page->magic = 0;
-    atomic_thread_fence(memory_order_seq_cst);
-    page->version = EL_PAGE_VERSION;
-    page->bytes = sizeof(el_slot);
-    page->identity = *identity;
-    page->identity.version = EL_PAGE_VERSION;
-    atomic_thread_fence(memory_order_seq_cst);
-    page->magic = EL_DIRECTORY_MAGIC;
+    if (!is_in_place(page, EL_DIRECTORY_MAGIC, identity))
+        page->magic = 0;
+    identify(page, EL_DIRECTORY_MAGIC, identity);
     return EL_OK;
 }
 
@@ -170,9 +185,9 @@ int32_t el_page_invalidate_producers(uint8_t *raw) {
     return rc < 0 ? rc : put;
 }
 
-int32_t el_page_init(uint8_t *raw, const el_identity *identity, const el_tuple *tuple, int64_t durable) {
+int32_t el_page_init(uint8_t *raw, const el_identity *identity, const el_tuple *tuple, int64_t durable, int64_t cache, int64_t flags) {
     el_page_enter(raw, 1);
-    int32_t rc = init(raw, identity, tuple, durable), put = el_page_leave(raw, 1);
+    int32_t rc = init(raw, identity, tuple, durable, cache, flags), put = el_page_leave(raw, 1);
     return rc < 0 ? rc : put;
 }
 

@@ -2,6 +2,7 @@
 control page.
 
 - Due after the page cache was lost while the directory was open, until it was done once.
+- Another word has the page cache of the last opening. The DIRTY marks of a set depend on it, too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,17 @@ def note_opening(page: system.Page, clean: bool, foreign: bool, cache: int) -> N
         page.set(RECOVERY_DUE, 0)  # a broker has its own records of open transactions
     elif not clean and (cache == UNKNOWN_CACHE or page.word(LAST_CACHE) != cache):
         page.set(RECOVERY_DUE, 1)
+    note_cache(page, cache)
+
+
+def note_cache(page: system.Page, cache: int) -> None:
+    """Record the page cache of this opening."""
     page.set(LAST_CACHE, cache)
+
+
+def is_last_cache(page: system.Page, cache: int) -> bool:
+    """Whether the last opening had this page cache, which is known."""
+    return cache != UNKNOWN_CACHE and page.word(LAST_CACHE) == cache
 
 
 def is_due(page: system.Page | None) -> bool:

@@ -317,6 +317,7 @@ class ReplicaLog:
             maximal_isr=0, decided_isr=0, role=ROLE_FOLLOWER, leader=leader, epoch_start=0
         )
         if restarts:
+            held.held.state.give_up()
             held.truncate(max(begin, now.log_start), epoch, changed._replace(role=ROLE_NONE))
             system.point("follow-restart")
             held.restart(begin, epoch, changed)
@@ -459,7 +460,7 @@ class ReplicaLog:
         with self._lock.unrepairable(deadline_ns) as held:
             if held is None:
                 return False
-            held.state.page.add(system.WORD_CUTS, 1)  # the log is not `is_kept` any more
+            held.state.give_up()
             held.publish(
                 held.state.read_page(),
                 held.replica._replace(role=ROLE_NONE, maximal_isr=0, decided_isr=0),

@@ -105,6 +105,8 @@ def intend_restart(held: LockedPartition, offset: int) -> None:
 
 def _store_intent(held: LockedPartition, kind: int, base: int, offset: int) -> None:
     page = held.page
+    if kind != system.CUT_END:  # which leaves what the leader has
+        held.state.give_up()
     page.set(system.WORD_CUT_BASE, base)
     page.set(system.WORD_CUT_OFFSET, offset)
     page.set(system.WORD_CUT_INTENT, kind)

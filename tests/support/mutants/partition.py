@@ -18,7 +18,7 @@ def _loaded_for_any_topic(original, self):
     return None
 
 
-@replaces("no_dirty", "embedlog.partition.recovery.dirty_mark:make")
+@replaces("no_dirty", "embedlog.storage.dirty_mark:make")
 def _never_marked_dirty(original, directory, mode):
     return False
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog.partition.recovery import dirty_mark
-from embedlog.storage import file_names, files
+from embedlog.storage import dirty_mark, file_names, files
 
 
 class Syncs:

@@ -5,6 +5,9 @@ DIRTYMARK-1  the file is empty, so the sync of its directory alone makes it dura
 DIRTYMARK-2  in a directory without a segment nothing can be lost yet. There the mark waits for the
     sync of the directory that follows its epochs. An interruption before that sync leaves no
     record, and the next load syncs the directory
+DIRTYMARK-3  a partition of a set without the mark is as its last orderly close left it. That is so
+    as long as the page cache is kept: a mark whose process is killed before the sync can be lost
+    with the records that another process has written since
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from embedlog.storage import file_names, files
+from embedlog.storage.manifest import holds_data
 
 
 def put(directory: Path, mode: int) -> None:
@@ -29,6 +33,21 @@ def make(directory: Path, mode: int) -> bool:
         return False
     with files.opened(path, files.CREATE, mode):
         return True
+
+
+def put_in_all(root: Path, mode: int) -> None:
+    """Mark all partitions of a directory (DIRTYMARK-3).
+
+    Left out are logs that embedlog has never loaded, and links: their target may be on another
+    disk, or not be used.
+    """
+    links = files.links(root)
+    for name in files.directories(root):
+        path = root / name
+        if file_names.parse_partition_name(name) is None or name in links:
+            continue
+        if files.exists(path / file_names.MANIFEST) or not holds_data(path):
+            put(path, mode)
 
 
 def may_wait(directory: Path, preallocated: bool) -> bool:
