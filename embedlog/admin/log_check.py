@@ -234,7 +234,10 @@ def _check(directory: LogDirectory, place: PartitionPlace, count: Count, total: 
             count,
             one,
         )
-        if not one.report().damaged:
+        is_explained = isinstance(problem, StateError) and any(
+            finding.kind == "interrupted" for finding in one.findings
+        )
+        if not one.report().damaged and not is_explained:
             one.findings.append(
                 Finding.of("partition", place.path, problem, place.topic, place.number)
             )

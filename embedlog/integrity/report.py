@@ -159,6 +159,12 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {  # kind: severity, meaning, re
         "an append was interrupted; no process has read these bytes",
         "the next process that writes cuts them",
     ),
+    "interrupted": (
+        NOTE,
+        "a compaction, a split or a deletion of segments ended in its middle; no record is lost",
+        "the next process that writes finishes it (a repair does so, too); until a replacement is "
+        "finished, readers without the right to write are refused",
+    ),
     "kept": (
         NOTE,
         "bytes that a recovery or a repair has cut out of the log",
