@@ -69,9 +69,7 @@ def make_plan(
             for name in names
             if (parsed := file_names.parse(name)) is None or parsed[0] not in half_retained
         ]
-    removed = {
-        name for name in names if name.endswith((file_names.DELETED, file_names.CLEANED))
-    }
+    removed = {name for name in names if name.endswith((file_names.DELETED, file_names.CLEANED))}
     if foreign:  # digests describe what embedlog wrote
         removed |= {name for name in names if file_names.digests_base(name) is not None}
     swaps = [name for name in names if name.endswith(file_names.SWAP)]

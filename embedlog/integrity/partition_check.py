@@ -195,7 +195,10 @@ class PartitionCheck:
                 if data is not None:
                     ProducerState.decode(data, base)
             except EmbedlogError as problem:
-                self._add_error("snapshot", name, problem)
+                if end is not None and base >= end and self._may_be_in_progress():
+                    self._add("unfinished", name, "the snapshot is not complete")
+                else:
+                    self._add_error("snapshot", name, problem)
                 continue
             if end is not None and base > end:
                 self._add(
@@ -208,6 +211,10 @@ class PartitionCheck:
         if file_names.DURABLE in names and self._facts.topic_id is not None:
             self._check_durable(end)
         self._check_epochs(names, end)
+
+    def _may_be_in_progress(self) -> bool:
+        """Whether a process works at the end of the log, or a crash has ended its work."""
+        return self._facts.segments is not None or not self._facts.clean
 
     def _check_durable(self, end: int | None) -> None:
         assert self._facts.topic_id is not None

@@ -156,8 +156,8 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {  # kind: severity, meaning, re
     ),
     "unfinished": (
         NOTE,
-        "an append was interrupted; no process has read these bytes",
-        "the next process that writes cuts them",
+        "an append or a roll was interrupted; no process has read these bytes",
+        "the next process that writes cuts or replaces them",
     ),
     "interrupted": (
         NOTE,

@@ -4,7 +4,7 @@ files are complete, and nothing is lost or damaged.
 
 from __future__ import annotations
 
-import shutil
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -12,9 +12,11 @@ from typing import Final, NamedTuple
 import pytest
 
 import embedlog
-from embedlog._native import system
 from embedlog.partition.compaction import swap
+from tests.partition import test_overflowed_segments as overflowed_segments
+from tests.support.broker_directories import GENERATIONS, build
 from tests.support.crash_states import CONFIG, TOPIC, Row, Work, look, rows, states, table
+from tests.support.killed_processes import is_killed_before
 
 SETTINGS: Final = {
     "cleanup.policy": "compact",
@@ -28,6 +30,7 @@ JOINED_BYTES: Final = 2500  # of several segments that a compaction joins
 KEYS: Final = 5
 COUNT: Final = 40
 PATIENT_S: Final = 20.0
+DRAWN: Final = 3  # states of each scene in a short run
 
 
 class Scene(NamedTuple):
@@ -83,7 +86,7 @@ def make(path: Path, scene: Scene) -> list[Row]:
 def compact(group: int) -> Work:
     """A compaction; the changes count from the begin of one of its replacements to its end."""
 
-    def work(root: Path, arm: Callable[[], None]) -> None:
+    def work(root: Path, begin: Callable[[], None], end: Callable[[], None]) -> None:
         swap_files = swap._swap
         count = 0
 
@@ -91,10 +94,10 @@ def compact(group: int) -> Work:
             nonlocal count
             count += 1
             if count == group:
-                arm()
+                begin()
             swap_files(*arguments)  # type: ignore[arg-type]
             if count == group:
-                system.fault_off()
+                end()
 
         swap._swap = counted
         with embedlog.open(root, config=CONFIG) as log:
@@ -104,8 +107,11 @@ def compact(group: int) -> Work:
     return work
 
 
+@pytest.mark.parametrize("extent", ["sample", pytest.param("all", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("scene", SCENES)
-def test_a_compaction_that_was_killed_in_a_swap_is_no_damage(tmp_path: Path, scene: str) -> None:
+def test_a_compaction_that_was_killed_in_a_swap_is_no_damage(
+    tmp_path: Path, rng: random.Random, scene: str, extent: str
+) -> None:
     written = make(tmp_path / "made", SCENES[scene])
 
     def is_expected(found: Sequence[Row]) -> bool:
@@ -113,9 +119,99 @@ def test_a_compaction_that_was_killed_in_a_swap_is_no_damage(tmp_path: Path, sce
 
     kinds = set()
     count = 0
-    for number, root in states(tmp_path / "made", tmp_path / "log", compact(SCENES[scene].group)):
+    drawn = rng if extent == "sample" else None
+    work = compact(SCENES[scene].group)
+    for number, root in states(tmp_path / "made", tmp_path / "log", work, drawn, DRAWN):
         print("killed before change", number)
         kinds |= look(root, is_expected)
         count += 1
     print(count, "states")
-    assert "interrupted" in kinds
+    assert extent == "sample" or "interrupted" in kinds
+
+
+# ---- beside a process that has the log open ------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [8, 20, 36])
+def test_a_killed_swap_in_a_log_that_others_have_open(tmp_path: Path, number: int) -> None:
+    """A check by another process waits for the end of the replacement, and tells that it has not
+    compared the files. The next process that writes finishes it.
+    """
+    written = make(tmp_path / "log", SCENES["first group"])
+    root = tmp_path / "log"
+    with embedlog.open(root, config=CONFIG) as log:
+        rows(log)
+        assert is_killed_before(number, lambda *faults: compact(1)(root, *faults))
+        with embedlog.open(root, read_only=True, lock_timeout_ms=300) as reader:
+            kinds = {(finding.kind, finding.severity) for finding in reader.check().findings}
+            assert kinds == {("unsettled", "cache")}
+        assert log.check().good
+        assert table(rows(log)) == table(written)
+        assert embedlog.check(root).good
+
+
+# ---- what brokers leave --------------------------------------------------------------------------
+
+BY_NAME: Final = {generation.name: generation for generation in GENERATIONS}
+ASIDE: Final = (".log", ".index", ".timeindex")
+
+
+def broker_steps(partition: Path) -> list[tuple[str, str]]:
+    """The renamings of a broker that replaces the segments 0 and 100."""
+    logs = [(partition / f"{base:020d}.log").read_bytes() for base in (0, 100)]
+    (partition / f"{0:020d}.log.cleaned").write_bytes(logs[1])
+    for suffix in ASIDE[1:]:
+        (partition / f"{0:020d}{suffix}.cleaned").write_bytes(b"")
+    new = f"{0:020d}"
+    steps = [(f"{new}{suffix}.cleaned", f"{new}{suffix}.swap") for suffix in ASIDE]
+    for base in (0, 100):
+        old = f"{base:020d}"
+        steps += [(f"{old}{suffix}", f"{old}{suffix}.deleted") for suffix in ASIDE]
+    steps += [(f"{new}{suffix}.swap", f"{new}{suffix}") for suffix in ASIDE]
+    return steps
+
+
+@pytest.mark.parametrize("name", ["0.11", "1.1-format-1", "2.8", "4.4"])
+@pytest.mark.sample(0.3)
+@pytest.mark.parametrize("count", range(13))
+def test_a_broker_that_crashed_in_a_swap_has_left_no_damage(
+    tmp_path: Path, name: str, count: int
+) -> None:
+    root = build(tmp_path / "log", BY_NAME[name], closed=False, whole=True, compacted=True)
+    partition = root / f"{TOPIC}-0"
+    steps = broker_steps(partition)
+    assert len(steps) == 12
+    for before, after in steps[:count]:
+        if (partition / before).exists():
+            (partition / before).rename(partition / after)
+    begins_at_150 = [150, 153, 180, 200, 201, 202, 203]
+    expected = begins_at_150 if count >= len(ASIDE) else [0, 2, 50, *begins_at_150]
+
+    def is_expected(found: Sequence[Row]) -> bool:
+        return [offset for offset, _, _ in found] == expected
+
+    kinds = look(root, is_expected, caches=("index", "missing-epochs"))
+    assert ("interrupted" in kinds) == (len(ASIDE) <= count < len(steps))
+
+
+@pytest.mark.parametrize("extent", ["sample", pytest.param("all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("layout", ["middle segment", "no batch fits", "three parts"])
+def test_a_killed_split_of_a_segment_is_no_damage(
+    tmp_path: Path, rng: random.Random, layout: str, extent: str
+) -> None:
+    overflowed_segments.write(tmp_path / "made", layout, closed=True, indexed=True)
+    offsets = overflowed_segments.offsets_of(layout)
+
+    def work(root: Path, begin: Callable[[], None], end: Callable[[], None]) -> None:
+        begin()
+        with embedlog.open(root, config=CONFIG) as log:
+            rows(log)
+        end()
+
+    def is_expected(found: Sequence[Row]) -> bool:
+        return [offset for offset, _, _ in found] == offsets
+
+    drawn = rng if extent == "sample" else None
+    for number, root in states(tmp_path / "made", tmp_path / "log", work, drawn, DRAWN):
+        print("killed before change", number)
+        look(root, is_expected, caches=("overflow", "index", "missing-epochs"))

@@ -26,6 +26,9 @@ CHANGES: Final = (
     "point",
 )
 
+# Gets two functions: changes count from the call of the first one to that of the second one.
+CountedWork = Callable[[Callable[[], None], Callable[[], None]], object]
+
 
 def killed_during(
     work: Callable[[embedlog.Log], object], open_set: Callable[[], embedlog.Log], *fault: str
@@ -45,21 +48,48 @@ def killed_during(
     assert os.waitpid(child, 0)[1] == signal.SIGKILL, "it was killed"
 
 
-def is_killed_before(number: int, work: Callable[[Callable[[], None]], object]) -> bool:
+def is_killed_before(number: int, work: CountedWork) -> bool:
     """Another process works, and is killed before its change of this number; False if it makes
-    fewer. `work` gets the function from whose call on the changes count.
+    fewer.
     """
+
+    def begin() -> None:
+        system.fault_arm(CHANGES, number, "kill_before")
+
+    return _status_of(lambda: work(begin, system.fault_off)) == signal.SIGKILL
+
+
+def count_changes(work: CountedWork) -> int:
+    """The changes that another process makes by the same work without a fault."""
+    reader, writer = os.pipe()
+
+    def begin() -> None:
+        system.fault_counters(reset=True)
+
+    def end() -> None:
+        counts, _ = system.fault_counters()
+        os.write(writer, b"%d" % sum(counts[kind] for kind in CHANGES))
+
+    try:
+        assert _status_of(lambda: work(begin, end)) == 0
+        return int(os.read(reader, 20))
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def _status_of(work: Callable[[], object]) -> int:
+    """The status of another process that works and ends without closing anything."""
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            work(lambda: system.fault_arm(CHANGES, number, "kill_before"))
-            system.fault_off()
+            work()
             status = 0
-        except BaseException:
-            traceback.print_exc()
         finally:
+            if status:
+                traceback.print_exc()
             os._exit(status)
     status = os.waitpid(child, 0)[1]
     assert status in (0, signal.SIGKILL), "the work failed"
-    return status == signal.SIGKILL
+    return status
