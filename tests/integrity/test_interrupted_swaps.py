@@ -15,7 +15,17 @@ import embedlog
 from embedlog.partition.compaction import swap
 from tests.partition import test_overflowed_segments as overflowed_segments
 from tests.support.broker_directories import GENERATIONS, build
-from tests.support.crash_states import CONFIG, TOPIC, Row, Work, look, rows, states, table
+from tests.support.crash_states import (
+    CONFIG,
+    TOPIC,
+    Row,
+    Work,
+    by_extent,
+    look,
+    rows,
+    states,
+    table,
+)
 from tests.support.killed_processes import is_killed_before
 
 SETTINGS: Final = {
@@ -107,7 +117,7 @@ def compact(group: int) -> Work:
     return work
 
 
-@pytest.mark.parametrize("extent", ["sample", pytest.param("all", marks=pytest.mark.slow)])
+@by_extent
 @pytest.mark.parametrize("scene", SCENES)
 def test_a_compaction_that_was_killed_in_a_swap_is_no_damage(
     tmp_path: Path, rng: random.Random, scene: str, extent: str
@@ -194,7 +204,7 @@ def test_a_broker_that_crashed_in_a_swap_has_left_no_damage(
     assert ("interrupted" in kinds) == (len(ASIDE) <= count < len(steps))
 
 
-@pytest.mark.parametrize("extent", ["sample", pytest.param("all", marks=pytest.mark.slow)])
+@by_extent
 @pytest.mark.parametrize("layout", ["middle segment", "no batch fits", "three parts"])
 def test_a_killed_split_of_a_segment_is_no_damage(
     tmp_path: Path, rng: random.Random, layout: str, extent: str

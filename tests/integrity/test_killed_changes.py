@@ -18,6 +18,7 @@ from tests.support.crash_states import (
     TOPIC,
     IsExpected,
     Row,
+    by_extent,
     leave_killed,
     look,
     rows,
@@ -115,7 +116,7 @@ def is_part_of(written: Sequence[Row]) -> IsExpected:
     return is_expected
 
 
-@pytest.mark.parametrize("extent", ["sample", pytest.param("all", marks=pytest.mark.slow)])
+@by_extent
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_killed_change_is_no_damage(
     tmp_path: Path, rng: random.Random, name: str, extent: str
@@ -139,7 +140,7 @@ def test_a_killed_change_is_no_damage(
     assert count
 
 
-@pytest.mark.parametrize("extent", ["sample", pytest.param("all", marks=pytest.mark.slow)])
+@by_extent
 def test_a_killed_first_load_is_no_damage(tmp_path: Path, rng: random.Random, extent: str) -> None:
     """The opening after a crash is killed, too."""
     written = make(tmp_path / "given", CHANGES["retention"])

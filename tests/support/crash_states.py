@@ -14,6 +14,8 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import pytest
+
 import embedlog
 from embedlog.cli.program import main
 from embedlog.integrity.directory_check import check_closed
@@ -25,6 +27,10 @@ Row = tuple[int, bytes | None, bytes | None]
 # of a directory; changes count from the call of its first function to that of the second one
 Work = Callable[[Path, Callable[[], None], Callable[[], None]], object]
 IsExpected = Callable[[Sequence[Row]], bool]
+by_extent = pytest.mark.parametrize(
+    "extent",
+    ["sample", pytest.param("all", marks=[pytest.mark.faults, pytest.mark.timeout(1800)])],
+)
 
 
 def rows(log: embedlog.Log) -> list[Row]:
