@@ -367,7 +367,7 @@ class PartitionCheck:
                 epoch=epoch,
                 info=info,
                 following=next_base,
-                gaps_allowed=self._gaps_allowed,
+                gaps_allowed=self._gaps_allowed or self._has_noted_gaps(base),
                 plan=plan,
             )
             check = SegmentCheck(segment, self._epochs, self._signs, self._note)
@@ -402,6 +402,12 @@ class PartitionCheck:
         facts = self._facts
         manifest = self._checked.manifest
         return facts.gaps_allowed or facts.foreign or manifest is None or manifest.start is None
+
+    def _has_noted_gaps(self, base: int) -> bool:
+        """Whether the manifest says of an undescribed segment that offsets are missing in it."""
+        manifest = self._checked.manifest
+        start = None if manifest is None else manifest.start
+        return start is not None and start.gaps_base == base
 
     def _add_missing(self, base: int, first: int, end: int) -> None:
         """Records before a segment are missing, or a segment itself."""
@@ -489,6 +495,9 @@ class PartitionCheck:
         is_described = not facts.foreign and manifest is not None and manifest.start is not None
         if is_described or facts.compacted or self._signs.found or self._has_damage():
             return
+        plan = self._checked.plan
+        if plan is not None and plan.swaps:
+            return  # only a compaction, or the split of a segment that one has left, makes these
         checks = self._checked.segments
         for number, check in enumerate(checks):
             gaps = list(check.gaps)

@@ -157,7 +157,7 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {  # kind: severity, meaning, re
     "unfinished": (
         NOTE,
         "an append or a roll was interrupted; no process has read these bytes",
-        "the next process that writes cuts or replaces them",
+        "the next process that writes cuts them, or writes the file again",
     ),
     "interrupted": (
         NOTE,

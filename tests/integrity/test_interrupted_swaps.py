@@ -13,6 +13,7 @@ import pytest
 
 import embedlog
 from embedlog.partition.compaction import swap
+from embedlog.partition.recovery import overflow
 from tests.partition import test_overflowed_segments as overflowed_segments
 from tests.support.broker_directories import GENERATIONS, build
 from tests.support.crash_states import (
@@ -209,7 +210,8 @@ def test_a_broker_that_crashed_in_a_swap_has_left_no_damage(
 def test_a_killed_split_of_a_segment_is_no_damage(
     tmp_path: Path, rng: random.Random, layout: str, extent: str
 ) -> None:
-    overflowed_segments.write(tmp_path / "made", layout, closed=True, indexed=True)
+    made = overflowed_segments.write(tmp_path / "made", layout, closed=True, indexed=True)
+    (made / "cleaner-offset-checkpoint").write_text(f"0\n1\n{TOPIC} 0 1\n")
     offsets = overflowed_segments.offsets_of(layout)
 
     def work(root: Path, begin: Callable[[], None], end: Callable[[], None]) -> None:
@@ -225,3 +227,18 @@ def test_a_killed_split_of_a_segment_is_no_damage(
     for number, root in states(tmp_path / "made", tmp_path / "log", work, drawn, DRAWN):
         print("killed before change", number)
         look(root, is_expected, caches=("overflow", "index", "missing-epochs"))
+
+
+def test_a_split_that_waits_for_its_names_shows_that_a_compaction_left_the_gaps(
+    tmp_path: Path,
+) -> None:
+    root = overflowed_segments.write(tmp_path / "log", "three parts", closed=False, indexed=False)
+    path = root / f"{TOPIC}-0" / f"{0:020d}.log"
+    data = path.read_bytes()
+    for part in overflow.parts_of(path, 0):
+        swap_path = path.with_name(f"{part.base:020d}.log.swap")
+        swap_path.write_bytes(data[part.start : part.end])
+    report = embedlog.check(root)
+    assert not report.damaged, str(report)
+    assert "interrupted" in {finding.kind for finding in report.findings}
+    assert "no record is lost" in str(report)
