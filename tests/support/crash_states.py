@@ -109,12 +109,10 @@ def look(
     *,
     caches: Sequence[str] = (),
     has_topic: bool = True,
-    repairs: bool = False,
 ) -> set[str]:
     """Everything that judges files finds the directory in order; the kinds of the notes.
 
     `caches`: kinds of findings that are not judged. `has_topic`: whether the records are read, too.
-    `repairs`: whether a repair may change files.
     """
     closed = check_closed(_copy(root, "closed"))  # as of a directory that cannot be opened
     assert not findings(closed, caches), str(closed)
@@ -126,7 +124,7 @@ def look(
     repaired_root = _copy(root, "repaired")
     repaired = embedlog.repair(repaired_root)
     assert not findings(repaired, caches), str(repaired)
-    if not repairs and not caches and "interrupted" not in kinds:
+    if not caches and "interrupted" not in kinds:
         assert not repaired.repaired, str(repaired)
     assert not list(repaired_root.rglob("embedlog.cut-*")) or "unfinished" in kinds
     _write(repaired_root, is_expected, has_topic=has_topic)
