@@ -19,6 +19,7 @@ from tests.support.crash_states import (
     IsExpected,
     Row,
     by_extent,
+    findings,
     leave_killed,
     look,
     rows,
@@ -189,3 +190,32 @@ def test_any_renamings_of_retention_may_be_on_disk_after_a_power_loss(
             if rng.random() < 0.5:
                 (partition / name).rename(partition / name.removesuffix(".deleted"))
         look(root, is_part_of(written))
+
+
+@pytest.mark.slow
+def test_a_killed_copy_to_new_replicas_is_no_damage(tmp_path: Path, rng: random.Random) -> None:
+    """No directory of the set is called damaged, alone or within the set."""
+    root = tmp_path / "set"
+    paths = [root / f"directory-{number}" for number in range(3)]
+    with embedlog.open(paths, config=CONFIG) as log:
+        log.create_topic(TOPIC, replication_factor=1, config=SETTINGS)
+        send(log, 0, COUNT)
+        written = rows(log)
+    shutil.copytree(root, tmp_path / "made", symlinks=True)
+
+    def work(root: Path, begin: Callable[[], None], end: Callable[[], None]) -> None:
+        log = embedlog.open(paths, config=CONFIG)
+        begin()
+        log.replicate(3)
+        send(log, COUNT, 1)
+        end()
+
+    is_expected = is_part_of(written)
+    for number, _ in states(tmp_path / "made", root, work, rng, 2 * DRAWN):
+        print("killed before change", number)
+        for path in paths:
+            report = embedlog.check(path)
+            assert not findings(report), str(report)
+        with embedlog.open(paths, config=CONFIG) as log:
+            assert is_expected(rows(log))
+            assert not findings(log.check())
