@@ -5,6 +5,7 @@ DIRECTORYREPAIR-1  the directory is held meanwhile: no process opens it, and no 
 DIRECTORYREPAIR-2  after the changes the log is opened once: the loads make again what was removed.
     Then everything is checked. A cached checkpoint is removed then if an offset in it is after the
     end of its log
+    A replacement or a deletion of segments that a crash has interrupted is finished first
 DIRECTORYREPAIR-3  a directory of a set is refused: the set repairs its replicas from each other
 """
 
@@ -39,7 +40,11 @@ from embedlog.integrity.directory_check import (
     check_partition,
     check_root,
 )
-from embedlog.integrity.partition_repair import ClosedPartitionRepair
+from embedlog.integrity.partition_repair import (
+    ClosedPartitionRepair,
+    finish_interrupted,
+    needs_finish,
+)
 from embedlog.integrity.report import CheckReport
 from embedlog.storage import checkpoints, file_names, files, identity, location
 from embedlog.storage.manifest import Manifest
@@ -66,7 +71,7 @@ def repair_path(path: str | os.PathLike[str], progress: Progress | None = None) 
             paths=[os.fspath(place)],
         )
     before = check_path(place, progress)
-    if before.good:
+    if before.good and not any(each.kind == "interrupted" for each in before.findings):
         return before
     with closed_directory.hold(place) as use:
         done, touched = _repair(ClosedDirectory(place, use))
@@ -104,12 +109,17 @@ def _repair(directory: ClosedDirectory) -> tuple[list[str], list[PartitionPlace]
     for place in places:
         known = directory.facts_of(place)
         checked = check_partition(known, count, total)
+        if checked is not None and needs_finish(checked):
+            done.append(finish_interrupted(known, checked))
+            touched.append(place)
+            checked = check_partition(known, count, total)
         if checked is None or all(each.severity == "note" for each in checked.findings):
             continue
         repair = ClosedPartitionRepair(known, checked, _end(known, checked, ends), 0o666)
         repair.run()
         done += repair.done
-        touched.append(place)
+        if place not in touched:
+            touched.append(place)
     return done + _repair_root(path, places, total), touched
 
 

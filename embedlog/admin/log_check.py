@@ -33,12 +33,14 @@ from embedlog.errors import (
     EmbedlogError,
     ForeignDirectoryError,
     LeaderNotAvailableError,
+    LockTimeoutError,
     OffsetOutOfRangeError,
     StateError,
     StorageError,
     UnknownTopicOrPartitionError,
     UnsupportedFormatError,
 )
+from embedlog.format import aborted_transactions
 from embedlog.integrity.directory_check import (
     ClosedDirectory,
     Count,
@@ -55,7 +57,7 @@ from embedlog.integrity.directory_check import (
 )
 from embedlog.integrity.partition_check import PartitionFacts
 from embedlog.integrity.report import CheckReport, Finding
-from embedlog.storage import file_names, files, identity, location
+from embedlog.storage import file_names, files, identity, interval_digests, location
 from embedlog.storage.manifest import Manifest, SegmentInfo
 from embedlog.topic import Topic, TopicRegistry
 
@@ -204,20 +206,12 @@ def _check(directory: LogDirectory, place: PartitionPlace, count: Count, total: 
         if not is_settled:
             one = Total()
             message = f"its segments were replaced during each of {tries} checks"
-            one.findings.append(
-                Finding(
-                    "unsettled",
-                    str(place.path),
-                    message,
-                    None,
-                    None,
-                    None,
-                    place.topic,
-                    place.number,
-                )
-            )
+            one.findings.append(_unsettled(place, message))
         if not one.report().damaged:
             one.findings += _unreadable(partition, known)
+    except LockTimeoutError as problem:
+        one = Total()
+        one.findings.append(_unsettled(place, problem.message))
     except (
         CorruptRecordError,
         ForeignDirectoryError,
@@ -234,11 +228,24 @@ def _check(directory: LogDirectory, place: PartitionPlace, count: Count, total: 
             count,
             one,
         )
-        if not one.report().damaged:
+        is_explained = isinstance(problem, StateError) and any(
+            finding.kind == "interrupted" for finding in one.findings
+        )
+        if not one.report().damaged and not is_explained:
             one.findings.append(
                 Finding.of("partition", place.path, problem, place.topic, place.number)
             )
     total.merge(one)
+
+
+def _unsettled(place: PartitionPlace, message: str) -> Finding:
+    return Finding(
+        "unsettled",
+        str(place.path),
+        message,
+        topic=place.topic,
+        partition=place.number,
+    )
 
 
 def _unreadable(partition: Partition, known: PartitionFacts) -> list[Finding]:
@@ -251,6 +258,8 @@ def _unreadable(partition: Partition, known: PartitionFacts) -> list[Finding]:
             partition.fetch(offset, max_bytes=1)
         except (OffsetOutOfRangeError, UnknownTopicOrPartitionError):
             return []  # its records were deleted meanwhile
+        except LockTimeoutError:
+            raise  # its segments are being replaced
         except EmbedlogError as problem:
             found = Finding.of("unreadable", known.directory, problem, known.topic, known.number)
             return [found._replace(first_offset=offset, end_offset=info.next_offset)]
@@ -276,6 +285,8 @@ def _known(directory: LogDirectory, partition: Partition, place: PartitionPlace)
             _noted(place.path, each, sizes.get((each.base, each.size, each.next_offset)))
             for each in segments
         )
+        if not directory.context.clean:
+            segments = (*segments[:-1], _written(place.path, segments[-1]))
     foreign = directory.context.foreign or is_outdated(place, directory.context.visit)
     return PartitionFacts(
         place.path,
@@ -283,6 +294,7 @@ def _known(directory: LogDirectory, partition: Partition, place: PartitionPlace)
         place.number,
         place.topic_id,
         place.gaps_allowed,
+        clean=partition.loaded is None or directory.context.clean,
         foreign=foreign,
         log_start=now.log_start,
         compacted=compacted,
@@ -302,6 +314,25 @@ def _noted(path: Path, loaded: SegmentInfo, noted: SegmentInfo | None) -> Segmen
     entries, rest = divmod(0 if facts is None else facts.size, index.TIME_ENTRY.size)
     made_again = loaded.time_entries == entries and not rest and noted.time_entries <= entries + 1
     return loaded if made_again else noted
+
+
+def _written(path: Path, loaded: SegmentInfo) -> SegmentInfo:
+    """The active segment with the entries of its caches that are in the files: the append that a
+    crash has interrupted writes the others after the log.
+    """
+
+    def count(suffix: str, entry_bytes: int) -> int:
+        facts = files.facts_of(file_names.segment_path(path, loaded.base, suffix))
+        return 0 if facts is None else facts.size // entry_bytes
+
+    index_entries = min(loaded.index_entries, count(file_names.INDEX, index.OFFSET_ENTRY.size))
+    if loaded.digested:
+        digest_count = count(file_names.DIGESTS, interval_digests.RECORD_BYTES)
+        index_entries = min(index_entries, digest_count)
+    transaction_count = count(file_names.TRANSACTION_INDEX, aborted_transactions.ENTRY_SIZE)
+    if transaction_count < loaded.transaction_entries:
+        loaded = loaded._replace(transaction_entries=transaction_count, transaction_digest=0)
+    return loaded._replace(index_entries=index_entries)
 
 
 def check_path(path: str | os.PathLike[str], progress: Progress | None = None) -> CheckReport:

@@ -54,7 +54,7 @@ def partition_files(directory: Path) -> list[Path]:
 
 
 def _lines_of(path: Path, options: DumpOptions, findings: Findings) -> Iterator[DumpLine]:
-    match path.suffix:
+    match indexes.kind_of(path):
         case file_names.LOG:
             yield from segments.dump(path, options.content, findings)
         case file_names.INDEX if options.sanity:

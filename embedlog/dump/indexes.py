@@ -5,6 +5,8 @@ indexes with their log.
   zeros. It may be the first one of a log with batches.
 - An entry of an offset index names the last offset of the batch at its position.
 - An entry of a time index names an offset of a batch, and its largest timestamp.
+- A `.swap` file is complete, and about to take its place: it is printed, too. An index whose log
+  is gone is left by the process that replaced or deleted it.
 """
 
 from __future__ import annotations
@@ -37,6 +39,18 @@ def _base_of(path: Path) -> int:
         )
     base, _ = parsed
     return base
+
+
+def _log_of(path: Path) -> Path:
+    """The log of an index. That of a `.swap` file may have its final name already."""
+    final = file_names.segment_path(path.parent, _base_of(path))
+    swap = final.with_name(final.name + file_names.SWAP)
+    return swap if path.suffix == file_names.SWAP and files.exists(swap) else final
+
+
+def kind_of(path: Path) -> str:
+    """The suffix of a file, without `.swap`."""
+    return Path(path.name.removesuffix(file_names.SWAP)).suffix
 
 
 def _empty_line(path: Path) -> DumpLine:
@@ -75,7 +89,7 @@ def dump_offset_index(
     base = _base_of(path)
     if len(data) < OFFSET_ENTRY.size:
         yield _empty_line(path)
-    log = path.with_suffix(file_names.LOG)
+    log = _log_of(path)
     with files.opened(log) as fd:
         size = files.facts(fd, log).size
         whole = data[: len(data) - len(data) % OFFSET_ENTRY.size]
@@ -97,7 +111,7 @@ def dump_time_index(path: Path, findings: Findings, *, quiet: bool) -> Iterator[
     """The entries of a time index; none with `quiet`."""
     data = _read_file(path)
     base = _base_of(path)
-    log = path.with_suffix(file_names.LOG)
+    log = _log_of(path)
     name = str(files.absolute(path))
     previous = -1
     with files.opened(log) as fd:
@@ -162,10 +176,15 @@ def dump_snapshot(path: Path) -> Iterator[DumpLine]:
 def parts_of(directory: Path) -> list[Path]:
     """The files of a partition directory that can be printed, by name. Raises StorageError."""
     printable = (*file_names.SEGMENT_SUFFIXES, file_names.SNAPSHOT)
+    of_a_log = (file_names.INDEX, file_names.TIME_INDEX)
+    names = set(files.listing(directory))
     paths = []
-    for name in files.listing(directory):
+    for name in names:
         with contextlib.suppress(CorruptRecordError):
             parsed = file_names.parse(name)
-            if parsed is not None and parsed[1] in printable:
-                paths.append(directory / name)
+            if parsed is None or parsed[1].removesuffix(file_names.SWAP) not in printable:
+                continue
+            path = directory / name
+            if kind_of(path) not in of_a_log or _log_of(path).name in names:
+                paths.append(path)
     return sorted(paths)

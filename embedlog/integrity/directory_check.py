@@ -247,8 +247,16 @@ class ClosedDirectory:
                 settings = {} if topic is None else topic.config
                 compacted = "compact" in settings.get("cleanup.policy", "")
                 topic_id = self._id_of(path, None if topic is None else topic.topic_id)
+                # a creation that was interrupted has not written the id yet
+                is_made = topic is None or (topic.state != "creating" and number < topic.partitions)
                 yield PartitionPlace(
-                    path, name, number, topic_id, compacted or topic is None, compacted
+                    path,
+                    name,
+                    number,
+                    topic_id,
+                    gaps_allowed=compacted or topic is None,
+                    compacted=compacted,
+                    identified=is_made,
                 )
 
     @staticmethod

@@ -3,17 +3,20 @@ and what is left over.
 
 - An open partition is checked below its published end, with the segments that it has. Without a
   page the manifest lists the segments, and the files show how long they are.
+- A closed partition is checked as the next opening for writing makes it (`leftovers`): `.swap`
+  files are read in the place of the files that they replace.
 - A torn tail that no process has read is a note if the log was not closed in order.
 - Nothing is changed, and no lock is held.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from embedlog import leftovers
 from embedlog.errors import EmbedlogError
 from embedlog.format.producer_state import ProducerState
 from embedlog.index import INDEX_BYTES_MAX
@@ -47,6 +50,12 @@ class PartitionFacts:
     segments: Sequence[SegmentInfo] | None = None
     log_end: int | None = None
 
+    def sealed_without_gaps(self, manifest: Manifest | None) -> Mapping[int, SegmentInfo]:
+        """The sealed segments by the manifest; none if offsets may be missing between segments."""
+        if manifest is None or self.gaps_allowed or self.foreign:
+            return {}
+        return manifest.segments
+
     def durable_offset(self) -> int:
         """The end of the records that were on stable storage, 0 if it is not known."""
         if self.topic_id is None:
@@ -64,6 +73,8 @@ class PartitionResult:
     manifest: Manifest | None = None
     end: int | None = None  # the log end
     epochs: checkpoints.EpochCache | None = None  # of the checkpoint; None if it cannot be read
+    # what the next opening does to the names of a closed partition
+    plan: leftovers.Plan | None = None
 
 
 class PartitionCheck:
@@ -88,9 +99,14 @@ class PartitionCheck:
         if facts.topic_id is not None:
             manifest = self._read_manifest(names, identity.id_bytes(facts.topic_id))
         infos = self._infos_by_base(manifest)
-        bases = file_names.bases(names)
-        if facts.segments is not None:
-            bases = [info.base for info in facts.segments if info.base in set(bases) or info.size]
+        if facts.segments is None:
+            names = self._plan_names(names, manifest)
+            bases = self._bases_above_start(file_names.bases(names))
+        else:
+            present_bases = set(file_names.bases(names))
+            bases = [
+                info.base for info in facts.segments if info.base in present_bases or info.size
+            ]
         self._check_segments(bases, infos)
         self._check_small_files(names)
         self._checked.end = self._log_end()
@@ -179,7 +195,10 @@ class PartitionCheck:
                 if data is not None:
                     ProducerState.decode(data, base)
             except EmbedlogError as problem:
-                self._add_error("snapshot", name, problem)
+                if end is not None and base >= end and self._may_be_in_progress():
+                    self._add("unfinished", name, "the snapshot is not complete")
+                else:
+                    self._add_error("snapshot", name, problem)
                 continue
             if end is not None and base > end:
                 self._add(
@@ -192,6 +211,10 @@ class PartitionCheck:
         if file_names.DURABLE in names and self._facts.topic_id is not None:
             self._check_durable(end)
         self._check_epochs(names, end)
+
+    def _may_be_in_progress(self) -> bool:
+        """Whether a process works at the end of the log, or a crash has ended its work."""
+        return self._facts.segments is not None or not self._facts.clean
 
     def _check_durable(self, end: int | None) -> None:
         assert self._facts.topic_id is not None
@@ -250,6 +273,37 @@ class PartitionCheck:
         last = self._checked.segments[-1]
         return max(last.end, last.segment.base)
 
+    # ---- leftovers -------------------------------------------------------------------------------
+
+    def _plan_names(self, names: list[str], manifest: Manifest | None) -> list[str]:
+        """The names after the next opening for writing; what it will finish is a note."""
+        facts = self._facts
+        sealed = facts.sealed_without_gaps(manifest)
+        plan = leftovers.make_plan(self._directory, names, sealed, foreign=facts.foreign)
+        self._checked.plan = plan
+        if plan.swaps:
+            self._add(
+                "interrupted",
+                plan.swaps[0],
+                "segments were being replaced when the last process stopped; the new ones are "
+                "complete",
+            )
+        if plan.half_retained:
+            self._add(
+                "interrupted",
+                file_names.file_name(plan.half_retained[0], file_names.LOG),
+                "old segments were being deleted when the last process stopped",
+            )
+        return sorted(plan.names)
+
+    def _bases_above_start(self, bases: list[int]) -> list[int]:
+        """All but the segments that a load after a crash sets aside unread."""
+        manifest = self._checked.manifest
+        facts = self._facts
+        if facts.clean or facts.foreign or manifest is None or manifest.start is None:
+            return bases
+        return bases[len(leftovers.segments_below(bases, self._required_start())) :]
+
     # ---- manifest --------------------------------------------------------------------------------
 
     def _read_manifest(self, names: list[str], topic_id: bytes) -> Manifest | None:
@@ -297,6 +351,9 @@ class PartitionCheck:
         for number, base in enumerate(bases):
             next_base = bases[number + 1] if number + 1 < len(bases) else -1
             info = infos.get(base)
+            plan = self._checked.plan
+            if plan is not None and base in plan.replaced_bases():
+                info = None  # it describes a segment that is replaced
             if number:
                 self._check_gap(base, end, infos.get(bases[number - 1]))
                 end = max(end, base)
@@ -310,7 +367,8 @@ class PartitionCheck:
                 epoch=epoch,
                 info=info,
                 following=next_base,
-                gaps_allowed=self._gaps_allowed,
+                gaps_allowed=self._gaps_allowed or self._has_noted_gaps(base),
+                plan=plan,
             )
             check = SegmentCheck(segment, self._epochs, self._signs, self._note)
             if not files.exists(check.path):
@@ -345,6 +403,12 @@ class PartitionCheck:
         manifest = self._checked.manifest
         return facts.gaps_allowed or facts.foreign or manifest is None or manifest.start is None
 
+    def _has_noted_gaps(self, base: int) -> bool:
+        """Whether the manifest says of an undescribed segment that offsets are missing in it."""
+        manifest = self._checked.manifest
+        start = None if manifest is None else manifest.start
+        return start is not None and start.gaps_base == base
+
     def _add_missing(self, base: int, first: int, end: int) -> None:
         """Records before a segment are missing, or a segment itself."""
         manifest = self._checked.manifest
@@ -367,6 +431,8 @@ class PartitionCheck:
     def _check_size(self, base: int, info: SegmentInfo | None, *, last: bool) -> int:
         """The bytes to check: those that are known, or those of the file. Others are a finding."""
         name = file_names.file_name(base, file_names.LOG)
+        if self._checked.plan is not None:
+            name = self._checked.plan.present_name(name)
         facts = files.facts_of(self._directory / name)
         size = 0 if facts is None else facts.size
         if info is None or size <= info.size:
@@ -429,6 +495,9 @@ class PartitionCheck:
         is_described = not facts.foreign and manifest is not None and manifest.start is not None
         if is_described or facts.compacted or self._signs.found or self._has_damage():
             return
+        plan = self._checked.plan
+        if plan is not None and plan.swaps:
+            return  # only a compaction, or the split of a segment that one has left, makes these
         checks = self._checked.segments
         for number, check in enumerate(checks):
             gaps = list(check.gaps)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from embedlog import index, segment
+from embedlog import index, leftovers, segment
 from embedlog._native import system
 from embedlog.format.record_batch import Chain
 from embedlog.integrity.marker_repair import MARKER_BYTES, restore
@@ -38,6 +38,26 @@ from embedlog.storage.manifest import (
 )
 
 COPY_BYTES = 1 << 20
+
+
+def needs_finish(checked: PartitionResult) -> bool:
+    """Whether a crash has interrupted a replacement or a deletion of segments."""
+    return any(finding.kind == "interrupted" for finding in checked.findings)
+
+
+def finish_interrupted(facts: PartitionFacts, checked: PartitionResult) -> str:
+    """Finish what a crash has interrupted, as the next opening would; a description. REQUIRES that
+    no process has the directory open. Raises StorageError.
+
+    A repair begins with it: it must not judge files by names that they are about to lose.
+    """
+    sealed = facts.sealed_without_gaps(checked.manifest)
+    leftovers.settle(facts.directory, sealed, write=True, foreign=facts.foreign)
+    files.sync_directory(facts.directory)
+    return (
+        f"{facts.topic}-{facts.number}: an interrupted replacement or deletion of segments is "
+        "finished"
+    )
 
 
 class ClosedPartitionRepair:

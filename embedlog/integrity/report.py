@@ -156,8 +156,14 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {  # kind: severity, meaning, re
     ),
     "unfinished": (
         NOTE,
-        "an append was interrupted; no process has read these bytes",
-        "the next process that writes cuts them",
+        "an append or a roll was interrupted; no process has read these bytes",
+        "the next process that writes cuts them, or writes the file again",
+    ),
+    "interrupted": (
+        NOTE,
+        "a compaction, a split or a deletion of segments ended in its middle; no record is lost",
+        "the next process that writes finishes it (a repair does so, too); until a replacement is "
+        "finished, readers without the right to write are refused",
     ),
     "kept": (
         NOTE,

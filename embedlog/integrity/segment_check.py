@@ -21,6 +21,7 @@ from embedlog.format.record_batch import Batches, Problem
 from embedlog.format.record_columns import RELATIVE_MAX
 from embedlog.integrity.report import Finding
 from embedlog.integrity.spans import ExpectedSegment, SegmentReader, SegmentSpan
+from embedlog.leftovers import Plan
 from embedlog.segment import LEAPT, CompactionSigns, Leap
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.manifest import SegmentInfo
@@ -63,6 +64,25 @@ class CheckedSegment(NamedTuple):
     info: SegmentInfo | None = None
     following: int = -1  # base of the next segment, -1 for the last one
     gaps_allowed: bool = False
+    plan: Plan | None = None  # of a closed log: the names that its files will have
+
+    def present_path(self, suffix: str) -> Path | None:
+        """The path of a file of the segment, None if it has none, or if the next opening for
+        writing removes it.
+        """
+        name = file_names.file_name(self.base, suffix)
+        if self.plan is not None:
+            if name not in self.plan.names:
+                return None
+            name = self.plan.present_name(name)
+        return self.directory / name
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the segment is about to replace others: the next opening makes its missing
+        caches.
+        """
+        return self.plan is not None and self.base in self.plan.replaced_bases()
 
 
 class SegmentCheck:
@@ -79,7 +99,8 @@ class SegmentCheck:
         self._epochs = epochs
         self._signs = signs
         self._note = note
-        self.path = file_names.segment_path(segment.directory, segment.base)
+        log_path = segment.present_path(file_names.LOG)
+        self.path = log_path or file_names.segment_path(segment.directory, segment.base)
         self.findings: list[Finding] = []
         self.spans: list[SegmentSpan] = []
         self.batches = 0
@@ -194,6 +215,11 @@ class SegmentCheck:
                 end_offset=end,
             )
         )
+
+    def _name_of(self, suffix: str) -> str:
+        """The present name of a file of the segment, or the one that a missing file would have."""
+        path = self.segment.present_path(suffix)
+        return file_names.file_name(self.segment.base, suffix) if path is None else path.name
 
     # ---- the log ---------------------------------------------------------------------------------
 
@@ -345,10 +371,11 @@ class SegmentCheck:
         known.
         """
         layout = np.dtype(_ENTRIES[suffix])
-        name = file_names.file_name(self.segment.base, suffix)
-        raw = files.read_bytes(self.segment.directory / name, index.INDEX_BYTES_MAX)
+        path = self.segment.present_path(suffix)
+        name = self._name_of(suffix)
+        raw = None if path is None else files.read_bytes(path, index.INDEX_BYTES_MAX)
         if raw is None:
-            if self.segment.size or count:
+            if (self.segment.size or count) and not self.segment.is_new:
                 self._add("index", "the file is missing", name=name)
             return np.empty(0, layout)
         whole_count = len(raw) // layout.itemsize
@@ -433,7 +460,7 @@ class SegmentCheck:
                     position=first * np.dtype(_ENTRIES[suffix]).itemsize,
                     expected="the last offset of a batch, in rising order",
                     found=f"offset {entries.offsets[first]}, {entries.others[first]}",
-                    name=file_names.file_name(self.segment.base, suffix),
+                    name=self._name_of(suffix),
                 )
 
     # ---- digests ---------------------------------------------------------------------------------
@@ -465,8 +492,11 @@ class SegmentCheck:
         """
         info = self.segment.info
         base = self.segment.base
-        name = file_names.file_name(base, file_names.TRANSACTION_INDEX)
-        raw = files.read_bytes(self.segment.directory / name, index.INDEX_BYTES_MAX) or b""
+        path = self.segment.present_path(file_names.TRANSACTION_INDEX)
+        name = self._name_of(file_names.TRANSACTION_INDEX)
+        raw = b""
+        if path is not None:
+            raw = files.read_bytes(path, index.INDEX_BYTES_MAX) or b""
         count = None if info is None else info.transaction_entries
         size = aborted_transactions.ENTRY_SIZE
         if count is not None and len(raw) < count * size:

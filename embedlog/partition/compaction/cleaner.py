@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
-from embedlog import index, segment
+from embedlog import index, leftovers, segment
 from embedlog._callbacks import Passed, Work
 from embedlog._native import system
 from embedlog._native.lazy_numpy import np
@@ -30,7 +30,7 @@ from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.compaction import swap
 from embedlog.partition.compaction.rules import Bounds, Transactions, bounds, groups
 from embedlog.partition.reader import Reader
-from embedlog.partition.recovery import leftovers, producer_history
+from embedlog.partition.recovery import producer_history
 from embedlog.partition.replication.known_high_watermark import known_high_watermark
 from embedlog.partition.segment_info import built_info
 from embedlog.partition.sync import Syncer

@@ -26,11 +26,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from embedlog import segment
+from embedlog import leftovers, segment
 from embedlog._callbacks import Work
 from embedlog._native.lazy_numpy import np
 from embedlog._native.system import Published
@@ -137,8 +136,8 @@ class Evidence:
             bases = self._above_start(bases)
         if closed is None or not loading.clean:
             return bases
-        leftovers = [base for base in bases if base > closed.base]
-        for base in leftovers:
+        excess_bases = [base for base in bases if base > closed.base]
+        for base in excess_bases:
             if segment.size_of(self._directory, base):
                 path = file_names.segment_path(self._directory, base)
                 raise CorruptRecordError(
@@ -147,11 +146,11 @@ class Evidence:
                     expected=f"none above {closed.base}",
                     found=base,
                 )
-        if leftovers and loading.write:
+        if excess_bases and loading.write:
             logger.warning(
-                "set aside empty segments after the end of %s: %s", self._directory, leftovers
+                "set aside empty segments after the end of %s: %s", self._directory, excess_bases
             )
-            for base in leftovers:
+            for base in excess_bases:
                 segment.set_aside(self._directory, base)
         return [base for base in bases if base <= closed.base]
 
@@ -203,14 +202,10 @@ class Evidence:
         return loading.log_start >= first or bool(epochs and epochs[0][1] == first)
 
     def _above_start(self, bases: list[int]) -> list[int]:
-        """All but the segments that retention was removing before a crash.
-
-        They may never have been synced, so they can be torn or have holes; the log continues after
-        them.
-        """
+        """All but the segments that retention was removing before a crash."""
         if self._start is None or self.loading.clean:
             return bases
-        deletable = [base for base, following in pairwise(bases) if following <= self.log_start]
+        deletable = leftovers.segments_below(bases, self.log_start)
         if deletable and self.loading.write:
             logger.info("set aside segments below the start of %s: %s", self._directory, deletable)
             for base in deletable:

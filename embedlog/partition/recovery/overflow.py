@@ -15,10 +15,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from embedlog import segment
+from embedlog import leftovers, segment
 from embedlog.format.record_batch import Chain
 from embedlog.format.record_columns import RELATIVE_MAX
-from embedlog.partition.recovery import leftovers
 from embedlog.storage import file_names, files
 
 
