@@ -98,7 +98,7 @@ def wrong_last_entries(
     yield [*before, (time_ms, relative ^ 1 << rng.randrange(7))]
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("read_only", [True, False], ids=["reading", "writing"])
 @pytest.mark.parametrize("which", [1, -1], ids=["sealed", "active"])

@@ -58,6 +58,7 @@ def incarnation(log: embedlog.Log, node: int) -> object:
 # ---- failures --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(0.4)
 @pytest.mark.parametrize("node", [1, 2])
 @pytest.mark.parametrize(
     "error", [errno.EIO, errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.ESTALE, errno.ENODEV]
