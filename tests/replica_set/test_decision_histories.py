@@ -60,7 +60,7 @@ def restored(root: Path, node: int, source: Path) -> None:
 def test_m1_a_process_is_killed_at_any_call_of_a_decision(
     tmp_path: Path, rng: random.Random
 ) -> None:
-    """At every fourth call: four runs take all of them."""
+    """At every fourth call, from one of the first four on."""
     begun(tmp_path / "begun")
     count = 0
     work = lambda here: Process(here).decide(2)  # noqa: E731
