@@ -230,7 +230,7 @@ def held_files(root: Path) -> list[str]:
     return [each for each in links + mapped if str(root) in each]
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize("read_only", [False, True], ids=["writer", "reader"])
 @pytest.mark.parametrize("state", ["closed", "half deleted", "from a broker"])
 def test_an_interrupt_at_any_step_of_an_opening_releases_everything(

@@ -347,7 +347,7 @@ def test_an_id_is_lifted_but_never_lowered_and_only_when_settled() -> None:
 def test_no_random_history_breaks_an_invariant_of_the_model(
     rng: random.Random, cuts: bool, first_epoch: int
 ) -> None:
-    worlds = [transaction_world.run(rng, cuts=cuts, first_epoch=first_epoch) for _ in range(150)]
+    worlds = [transaction_world.run(rng, cuts=cuts, first_epoch=first_epoch) for _ in range(75)]
     print(f"{len(worlds)} histories, {sum(world.txns for world in worlds)} transactions")
     assert sum(world.txns for world in worlds) > 200
 

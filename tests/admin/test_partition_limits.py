@@ -49,6 +49,7 @@ def log(place: Any) -> Iterator[Any]:
         yield opened
 
 
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("count", [0, PARTITIONS_MAX + 1, 2_000_000, 2**31 - 1])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_a_number_outside_of_the_limit_is_refused_before_anything_is_written(

@@ -104,6 +104,7 @@ def test_a_peer_returns_what_was_appended(
     round_trip(peer, Job(str(tmp_path / "store"), path, count=ALL, batch=BATCH), given)
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.parametrize("peer", CLIENTS, ids=lambda peer: peer.NAME)
 @pytest.mark.filterwarnings("ignore")  # those of other packages

@@ -52,6 +52,7 @@ def required(words: tuple[str, ...]) -> list[str]:
     return ["x"] if words in (("grep",), ("import",), ("export",), ("handover",)) else []
 
 
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize(
     ("words", "one", "other"),
     PAIRS,

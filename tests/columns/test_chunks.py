@@ -157,6 +157,7 @@ with embedlog.open(sys.argv[1], read_only=True) as log:
 """
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("way", ["poll", "scan"])
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_a_bomb_of_many_batches_takes_the_memory_of_one(
@@ -199,7 +200,7 @@ def row_of_zeros(size: int, codec: int) -> bytes:
 # ---- the bound on a batch ------------------------------------------------------------------------
 
 
-@pytest.mark.sample(0.3)
+@pytest.mark.sample(0.2)
 @each_way
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_batch_beyond_the_bound_is_an_error_that_names_it(

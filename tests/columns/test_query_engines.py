@@ -123,7 +123,7 @@ def fill(log: embedlog.Log, first: int = 0) -> None:
 # ---- truth ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(0.3)
+@pytest.mark.sample(0.15)
 @both_levels
 @pytest.mark.parametrize(("name", "topic"), TOPICS)
 def test_all_engines_say_of_kafkas_directories_what_a_consumer_says(

@@ -36,6 +36,7 @@ def text(tmp_path: Path, rng: random.Random) -> Path:
     return tmp_path / "text"
 
 
+@pytest.mark.slow
 def test_every_line_of_a_file_comes_back(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

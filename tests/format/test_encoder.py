@@ -34,6 +34,9 @@ from embedlog.format.record_columns import BytesColumn, Columns, Headers, batch_
 from tests.support import oracle
 from tests.support.batches import Row, batch
 
+# A run of 300 records takes a millisecond, in which the other thread changes columns many times.
+CHANGING_RUNS = 150
+
 
 def columns_of(rows: Sequence[Row], width: type = np.int64) -> Columns:
     """The columns that hold these rows."""
@@ -298,7 +301,7 @@ def test_columns_that_change_in_another_thread_make_readable_batches_or_none(
     thread.start()
     try:
         refused = sealed = 0
-        while refused + sealed < 600:
+        while refused + sealed < CHANGING_RUNS:
             try:
                 runs = [
                     bytes(run.buffer)

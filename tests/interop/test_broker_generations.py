@@ -27,7 +27,7 @@ by_generation = pytest.mark.parametrize(
 )
 by_close = pytest.mark.parametrize("closed", [True, False], ids=["closed", "crashed"])
 by_files = pytest.mark.parametrize("whole", [True, False], ids=["all-files", "logs-only"])
-sampled = pytest.mark.sample(0.15)
+sampled = pytest.mark.sample(0.1)
 by_gaps = pytest.mark.parametrize("compacted", [False, True], ids=["dense", "compacted"])
 
 

@@ -24,7 +24,7 @@ from tests.kafka import client, oracle
 from tests.kafka.client import shown, told
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-THOUSANDS = 30_000  # records in hundreds of batches of 4 KiB
+THOUSANDS = 10_000  # records in hundreds of batches of 4 KiB
 START_MS = 1_700_000_000_000
 SEGMENT_FILES = {".log", ".index", ".timeindex", ".txnindex"}
 pytestmark = pytest.mark.xdist_group("kafka")  # one worker: the directory is written once

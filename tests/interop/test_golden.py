@@ -96,7 +96,7 @@ def opened(golden: Path) -> Callable[[str], embedlog.Log]:
         log.close()
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.2)
 @every_topic
 @both_levels
 def test_a_consumer_gets_what_kafkas_client_got(
@@ -111,7 +111,7 @@ def test_a_consumer_gets_what_kafkas_client_got(
     )
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.2)
 @every_topic
 @both_levels
 def test_a_scan_gets_what_kafkas_client_got(
@@ -125,7 +125,7 @@ def test_a_scan_gets_what_kafkas_client_got(
     assert in_order(scan.records()) == wanted(golden_expected(name, topic), isolation)
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.2)
 @every_topic
 def test_arrow_columns_say_the_same_as_records(
     opened: Callable[[str], embedlog.Log], name: str, topic: str
@@ -165,6 +165,7 @@ def test_reading_only_writes_nothing(golden_copy: Callable[[str], Path], name: s
     assert digests(directory) == before
 
 
+@pytest.mark.sample(0.5)
 @pytest.mark.parametrize(("name", "topics"), DIRECTORIES, ids=GOLDEN)
 def test_a_writer_takes_the_directory_over(
     golden_copy: Callable[[str], Path],
@@ -191,6 +192,7 @@ def test_a_writer_takes_the_directory_over(
         assert (directory / ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.sample(0.5)
 @pytest.mark.parametrize(("name", "topics"), DIRECTORIES, ids=GOLDEN)
 def test_what_is_appended_comes_behind_what_kafka_wrote(
     golden_copy: Callable[[str], Path],

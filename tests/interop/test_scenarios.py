@@ -313,7 +313,7 @@ def compare(scenario: Scenario, bootstrap: str, log: embedlog.Log) -> None:
         producer.close(0)
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize(
     "scenario",
     [
@@ -328,7 +328,7 @@ def test_the_same_script_gives_the_same_log(
     compare(scenario, kafka_at, log)
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize(
     "scenario",
     [

@@ -16,7 +16,7 @@ from tests.interrupts import table
 from tests.interrupts.runner import Outcome, Runner, Verb
 from tests.support.campaign_report import add_counts, pieces
 
-SAMPLE_S = 8.0
+SAMPLE_S = 4.0
 SAMPLE_MAX = 10  # of one verb
 PIECES = 16
 CLASSES: tuple[Any, ...] = (

@@ -98,7 +98,7 @@ def wrong_last_entries(
     yield [*before, (time_ms, relative ^ 1 << rng.randrange(7))]
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("read_only", [True, False], ids=["reading", "writing"])
 @pytest.mark.parametrize("which", [1, -1], ids=["sealed", "active"])
@@ -221,7 +221,7 @@ def flipped(
         yield f"round {round_}", bytes(damaged)
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("owner", [pytest.param("embedlog", marks=pytest.mark.slow), "a broker"])
 def test_damage_inside_of_a_time_index_hides_no_record(

@@ -154,7 +154,7 @@ def test_a_torn_tail_of_an_overflowed_segment_is_cut_and_the_rest_split(
     assert len(list((root / "t-0").glob("embedlog.cut-*"))) == 1
 
 
-@pytest.mark.sample(0.2)
+@pytest.mark.sample(0.1)
 @by_layout
 def test_an_interrupted_split_leaves_the_old_segment_or_its_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str

@@ -147,7 +147,7 @@ def committed(log: embedlog.Log) -> dict[str, int]:
     }
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("damage", ["gone", "cut", "rubbish"])
 @pytest.mark.parametrize("read_only", [False, True])
 def test_a_transaction_index_that_is_gone_is_made_again_before_anybody_is_answered(

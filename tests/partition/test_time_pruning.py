@@ -104,7 +104,7 @@ def test_random_times_as_a_slow_filter(
     tmp_path: Path, rng: random.Random, kind: str, codec_name: str
 ) -> None:
     config = {"segment.bytes": 3_000, "index.interval.bytes": 300, "message.timestamp.type": kind}
-    for number in range(6):
+    for number in range(3):
         path = tmp_path / f"log{number}"
         for part in range(2):
             with opened(path) as log:

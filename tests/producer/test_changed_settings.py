@@ -296,7 +296,7 @@ def attempt_each(
     return wrong
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize("pairs", PAIRS)
 @pytest.mark.parametrize("strict_first", [False, True], ids=["stricter", "laxer"])
 @pytest.mark.parametrize("first", [False, True], ids=["before the first write", "after a write"])
@@ -318,7 +318,7 @@ def test_a_changed_setting_decides_about_the_next_record(
     assert attempt_each(log, change, pairs, first=first, strict_first=strict_first) == []
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize("pairs", PAIRS)
 @pytest.mark.parametrize("strict_first", [False, True], ids=["stricter", "laxer"])
 @pytest.mark.parametrize("place", PLACES)

@@ -50,12 +50,19 @@ def program(page: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def cost(page: Path) -> tuple[pytest.MarkDecorator, ...]:
+    """Whether `make test` always runs the code of a page: that of the README, whose program is the
+    first of a reader.
+    """
+    if page.parent.name in ("concepts", "porting") or page.stem in SLOW:
+        return (pytest.mark.slow,)
+    return () if page.name == "README.md" else (pytest.mark.sample(0.4),)
+
+
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=pytest.mark.slow)
-        if page.parent.name in ("concepts", "porting") or page.stem in SLOW
-        else page
+        pytest.param(page, marks=cost(page))
         for page in PAGES
         if page not in (PROGRAMS, *ELSEWHERE)
         and page.parent != REFERENCE
@@ -77,7 +84,7 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
         assert answer.returncode == 0, answer.stderr[-3000:]
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize(
     "number",
     [

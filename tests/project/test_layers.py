@@ -12,12 +12,14 @@ import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 import embedlog
 from tests.conftest import ROOT
+
+pytestmark = pytest.mark.xdist_group("tests/project/prose")  # the worker that reads all texts
 
 PACKAGE = ROOT / "embedlog"
 DIRECTIONS: dict[str, Any] = tomllib.loads(
@@ -57,31 +59,57 @@ def unit_of(dotted: str) -> str:
     return parts[1] if len(parts) > 1 else parts[0]
 
 
+class Member(NamedTuple):
+    """The use of a private member."""
+
+    line: int
+    owner: str  # the expression before the last dot
+    name: str
+
+
+class Uses(NamedTuple):
+    """What a module uses of others: one parse and one walk for all rules."""
+
+    imports: tuple[tuple[int, str], ...]  # line and dotted name of modules of the package
+    public_names: tuple[tuple[int, str], ...]  # line and name, of `embedlog` itself
+    private_members: tuple[Member, ...]
+
+
 @cache
+def uses(path: Path) -> Uses:
+    imported: list[tuple[int, str]] = []
+    public: list[tuple[int, str]] = []
+    private: list[Member] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                imported += _imports(path, node)
+                if isinstance(node, ast.ImportFrom) and node.module == "embedlog":
+                    public += [(node.lineno, alias.name) for alias in node.names]
+            case ast.Attribute(value=ast.Name(id="embedlog")):
+                public.append((node.lineno, node.attr))
+            case ast.Attribute() if node.attr.startswith("_"):
+                private.append(Member(node.lineno, ast.unparse(node.value), node.attr))
+    return Uses(tuple(imported), tuple(public), tuple(private))
+
+
 def imports(path: Path) -> tuple[tuple[int, str], ...]:
     """Line and dotted name of each module of the package that a module imports."""
-    return tuple(_imports(path))
+    return uses(path).imports
 
 
-def _imports(path: Path) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (
-                (node.lineno, alias.name)
-                for alias in node.names
-                if alias.name.split(".")[0] == "embedlog"
-            )
-        elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{path}:{node.lineno}: a relative import"
-            if (node.module or "").split(".")[0] == "embedlog":
-                for alias in node.names:
-                    inner = f"{node.module}.{alias.name}"
-                    yield (
-                        node.lineno,
-                        inner
-                        if inner in MODULES or alias.name in {"_core", "_rows"}
-                        else str(node.module),
-                    )
+def _imports(path: Path, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[int, str]]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            if alias.name.split(".")[0] == "embedlog":
+                yield node.lineno, alias.name
+        return
+    assert not node.level, f"{path}:{node.lineno}: a relative import"
+    if (node.module or "").split(".")[0] == "embedlog":
+        for alias in node.names:
+            inner = f"{node.module}.{alias.name}"
+            is_module = inner in MODULES or alias.name in {"_core", "_rows"}
+            yield node.lineno, inner if is_module else str(node.module)
 
 
 @cache
@@ -179,22 +207,18 @@ def test_only_exported_modules_are_imported(unit: str) -> None:
 
 def test_no_other_unit_uses_a_private_member_of_a_partition() -> None:
     private = {
-        node.attr
+        member.name
         for name in EXPORTS["partition"]
-        for node in ast.walk(ast.parse(MODULES[f"embedlog.partition.{name}"].read_text()))
-        if isinstance(node, ast.Attribute)
-        and node.attr.startswith("_")
-        and ast.unparse(node.value) == "self"
+        for member in uses(MODULES[f"embedlog.partition.{name}"]).private_members
+        if member.owner == "self"
     }
     assert {"_lock", "_reader", "_state", "_syncer"} <= private
     wrong = [
-        f"{MODULES[name].relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+        f"{MODULES[name].relative_to(ROOT)}:{member.line}: {member.owner}.{member.name}"
         for name in MODULES
         if unit_of(name) != "partition"
-        for node in ast.walk(ast.parse(MODULES[name].read_text()))
-        if isinstance(node, ast.Attribute)
-        and node.attr in private
-        and "partition" in ast.unparse(node.value).rpartition(".")[2]
+        for member in uses(MODULES[name]).private_members
+        if member.name in private and "partition" in member.owner.rpartition(".")[2]
     ]
     assert wrong == []
 
@@ -227,16 +251,7 @@ def test_integrations_use_public_names_only(name: str) -> None:
     and terminals get text through `display` (CLI-1).
     """
     own = f"embedlog.{unit_of(name)}"
-    used: list[tuple[int, str]] = []
-    for node in ast.walk(ast.parse(MODULES[name].read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module == "embedlog":
-            used += [(node.lineno, alias.name) for alias in node.names]
-        elif (
-            isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name)
-            and node.value.id == "embedlog"
-        ):
-            used.append((node.lineno, node.attr))
+    used = uses(MODULES[name]).public_names
     assert [f"line {line}: {found}" for line, found in used if found not in embedlog.__all__] == []
     others = {
         found

@@ -173,6 +173,7 @@ def test_of_deleted_batches_the_missing_ones_are_appended_again(tmp_path: Path) 
         assert [number for number in range(8) if b"%d:0" % number in values(process)] == [5, 6, 7]
 
 
+@pytest.mark.sample(0.5)
 @pytest.mark.parametrize("copied", [0, 1, 40, 700, 999])
 def test_few_batches_of_a_long_run_are_looked_for_at_the_next_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: int
@@ -288,6 +289,7 @@ def second_leader_failing(
         yield
 
 
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("uses", USES)
 def test_an_append_is_not_repeated_if_the_directory_of_the_next_leader_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uses: int
@@ -305,6 +307,7 @@ def test_an_append_is_not_repeated_if_the_directory_of_the_next_leader_fails(
         assert process.published(3).log_end == 2
 
 
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("uses", USES)
 def test_a_decision_is_looked_for_at_the_third_leader_if_the_directory_of_the_second_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uses: int
@@ -350,6 +353,7 @@ def flushed(process: Process) -> None:
     process.partition.flush_if_due(2, far())
 
 
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("call", [deleted, committed, synced, flushed])
 @pytest.mark.parametrize("uses", USES)
 def test_a_leader_that_fails_at_any_use_is_replaced(

@@ -97,7 +97,7 @@ def of_damaged_members(path: Path) -> None:
     (path / file_names.REPLICAS).write_bytes(b"{")
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize("node", [1, 2, 3])
 @pytest.mark.parametrize("fault", [removed, emptied, of_damaged_identity, of_damaged_members])
 def test_a_set_opens_without_one_of_three_directories(

@@ -57,6 +57,7 @@ def until_in_sync(log: embedlog.Log, members: tuple[int, ...] = NODES) -> None:
     assert isr(log) == [*members]
 
 
+@pytest.mark.sample(0.5)
 @pytest.mark.parametrize("node", [1, 2])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_of_a_closed_directory_is_replaced(

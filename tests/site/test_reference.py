@@ -201,7 +201,7 @@ def run(page: Path, folder: Path) -> None:
     assert answer.returncode == 0, answer.stderr[-3000:]
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize(
     "page", [each for each in PAGES if each.stem not in SLOW | IN_A_SESSION], ids=name
 )

@@ -124,7 +124,7 @@ def big(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> embedlog.Log:
 # ---- truth -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(0.3)
+@pytest.mark.sample(0.15)
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize(("name", "topic"), TOPICS)
 def test_kafkas_directories_say_what_a_consumer_says(

@@ -101,7 +101,7 @@ def lose(log: embedlog.Log, root: Path, elects: bool) -> None:
         log.housekeep()
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize("lenient", [False, True])
 @pytest.mark.parametrize("elects", [False, True])
 @pytest.mark.parametrize("before", [False, True], ids=["after the begin of the task", "before it"])
@@ -145,7 +145,7 @@ def test_a_task_skips_no_record_that_a_follower_shows_late(
     )
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize("lenient", [False, True])
 @pytest.mark.parametrize("elects", [False, True])
 def test_a_position_that_a_follower_shows_late_is_no_loss(
@@ -250,6 +250,7 @@ WORLDS += [
 WORLDS += [pytest.param([closed_to_new_files, not_mounted], 2, id="one closed, one not mounted")]
 
 
+@pytest.mark.sample(0.5)
 @pytest.mark.parametrize(("worlds", "chosen"), WORLDS)
 @pytest.mark.parametrize("given", [False, True], ids=["beside it", "by the option"])
 def test_rows_are_staged_where_a_directory_is_available(

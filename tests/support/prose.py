@@ -53,13 +53,11 @@ def of_document(path: Path, *, code: bool = True) -> Prose:
     return Prose(path, 1, text)
 
 
-def of_python(path: Path, *, messages: bool = False) -> Iterator[Prose]:
-    """Docstrings and comments of a Python module; with `messages` also its other strings with
-    words.
-    """
+def of_python(path: Path) -> Iterator[Prose]:
+    """Docstrings and comments of a Python module."""
     source = python_source.read(path)
     comments = [each for each in source.comments if not DIRECTIVE.match(each.text)]
-    for each in (*source.docstrings, *comments, *(source.messages if messages else ())):
+    for each in (*source.docstrings, *comments):
         yield Prose(path, each.line, each.text)
 
 
@@ -70,10 +68,10 @@ def of_c(path: Path) -> Iterator[Prose]:
         yield Prose(path, source.count("\n", 0, found.start()) + 1, found[1])
 
 
-def of_code(path: Path, *, messages: bool = False) -> Iterator[Prose]:
+def of_code(path: Path) -> Iterator[Prose]:
     """The prose of one file of code."""
     if path.suffix in (".py", ".pyi"):
-        yield from of_python(path, messages=messages)
+        yield from of_python(path)
     else:
         yield from of_c(path)
 

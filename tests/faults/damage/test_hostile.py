@@ -127,7 +127,7 @@ def campaign(nursery: Nursery, tmp_path: Path, golden: Path, kind: str) -> Campa
     return Campaign(nursery, tmp_path / "workspace", tmp_path / "source")
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("kind", SOURCES)
 def test_directories_from_a_stranger(
     nursery: Nursery, tmp_path: Path, golden: Path, kind: str, rng: random.Random

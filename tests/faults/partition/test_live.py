@@ -64,7 +64,7 @@ CLEANED = [("compact", -1), ("compact,delete", 60_000)] * 4
 CACHES = {".index", ".timeindex", "embedlog.manifest"}
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("name", NAMES)
 def test_e12_a_file_harmed_under_living_processes_is_an_exception(

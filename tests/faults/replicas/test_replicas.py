@@ -44,7 +44,7 @@ def test_e17_a_set_keeps_what_was_acknowledged(nursery: Nursery, tmp_path: Path,
     assert verdict.acked > 10
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "way",

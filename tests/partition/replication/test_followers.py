@@ -372,6 +372,7 @@ def killed(root: Path, point: str, nth: int) -> bool:
     return os.waitpid(pid, 0)[1] == 9
 
 
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("point", POINTS)
 def test_after_a_kill_the_leader_has_every_record_of_its_followers(
     tmp_path: Path, point: str
