@@ -6,12 +6,12 @@ read as a reader reads them.
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -72,15 +72,15 @@ def check(
     ClosedError.
     """
     total = Total()
-    partitions = [
-        (directory, partition)
+    partitions = {
+        directory: list(_find_partitions(directory, total))
         for directory in list(engine.directories)
-        for partition in _find_partitions(directory, total)
-    ]
-    count = Count(sum(size_of(partition.path) for _, partition in partitions), progress)
-    for directory, members in groupby(partitions, key=lambda entry: entry[0]):
+    }
+    all_partitions = itertools.chain.from_iterable(partitions.values())
+    count = Count(sum(size_of(partition.path) for partition in all_partitions), progress)
+    for directory, directory_partitions in partitions.items():
         directory_total = Total()
-        for _, partition in members:
+        for partition in directory_partitions:
             engine.check_open()
             _check_one(directory, partition, count, directory_total)
         directory_total.findings += check_root(
