@@ -78,23 +78,24 @@ class Work:
         """A piece of work of `size` bytes, as a function that takes the bytes done since its last
         call.
         """
-        left = size
+        remaining = size
         self._add(0, size)
 
-        def passed(count: int) -> None:
-            nonlocal left
-            count = min(count, left)
-            left -= count
+        def pass_bytes(count: int) -> None:
+            nonlocal remaining
+            count = min(count, remaining)
+            remaining -= count
             self._add(count, 0)
 
-        yield passed
-        if left:
-            passed(left)
+        yield pass_bytes
+        if remaining:
+            pass_bytes(remaining)
 
     def _add(self, done: int, total: int) -> None:
         with self._mutex:
             self._done = self._done + done
             self._total = self._total + total
             amounts = self._done, self._total
-        if (progress := self._progress) is not None:
+        progress = self._progress
+        if progress is not None:
             progress(*amounts)

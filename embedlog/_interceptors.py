@@ -27,12 +27,13 @@ class InterceptorChain:
     """
 
     def __init__(
-        self, given: Iterable[Any], methods: tuple[str, ...], logger: logging.Logger
+        self, interceptors: Iterable[Any], methods: tuple[str, ...], logger: logging.Logger
     ) -> None:
-        self.all = [_made(each, methods) for each in given]
+        self.all = [_make_interceptor(entry, methods) for entry in interceptors]
         self._logger = logger
         self._having = {
-            name: [each for each in self.all if _has(each, name)] for name in (*methods, "close")
+            name: [interceptor for interceptor in self.all if _has(interceptor, name)]
+            for name in (*methods, "close")
         }
 
     def has(self, method: str) -> bool:
@@ -43,19 +44,19 @@ class InterceptorChain:
         """The item after the last interceptor. `check` returns a result that is allowed and raises
         for any other.
         """
-        for each in self._having[method]:
+        for interceptor in self._having[method]:
             try:
-                item = check(getattr(each, method)(item))
+                item = check(getattr(interceptor, method)(item))
             except BaseException as error:  # whatever the user's code raises: the item continues
                 if _callbacks.interrupts(error):
                     raise
-                self._report(method, each, subject)
+                self._report(method, interceptor, subject)
         return item
 
     def notify(self, method: str, *arguments: object) -> None:
         """Calls the method of every interceptor that has it."""
-        for each in self._having[method]:
-            self._notify(each, method, *arguments)
+        for interceptor in self._having[method]:
+            self._notify(interceptor, method, *arguments)
 
     def _notify(self, interceptor: Any, method: str, *arguments: object) -> None:
         try:
@@ -69,10 +70,10 @@ class InterceptorChain:
         """Closes every interceptor that has a method `close`, once; after an interrupt the next
         call closes the rest.
         """
-        left = self._having["close"]
-        while left:
-            self._notify(left[0], "close")
-            del left[:1]
+        to_close = self._having["close"]
+        while to_close:
+            self._notify(to_close[0], "close")
+            del to_close[:1]
 
     def _report(self, method: str, interceptor: object, subject: str = "") -> None:
         _callbacks.report(
@@ -84,13 +85,13 @@ def _has(interceptor: object, method: str) -> bool:
     return callable(getattr(interceptor, method, None))
 
 
-def _made(given: Any, methods: tuple[str, ...]) -> Any:
+def _make_interceptor(entry: Any, methods: tuple[str, ...]) -> Any:
     """The interceptor itself; a class is called without arguments."""
-    made = given() if isinstance(given, type) else given
-    if not any(_has(made, name) for name in methods):
+    interceptor = entry() if isinstance(entry, type) else entry
+    if not any(_has(interceptor, name) for name in methods):
         raise ConfigError(
             "interceptor.classes",
             expected=f"objects or classes with {' or '.join(methods)}",
-            found=repr(given),
+            found=repr(entry),
         )
-    return made
+    return interceptor

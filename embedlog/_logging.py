@@ -52,20 +52,20 @@ class Recurring:
         logger: logging.Logger,
         level: int,
         key: Hashable,
-        what: str,
+        subject: str,
         problem: BaseException,
         *,
         trace: bool = False,
     ) -> None:
-        """Log `what` and the problem, with its traceback if `trace`; at level DEBUG if it is
+        """Log the subject and the problem, with its traceback if `trace`; at level DEBUG if it is
         omitted from a series.
         """
         left_out = self._left_out(key, type(problem))
         if left_out is None:
-            logger.debug("%s: %s", what, problem)
+            logger.debug("%s: %s", subject, problem)
             return
-        more = f" ({left_out} more since the last such message)" if left_out else ""
-        logger.log(level, "%s: %s%s", what, problem, more, exc_info=problem if trace else None)
+        hint = f" ({left_out} more since the last such message)" if left_out else ""
+        logger.log(level, "%s: %s%s", subject, problem, hint, exc_info=problem if trace else None)
 
     def _left_out(self, key: Hashable, kind: type[BaseException]) -> int | None:
         """The number of messages omitted since the last one; None if this one is omitted, too."""
@@ -110,8 +110,8 @@ class Frequent:
             self._series.move_to_end(key)
             if len(self._series) > KEYS_MAX:
                 self._series.popitem(last=False)
-        more = f" ({left_out} more since the last such message)" if left_out and not omitted else ""
-        logger.log(logging.DEBUG if omitted else logging.INFO, "%s%s", text, more)
+        hint = f" ({left_out} more since the last such message)" if left_out and not omitted else ""
+        logger.log(logging.DEBUG if omitted else logging.INFO, "%s%s", text, hint)
 
 
 # one per process: two logs of one directory have the same failures

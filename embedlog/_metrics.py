@@ -125,9 +125,9 @@ class Metrics:
             self._pull_locked(self.source)
 
     def _raise_locked(self, peaks: Mapping[str, float]) -> None:
-        known = self._windows[-1].peaks
+        highest = self._windows[-1].peaks
         for name, value in peaks.items():
-            known[name] = max(value, known.get(name, value))
+            highest[name] = max(value, highest.get(name, value))
 
     def _pull_locked(self, source: Source) -> None:
         totals, peaks = source.counters()
@@ -140,13 +140,15 @@ class Metrics:
         """
         now = self._clock()
         window_s = self._window_s
-        begun = min(self._window_count, int((now - self._windows[-1].began) / window_s) or 1)
+        elapsed_windows = int((now - self._windows[-1].began) / window_s)
+        new_windows = min(self._window_count, max(elapsed_windows, 1))
         if self.source is not None:
             self._pull_locked(self.source)
-            for _ in range(begun):
+            for _ in range(new_windows):
                 self.source.rotate_window()
         self._windows += [
-            _Window(now - before * window_s, self._totals) for before in reversed(range(begun))
+            _Window(now - before * window_s, self._totals)
+            for before in reversed(range(new_windows))
         ]
         del self._windows[: -self._window_count]
         self.due = now + window_s

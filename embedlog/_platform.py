@@ -45,8 +45,8 @@ def foreign_core_reason(folder: str, abiflags: str = sys.abiflags) -> str | None
         return None
     from importlib.machinery import PathFinder  # only such a Python needs it
 
-    found = PathFinder.find_spec("_rows", [folder])
-    if found is None or not (found.origin or "").endswith(".abi3.so"):
+    spec = PathFinder.find_spec("_rows", [folder])
+    if spec is None or not (spec.origin or "").endswith(".abi3.so"):
         return None
     return (
         f"this Python has no GIL, and the core in {folder} was compiled for one with it: pip "

@@ -61,19 +61,19 @@ def register(
     if isinstance(topics, str):
         raise TypeError(f"topics: a list of names, not {topics!r}")
     names = log.topics() if topics is None else list(topics)
-    tables = {name: table(log, name, **_of_topic(name, names, bounds)) for name in names}
-    made = duckdb.connect() if connection is None else connection
-    shared = made.execute(
+    tables = {name: table(log, name, **_bounds_of_topic(name, names, bounds)) for name in names}
+    target = duckdb.connect() if connection is None else connection
+    shared = target.execute(
         "select path is null from duckdb_databases() where database_name = current_database()"
     ).fetchall()
-    for name, each in tables.items():
-        made.register(name, each)
+    for name, dataset in tables.items():
+        target.register(name, dataset)
         if shared == [(True,)]:
             # a table of this name: the temporary view hides it here alone
             with contextlib.suppress(duckdb.CatalogException):
-                made.from_arrow(each).create_view(name, replace=True)
-                made.unregister(name)
-    return made
+                target.from_arrow(dataset).create_view(name, replace=True)
+                target.unregister(name)
+    return target
 
 
 def sql(log: embedlog.Log, query: str, **bounds: Any) -> Any:
@@ -96,7 +96,7 @@ def table(log: embedlog.Log, topic: str, **bounds: Any) -> Any:
         raise embedlog.MissingExtraError(
             "views of topics need pyarrow", extra="duckdb"
         ) from missing
-    whole = log.scan(topic, **bounds)
+    scan = log.scan(topic, **bounds)
 
     class Topic(pyarrow.dataset.Dataset):  # type: ignore[misc]
         """The part of the dataset interface that DuckDB uses: a schema and a scanner."""
@@ -106,17 +106,17 @@ def table(log: embedlog.Log, topic: str, **bounds: Any) -> Any:
 
         @property
         def schema(self) -> Any:
-            return whole.schema
+            return scan.schema
 
         def scanner(self, columns: Any = None, filter: Any = None, **options: Any) -> Any:
-            wanted = list(whole.columns if columns is None else columns)
+            selected = list(scan.columns if columns is None else columns)
             named = [
                 name
-                for name in whole.columns
-                if name not in wanted and _names(filter, whole.schema, name)
+                for name in scan.columns
+                if name not in selected and _names(filter, scan.schema, name)
             ]
             return _Scanner(
-                _narrowed(whole, filter).narrowed(columns=wanted + named), wanted, filter
+                _narrow(scan, filter).narrowed(columns=selected + named), selected, filter
             )
 
     return Topic()
@@ -141,14 +141,14 @@ class _Scanner:
 
     def _batches(self) -> Iterator[Any]:
         for batch in (
-            self._constants() if CONSTANT.issuperset(self._read.columns) else self._decoded()
+            self._constants() if CONSTANT.issuperset(self._read.columns) else self._decode()
         ):
             if self._condition is None:
                 yield batch.select(self._columns)
             else:
                 yield from self._scanner([batch]).to_batches()
 
-    def _decoded(self) -> Iterator[Any]:
+    def _decode(self) -> Iterator[Any]:
         for piece in self._read.gradually():
             yield from piece
 
@@ -165,8 +165,8 @@ class _Scanner:
             for start in range(0, count, ROWS_AT_ONCE):
                 rows = min(ROWS_AT_ONCE, count - start)
                 arrays = [
-                    pyarrow.repeat(pyarrow.scalar(values[each.name], each.type), rows)
-                    for each in schema
+                    pyarrow.repeat(pyarrow.scalar(values[field.name], field.type), rows)
+                    for field in schema
                 ]
                 yield pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -181,48 +181,48 @@ class _Scanner:
         return getattr(self._scanner(batch for batch in self._read), name)
 
 
-def _check_log(given: object, call: str) -> None:
-    if not isinstance(given, embedlog.Log):
-        path = repr(str(given)) if isinstance(given, str | os.PathLike) else "path"
+def _check_log(log: object, call: str) -> None:
+    if not isinstance(log, embedlog.Log):
+        path = repr(str(log)) if isinstance(log, str | os.PathLike) else "path"
         raise TypeError(
-            f"{call} takes an open log, not {type(given).__name__}: embedlog.open({path}, "
+            f"{call} takes an open log, not {type(log).__name__}: embedlog.open({path}, "
             "read_only=True)"
         )
 
 
-def _of_topic(name: str, names: list[str], bounds: dict[str, Any]) -> dict[str, Any]:
+def _bounds_of_topic(name: str, names: list[str], bounds: dict[str, Any]) -> dict[str, Any]:
     """The bounds of one of several topics. Raises UnknownTopicOrPartitionError for a bound of any
     other topic.
     """
-    made = dict(bounds)
-    for bound, given in bounds.items():
-        if isinstance(given, Mapping) and all(
-            isinstance(key, tuple) and len(key) == 2 for key in given
-        ):
-            places = {embedlog.TopicPartition(*key): offset for key, offset in given.items()}
-            odd = next((place for place in places if place.topic not in names), None)
-            if odd is not None:
-                expected = f"one of the topics {', '.join(names)}"
+    own_bounds = dict(bounds)
+    for bound, value in bounds.items():
+        if not isinstance(value, Mapping):
+            continue
+        if not all(isinstance(key, tuple) and len(key) == 2 for key in value):
+            continue
+        offsets = {embedlog.TopicPartition(*key): offset for key, offset in value.items()}
+        for tp in offsets:
+            if tp.topic not in names:
                 raise embedlog.UnknownTopicOrPartitionError(
                     f"{bound} names a partition that is not read",
-                    expected=expected,
-                    found=repr(odd),
+                    expected=f"one of the topics {', '.join(names)}",
+                    found=repr(tp),
                 )
-            made[bound] = {place: offset for place, offset in places.items() if place.topic == name}
-    return made
+        own_bounds[bound] = {tp: offset for tp, offset in offsets.items() if tp.topic == name}
+    return own_bounds
 
 
 # ---- conditions ------------------------------------------------------------------------------------------------------
 
 
-def _narrowed(scan: embedlog.Scan, condition: Any) -> embedlog.Scan:
+def _narrow(scan: embedlog.Scan, condition: Any) -> embedlog.Scan:
     """The part of a scan in which the condition can hold."""
     import pyarrow
     from pyarrow.dataset import field
 
     part = scan
     schema = scan.schema
-    can_hold = _possible(condition, schema)
+    can_hold = _possibility_test(condition, schema)
     if _names(condition, schema, "partition"):
         part = part.narrowed(
             partitions=[number for number in part.bounds if can_hold(field("partition") == number)]
@@ -230,9 +230,9 @@ def _narrowed(scan: embedlog.Scan, condition: Any) -> embedlog.Scan:
     if _names(condition, schema, "offset") and part.bounds:
         first = min(start for start, _ in part.bounds.values())
         last = max(end for _, end in part.bounds.values())
-        place = field("offset")
+        offset = field("offset")
         low, high = _span(
-            first, last, lambda at: can_hold(place < at), lambda at: can_hold(place >= at)
+            first, last, lambda at: can_hold(offset < at), lambda at: can_hold(offset >= at)
         )
         part = part.narrowed(start_offset=low, end_offset=high)
     if _names(condition, schema, "timestamp"):
@@ -261,7 +261,7 @@ def _span(
     return low, max(low, high)
 
 
-def _possible(condition: Any, schema: Any) -> Callable[[Any], bool]:
+def _possibility_test(condition: Any, schema: Any) -> Callable[[Any], bool]:
     """A test whether the condition can hold together with another one: Arrow's own pruning of
     files.
     """
@@ -271,12 +271,10 @@ def _possible(condition: Any, schema: Any) -> Callable[[Any], bool]:
     layout = IpcFileFormat()
     filesystem = fs.LocalFileSystem()
 
-    def can_hold(given: Any) -> bool:
-        file = layout.make_fragment("never-opened", filesystem, given)
-        return any(
-            True
-            for _ in FileSystemDataset([file], schema, layout, filesystem).get_fragments(condition)
-        )
+    def can_hold(other_condition: Any) -> bool:
+        file = layout.make_fragment("never-opened", filesystem, other_condition)
+        dataset = FileSystemDataset([file], schema, layout, filesystem)
+        return next(iter(dataset.get_fragments(condition)), None) is not None
 
     return can_hold
 
@@ -287,9 +285,11 @@ def _names(condition: Any, schema: Any, column: str) -> bool:
 
     if condition is None:
         return False
-    others = pyarrow.schema([field for field in schema if field.name != column])
+    other_columns = pyarrow.schema([field for field in schema if field.name != column])
     try:
-        pyarrow.dataset.Scanner.from_batches(iter(()), schema=others, columns=[], filter=condition)
+        pyarrow.dataset.Scanner.from_batches(
+            iter(()), schema=other_columns, columns=[], filter=condition
+        )
     except pyarrow.ArrowInvalid:
         return True
     return False

@@ -95,11 +95,11 @@ def count(path: Path, entry_bytes: int) -> int:
     """Entries in an index file by its size, 0 if it is absent. Raises CorruptRecordError for an
     invalid size.
     """
-    found = files.facts_of(path)
-    return _bounded(path, found.size) // entry_bytes if found is not None else 0
+    facts = files.facts_of(path)
+    return _check_size(path, facts.size) // entry_bytes if facts is not None else 0
 
 
-def _bounded(path: Path, size: int) -> int:
+def _check_size(path: Path, size: int) -> int:
     """The size of an index. A sparse file of any size costs nothing, but its number of entries must
     fit the control page.
     """
@@ -120,11 +120,11 @@ def offset_floor(fd: int, entries: int, base: int, offset: int) -> Place:
     target = min(offset - base, RELATIVE_MAX)
     if entries == 0 or target < 0:
         return Place(-1, base - 1, 0)
-    found = codec.index_floor_file(fd, entries, target)
-    if found is None:
+    floor = codec.index_floor_file(fd, entries, target)
+    if floor is None:
         return Place(-1, base - 1, 0)
-    relative, position = OFFSET_ENTRY.unpack(found[1])
-    return Place(found[0], base + relative, position)
+    relative, position = OFFSET_ENTRY.unpack(floor[1])
+    return Place(floor[0], base + relative, position)
 
 
 def adjacent(fd: int, log_fd: int, base: int, place: Place) -> Place | None:
@@ -134,11 +134,9 @@ def adjacent(fd: int, log_fd: int, base: int, place: Place) -> Place | None:
     following = entry(fd, place.number + 1)
     head = files.pread(log_fd, SIZE_END, place.position, file_names.LOG)
     end = place.position + SIZE_END + int.from_bytes(head[SIZE_START:], "big", signed=True)
-    return (
-        Place(place.number + 1, base + following[0], end)
-        if following is not None and following[1] == end
-        else None
-    )
+    if following is None or following[1] != end:
+        return None
+    return Place(place.number + 1, base + following[0], end)
 
 
 def cut(fd: int, entries: int, base: int, position: int, after: int) -> Cut | None:
@@ -152,16 +150,16 @@ def cut(fd: int, entries: int, base: int, position: int, after: int) -> Cut | No
     high = entries
     while low < high:
         middle = (low + high) // 2
-        found = entry(fd, middle)
-        if found is not None and found[1] <= position:
+        candidate = entry(fd, middle)
+        if candidate is not None and candidate[1] <= position:
             low = middle + 1
         else:
             high = middle
     for number in range(max(1, low - 1), min(low + 1, entries)):
-        one = entry(fd, number - 1)
-        two = entry(fd, number)
-        if one is not None and two is not None and two[1] > after:
-            return Cut(base + one[0] + 1, two[1])
+        previous = entry(fd, number - 1)
+        following = entry(fd, number)
+        if previous is not None and following is not None and following[1] > after:
+            return Cut(base + previous[0] + 1, following[1])
     return None
 
 
@@ -185,15 +183,15 @@ def time_floor(
     known). That proves the last entry at or below the time. Otherwise the entry before it is used.
     If one of the two is damaged, the other one is the proof, because times and offsets rise.
     """
-    found = codec.time_floor_file(fd, entries, timestamp_ms) if entries else None
-    if found is None:
+    floor = codec.time_floor_file(fd, entries, timestamp_ms) if entries else None
+    if floor is None:
         return None
-    last = Time.read(found[1], base)
+    last = Time.read(floor[1], base)
     if 0 <= lateness_ms < timestamp_ms - last.timestamp_ms:
         return last
     raw = (
-        files.pread(fd, TIME_ENTRY.size, (found[0] - 1) * TIME_ENTRY.size, file_names.TIME_INDEX)
-        if found[0]
+        files.pread(fd, TIME_ENTRY.size, (floor[0] - 1) * TIME_ENTRY.size, file_names.TIME_INDEX)
+        if floor[0]
         else b""
     )
     before = Time.read(raw, base) if len(raw) == TIME_ENTRY.size else None
@@ -210,8 +208,8 @@ def time_ceiling(fd: int, entries: int, base: int, timestamp_ms: int) -> int | N
     """The last offset of the first batch that is as new as `timestamp_ms` according to the index;
     None without such an entry.
     """
-    found = codec.time_floor_file(fd, entries, timestamp_ms - 1) if entries else None
-    number = 0 if found is None else found[0] + 1
+    floor = codec.time_floor_file(fd, entries, timestamp_ms - 1) if entries else None
+    number = 0 if floor is None else floor[0] + 1
     raw = (
         files.pread(fd, TIME_ENTRY.size, number * TIME_ENTRY.size, file_names.TIME_INDEX)
         if number < entries
@@ -224,25 +222,25 @@ def last(path: Path, layout_: struct.Struct) -> Last:
     """The end of an index file; no entries if it is absent. Raises CorruptRecordError for an
     invalid size.
     """
-    found = files.facts_of(path)
-    if found is None or found.size < layout_.size:
+    facts = files.facts_of(path)
+    if facts is None or facts.size < layout_.size:
         return Last()
-    if _bounded(path, found.size) % layout_.size:
+    if _check_size(path, facts.size) % layout_.size:
         raise CorruptRecordError(
             "invalid size of an index",
             path=path,
             expected=f"a multiple of {layout_.size}",
-            found=found.size,
+            found=facts.size,
         )
-    size = min(found.size, 2 * layout_.size)
+    size = min(facts.size, 2 * layout_.size)
     with files.opened(path) as fd:
-        raw = files.pread(fd, size, found.size - size, path)
+        raw = files.pread(fd, size, facts.size - size, path)
     if len(raw) < size:
         raise CorruptRecordError(
-            "an index was shortened while it was read", path=path, expected=found.size
+            "an index was shortened while it was read", path=path, expected=facts.size
         )
     ends = list(layout_.iter_unpack(raw))
-    return Last(found.size // layout_.size, ends[-1], ends[-2] if len(ends) > 1 else None)
+    return Last(facts.size // layout_.size, ends[-1], ends[-2] if len(ends) > 1 else None)
 
 
 def names_its_batch(fd: int, place: Place, base: int, size: int) -> bool:
@@ -336,11 +334,11 @@ class Builder:
 
     def records(self, first: int = 0) -> bytes:
         """The digests as stored in their file; `first` is the number of the first one."""
-        made = (
-            interval_digests.record(self.base, first + at, *each)
-            for at, each in enumerate(self.digests)
+        records = (
+            interval_digests.record(self.base, first + at, *digest)
+            for at, digest in enumerate(self.digests)
         )
-        return b"".join(made)
+        return b"".join(records)
 
     def write(self, directory: Path, mode: int = 0o666) -> None:
         """Replace all index files. REQUIRES the append lock."""

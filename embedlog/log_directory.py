@@ -153,22 +153,19 @@ class LogDirectory:
         self.registry.load()
         if not (first or self.read_only):
             return
-        found = self._scan()
+        directories = self._scan()
         if first:
-            topic_directories.warn_of_foreign(found)
+            topic_directories.warn_of_foreign(directories)
         linked = files.links(self.path)
-        for path in (
-            path
-            for numbers in found.live.values()
-            for path in numbers.values()
-            if path.name in linked
-        ):
-            topic_directories.check_link(path, self.config.follow_links)
+        for numbers in directories.live.values():
+            for path in numbers.values():
+                if path.name in linked:
+                    topic_directories.check_link(path, self.config.follow_links)
         if self.read_only:
-            self._read_topics(found)
+            self._read_topics(directories)
             return
         changes = topic_directories.find_registry_changes(
-            self._known(), found, foreign=self.directory.foreign
+            self._topics_by_name(), directories, foreign=self.directory.foreign
         )
         if changes.topics or changes.removed:
             self.registry.change(changes.topics, changes.removed)
@@ -178,7 +175,7 @@ class LogDirectory:
             else:
                 self.topic_changes.finish_creation(topic)
         if self.directory.foreign:
-            self._forget_marks(found)
+            self._forget_marks(directories)
 
     def interpose(self, interposer: Interposer | None) -> None:
         """Ask `interposer` before each append of this process from now on, or none. Raises
@@ -203,16 +200,16 @@ class LogDirectory:
 
     def _scan(self) -> topic_directories.Directories:
         return topic_directories.scan_directories(
-            self.path, self._known(), follow_links=self.config.follow_links
+            self.path, self._topics_by_name(), follow_links=self.config.follow_links
         )
 
-    def _known(self) -> dict[str, Topic]:
+    def _topics_by_name(self) -> dict[str, Topic]:
         return {topic.name: topic for topic in self.registry.all()}
 
     @staticmethod
-    def _forget_marks(found: topic_directories.Directories) -> None:
+    def _forget_marks(directories: topic_directories.Directories) -> None:
         """Remove DIRTY marks, which are invalid after foreign use."""
-        for numbers in found.live.values():
+        for numbers in directories.live.values():
             for path in numbers.values():
                 files.unlink(path / file_names.DIRTY, missing_ok=True)
 
@@ -316,13 +313,13 @@ class LogDirectory:
         """
         self._read_topics(self._scan())
 
-    def _read_topics(self, found: topic_directories.Directories) -> None:
+    def _read_topics(self, directories: topic_directories.Directories) -> None:
         """Take topics from the directories into memory. In a set the file of topics is the truth,
         unless a broker was there: a malformed or other topic id then concerns one partition.
         """
         foreign = self.directory.foreign or not self.in_set
         changes = topic_directories.find_registry_changes(
-            self._known(), found, foreign=foreign, reading=True
+            self._topics_by_name(), directories, foreign=foreign, reading=True
         )
         self.registry.change_in_memory(changes.topics, changes.removed)
 
@@ -380,11 +377,11 @@ class LogDirectory:
     def forget_partition(self, name: str, number: int) -> None:
         """Close a partition that was retired here, so that the next use opens its new directory."""
         with self._mutex:
-            found = self.partitions.pop((name, number), None)
+            partition = self.partitions.pop((name, number), None)
             self._applied.pop((name, number), None)
-            if found is not None:
+            if partition is not None:
                 self._closed_places.add((name, number))
-                found.close()
+                partition.close()
 
     def partition(self, name: str, number: int) -> Partition:
         """The open partition, with changes of topics by other processes. Raises
@@ -396,8 +393,10 @@ class LogDirectory:
     def partition_of(self, topic: Topic, number: int) -> Partition:
         """The open partition of a topic that was just read. Raises UnknownTopicOrPartitionError."""
         self.check_open()
-        found = self.partitions.get((topic.name, number))
-        return self.opened(topic, number) if found is None else found
+        partition = self.partitions.get((topic.name, number))
+        if partition is None:
+            return self.opened(topic, number)
+        return partition
 
     def opened(self, topic: Topic, number: int) -> Partition:
         """The partition, opened unless it is open. Raises UnknownTopicOrPartitionError."""
@@ -417,38 +416,38 @@ class LogDirectory:
                 found=number,
             )
         with self._mutex:
-            found = self.partitions.get((name, number))
-            if found is None:
+            partition = self.partitions.get((name, number))
+            if partition is None:
                 # another thread may have read the topics after `topic` was read
-                now = self.registry.live(name)
-                if now.id_bytes != topic.id_bytes:
+                present = self.registry.live(name)
+                if present.id_bytes != topic.id_bytes:
                     raise UnknownTopicOrPartitionError(
                         f"topic {name!r} was deleted and created again", path=self.path
                     )
                 path = self.path / file_names.partition_name(name, number)
                 topic_directories.check_link(path, self.config.follow_links)
-                settings = dict(self.settings_of(now))
+                settings = dict(self.settings_of(present))
                 # a late reader of the deleted topic may have opened its files again
                 if (name, number) in self._closed_places:
                     self._closed_places.discard((name, number))
                     self.context.handles.forget(str(path))
-                found = Partition(
+                partition = Partition(
                     self.context,
                     name,
                     number,
                     path,
-                    now.id_bytes,
+                    present.id_bytes,
                     self.config.topic_config(settings),
                 )
-                self.partitions[name, number] = found
+                self.partitions[name, number] = partition
                 self._applied[name, number] = settings
-        return found
+        return partition
 
     def all_partitions(self, *, loaded_only: bool) -> list[Partition]:
         """Every local partition; `loaded_only`: those that have a page of this incarnation, or are
         open already.
         """
-        found = []
+        partitions = []
         self.refresh_topics()
         for topic in map(self.registry.live, self.registry.names()):
             for number in topic.numbers:
@@ -460,17 +459,17 @@ class LogDirectory:
                     )
                 ):
                     with contextlib.suppress(UnknownTopicOrPartitionError):
-                        found.append(self.partition_of(topic, number))
-        return found
+                        partitions.append(self.partition_of(topic, number))
+        return partitions
 
     # ---- durability and close --------------------------------------------------------------------
 
     def flush(self, topics: Iterable[str]) -> None:
         """Sync the published records of these topics to stable storage. Raises DurabilityError."""
         for name in topics:
-            found = self.registry.live(name)
-            for number in found.numbers:
-                partition = self.partition_of(found, number)
+            topic = self.registry.live(name)
+            for number in topic.numbers:
+                partition = self.partition_of(topic, number)
                 if partition.durable_offset < partition.bounds().log_end:
                     partition.sync()
 
@@ -503,13 +502,16 @@ class LogDirectory:
                 partition.close_in_order()
             except EmbedlogError as problem:  # the others must still be synced
                 problems.append(problem)
-        for other in problems[1:]:
-            logger.error("a partition was not closed in order: %s", other)
+        for later_problem in problems[1:]:
+            logger.error("a partition was not closed in order: %s", later_problem)
         if problems:
             raise problems[0]
         if dirty:
-            found = {(each.topic, each.number): each.checkpoint(closing=True) for each in dirty}
-            write_checkpoints(self.path, found, self.config.file_mode)
+            offsets = {
+                (partition.topic, partition.number): partition.checkpoint(closing=True)
+                for partition in dirty
+            }
+            write_checkpoints(self.path, offsets, self.config.file_mode)
 
     def close(self) -> None:
         """Release the descriptors and mappings of this process, after `leave`. Idempotent."""

@@ -46,33 +46,36 @@ def scan(log: embedlog.Log, topic: str, **bounds: Any) -> polars.LazyFrame:
     return _frame(log.scan(topic, **bounds), polars, register_io_source)
 
 
-def _frame(whole: embedlog.Scan, polars: Any, register_io_source: Any) -> Any:
+def _frame(scan: embedlog.Scan, polars: Any, register_io_source: Any) -> Any:
     """A LazyFrame of a scan."""
-    empty = polars.DataFrame(whole.narrowed(partitions=[]))
+    empty = polars.DataFrame(scan.narrowed(partitions=[]))
 
     def source(
         columns: list[str] | None, predicate: Any, row_count: int | None, batch_rows: int | None
     ) -> Iterator[Any]:
-        narrow = (
-            Narrow()
-            if predicate is None or row_count is not None
-            else Narrow().within(_tree(predicate))
-        )
-        left = row_count
+        narrow = Narrow()
+        if predicate is not None and row_count is None:
+            narrow = narrow.within(_tree(predicate))
+        remaining = row_count
         for read in _frames(
-            narrow.of(whole.narrowed(columns=columns)), empty.schema, polars, few=left is not None
+            narrow.of(scan.narrowed(columns=columns)),
+            empty.schema,
+            polars,
+            reads_few=remaining is not None,
         ):
-            frame = read if left is None else read.head(left)
-            left = None if left is None else left - frame.height
+            frame = read
+            if remaining is not None:
+                frame = read.head(remaining)
+                remaining -= frame.height
             yield frame if predicate is None else frame.filter(predicate)
-            if left == 0:
+            if remaining == 0:
                 return
 
     def tail(n: int = 5) -> Any:
         """The last `n` records, without a read of the others. polars gives a source no limit from
         the end.
         """
-        return _frame(whole.ending(n), polars, register_io_source)
+        return _frame(scan.ending(n), polars, register_io_source)
 
     frame = register_io_source(source, schema=empty.schema, is_pure=True)
     frame.tail = tail  # of this frame alone: frames that are made of it have other rows
@@ -80,31 +83,36 @@ def _frame(whole: embedlog.Scan, polars: Any, register_io_source: Any) -> Any:
     return frame
 
 
-def _frames(part: embedlog.Scan, schema: Any, polars: Any, *, few: bool) -> Iterator[Any]:
-    """The records as DataFrames; `few`: the first records may be enough."""
+def _frames(part: embedlog.Scan, schema: Any, polars: Any, *, reads_few: bool) -> Iterator[Any]:
+    """The records as DataFrames; `reads_few`: the first records may be enough."""
     constants = {"topic": part.topic, "partition": 0}
     # also `len()`, for which polars asks for any column
     if part.columns and constants.keys() >= set(part.columns):
         for number in part.bounds:
             count = part.narrowed(partitions=number).num_rows
             row = {**constants, "partition": number}
-            one = [polars.Series(name, [row[name]], dtype=schema[name]) for name in part.columns]
+            constant_columns = [
+                polars.Series(name, [row[name]], dtype=schema[name]) for name in part.columns
+            ]
             for start in range(0, count, ROWS_AT_ONCE):
                 yield polars.DataFrame(
-                    [each.new_from_index(0, min(ROWS_AT_ONCE, count - start)) for each in one]
+                    [
+                        column.new_from_index(0, min(ROWS_AT_ONCE, count - start))
+                        for column in constant_columns
+                    ]
                 )
         return
-    for piece in part.gradually() if few else (part,):
+    for piece in part.gradually() if reads_few else (part,):
         for batch in piece:
             yield polars.DataFrame(batch)
 
 
-def _check_log(given: object) -> None:
-    if not isinstance(given, embedlog.Log):
-        path = repr(str(given)) if isinstance(given, str | os.PathLike) else "path"
-        found = type(given).__name__
+def _check_log(log: object) -> None:
+    if not isinstance(log, embedlog.Log):
+        path = repr(str(log)) if isinstance(log, str | os.PathLike) else "path"
+        kind = type(log).__name__
         raise TypeError(
-            f"embedlog.polars.scan() takes an open log, not {found}: embedlog.open({path}, "
+            f"embedlog.polars.scan() takes an open log, not {kind}: embedlog.open({path}, "
             "read_only=True)"
         )
 
@@ -126,10 +134,12 @@ class Narrow:
 
     def of(self, scan: embedlog.Scan) -> embedlog.Scan:
         """The part of a scan within these bounds."""
-        known = list(scan.bounds)
-        wanted = self.partitions
+        numbers = list(scan.bounds)
+        selected = self.partitions
         return scan.narrowed(
-            partitions=None if wanted is None else [number for number in known if number in wanted],
+            partitions=None
+            if selected is None
+            else [number for number in numbers if number in selected],
             start_offset=self.first or None,
             end_offset=None if self.last == NEVER else max(0, self.last),
             start_time=self.start_ms or None,
@@ -173,29 +183,29 @@ class Narrow:
 
     def _within_call(self, call: dict[str, Any]) -> Narrow:
         """Narrowed by `is_between` or `is_in` of a column."""
-        given = call.get("input")
+        arguments = call.get("input")
         name = call.get("function")
         name = name.get("Boolean") if isinstance(name, dict) else None
-        if not isinstance(given, list) or not isinstance(name, dict) or len(name) != 1:
+        if not isinstance(arguments, list) or not isinstance(name, dict) or len(name) != 1:
             return self
         ((kind, options),) = name.items()
-        column = _column(given[0]) if given else None
-        if kind == "IsIn" and len(given) == 2:
-            values = _values(given[1])
+        column = _column(arguments[0]) if arguments else None
+        if kind == "IsIn" and len(arguments) == 2:
+            values = _values(arguments[1])
             return self if values is None else self._among(column, values)
-        if kind != "IsBetween" or len(given) != 3 or not isinstance(options, dict):
+        if kind != "IsBetween" or len(arguments) != 3 or not isinstance(options, dict):
             return self
         closed = options.get("closed")
-        found = self
+        narrowed = self
         for number, sign, ends in (
-            (_number(given[1]), "Gt", ("Both", "Left")),
-            (_number(given[2]), "Lt", ("Both", "Right")),
+            (_number(arguments[1]), "Gt", ("Both", "Left")),
+            (_number(arguments[2]), "Lt", ("Both", "Right")),
         ):
             if number is not None:
-                found = found._where(
+                narrowed = narrowed._where(
                     column, *_span(f"{sign}Eq" if closed in ends else sign, number)
                 )
-        return found
+        return narrowed
 
     def _where(self, column: str | None, low: int, high: int) -> Narrow:
         """Narrowed to values of a column from `low` to below `high`."""
@@ -210,9 +220,9 @@ class Narrow:
     def _among(self, column: str | None, values: list[int]) -> Narrow:
         """Narrowed to these values of a column."""
         if column == "partition":
-            wanted = frozenset(values)
+            selected = frozenset(values)
             return replace(
-                self, partitions=wanted if self.partitions is None else self.partitions & wanted
+                self, partitions=selected if self.partitions is None else self.partitions & selected
             )
         return self._where(column, min(values, default=0), max(values, default=-1) + 1)
 
@@ -227,8 +237,8 @@ class Number(NamedTuple):
 
 
 def _column(node: Any) -> str | None:
-    found = node.get("Column") if isinstance(node, dict) else None
-    return found if isinstance(found, str) else None
+    name = node.get("Column") if isinstance(node, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def _span(sign: str, number: Number) -> tuple[int, int]:
@@ -264,8 +274,8 @@ def _number(node: Any) -> Number | None:
         and value[1:2]
         and value[1] in PER_MILLISECOND
     ):
-        whole, rest = divmod(value[0], PER_MILLISECOND[value[1]])
-        return Number(int(whole), exact=not rest)
+        milliseconds, remainder = divmod(value[0], PER_MILLISECOND[value[1]])
+        return Number(int(milliseconds), exact=not remainder)
     return Number(value) if kind.startswith(("Int", "UInt")) and type(value) is int else None
 
 
@@ -279,12 +289,14 @@ def _values(node: Any) -> list[int] | None:
     if literal is None or literal[0] != "List" or not isinstance(literal[1], list):
         return None
     try:
-        found = polars.read_ipc_stream(bytes(literal[1])).to_series().drop_nulls()
+        series = polars.read_ipc_stream(bytes(literal[1])).to_series().drop_nulls()
     except (polars.exceptions.PolarsError, OSError, ValueError):
         return None  # this version of polars serializes it in another form
-    if isinstance(found.dtype, polars.Datetime):
-        found = found.dt.epoch("ms")
-    return [int(each) for each in found] if found.dtype.is_integer() else None
+    if isinstance(series.dtype, polars.Datetime):
+        series = series.dt.epoch("ms")
+    if not series.dtype.is_integer():
+        return None
+    return [int(value) for value in series]
 
 
 def _tree(predicate: Any) -> Any:

@@ -7,7 +7,7 @@ REPLICAENGINE-3  a failed directory is not closed in order: its next opening reg
 REPLICAENGINE-4  one directory that is the only member of a set is opened as a set, by its path
     alone too
 REPLICAENGINE-5  a topic that is retired in one directory keeps its committed offsets: a newer topic
-    may have its name. The process that deletes a topic of the set deletes them (DELETEDTOPIC-1)
+    may have its name. The process that deletes a topic of the set deletes them
 """
 
 from __future__ import annotations

@@ -175,8 +175,7 @@ class ReplicasDescription:
 
     def as_dict(self) -> dict[str, Any]:
         """The description as nested dicts and lists, for `json.dumps`."""
-        found: dict[str, Any] = asdict(self)
-        return {**found, "warnings": list(self.warnings)}
+        return {**asdict(self), "warnings": list(self.warnings)}
 
     def __repr__(self) -> str:
         directories = _directories(self)
@@ -197,43 +196,49 @@ class ReplicasDescription:
 # ---- warnings ------------------------------------------------------------------------------------
 
 
-def _warnings(found: ReplicasDescription) -> Iterator[str]:
-    if not found.can_decide:
-        answering = [each.node for each in found.directories if each.voter and each.answers]
+def _warnings(description: ReplicasDescription) -> Iterator[str]:
+    if not description.can_decide:
+        answering = [
+            directory.node
+            for directory in description.directories
+            if directory.voter and directory.answers
+        ]
         yield (
-            f"no majority of the voters {_nodes(found.voters)} answers (only "
+            f"no majority of the voters {_nodes(description.voters)} answers (only "
             f"{_nodes(answering)}): no decision is possible"
         )
-    for each in found.directories:
-        if not each.answers:
-            yield f"node {each.node} is {each.state}: {each.reason or 'no reason is known'}"
+    for directory in description.directories:
+        if not directory.answers:
+            yield f"node {directory.node} is {directory.state}: {directory.reason or 'no reason is known'}"
     shared = {
-        tuple(sorted((each.node, *each.same_device)))
-        for each in found.directories
-        if each.same_device
+        tuple(sorted((directory.node, *directory.same_device)))
+        for directory in description.directories
+        if directory.same_device
     }
     for nodes in sorted(shared):
         yield f"nodes {_nodes(nodes)} are on one device and fail together"
     counts = {
-        "without a leader": sum(each.offline for each in found.partitions),
+        "without a leader": sum(partition.offline for partition in description.partitions),
         "with fewer replicas in sync than assigned": sum(
-            each.under_replicated for each in found.partitions
+            partition.under_replicated for partition in description.partitions
         ),
-        "below min.insync.replicas": sum(each.under_min_isr for each in found.partitions),
+        "below min.insync.replicas": sum(
+            partition.under_min_isr for partition in description.partitions
+        ),
     }
-    for what, count in counts.items():
+    for state, count in counts.items():
         if count:
-            yield f"{counted(count, 'partition')} {what}"
-    yield from _single_copies(found)
+            yield f"{counted(count, 'partition')} {state}"
+    yield from _single_copy_warnings(description)
 
 
-def _single_copies(found: ReplicasDescription) -> Iterator[str]:
+def _single_copy_warnings(description: ReplicasDescription) -> Iterator[str]:
     """What a set keeps in one directory only, although it has more."""
-    holders = sum(each.state != "witness" for each in found.directories)
-    single = [each for each in found.partitions if len(each.replicas) == 1]
-    if not found.voters or holders < 2 or not single:
+    holders = sum(directory.state != "witness" for directory in description.directories)
+    single = [partition for partition in description.partitions if len(partition.replicas) == 1]
+    if not description.voters or holders < 2 or not single:
         return
-    names = list(dict.fromkeys(each.topic for each in single))
+    names = list(dict.fromkeys(partition.topic for partition in single))
     shown = ", ".join(names[:TOPICS_SHOWN]) + (", …" if len(names) > TOPICS_SHOWN else "")
     has = "has" if len(single) == 1 else "have"
     yield (
@@ -247,31 +252,33 @@ def _single_copies(found: ReplicasDescription) -> Iterator[str]:
 Table = tuple[str, Sequence[str], list[list[str]]]
 
 
-def _tables(found: ReplicasDescription) -> Iterator[Table]:
+def _tables(description: ReplicasDescription) -> Iterator[Table]:
     """Title, head and rows of each table; a table without a head is a list."""
-    decides = "a majority answers" if found.can_decide else "NO majority answers"
+    decides = "a majority answers" if description.can_decide else "NO majority answers"
     term = (
-        "" if found.term < 0 else f"; term {found.term}, voters {_nodes(found.voters)}, {decides}"
+        ""
+        if description.term < 0
+        else f"; term {description.term}, voters {_nodes(description.voters)}, {decides}"
     )
     yield (
-        f"{_directories(found)}{term}",
+        f"{_directories(description)}{term}",
         _DIRECTORY_HEAD,
-        [_directory_row(each) for each in found.directories],
+        [_directory_row(directory) for directory in description.directories],
     )
-    if found.warnings:
-        yield "Warnings", (), [[text] for text in found.warnings]
-    shown = found.partitions[:PARTITIONS_SHOWN]
-    more = "" if len(shown) == len(found.partitions) else f", the first {len(shown)} of them"
+    if description.warnings:
+        yield "Warnings", (), [[text] for text in description.warnings]
+    shown = description.partitions[:PARTITIONS_SHOWN]
+    hint = "" if len(shown) == len(description.partitions) else f", the first {len(shown)} of them"
     yield (
-        f"{_partitions(found)}{more}",
+        f"{_partitions(description)}{hint}",
         _PARTITION_HEAD,
-        [row for each in shown for row in _partition_rows(each)],
+        [row for partition in shown for row in _partition_rows(partition)],
     )
-    if found.decisions:
+    if description.decisions:
         yield (
             "Recent decisions",
             _DECISION_HEAD,
-            [_decision_row(each) for each in found.decisions[-DECISIONS_SHOWN:]],
+            [_decision_row(decision) for decision in description.decisions[-DECISIONS_SHOWN:]],
         )
 
 
@@ -294,31 +301,31 @@ _PARTITION_HEAD: Final = (
 _DECISION_HEAD: Final = ("offset", "term", "time", "changes")
 
 
-def _directory_row(each: DirectoryDescription) -> list[str]:
-    since = "" if each.since_ms is None else _second(each.since_ms)
+def _directory_row(directory: DirectoryDescription) -> list[str]:
+    since = "" if directory.since_ms is None else _second(directory.since_ms)
     texts = (
-        str(each.node),
-        each.state,
-        each.path,
-        each.rack or "",
-        str(each.leads),
-        str(each.holds),
+        str(directory.node),
+        directory.state,
+        directory.path,
+        directory.rack or "",
+        str(directory.leads),
+        str(directory.holds),
         since,
-        each.reason or "",
+        directory.reason or "",
     )
     return [line(text) for text in texts]
 
 
-def _partition_rows(each: ReplicatedPartitionDescription) -> list[list[str]]:
+def _partition_rows(partition: ReplicatedPartitionDescription) -> list[list[str]]:
     """One row for each replica; the first one has the facts of the partition."""
     facts = [
-        line(f"{each.topic}-{each.partition}"),
-        each.state.removesuffix("Partition"),
-        str(each.leader_epoch),
-        _nodes(each.isr),
+        line(f"{partition.topic}-{partition.partition}"),
+        partition.state.removesuffix("Partition"),
+        str(partition.leader_epoch),
+        _nodes(partition.isr),
     ]
     rows = []
-    for copy in each.copies:
+    for copy in partition.copies:
         state = copy.state.removeprefix("Replica").removesuffix("Replica")
         role = "leader" if copy.leads and state == "Online" else state
         numbers = (
@@ -335,10 +342,12 @@ def _partition_rows(each: ReplicatedPartitionDescription) -> list[list[str]]:
     return rows or [[*facts, *[""] * (len(_PARTITION_HEAD) - len(facts))]]
 
 
-def _decision_row(each: DecisionDescription) -> list[str]:
-    more = len(each.changes) - CHANGES_SHOWN
-    text = "; ".join(each.changes[:CHANGES_SHOWN]) + (f"; and {more} more" if more > 0 else "")
-    return [str(each.offset), str(each.term), _second(each.timestamp_ms), line(text)]
+def _decision_row(decision: DecisionDescription) -> list[str]:
+    hidden_count = len(decision.changes) - CHANGES_SHOWN
+    text = "; ".join(decision.changes[:CHANGES_SHOWN]) + (
+        f"; and {hidden_count} more" if hidden_count > 0 else ""
+    )
+    return [str(decision.offset), str(decision.term), _second(decision.timestamp_ms), line(text)]
 
 
 def _text(head: Sequence[str], rows: list[list[str]]) -> str:
@@ -347,13 +356,17 @@ def _text(head: Sequence[str], rows: list[list[str]]) -> str:
     return "\n".join("  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in every)
 
 
-def _directories(found: ReplicasDescription) -> str:
-    return "1 directory" if len(found.directories) == 1 else f"{len(found.directories)} directories"
+def _directories(description: ReplicasDescription) -> str:
+    return (
+        "1 directory"
+        if len(description.directories) == 1
+        else f"{len(description.directories)} directories"
+    )
 
 
-def _partitions(found: ReplicasDescription) -> str:
+def _partitions(description: ReplicasDescription) -> str:
     return counted_partitions(
-        len(found.partitions), sum(each.internal for each in found.partitions)
+        len(description.partitions), sum(partition.internal for partition in description.partitions)
     )
 
 

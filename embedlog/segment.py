@@ -113,7 +113,7 @@ class Walk:
             scanned = scan(view, self.chain, position=self.end)
             if scanned.consumed:
                 self.before = interval_digests.before(view, scanned.batches, digest)
-                if not self._compared(view, scanned.batches):
+                if not self._compare(view, scanned.batches):
                     return
                 self.end += scanned.consumed
                 want = CHUNK_BYTES
@@ -134,19 +134,19 @@ class Walk:
         while self.end < self._size:
             chunk = bytearray(min(want, self._size - self.end))
             got = files.pread_into(self._fd, chunk, self.end, self._path)
-            found, consumed, need, self.problem = scan_heads(
+            heads, consumed, need, self.problem = scan_heads(
                 memoryview(chunk)[:got], self.chain, self.end
             )
             self.end += consumed
-            if found:
-                yield found
+            if heads:
+                yield heads
             if self.problem is not None or (
                 not consumed and (got < len(chunk) or self.end + got >= self._size)
             ):
                 return  # in the second case the file ends inside this batch
             want = CHUNK_BYTES if consumed else max(need, 2 * want)
 
-    def _compared(self, view: memoryview, batches: Batches) -> bool:
+    def _compare(self, view: memoryview, batches: Batches) -> bool:
         if self._records is not None:
             self._state, self.problem = self._records.compare(self._state, view, batches)
             self.agreed = self._state.agreed if self.problem is not None else None
@@ -155,8 +155,8 @@ class Walk:
             wrong = self._epochs.disagreement(batches["base_offset"], batches["leader_epoch"])
         if wrong is not None:
             self.agreed = int(batches["position"][wrong[0]])
-            found = int(batches["leader_epoch"][wrong[0]])
-            self.problem = Problem(self.agreed, checkpoints.OTHER_EPOCH, wrong[1], found)
+            leader_epoch = int(batches["leader_epoch"][wrong[0]])
+            self.problem = Problem(self.agreed, checkpoints.OTHER_EPOCH, wrong[1], leader_epoch)
         return self.problem is None
 
 
@@ -200,12 +200,12 @@ def search_batch(
     for position in range(start, size, CHUNK_BYTES):
         data = files.pread(fd, CHUNK_BYTES + MAGIC_AT, position, path)
         for candidate in _candidates(np.frombuffer(data, np.uint8), position, size, low, high):
-            found = batch_at(fd, path, candidate, size)
+            batch = batch_at(fd, path, candidate, size)
             if (
-                found is not None
-                and int(found["base_offset"][0]) + int(found["last_offset_delta"][0]) < high
+                batch is not None
+                and int(batch["base_offset"][0]) + int(batch["last_offset_delta"][0]) < high
             ):
-                return found
+                return batch
     return None
 
 
@@ -377,12 +377,12 @@ def finish(
             index_entries * interval_digests.RECORD_BYTES,
         ),
     )
-    for path, wanted in sizes:
+    for path, expected_size in sizes:
         if path.name.startswith(file_names.DIGESTS) and not files.exists(path):
             continue  # a broker's segment has none
         with files.opened(path, files.WRITE) as fd:
-            if files.facts(fd, path).size != wanted:
-                files.truncate(fd, wanted, path)
+            if files.facts(fd, path).size != expected_size:
+                files.truncate(fd, expected_size, path)
             if sync:
                 files.sync(fd, path)
     if sync and files.exists(files_of.transaction_index):
@@ -394,10 +394,10 @@ def finish(
 def size_of(directory: Path, base: int) -> int:
     """Bytes in the `.log` file now. Raises StorageError if it is absent."""
     path = file_names.segment_path(directory, base)
-    found = files.facts_of(path)
-    if found is None:
+    facts = files.facts_of(path)
+    if facts is None:
         raise StorageError("no such segment", errno=2, path=path)
-    return found.size
+    return facts.size
 
 
 def first_timestamp(directory: Path, base: int, size: int) -> int:

@@ -158,16 +158,16 @@ def _encode_topic(topic: Topic) -> dict[str, Any]:
 def _decode_topic(path: Path, name: str, entry: object) -> Topic:
     """Decode and check an entry: the checksum protects the bytes, not the meaning."""
     try:
-        rest = dict(entry)  # type: ignore[call-overload]
+        fields = dict(entry)  # type: ignore[call-overload]
         topic = Topic(
             name=check_name(name),
-            topic_id=rest.pop("topic_id"),
-            partitions=rest.pop("partitions"),
-            config={str(key): str(value) for key, value in rest.pop("config").items()},
-            state=rest.pop("state"),
-            growing=rest.pop("growing", 0),
-            only=tuple(sorted(rest.pop("only", ()))),
-            others=rest,
+            topic_id=fields.pop("topic_id"),
+            partitions=fields.pop("partitions"),
+            config={str(key): str(value) for key, value in fields.pop("config").items()},
+            state=fields.pop("state"),
+            growing=fields.pop("growing", 0),
+            only=tuple(sorted(fields.pop("only", ()))),
+            others=fields,
         )
         _check(topic)
     except (
@@ -203,7 +203,7 @@ def _check(topic: Topic) -> None:
     """
     check_name(topic.name)
     numbers = (topic.partitions, topic.growing, *topic.only)
-    if not all(type(each) is int for each in numbers):
+    if not all(type(number) is int for number in numbers):
         raise TypeError(f"numbers of partitions are ints: {numbers}")
     limit = INT_MAX + 1 if topic.only else PARTITIONS_MAX
     rising = all(before < after for before, after in pairwise((*topic.only, topic.partitions)))
@@ -375,7 +375,7 @@ class TopicRegistry:
 
     def change_in_memory(self, topics: Iterable[Topic], removed: Iterable[str]) -> None:
         """As `change`, for a reader that must write nothing: the file does not change."""
-        self.content = self._changed({topic.name: topic for topic in topics}, tuple(removed))
+        self.content = self._content_with({topic.name: topic for topic in topics}, tuple(removed))
 
     def _change(
         self, topics: dict[str, Topic], removed: tuple[str, ...], beside: Sequence[Path] = ()
@@ -383,7 +383,7 @@ class TopicRegistry:
         for topic in topics.values():
             _check(topic)
         self._refresh_by_file()
-        content = self._changed(topics, removed)
+        content = self._content_with(topics, removed)
         self.moving(False)
         try:
             files.write_atomically(
@@ -414,18 +414,20 @@ class TopicRegistry:
         self._encoded = content.topics
         return _FILE.encode(content.generation, {"topics": self._entries.encoded()}, content.others)
 
-    def _changed(self, topics: dict[str, Topic], removed: tuple[str, ...]) -> _Content:
+    def _content_with(self, topics: dict[str, Topic], removed: tuple[str, ...]) -> _Content:
         content = self.content
-        made = dict(content.topics)
+        new_topics = dict(content.topics)
         for name in removed:
-            made.pop(name, None)
-        made.update(topics)
-        unfinished = content.unfinished.difference(removed, topics) | _unfinished(topics)
-        return _Content(content.generation + 1, MappingProxyType(made), content.others, unfinished)
+            new_topics.pop(name, None)
+        new_topics.update(topics)
+        unfinished = content.unfinished.difference(removed, topics) | _unfinished_names(topics)
+        return _Content(
+            content.generation + 1, MappingProxyType(new_topics), content.others, unfinished
+        )
 
     def _sign(self) -> tuple[int, ...]:
-        found = files.facts_of(self._name)
-        return () if found is None else (found.device, found.inode, found.modified_ns, found.size)
+        facts = files.facts_of(self._name)
+        return () if facts is None else (facts.device, facts.inode, facts.modified_ns, facts.size)
 
 
 def _decode(path: Path, data: bytes) -> _Content:
@@ -434,8 +436,8 @@ def _decode(path: Path, data: bytes) -> _Content:
     if not isinstance(entries, dict):
         raise ForeignDirectoryError(f"topics are missing; {_REBUILD}", path=path)
     topics = {name: _decode_topic(path, name, entry) for name, entry in entries.items()}
-    return _Content(generation, MappingProxyType(topics), others, _unfinished(topics))
+    return _Content(generation, MappingProxyType(topics), others, _unfinished_names(topics))
 
 
-def _unfinished(topics: Mapping[str, Topic]) -> frozenset[str]:
+def _unfinished_names(topics: Mapping[str, Topic]) -> frozenset[str]:
     return frozenset(name for name, topic in topics.items() if not topic.finished)

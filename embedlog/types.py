@@ -54,12 +54,12 @@ class TopicPartition(_TopicPartition):
         return tuple.__new__(cls, (topic, partition))
 
 
-def brief(places: Iterable[tuple[str, int]]) -> str:
+def brief(partitions: Iterable[tuple[str, int]]) -> str:
     """Partitions in the form of log messages: orders[0-2,5] users[0]; shortened if there are
     many.
     """
     by_topic: dict[str, list[int]] = {}
-    for topic, number in sorted(places):
+    for topic, number in sorted(partitions):
         by_topic.setdefault(topic, []).append(number)
     text = (
         " ".join(f"{topic}[{_runs(numbers)}]" for topic, numbers in by_topic.items()) or "nothing"
@@ -109,7 +109,7 @@ def topic_partitions(given: Iterable[object]) -> list[TopicPartition]:
             f"partitions are separate arguments, not in a {type(given[0]).__name__}: call(a, b), "
             "or call(*partitions)"
         )
-    if isinstance(given, (str, tuple)) and not all(isinstance(each, tuple) for each in given):
+    if isinstance(given, (str, tuple)) and not all(isinstance(entry, tuple) for entry in given):
         raise TypeError(f"partitions are given as a list of TopicPartition, not {given!r:.100}")
     return list(dict.fromkeys(topic_partition(tp) for tp in given))
 
@@ -202,14 +202,14 @@ class RecordMetadata(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
-def _absent(place: object, name: str) -> NoReturn:
+def _absent(metadata: object, name: str) -> NoReturn:
     """The AttributeError of RecordMetadata, with a hint for names of other clients."""
     hint = (
         "; the sender has key, value and headers"
         if name == "checksum" or name.startswith("serialized_")
         else ""
     )
-    raise AttributeError(f"a RecordMetadata has no attribute {name}{hint}", name=name, obj=place)
+    raise AttributeError(f"a RecordMetadata has no attribute {name}{hint}", name=name, obj=metadata)
 
 
 setattr(RecordMetadata, "__getattr__", _absent)  # noqa: B010  (unknown to type checkers, which refuse the names)

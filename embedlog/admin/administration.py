@@ -1,7 +1,7 @@
 """Defines the administration of an open log, a part of the public `Log`: topics, records, and
 groups.
 
-ADMINISTRATION-1  a method calls one part; the work is done in the modules of the parts
+A method calls one part; the work is done in the modules of the parts.
 """
 
 from __future__ import annotations

@@ -1,23 +1,23 @@
 """Makes a consistent copy of a log directory while other processes append, roll segments and delete
 old ones.
 
-BACKUP-1  the high watermarks of all partitions are read once, at the beginning; each partition is
-    copied up to there. No transaction is decided meanwhile, so the copy contains each transaction
-    as a whole, or it can be aborted there. If a leader of `__transaction_state` changed meanwhile,
-    all are read again
-BACKUP-2  every batch is checked during the copy: damage is an error and is never copied
-BACKUP-3  bytes are read and written, never shared: a copy that shares blocks with the original
-    would not survive their damage
-BACKUP-4  indexes and digests are rebuilt during the copy; snapshots and `.txnindex` are checked, or
-    rebuilt too
-BACKUP-5  until the copy is complete, a mark prevents that it is opened; the clean mark is written
-    last, after all syncs
-BACKUP-6  a failed backup removes its own files, and no others
-BACKUP-7  a partition whose files were replaced during the copy is copied once more, from files that
-    were all opened before it (`pinned_segments`)
-BACKUP-8  in a set each partition is copied from its leader, and from the next one if that fails, up
-    to the same offset. Only a topic that is deleted meanwhile is left out; any other missing
-    partition is an error
+- The high watermarks of all partitions are read once, at the beginning; each partition is copied up
+  to there. No transaction is decided meanwhile, so the copy contains each transaction as a whole, or
+  it can be aborted there. If a leader of `__transaction_state` changed meanwhile, all are read
+  again.
+- Every batch is checked during the copy: damage is an error and is never copied.
+- Bytes are read and written, never shared: a copy that shares blocks with the original would not
+  survive their damage.
+- Indexes and digests are rebuilt during the copy; snapshots and `.txnindex` are checked, or rebuilt
+  too.
+- Until the copy is complete, a mark prevents that it is opened; the clean mark is written last,
+  after all syncs.
+- A failed backup removes its own files, and no others.
+- A partition whose files were replaced during the copy is copied once more, from files that were all
+  opened before it (`pinned_segments`).
+- In a set each partition is copied from its leader, and from the next one if that fails, up to the
+  same offset. Only a topic that is deleted meanwhile is left out; any other missing partition is an
+  error.
 
 What is appended to the copy belongs to a new leader epoch of each partition: the original may have
 given the same offsets to other records, and a reader of those notices that by their epoch.
@@ -26,8 +26,9 @@ given the same offsets to other records, and a reader of those notices that by t
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -58,12 +59,12 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], object]  # bytes copied so far, total bytes
 
 
-class _Moved(Exception):
+class _FilesReplacedError(Exception):
     """The files of a partition were replaced during the copy."""
 
 
 @dataclass
-class _Taken:
+class _PartitionCopy:
     """The copied part of a partition."""
 
     start: int
@@ -82,25 +83,27 @@ def backup(
     StorageError.
     """
     target = _Target(location.checked(destination), engine.config.file_mode)
-    for place in engine.places():
-        _check_place(place, target.root)
+    for directory in engine.places():
+        _check_destination(directory, target.root)
     for name in engine.topic_names():
         _pin_all(engine, name)  # open and repair partitions before others must wait
-    pinned = engine.transactions.while_undecided(lambda: _pinned(engine))
+    pinned = engine.transactions.while_undecided(lambda: _pin_topics(engine))
     target.open()
     try:
         copier = _Copier(engine, target, progress or (lambda done, total: None))
         copier.total = sum(info.size for _, pins in pinned for pin in pins for info in pin.segments)
-        taken = [
-            topic for found, pins in pinned if (topic := copier.topic(found, pins)) is not None
-        ]
-        copier.finish(taken)
+        copied_topics = []
+        for pinned_topic, pins in pinned:
+            copied_topic = copier.copy_topic(pinned_topic, pins)
+            if copied_topic is not None:
+                copied_topics.append(copied_topic)
+        copier.finish(copied_topics)
     except BaseException:
         target.take_back()
         raise
 
 
-def _check_place(source: Path, root: Path) -> None:
+def _check_destination(source: Path, root: Path) -> None:
     """Check the destination: a broker does not start on a log directory with an unknown directory
     inside.
     """
@@ -114,16 +117,19 @@ def _check_place(source: Path, root: Path) -> None:
         raise ForeignDirectoryError("the destination of a backup is not a directory", path=root)
     names = files.listing(root) if files.exists(root) else []
     if names:
-        found = f"{len(names)} names, such as {names[0]}"
         raise ForeignDirectoryError(
-            "the destination of a backup is not empty", path=root, expected="no names", found=found
+            "the destination of a backup is not empty",
+            path=root,
+            expected="no names",
+            found=f"{len(names)} names, such as {names[0]}",
         )
 
 
-def _pinned(engine: Engine) -> list[tuple[Topic, list[Pin]]]:
+def _pin_topics(engine: Engine) -> list[tuple[Topic, list[Pin]]]:
     """All topics. Internal ones first: no committed offset may be after the copied records."""
     names = sorted(engine.topic_names(), key=lambda name: not is_internal(name))
-    return [found for name in names if (found := _pin_all(engine, name)) is not None]
+    pinned = [_pin_all(engine, name) for name in names]
+    return [topic_and_pins for topic_and_pins in pinned if topic_and_pins is not None]
 
 
 def _pin_all(engine: Engine, name: str) -> tuple[Topic, list[Pin]] | None:
@@ -163,7 +169,7 @@ class _Target:
     def __init__(self, root: Path, mode: int) -> None:
         self.root = root
         self.mode = mode
-        self._made: list[Path] = []
+        self._created: list[Path] = []
         self._own_root = False
 
     def open(self) -> None:
@@ -173,7 +179,7 @@ class _Target:
         self._own_root = files.mkdir(self.root, files.directory_mode(self.mode), exist_ok=True)
         try:
             with files.opened(self.root / file_names.UNFINISHED, files.EXCLUSIVE, self.mode) as fd:
-                self._made.append(self.root / file_names.UNFINISHED)
+                self._created.append(self.root / file_names.UNFINISHED)
                 files.sync(fd, self.root / file_names.UNFINISHED)
             files.sync_directory(self.root)
             files.sync_directory(self.root.parent)
@@ -181,27 +187,28 @@ class _Target:
             self.take_back()
             raise
 
-    def directory(self, name: str) -> Path:
+    def make_directory(self, name: str) -> Path:
         path = self.root / name
-        self._made.append(path)
+        self._created.append(path)
         files.mkdir(path, files.directory_mode(self.mode))
         return path
 
     def put(self, path: Path, data: Buffer) -> None:
         """Write a whole small file."""
-        self._made.append(path)
+        self._created.append(path)
         with files.opened(path, files.EXCLUSIVE, self.mode) as fd:
             files.write_all(fd, data, 0, path)
             files.sync(fd, path)
 
     def note(self, path: Path) -> Path:
         """Register a file that the caller is about to write."""
-        self._made.append(path)
+        self._created.append(path)
         return path
 
-    def remove(self, paths: Iterable[Path]) -> None:
-        for path in paths:
-            files.unlink(path, missing_ok=True)
+    def clear(self, directory: Path) -> None:
+        """Remove the files of a directory."""
+        for name in files.listing(directory):
+            files.unlink(directory / name, missing_ok=True)
 
     def close(self) -> None:
         """Complete the copy: remove the mark of the backup, then write the clean mark."""
@@ -214,11 +221,12 @@ class _Target:
         """Remove all created files, the mark last, so that an incomplete removal is never opened as
         a log.
         """
-        for path in reversed(self._made):
+        for path in reversed(self._created):
             with contextlib.suppress(StorageError):
-                files.rmdir(path) if files.is_directory(path) else files.unlink(
-                    path, missing_ok=True
-                )
+                if files.is_directory(path):
+                    files.rmdir(path)
+                else:
+                    files.unlink(path, missing_ok=True)
         if self._own_root:
             with contextlib.suppress(StorageError):
                 files.rmdir(self.root)
@@ -227,9 +235,9 @@ class _Target:
 # ---- the copy ------------------------------------------------------------------------------------
 
 
-def _pinned_again(partition: Partition, end: int) -> Pin:
-    """Pin another replica up to the end of the first one (BACKUP-8). Raises LeaderNotAvailableError
-    if it has less.
+def _pin_replica(partition: Partition, end: int) -> Pin:
+    """Pin another replica up to the end of the first one. Raises LeaderNotAvailableError if it has
+    less.
     """
     pin = pin_of(partition, end=end)
     if pin.now.log_end < end:
@@ -248,13 +256,13 @@ class _Copier:
         self._engine = engine
         self._target = target
         self._progress = progress
-        self._taken: dict[tuple[str, int], _Taken] = {}
+        self._copies: dict[tuple[str, int], _PartitionCopy] = {}
         # before the copies from each directory
         self._cleaned: dict[Path, Mapping[tuple[str, int], int]] = {}
-        self._done = 0
+        self._copied_bytes = 0
         self.total = 0
 
-    def topic(self, pinned: Topic, pins: list[Pin]) -> Topic | None:
+    def copy_topic(self, pinned: Topic, pins: list[Pin]) -> Topic | None:
         """Copy all partitions of one topic; None if it was deleted before the end."""
         directories: list[Path] = []
         name = pinned.name
@@ -263,89 +271,91 @@ class _Copier:
         try:
             topic = self._engine.topic(name)  # with its present settings
             for pin in pins:
-                directories.append(
-                    self._target.directory(file_names.partition_name(name, pin.partition.number))
-                )
-                self._partition(pin, directories[-1], topic)
+                partition_name = file_names.partition_name(name, pin.partition.number)
+                directory = self._target.make_directory(partition_name)
+                directories.append(directory)
+                self._copy_partition(pin, directory, topic)
         except UnknownTopicOrPartitionError:
             if _exists(self._engine, pinned):
                 raise
             for directory in directories:
-                self._target.remove(directory / each for each in files.listing(directory))
+                self._target.clear(directory)
                 files.rmdir(directory)
-            self._taken = {key: taken for key, taken in self._taken.items() if key[0] != name}
+            self._copies = {key: copy for key, copy in self._copies.items() if key[0] != name}
+            return None
+        if not pins:
             return None
         numbers = tuple(pin.partition.number for pin in pins)
         only = () if numbers == tuple(range(len(numbers))) else numbers
-        return (
-            topic._replace(partitions=max(numbers, default=-1) + 1, only=only, growing=0)
-            if pins
-            else None
-        )
+        return topic._replace(partitions=max(numbers) + 1, only=only, growing=0)
 
-    def _partition(self, pin: Pin, directory: Path, topic: Topic) -> None:
-        def copied(partition: Partition) -> _Taken:
-            return self._copied(
-                pin if partition is pin.partition else _pinned_again(partition, pin.end), directory
-            )
+    def _copy_partition(self, pin: Pin, directory: Path, topic: Topic) -> None:
+        def copy_replica(partition: Partition) -> _PartitionCopy:
+            if partition is pin.partition:
+                return self._copy_replica(pin, directory)
+            return self._copy_replica(_pin_replica(partition, pin.end), directory)
 
-        taken = self._engine.at_files(topic, pin.partition.number, copied)
+        copy = self._engine.at_files(topic, pin.partition.number, copy_replica)
         self._target.note(directory / file_names.PARTITION_METADATA)
         identity.write_topic_id(directory, topic.topic_id, self._target.mode)
-        self._taken[pin.partition.topic, pin.partition.number] = taken
+        self._copies[pin.partition.topic, pin.partition.number] = copy
 
-    def _copied(self, pin: Pin, directory: Path) -> _Taken:
+    def _copy_replica(self, pin: Pin, directory: Path) -> _PartitionCopy:
         """Copy the files of one replica, instead of those of an earlier try."""
-        self._target.remove(directory / each for each in files.listing(directory))
+        self._target.clear(directory)
         root = pin.partition.path.parent
         if root not in self._cleaned:
             self._cleaned[root] = checkpoints.read_offsets(root / file_names.CLEANER)
         try:
-            taken, state = self._segments(pin, directory)
-        except _Moved:
-            self._target.remove(directory / each for each in files.listing(directory))
+            copy, state = self._copy_segments(pin, directory)
+        except _FilesReplacedError:
+            self._target.clear(directory)
             with held(pin.partition, pin.end) as opened:
-                taken, state = self._segments(opened, directory)
-        taken.cleaned = self._cleaned[root].get((pin.partition.topic, pin.partition.number), 0)
-        self._beside(pin, directory, taken, state)
-        return taken
+                copy, state = self._copy_segments(opened, directory)
+        copy.cleaned = self._cleaned[root].get((pin.partition.topic, pin.partition.number), 0)
+        self._write_beside(pin, directory, copy, state)
+        return copy
 
-    def _segments(self, pin: Pin, directory: Path) -> tuple[_Taken, ProducerState]:
+    def _copy_segments(self, pin: Pin, directory: Path) -> tuple[_PartitionCopy, ProducerState]:
         """Copy the segments up to the pinned end; those that retention deletes meanwhile are
-        omitted. Raises _Moved.
+        omitted. Raises _FilesReplacedError.
         """
         partition = pin.partition
-        taken = _Taken(pin.now.log_start, pin.end)
+        copy = _PartitionCopy(pin.now.log_start, pin.end)
         state = pin.producers()
         for info in pin.segments:
             last = info is pin.segments[-1]
             try:
-                taken.segments.append(_Segment(self, pin, info, directory, state).copy(last))
+                copy.segments.append(_SegmentCopier(self, pin, info, directory, state).copy(last))
             except StorageError as problem:
-                if problem.errno != 2 or problem.path != str(
-                    file_names.segment_path(partition.path, info.base)
-                ):
+                source = file_names.segment_path(partition.path, info.base)
+                if problem.errno != errno.ENOENT or problem.path != str(source):
                     raise
-                taken.start = max(taken.start, partition.published().log_start)
-                if taken.start < info.next_offset:
-                    raise _Moved from problem
-                self._target.remove(directory / each for each in files.listing(directory))
-                taken.segments.clear()
+                copy.start = max(copy.start, partition.published().log_start)
+                if copy.start < info.next_offset:
+                    raise _FilesReplacedError from problem
+                self._target.clear(directory)
+                copy.segments.clear()
             except CorruptRecordError as problem:
                 if pin.held is not None or partition.published().generation == pin.now.generation:
                     raise
-                raise _Moved from problem
-        if (pin.moved() and pin.held is None) or not taken.segments:
-            raise _Moved
-        taken.start = max(taken.start, taken.segments[0].base)
-        state.offset = taken.end
-        return taken, state
+                raise _FilesReplacedError from problem
+        if (pin.moved() and pin.held is None) or not copy.segments:
+            raise _FilesReplacedError
+        copy.start = max(copy.start, copy.segments[0].base)
+        state.offset = copy.end
+        return copy, state
 
-    def _beside(self, pin: Pin, directory: Path, taken: _Taken, state: ProducerState) -> None:
+    def _write_beside(
+        self, pin: Pin, directory: Path, copy: _PartitionCopy, state: ProducerState
+    ) -> None:
         """Write the files beside the segments: snapshots, epochs, the manifest."""
         target = self._target
         partition = pin.partition
-        for base in (info.base for info in taken.segments if taken.start < info.base < taken.end):
+        for info in copy.segments:
+            base = info.base
+            if not copy.start < base < copy.end:
+                continue
             source = file_names.segment_path(partition.path, base, file_names.SNAPSHOT)
             # needed only if the last snapshot is lost
             with contextlib.suppress(CorruptRecordError):
@@ -353,27 +363,27 @@ class _Copier:
                 if data is not None:
                     ProducerState.decode(data, base, source)
                     target.put(directory / source.name, data)
-        if taken.end > taken.start:
+        if copy.end > copy.start:
             target.put(
-                file_names.segment_path(directory, taken.end, file_names.SNAPSHOT), state.encode()
+                file_names.segment_path(directory, copy.end, file_names.SNAPSHOT), state.encode()
             )
-        kept = checkpoints.EpochCache(
-            entry for entry in pin.epochs().entries if entry[1] <= taken.end
+        epochs = checkpoints.EpochCache(
+            entry for entry in pin.epochs().entries if entry[1] <= copy.end
         )
-        kept.truncate_from_start(taken.start)
-        if kept.entries and taken.end > 0:
+        epochs.truncate_from_start(copy.start)
+        if epochs.entries and copy.end > 0:
             # what is appended to the copy is not what the original got
-            kept.assign(kept.latest_epoch + 1, taken.end)
-        checkpoints.write_epochs(target.note(directory / file_names.EPOCHS), kept, target.mode)
+            epochs.assign(epochs.latest_epoch + 1, copy.end)
+        checkpoints.write_epochs(target.note(directory / file_names.EPOCHS), epochs, target.mode)
         manifest = Manifest(directory, partition.topic_id, target.mode)
         target.note(manifest.path)
-        last = taken.segments[-1]
-        manifest.rewrite(taken.segments, Start(taken.start, -1 if last.gapless else last.base))
+        last = copy.segments[-1]
+        manifest.rewrite(copy.segments, Start(copy.start, -1 if last.gapless else last.base))
 
-    def copied(self, size: int) -> None:
-        self._done += size
-        self.total = max(self.total, self._done)
-        self._progress(self._done, self.total)
+    def note_copied(self, size: int) -> None:
+        self._copied_bytes += size
+        self.total = max(self.total, self._copied_bytes)
+        self._progress(self._copied_bytes, self.total)
 
     def put(self, path: Path, data: Buffer) -> None:
         self._target.put(path, data)
@@ -386,16 +396,14 @@ class _Copier:
     def finish(self, topics: list[Topic]) -> None:
         """Write checkpoints, topics and identity of the directory, then the clean mark."""
         target = self._target
-        ends = {key: taken.end for key, taken in self._taken.items()}
+        ends = {key: copy.end for key, copy in self._copies.items()}
         starts = {
-            key: taken.start
-            for key, taken in self._taken.items()
-            if taken.start > taken.segments[0].base
+            key: copy.start
+            for key, copy in self._copies.items()
+            if copy.start > copy.segments[0].base
         }
         dirty = {
-            key: min(taken.cleaned, taken.end)
-            for key, taken in self._taken.items()
-            if taken.cleaned
+            key: min(copy.cleaned, copy.end) for key, copy in self._copies.items() if copy.cleaned
         }
         for name, offsets in (
             (file_names.RECOVERY_POINTS, ends),
@@ -421,7 +429,7 @@ class _Copier:
         target.close()
 
 
-class _Kept(NamedTuple):
+class _SegmentCopy(NamedTuple):
     """The copied part of a segment."""
 
     size: int
@@ -429,7 +437,7 @@ class _Kept(NamedTuple):
     digest: int
 
 
-class _Segment:
+class _SegmentCopier:
     """The copy of one segment."""
 
     def __init__(
@@ -441,7 +449,7 @@ class _Segment:
         self._directory = directory
         self._state = state
         self._source = file_names.segment_path(pin.partition.path, info.base)
-        self._kept = _Kept(0, info.base, 0)
+        self._copied = _SegmentCopy(0, info.base, 0)
 
     def copy(self, last: bool) -> SegmentInfo:
         """Copy log, indexes and aborted transactions.
@@ -457,7 +465,7 @@ class _Segment:
             with self._copier.create(target) as out:
                 walk = self._copy_batches(fd, out, target, chain, builder)
                 files.sync(out, target)
-        self._check(walk, chain)
+        self._check_segment(walk, chain)
         builder.add_time_entry()
         self._copier.put(
             file_names.segment_path(directory, info.base, file_names.INDEX), builder.offsets
@@ -472,9 +480,9 @@ class _Segment:
         aborted = self._copy_aborted()
         files.sync_directory(directory)
         return info._replace(
-            size=self._kept.size,
+            size=self._copied.size,
             next_offset=min(info.next_offset, self._pin.end),
-            digest=self._kept.digest if info.digested else info.digest,
+            digest=self._copied.digest if info.digested else info.digest,
             transaction_entries=len(aborted) // aborted_transactions.ENTRY_SIZE,
             transaction_digest=aborted_transactions.digest(aborted),
             max_timestamp=builder.max_timestamp,
@@ -488,7 +496,7 @@ class _Segment:
         self, fd: int, out: int, target: Path, chain: Chain, builder: index.Builder
     ) -> segment.Walk:
         """Write the batches below the pinned end; the others are read too, since the digest is that
-        of all (BACKUP-2).
+        of all.
         """
         walk = segment.Walk(fd, self._source, chain, 0, self._info.size)
         for data, batches in walk.chunks():
@@ -500,11 +508,11 @@ class _Segment:
                 (batches["base_offset"] + batches["last_offset_delta"] < self._pin.end).sum()
             )
             if count == len(batches):
-                self._kept = _Kept(first + size, chain.next_offset, chain.digest)
+                self._copied = _SegmentCopy(first + size, chain.next_offset, chain.digest)
             elif count:
                 last = batches[count - 1]
                 cut = int(batches["position"][count])
-                self._kept = _Kept(
+                self._copied = _SegmentCopy(
                     cut,
                     int(last["base_offset"]) + int(last["last_offset_delta"]) + 1,
                     int(before[count]),
@@ -516,11 +524,11 @@ class _Segment:
                 files.write_all(out, data, first, target)
                 builder.add(batches, before)
                 self._pin.replay(self._state, data, batches)
-            self._copier.copied(size)
+            self._copier.note_copied(size)
         return walk
 
-    def _check(self, walk: segment.Walk, chain: Chain) -> None:
-        """Check that all bytes were valid, and are the ones that were written (BACKUP-2)."""
+    def _check_segment(self, walk: segment.Walk, chain: Chain) -> None:
+        """Check that all bytes were valid, and are the ones that were written."""
         info = self._info
         problem = walk.problem
         if problem is not None:
@@ -538,16 +546,16 @@ class _Segment:
                 position=walk.end,
                 expected=f"{info.size} bytes",
             )
-        for found, end in (
+        for offset, expected_offset in (
             (chain.next_offset, info.next_offset),
-            (self._kept.next_offset, min(info.next_offset, self._pin.end)),
+            (self._copied.next_offset, min(info.next_offset, self._pin.end)),
         ):
-            if found != end if info.gapless else found > end:
+            if offset != expected_offset if info.gapless else offset > expected_offset:
                 raise CorruptRecordError(
                     "last offset of the segment",
                     path=self._source,
-                    expected=end - 1,
-                    found=found - 1,
+                    expected=expected_offset - 1,
+                    found=offset - 1,
                 )
         if info.digested and chain.digest != info.digest:
             raise CorruptRecordError(
@@ -561,12 +569,12 @@ class _Segment:
         """Write the index of transactions aborted up to the pinned end, if there are any; returns
         its content.
         """
-        kept = self._pin.aborted_in(self._info)
-        if kept:
+        entries = self._pin.aborted_in(self._info)
+        if entries:
             self._copier.put(
                 file_names.segment_path(
                     self._directory, self._info.base, file_names.TRANSACTION_INDEX
                 ),
-                kept,
+                entries,
             )
-        return kept
+        return entries

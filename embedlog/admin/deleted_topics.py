@@ -1,15 +1,15 @@
 """This module completes the deletion of topics in the directories of a set (`docs/protocol.md`,
 DIR-3 and REPLICA-23).
 
-DELETEDTOPIC-1  a decision deletes a topic. Then its committed offsets are deleted, and after them
-    its entry and its partitions in each directory. A directory that was away loses them after its
-    return
-DELETEDTOPIC-2  the process that decided may end before the offsets are deleted. The entries of the
-    topic show the housekeeper that they may remain. But all directories with an entry may be away:
-    before a creation, the offsets of each name that no topic has are deleted. A commit that has
-    read the topics before the deletion ends before that. Records that are not committed are waited
-    for: they may be such offsets, or delete them, and a later leader may lack them
-DELETEDTOPIC-3  the offsets of a newer topic of that name are kept
+A decision deletes a topic. Then its committed offsets are deleted, and after them its entry and its
+partitions in each directory. A directory that was away loses them after its return. The offsets of
+a newer topic of that name are kept.
+
+The process that decided may end before the offsets are deleted. The entries of the topic show the
+housekeeper that they may remain. But all directories with an entry may be away: before a creation,
+the offsets of each name that no topic has are deleted. A commit that has read the topics before the
+deletion ends before that. Records that are not committed are waited for: they may be such offsets,
+or delete them, and a later leader may lack them.
 """
 
 from __future__ import annotations
@@ -35,11 +35,10 @@ class DeletedTopics:
 
     def __init__(self, engine: ReplicatedEngine) -> None:
         self._engine = engine
-        self._seen: tuple[int, int] | None = None
+        self._finished_versions: tuple[int, int] | None = None
 
     def finish(self, names: Collection[str]) -> None:
-        """Complete the deletion of topics with these names, before they are created again
-        (DELETEDTOPIC-2).
+        """Complete the deletion of topics with these names, before they are created again.
 
         Raises LeaderNotAvailableError, NotEnoughReplicasError or LockTimeoutError for a partition
         that may have their offsets.
@@ -73,23 +72,21 @@ class DeletedTopics:
         time. For the housekeeper.
         """
         directories = self._engine.set.directories
-        seen = directories.version(), directories.changes
-        if seen == self._seen:
+        versions = directories.version(), directories.changes
+        if versions == self._finished_versions:
             return
         with suppress(NotEnoughDirectoriesError):
             for name, topic_id in self._engine.set.deleted_topics():
                 self.delete(name, topic_id)
-            self._seen = seen
+            self._finished_versions = versions
 
     def delete(self, name: str, topic_id: UUID) -> None:
-        """Delete the offsets of a deleted topic, then what the directories have of it
-        (DELETEDTOPIC-1).
-        """
+        """Delete the offsets of a deleted topic, then what the directories have of it."""
         self._forget((name,))
         self._engine.set.retire(name, topic_id)
 
     def _forget(self, names: Collection[str]) -> None:
-        """Delete the committed offsets of topics that no decision has (DELETEDTOPIC-3)."""
+        """Delete the committed offsets of topics that no decision has."""
         deadline_ns = files.deadline_after(self._engine.config.lock_timeout_ms / 1000)
         with bounded_waits(deadline_ns):
             self._engine.groups.forget_topics(names, deadline_ns, self._is_deleted)

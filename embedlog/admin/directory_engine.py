@@ -1,7 +1,7 @@
 """Opens one directory: as a log of its own, or as the only member of a set.
 
-DIRECTORYENGINE-1  the modules of sets are imported only for a directory that belongs to one: an
-    import costs more than an opening
+The modules of sets are imported only for a directory that belongs to one: an import costs more than
+an opening.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ def open_directory(
     alone: bool = False,
     progress: Progress | None = None,
 ) -> Engine:
-    """The engine of one directory (REPLICAENGINE-4). Raises the errors of an opening."""
+    """The engine of one directory, also of the only member of a set. Raises the errors of an
+    opening.
+    """
     try:
         return Engine(
             [path],

@@ -1,12 +1,11 @@
 """Repairs a log directory that no process has open: its own files, and each partition with a
 finding.
 
-DIRECTORYREPAIR-1  the directory is held meanwhile: no process opens it, and no broker starts on it
-DIRECTORYREPAIR-2  after the changes the log is opened once: the loads make again what was removed.
-    Then everything is checked. A cached checkpoint is removed then if an offset in it is after the
-    end of its log
-    A replacement or a deletion of segments that a crash has interrupted is finished first
-DIRECTORYREPAIR-3  a directory of a set is refused: the set repairs its replicas from each other
+- The directory is held meanwhile: no process opens it, and no broker starts on it.
+- After the changes the log is opened once: the loads make again what was removed. Then everything
+  is checked. A cached checkpoint is removed then if an offset in it is after the end of its log.
+- A replacement or a deletion of segments that a crash has interrupted is finished first.
+- A directory of a set is refused: the set repairs its replicas from each other.
 """
 
 from __future__ import annotations
@@ -62,31 +61,35 @@ def repair_path(path: str | os.PathLike[str], progress: Progress | None = None) 
     Raises DirectoryInUseError if any process has it open, ReplicaSetError for a directory of a set,
     StorageError.
     """
-    place = location.checked(path)
-    if file_names.REPLICAS in location.enter(place, read_only=False, create=False, mode=0o666):
+    directory = location.checked(path)
+    if file_names.REPLICAS in location.enter(directory, read_only=False, create=False, mode=0o666):
         raise ReplicaSetError(
             "the directory belongs to a set: open the set with all of its directories, and repair "
             "its replicas",
-            path=place,
-            paths=[os.fspath(place)],
+            path=directory,
+            paths=[os.fspath(directory)],
         )
-    before = check_path(place, progress)
-    if before.good and not any(each.kind == "interrupted" for each in before.findings):
+    before = check_path(directory, progress)
+    is_interrupted = any(finding.kind == "interrupted" for finding in before.findings)
+    if before.good and not is_interrupted:
         return before
-    with closed_directory.hold(place) as use:
-        done, touched = _repair(ClosedDirectory(place, use))
-    problems = _load(place, touched)
-    after = check_path(place)
-    if caches := _named(after.findings, "checkpoint-cache"):
-        with closed_directory.hold(place):
-            done += _remove_caches(place, caches)
-        after = check_path(place)
-    return replace(after, repaired=(*done, *problems))
+    with closed_directory.hold(directory) as use:
+        changes, changed_partitions = _repair(ClosedDirectory(directory, use))
+    problems = _load(directory, changed_partitions)
+    after = check_path(directory)
+    caches = _file_names_of(after.findings, "checkpoint-cache")
+    if caches:
+        with closed_directory.hold(directory):
+            changes += _remove_caches(directory, caches)
+        after = check_path(directory)
+    return replace(after, repaired=(*changes, *problems))
 
 
-def _named(findings: Iterable[Finding], kind: str) -> list[str]:
+def _file_names_of(findings: Iterable[Finding], kind: str) -> list[str]:
     """The names of the files with a finding of this kind, and of kinds that begin with it."""
-    return sorted({Path(each.path).name for each in findings if each.kind.startswith(kind)})
+    return sorted(
+        {Path(finding.path).name for finding in findings if finding.kind.startswith(kind)}
+    )
 
 
 def _remove_caches(path: Path, names: list[str]) -> list[str]:
@@ -100,78 +103,77 @@ def _repair(directory: ClosedDirectory) -> tuple[list[str], list[PartitionPlace]
     """Change the files; the descriptions of the changes, and the partitions that were changed."""
     path = directory.path
     total = Total()
-    places = list(directory.find_partitions())
-    done = _repair_topics(path, directory) + _repair_meta(path)
-    places = [place._replace(topic_id=_id_of(place, places)) for place in places]
+    partitions = list(directory.find_partitions())
+    changes = _repair_topics(path, directory) + _repair_meta(path)
+    partitions = [
+        partition._replace(topic_id=_id_of(partition, partitions)) for partition in partitions
+    ]
     count = Count(0, None)
-    touched = []
-    ends = _ends(path)
-    for place in places:
-        known = directory.facts_of(place)
-        checked = check_partition(known, count, total)
+    changed_partitions = []
+    ends = _read_ends(path)
+    for partition in partitions:
+        facts = directory.facts_of(partition)
+        checked = check_partition(facts, count, total)
         if checked is not None and needs_finish(checked):
-            done.append(finish_interrupted(known, checked))
-            touched.append(place)
-            checked = check_partition(known, count, total)
-        if checked is None or all(each.severity == "note" for each in checked.findings):
+            changes.append(finish_interrupted(facts, checked))
+            changed_partitions.append(partition)
+            checked = check_partition(facts, count, total)
+        if checked is None or all(finding.severity == "note" for finding in checked.findings):
             continue
-        repair = ClosedPartitionRepair(known, checked, _end(known, checked, ends), 0o666)
+        repair = ClosedPartitionRepair(facts, checked, _find_end(facts, checked, ends), 0o666)
         repair.run()
-        done += repair.done
-        if place not in touched:
-            touched.append(place)
-    return done + _repair_root(path, places, total), touched
+        changes += repair.done
+        if partition not in changed_partitions:
+            changed_partitions.append(partition)
+    return changes + _repair_root(path, partitions, total), changed_partitions
 
 
-def _id_of(place: PartitionPlace, places: list[PartitionPlace]) -> str | None:
+def _id_of(partition: PartitionPlace, partitions: list[PartitionPlace]) -> str | None:
     """The id of the topic of a partition; if its file is damaged, that of another partition of the
     topic.
     """
-    found = {
-        each.topic_id for each in places if each.topic == place.topic and each.topic_id is not None
-    }
-    return place.topic_id if place.topic_id is not None or len(found) != 1 else found.pop()
+    if partition.topic_id is not None:
+        return partition.topic_id
+    ids = {other.topic_id for other in partitions if other.topic == partition.topic} - {None}
+    return ids.pop() if len(ids) == 1 else None
 
 
-def _ends(path: Path) -> checkpoints.Offsets:
+def _read_ends(path: Path) -> checkpoints.Offsets:
     """The largest offset that a checkpoint has for each partition: the log has reached it."""
-    found: checkpoints.Offsets = {}
+    ends: checkpoints.Offsets = {}
     for name in (file_names.RECOVERY_POINTS, file_names.HIGH_WATERMARKS):
         with contextlib.suppress(EmbedlogError):  # a finding of the directory
-            for place, offset in checkpoints.read_exactly(path / name).items():
-                found[place] = max(offset, found.get(place, 0))
-    return found
+            for partition, offset in checkpoints.read_exactly(path / name).items():
+                ends[partition] = max(offset, ends.get(partition, 0))
+    return ends
 
 
-def _end(known: PartitionFacts, checked: PartitionResult, ends: checkpoints.Offsets) -> int:
+def _find_end(facts: PartitionFacts, checked: PartitionResult, ends: checkpoints.Offsets) -> int:
     """The log end that is known from anywhere. A checkpoint after the end of a
     complete log is wrong itself.
     """
     end = 0 if checked.end is None else checked.end
-    manifest = None if known.foreign else checked.manifest
+    manifest = None if facts.foreign else checked.manifest
     if manifest is not None and manifest.closed is not None:
         return max(end, manifest.closed.next_offset)
     if manifest is not None:
-        end = max([end, *(each.next_offset for each in manifest.segments.values())])
-    return max(end, ends.get((known.topic, known.number), 0), known.durable_offset())
+        end = max([end, *(segment.next_offset for segment in manifest.segments.values())])
+    return max(end, ends.get((facts.topic, facts.number), 0), facts.durable_offset())
 
 
 def _repair_topics(path: Path, directory: ClosedDirectory) -> list[str]:
     """Set a damaged file of topics aside: the next opening finds the topics by their
     directories.
     """
-    wrong = [
-        Path(each.path)
-        for each in directory.findings
-        if each.kind == "topics" and files.exists(each.path)
-    ]
-    kept = [files.set_damaged_aside(each) for each in wrong]
-    if wrong:
+    changes = []
+    for finding in directory.findings:
+        if finding.kind == "topics" and files.exists(finding.path):
+            damaged = Path(finding.path)
+            name = files.set_damaged_aside(damaged)
+            changes.append(f"{damaged} is kept as {name}: topics have default settings now")
+    if changes:
         files.sync_directory(path)
-    return [
-        f"{each} is kept as {name}: topics have default settings now"
-        for each, name in zip(wrong, kept, strict=True)
-    ]
+    return changes
 
 
 def _repair_meta(path: Path) -> list[str]:
@@ -179,60 +181,60 @@ def _repair_meta(path: Path) -> list[str]:
     try:
         identity.read_meta(path)
     except (ForeignDirectoryError, CorruptRecordError):
-        kept = files.set_damaged_aside(path / file_names.META_PROPERTIES)
+        name = files.set_damaged_aside(path / file_names.META_PROPERTIES)
         files.sync_directory(path)
         reason = "the directory gets a new identity, and brokers of its former cluster refuse it"
-        return [f"{file_names.META_PROPERTIES} is kept as {kept}: {reason}"]
+        return [f"{file_names.META_PROPERTIES} is kept as {name}: {reason}"]
     except UnsupportedFormatError:  # of a newer broker
         pass
     return []
 
 
-def _repair_root(path: Path, places: list[PartitionPlace], total: Total) -> list[str]:
+def _repair_root(path: Path, partitions: list[PartitionPlace], total: Total) -> list[str]:
     """Write the damaged checkpoints of the directory again."""
-    names = _named(check_root(path, total.ends), "checkpoint")
-    done = []
+    names = _file_names_of(check_root(path, total.ends), "checkpoint")
+    changes = []
     if file_names.LOG_STARTS in names:
         names.remove(file_names.LOG_STARTS)
-        kept = files.set_damaged_aside(path / file_names.LOG_STARTS)
-        checkpoints.write_offsets(path / file_names.LOG_STARTS, _starts(places))
-        what = "a log without a manifest starts at its first segment, as Kafka has it then"
-        done.append(f"{file_names.LOG_STARTS} is made again, and kept as {kept}: {what}")
-    return done + _remove_caches(path, names)
+        name = files.set_damaged_aside(path / file_names.LOG_STARTS)
+        checkpoints.write_offsets(path / file_names.LOG_STARTS, _read_starts(partitions))
+        meaning = "a log without a manifest starts at its first segment, as Kafka has it then"
+        changes.append(f"{file_names.LOG_STARTS} is made again, and kept as {name}: {meaning}")
+    return changes + _remove_caches(path, names)
 
 
-def _starts(places: list[PartitionPlace]) -> checkpoints.Offsets:
+def _read_starts(partitions: list[PartitionPlace]) -> checkpoints.Offsets:
     """The log starts by the manifests that have one."""
-    found: checkpoints.Offsets = {}
-    for place in places:
-        if place.topic_id is None:
+    starts: checkpoints.Offsets = {}
+    for partition in partitions:
+        if partition.topic_id is None:
             continue
-        manifest = Manifest(place.path, identity.id_bytes(place.topic_id))
+        manifest = Manifest(partition.path, identity.id_bytes(partition.topic_id))
         manifest.refresh()
         if manifest.start is not None:
-            found[place.topic, place.number] = manifest.start.offset
-    return found
+            starts[partition.topic, partition.number] = manifest.start.offset
+    return starts
 
 
-def _load(path: Path, touched: list[PartitionPlace]) -> list[str]:
-    """Open the log, and load the changed partitions (DIRECTORYREPAIR-2); the problems."""
+def _load(path: Path, changed_partitions: list[PartitionPlace]) -> list[str]:
+    """Open the log, and load the changed partitions; the problems."""
     problems = []
     try:
         engine = open_directory(path, read_only=False, create=False, config=parse(LogConfig, None))
     except EmbedlogError as problem:
         return [f"the directory cannot be opened: {problem}"]
     try:
-        for place in touched:
+        for partition in changed_partitions:
             try:
-                engine.home.partition(place.topic, place.number).settled()
+                engine.home.partition(partition.topic, partition.number).settled()
             except EmbedlogError as problem:
                 logger.warning(
                     "%s-%d cannot be opened after its repair: %s",
-                    place.topic,
-                    place.number,
+                    partition.topic,
+                    partition.number,
                     problem,
                 )
-                problems.append(f"{place.topic}-{place.number} cannot be opened: {problem}")
+                problems.append(f"{partition.topic}-{partition.number} cannot be opened: {problem}")
     finally:
         try:
             engine.close()

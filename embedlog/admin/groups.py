@@ -1,13 +1,11 @@
 """Administration of consumer groups: list, describe, reset offsets, delete.
 
-GROUPADMIN-1  reads take no lock and write nothing: they also work on a directory that was opened
-    read-only, including a broker's
-GROUPADMIN-2  changes are decided under the lock of the group's partition; a call that raises has
-    changed nothing
-GROUPADMIN-3  a dynamic member whose process has ended blocks no change: it is evicted before the
-    group is checked for members
-GROUPADMIN-4  a group that never had a member, and has an offset in `__consumer_offsets`, counts the
-    batches of a Spark sink. Its offsets are no positions of a reader, so it has no lag
+- Reads take no lock and write nothing: they also work on a directory that was opened read-only,
+  including a broker's.
+- Changes are decided under the lock of the group's partition; a call that raises has changed
+  nothing.
+- A dynamic member whose process has ended blocks no change: it is evicted before the group is
+  checked for members.
 """
 
 from __future__ import annotations
@@ -80,63 +78,67 @@ class GroupAdmin:
         modern = None if view is None else view.modern(group_id)
         committed = self.offsets(group_id)
         if modern is not None:
-            found = _described_modern(group_id, modern, self._topic_ids(modern.topics))
+            description = _describe_modern(group_id, modern, self._topic_ids(modern.topics))
         elif group is not None or committed:
-            found = _described(group_id, group)
+            description = _describe_classic(group_id, group)
         else:
             raise GroupNotFoundError(
                 f"no such group: {group_id!r}; a group exists from the first poll() of a member "
                 "on, or from its first commit, "
                 "and log.groups() has the names of all"
             )
-        reader = {tp: member.member_id for member in found.members for tp in member.assignment}
-        # GROUPADMIN-4
-        counts = not found.protocol_type and any(tp.topic == OFFSETS_TOPIC for tp in committed)
+        reader = {
+            tp: member.member_id for member in description.members for tp in member.assignment
+        }
+        # a group that never had a member, and has an offset in __consumer_offsets, counts the
+        # batches of a Spark sink: its offsets are no positions of a reader, so it has no lag
+        has_internal_offset = any(tp.topic == OFFSETS_TOPIC for tp in committed)
+        is_spark_sink = not description.protocol_type and has_internal_offset
         subscribed = self._partitions_of(
-            {topic for member in found.members for topic in member.topics}
+            {topic for member in description.members for topic in member.topics}
         )
-        partitions = tuple(
-            GroupPartition(
-                *tp, committed.get(tp), None if counts else self._end(tp), reader.get(tp)
-            )
-            for tp in sorted({*committed, *reader, *subscribed})
-        )
+        partitions = []
+        for tp in sorted({*committed, *reader, *subscribed}):
+            end = None if is_spark_sink else self._find_end(tp)
+            partitions.append(GroupPartition(*tp, committed.get(tp), end, reader.get(tp)))
         return GroupDescription(
             group_id,
-            found.state,
-            found.type,
-            found.protocol_type,
-            found.assignor,
-            found.generation,
-            found.leader,
-            found.members,
-            partitions,
+            description.state,
+            description.type,
+            description.protocol_type,
+            description.assignor,
+            description.generation,
+            description.leader,
+            description.members,
+            tuple(partitions),
         )
 
     def offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """As `Log.group_offsets`."""
-        found = self._groups.read_committed(group_id)
-        return {tp: offset for tp, offset in sorted(found.items()) if offset is not None}
+        committed = self._groups.read_committed(group_id)
+        return {tp: offset for tp, offset in sorted(committed.items()) if offset is not None}
 
     def _partitions_of(self, topics: Collection[str]) -> list[TopicPartition]:
         """The partitions of those topics that exist: in a rebalance they are assigned to no member,
         and still are to be read.
         """
-        found = []
+        partitions = []
         for name in topics:
             with contextlib.suppress(UnknownTopicOrPartitionError):
-                found += [TopicPartition(name, number) for number in self._engine.topic(name).here]
-        return found
+                partitions += [
+                    TopicPartition(name, number) for number in self._engine.topic(name).here
+                ]
+        return partitions
 
-    def _end(self, tp: TopicPartition) -> int | None:
+    def _find_end(self, tp: TopicPartition) -> int | None:
         """The end of a partition; None if there is no such partition, if it has no leader, or if it
         is damaged.
         """
         try:
             partition = self._engine.partition(*tp)
-            return (
-                int(partition.bounds().high_watermark) if self._engine.is_led(partition) else None
-            )
+            if not self._engine.is_led(partition):
+                return None
+            return int(partition.bounds().high_watermark)
         except (CorruptRecordError, LeaderNotAvailableError, UnknownTopicOrPartitionError):
             return None
 
@@ -145,9 +147,8 @@ class GroupAdmin:
         records.
         """
         self._engine.refresh_topics()
-        return {
-            UUID(bytes=topic.id_bytes): topic.name for topic in self._engine.registry.all()
-        } | dict(named)
+        topics = self._engine.registry.all()
+        return {UUID(bytes=topic.id_bytes): topic.name for topic in topics} | dict(named)
 
     # ---- retention -------------------------------------------------------------------------------
 
@@ -171,15 +172,15 @@ class GroupAdmin:
         self._check_empty(group_id)
         now_ms = system.wall_ms()
         plan = {
-            tp: self._place(tp, target, committed.get(tp), now_ms)
-            for tp in self._scope(group_id, topics, target, committed)
+            tp: self._reset_offset(tp, target, committed.get(tp), now_ms)
+            for tp in self._select_partitions(group_id, topics, target, committed)
         }
         if not dry_run:
             self._groups.reset(group_id, plan)
             _logger.info("group %r: offsets of %s are reset", group_id, brief(plan))
         return plan
 
-    def _scope(
+    def _select_partitions(
         self,
         group_id: str,
         topics: Scope,
@@ -187,30 +188,30 @@ class GroupAdmin:
         committed: Mapping[TopicPartition, OffsetAndMetadata],
     ) -> list[TopicPartition]:
         if topics is None:
-            found = target.each or committed
-            if not found:
+            partitions = target.each or committed
+            if not partitions:
                 raise GroupNotFoundError(
                     f"group {group_id!r} has no committed offsets: give the argument topics"
                 )
-            return sorted(found)
-        wanted: set[TopicPartition] = set()
-        for each in [topics] if isinstance(topics, str | TopicPartition) else topics:
-            if isinstance(each, str):
-                wanted.update(
-                    TopicPartition(each, number)
-                    for number in self._engine.topic(check_name(each)).here
-                )
+            return sorted(partitions)
+        if isinstance(topics, str | TopicPartition):
+            topics = [topics]
+        selected: set[TopicPartition] = set()
+        for entry in topics:
+            if isinstance(entry, str):
+                numbers = self._engine.topic(check_name(entry)).here
+                selected.update(TopicPartition(entry, number) for number in numbers)
             else:
-                wanted.add(topic_partition(each))
-        if target.kind == "each" and wanted != target.each.keys():
+                selected.add(topic_partition(entry))
+        if target.kind == "each" and selected != target.each.keys():
             odd = ", ".join(
-                f"{tp.topic}-{tp.partition}" for tp in sorted(wanted ^ target.each.keys())
+                f"{tp.topic}-{tp.partition}" for tp in sorted(selected ^ target.each.keys())
             )
             expected = "an offset for each of the partitions in `topics`, and for no others"
             raise ConfigError("to", expected=expected, found=f"no match for {odd}")
-        return sorted(wanted)
+        return sorted(selected)
 
-    def _place(
+    def _reset_offset(
         self, tp: TopicPartition, target: Target, committed: OffsetAndMetadata | None, now_ms: int
     ) -> OffsetAndMetadata:
         partition = self._engine.partition(*tp)
@@ -219,17 +220,17 @@ class GroupAdmin:
         end = int(bounds.high_watermark)
         time_ms = target.time_ms(now_ms)
         record = None if time_ms is None else partition.offset_for_time(time_ms)
-        wanted = target.offset(
+        requested = target.offset(
             tp,
             start=start,
             end=end,
             committed=None if committed is None else committed.offset,
             offset_for_time=None if record is None else record.offset,
         )
-        offset = wanted if target.kind == "current" else clamp(wanted, start, end)
-        if offset != wanted:
+        offset = requested if target.kind == "current" else clamp(requested, start, end)
+        if offset != requested:
             _logger.warning(
-                "%s-%d has no offset %d: the group is reset to %d instead", *tp, wanted, offset
+                "%s-%d has no offset %d: the group is reset to %d instead", *tp, requested, offset
             )
         return OffsetAndMetadata(offset)
 
@@ -245,15 +246,17 @@ class GroupAdmin:
     def delete_offsets(self, group_id: str, tps: Iterable[TopicPartition]) -> None:
         """As `Log.delete_group_offsets`."""
         self._engine.check_writable()
-        wanted = topic_partitions(tps)
+        partitions = topic_partitions(tps)
         self._evict_dead(group_id)
-        self._groups.delete_offsets(group_id, wanted)
-        _logger.info("group %r: offsets of %s are deleted", group_id, brief(wanted))
+        self._groups.delete_offsets(group_id, partitions)
+        _logger.info("group %r: offsets of %s are deleted", group_id, brief(partitions))
 
     def remove_members(self, group_id: str, instance_ids: Collection[str] | None = None) -> None:
         """As `Log.remove_group_members`."""
-        wanted = None if instance_ids is None else check_instance_ids(instance_ids)
-        self._groups.decide(group_id, lambda old: machine.remove(old, wanted, system.wall_ms()))
+        checked_ids = None if instance_ids is None else check_instance_ids(instance_ids)
+        self._groups.decide(
+            group_id, lambda old: machine.remove(old, checked_ids, system.wall_ms())
+        )
 
     # ---- blocking members ------------------------------------------------------------------------
 
@@ -281,11 +284,11 @@ class GroupAdmin:
 # ---- descriptions --------------------------------------------------------------------------------
 
 
-def _described(group_id: str, group: Group | None) -> GroupDescription:
+def _describe_classic(group_id: str, group: Group | None) -> GroupDescription:
     """A group in the older protocol, or one that no member ever joined."""
     if group is None:
         return GroupDescription(group_id, machine.State.EMPTY.label)
-    members = tuple(_member(member, group) for member in group.members.values())
+    members = tuple(_describe_member(member, group) for member in group.members.values())
     return GroupDescription(
         group_id,
         group.state.label,
@@ -298,7 +301,7 @@ def _described(group_id: str, group: Group | None) -> GroupDescription:
     )
 
 
-def _member(member: Member, group: Group) -> MemberDescription:
+def _describe_member(member: Member, group: Group) -> MemberDescription:
     topics: tuple[str, ...] = ()
     assignment: tuple[TopicPartition, ...] = ()
     if group.protocol_type == TYPE:
@@ -321,31 +324,31 @@ def _member(member: Member, group: Group) -> MemberDescription:
     )
 
 
-def _described_modern(
+def _describe_modern(
     group_id: str, group: ModernGroup, names: Mapping[UUID, str]
 ) -> GroupDescription:
     members = tuple(
         MemberDescription(
-            each.member_id,
-            each.instance_id,
-            each.client_id,
-            each.client_host,
-            each.topics,
-            _named(each.assigned, names),
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            member.topics,
+            _partitions_with_names(member.assigned, names),
         )
-        for each in group.members.values()
+        for member in group.members.values()
     )
-    assignor = next((each.assignor for each in group.members.values() if each.assignor), None)
+    assignor = next((member.assignor for member in group.members.values() if member.assignor), None)
     protocol = TYPE if group.type == "consumer" else group.type
     return GroupDescription(
         group_id, group.state, group.type, protocol, assignor, group.epoch, None, members
     )
 
 
-def _named(parts: Parts, names: Mapping[UUID, str]) -> tuple[TopicPartition, ...]:
-    found = (
+def _partitions_with_names(parts: Parts, names: Mapping[UUID, str]) -> tuple[TopicPartition, ...]:
+    partitions = (
         (names.get(topic, str(topic)), number)
         for topic, numbers in parts.items()
         for number in numbers
     )
-    return tuple(TopicPartition(*tp) for tp in sorted(found))
+    return tuple(TopicPartition(*tp) for tp in sorted(partitions))

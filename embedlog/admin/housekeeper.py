@@ -1,14 +1,12 @@
 """Housekeeping without a daemon: a thread of the open process that holds the housekeeper's lock.
 
-HOUSEKEEPER-1  one process at a time per directory, by the lock of its jobs; none after close
-HOUSEKEEPER-2  other processes need not wait for it: appenders sync themselves, `log.housekeep()`
-    does a round explicitly
-HOUSEKEEPER-3  the thread ends only with its log. A failure in transactions or groups is logged, and
-    the other tasks continue. The close of the log waits for it up to `lock.timeout.ms`: a signal
-    handler may have interrupted what the thread waits for
-HOUSEKEEPER-4  the jobs of a directory are those of `directory_jobs`; the tasks of the open log are
-    transactions and groups. Their times are in the control page of the first directory, and its
-    lock orders them
+- One process at a time per directory, by the lock of its jobs; none after close.
+- Other processes need not wait for it: appenders sync themselves, `log.housekeep()` does a round
+  explicitly.
+- The thread ends only with its log. A failure in transactions or groups is logged, and the other
+  tasks continue.
+- The jobs of a directory are those of `directory_jobs`; the tasks of the open log are transactions
+  and groups. Their times are in the control page of the first directory, and its lock orders them.
 """
 
 from __future__ import annotations
@@ -74,7 +72,9 @@ class Housekeeper:
         self._thread = thread  # `stop` cannot join a thread that was not started
 
     def stop(self) -> None:
-        """End the thread and wait for it, within the limit (HOUSEKEEPER-3). Idempotent."""
+        """End the thread and wait for it, up to `lock.timeout.ms`: a signal handler may have
+        interrupted what the thread waits for. Idempotent.
+        """
         self._stop.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
@@ -116,13 +116,13 @@ class Housekeeper:
                 with self.jobs.reported("a round"):
                     self.tick()
             except BaseException as problem:  # noqa: BLE001 (top of the thread: a bug must not end the flushes)
-                what = f"housekeeping of {self._engine.path}"
+                subject = f"housekeeping of {self._engine.path}"
                 try:
                     _logging.report(
                         logger,
                         logging.ERROR,
                         (self._engine.path, "defect"),
-                        what,
+                        subject,
                         problem,
                         trace=True,
                     )
@@ -157,12 +157,12 @@ class Housekeeper:
         comes earlier in the lock order.
         """
         self.jobs.maintain()
-        self._transactions()
-        self._groups()
+        self._tend_transactions()
+        self._tend_groups()
         self.jobs.clean_if_due()
         return self.jobs.points_due()
 
-    def _transactions(self) -> None:
+    def _tend_transactions(self) -> None:
         """Abort abandoned transactions and expire unused ids, when due."""
         config = self._engine.config
         timeouts_ms = config.transaction_abort_timed_out_transaction_cleanup_interval_ms
@@ -173,7 +173,7 @@ class Housekeeper:
             if self.jobs.is_turn(NEXT_IDS_NS, forgets_ms, forgets_ms):
                 self._engine.transactions.forget_idle(self._deadline())
 
-    def _groups(self) -> None:
+    def _tend_groups(self) -> None:
         """Evict ended members and expire unused offsets, when due."""
         interval_ms = self._engine.config.offsets_retention_check_interval_ms
         with self.jobs.reported("groups"):

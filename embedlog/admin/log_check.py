@@ -1,23 +1,17 @@
 """Checks all files of an open log.
 
-LOGCHECK-1  a partition is checked as published at one moment. If its segments change meanwhile, it
-    is checked again
-LOGCHECK-2  of a set each directory is checked, and the replicas are compared. A directory that does
-    not answer is a finding, and so is a partition without a leader
-LOGCHECK-3  a partition that cannot be loaded is checked with what its files say; the reason is a
-    finding, too
-LOGCHECK-4  files that are in order are also read as a reader reads them, from the first batch of
-    each segment. A refusal is a finding
+Of a set each directory is checked, and the replicas are compared. Files that are in order are also
+read as a reader reads them.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -80,19 +74,21 @@ def check(
     ClosedError.
     """
     total = Total()
-    places = [
-        (directory, place)
+    partitions = {
+        directory: list(_find_partitions(directory, total))
         for directory in list(engine.directories)
-        for place in _places(directory, total)
-    ]
-    count = Count(sum(size_of(place.path) for _, place in places), progress)
-    for directory, members in groupby(places, key=lambda each: each[0]):
-        one = Total()
-        for _, place in members:
+    }
+    all_partitions = itertools.chain.from_iterable(partitions.values())
+    count = Count(sum(size_of(partition.path) for partition in all_partitions), progress)
+    for directory, directory_partitions in partitions.items():
+        directory_total = Total()
+        for partition in directory_partitions:
             engine.check_open()
-            _check(directory, place, count, one)
-        one.findings += check_root(directory.path, one.ends, partial(_end_now, directory))
-        total.merge(one)
+            _check_one(directory, partition, count, directory_total)
+        directory_total.findings += check_root(
+            directory.path, directory_total.ends, partial(_find_end, directory)
+        )
+        total.merge(directory_total)
     total.findings += of_set
     return total.report()
 
@@ -102,37 +98,35 @@ def findings_of_set(
     directories: Iterable[DirectoryDescription],
     unled: Mapping[TopicPartition, LeaderNotAvailableError],
 ) -> list[Finding]:
-    """The findings of a set as a whole (LOGCHECK-2)."""
-    away = [each for each in directories if not each.answers]
-    return [
-        *(
-            Finding("away", each.path, f"node {each.node} is {each.state}: {each.reason}")
-            for each in away
-        ),
-        *(
-            Finding("leader", file_names.partition_name(*tp), str(problem), None, None, None, *tp)
-            for tp, problem in unled.items()
-        ),
-        *map(_of_difference, differences),
-    ]
+    """The findings of a set as a whole: directories that do not answer, partitions without a
+    leader, and differences of replicas.
+    """
+    findings = []
+    for directory in directories:
+        if not directory.answers:
+            message = f"node {directory.node} is {directory.state}: {directory.reason}"
+            findings.append(Finding("away", directory.path, message))
+    for tp, problem in unled.items():
+        name = file_names.partition_name(*tp)
+        findings.append(
+            Finding("leader", name, str(problem), topic=tp.topic, partition=tp.partition)
+        )
+    return findings + [_finding_of_difference(difference) for difference in differences]
 
 
-def _of_difference(each: ReplicaDifference) -> Finding:
+def _finding_of_difference(difference: ReplicaDifference) -> Finding:
     return Finding(
         "replica",
-        str(each.path),
-        f"node {each.node}: {each.message}",
-        None,
-        None,
-        None,
-        each.topic,
-        each.partition,
-        each.first_offset,
-        each.end_offset,
+        str(difference.path),
+        f"node {difference.node}: {difference.message}",
+        topic=difference.topic,
+        partition=difference.partition,
+        first_offset=difference.first_offset,
+        end_offset=difference.end_offset,
     )
 
 
-def _end_now(directory: LogDirectory, topic: str, number: int) -> int:
+def _find_end(directory: LogDirectory, topic: str, number: int) -> int:
     """The present log end of a partition, 0 if it has none any more."""
     try:
         return directory.partition(topic, number).bounds().log_end
@@ -140,7 +134,7 @@ def _end_now(directory: LogDirectory, topic: str, number: int) -> int:
         return 0
 
 
-def _places(directory: LogDirectory, total: Total) -> Iterator[PartitionPlace]:
+def _find_partitions(directory: LogDirectory, total: Total) -> Iterator[PartitionPlace]:
     """The partitions of a directory; those that are missing are findings. Topics may be created and
     deleted meanwhile.
     """
@@ -150,9 +144,8 @@ def _places(directory: LogDirectory, total: Total) -> Iterator[PartitionPlace]:
     written.load()  # a reader's registry prefers what the directories say
     total.findings += find_lost_topics(written)
     recorded = {topic.name for topic in written.all()}
-    topics = {
-        topic.name: topic for registry in (directory.registry, written) for topic in registry.all()
-    }
+    topics = {topic.name: topic for topic in directory.registry.all()}
+    topics |= {topic.name: topic for topic in written.all()}
     for topic in topics.values():
         if not topic.finished:
             continue
@@ -166,52 +159,53 @@ def _places(directory: LogDirectory, total: Total) -> Iterator[PartitionPlace]:
                 yield PartitionPlace(
                     path, topic.name, number, topic.topic_id, compacted, compacted, identified
                 )
-            elif not files.is_directory(path) and _is_wanted(directory, topic, number):
+            elif not files.is_directory(path) and _is_missing(directory, topic, number):
                 total.findings.append(missing_partition(path, topic.name, number))
 
 
-def _is_wanted(directory: LogDirectory, topic: Topic, number: int) -> bool:
+def _is_missing(directory: LogDirectory, topic: Topic, number: int) -> bool:
     """Whether the file of topics still has the partition, and its directory is still missing."""
     written = TopicRegistry(directory.path)
     written.load()
-    now = (
-        written.get(topic.name)
-        if files.exists(written.path)
-        else directory.registry.get(topic.name)
-    )
-    same = (
-        now is not None and now.topic_id == topic.topic_id and now.finished and number in now.here
-    )
-    return same and not files.is_directory(
-        directory.path / file_names.partition_name(topic.name, number)
-    )
+    registry = written if files.exists(written.path) else directory.registry
+    present = registry.get(topic.name)
+    if present is None or present.topic_id != topic.topic_id:
+        return False
+    if not present.finished or number not in present.here:
+        return False
+    return not files.is_directory(directory.path / file_names.partition_name(topic.name, number))
 
 
-def _check(directory: LogDirectory, place: PartitionPlace, count: Count, total: Total) -> None:
-    """Check one partition (LOGCHECK-1, LOGCHECK-3)."""
+def _check_one(
+    directory: LogDirectory, described: PartitionPlace, count: Count, total: Total
+) -> None:
+    """Check one partition as it is published at one moment, again if its segments change meanwhile.
+
+    One that cannot be loaded is checked with what its files say; the reason is a finding, too.
+    """
     try:
-        partition = directory.partition(place.topic, place.number)
-        known = _known(directory, partition, place)
+        partition = directory.partition(described.topic, described.number)
+        facts = _read_facts(directory, partition, described)
         tries = 0
         begin_s = time.monotonic()
         while True:
             tries += 1
-            one = Total()
-            check_partition(known, count, one)
-            after = known if one.report().good else _known(directory, partition, place)
-            is_settled = after.segments == known.segments
+            result = Total()
+            check_partition(facts, count, result)
+            after = facts if result.report().good else _read_facts(directory, partition, described)
+            is_settled = after.segments == facts.segments
             if is_settled or (tries >= TRIES and time.monotonic() - begin_s >= PATIENCE_S):
                 break
-            known = after
+            facts = after
         if not is_settled:
-            one = Total()
+            result = Total()
             message = f"its segments were replaced during each of {tries} checks"
-            one.findings.append(_unsettled(place, message))
-        if not one.report().damaged:
-            one.findings += _unreadable(partition, known)
+            result.findings.append(_unsettled(described, message))
+        if not result.report().damaged:
+            result.findings += _find_unreadable(partition, facts)
     except LockTimeoutError as problem:
-        one = Total()
-        one.findings.append(_unsettled(place, problem.message))
+        result = Total()
+        result.findings.append(_unsettled(described, problem.message))
     except (
         CorruptRecordError,
         ForeignDirectoryError,
@@ -219,39 +213,39 @@ def _check(directory: LogDirectory, place: PartitionPlace, count: Count, total: 
         StorageError,
         UnsupportedFormatError,
     ) as problem:
-        one = Total()
+        result = Total()
         context = directory.context
         closed = ClosedDirectory(directory.path)
-        known = closed.facts_of(place)
+        facts = closed.facts_of(described)
         check_partition(
-            replace(known, clean=context.clean, foreign=known.foreign or context.foreign),
+            replace(facts, clean=context.clean, foreign=facts.foreign or context.foreign),
             count,
-            one,
+            result,
         )
         is_explained = isinstance(problem, StateError) and any(
-            finding.kind == "interrupted" for finding in one.findings
+            finding.kind == "interrupted" for finding in result.findings
         )
-        if not one.report().damaged and not is_explained:
-            one.findings.append(
-                Finding.of("partition", place.path, problem, place.topic, place.number)
+        if not result.report().damaged and not is_explained:
+            result.findings.append(
+                Finding.of("partition", described.path, problem, described.topic, described.number)
             )
-    total.merge(one)
+    total.merge(result)
 
 
-def _unsettled(place: PartitionPlace, message: str) -> Finding:
+def _unsettled(described: PartitionPlace, message: str) -> Finding:
     return Finding(
         "unsettled",
-        str(place.path),
+        str(described.path),
         message,
-        topic=place.topic,
-        partition=place.number,
+        topic=described.topic,
+        partition=described.number,
     )
 
 
-def _unreadable(partition: Partition, known: PartitionFacts) -> list[Finding]:
-    """A finding if a reader refuses the first batch of a segment (LOGCHECK-4)."""
-    for info in known.segments or ():
-        offset = max(info.base, known.log_start)
+def _find_unreadable(partition: Partition, facts: PartitionFacts) -> list[Finding]:
+    """A finding if a reader refuses the first batch of a segment."""
+    for info in facts.segments or ():
+        offset = max(info.base, facts.log_start)
         if offset >= min(info.next_offset, partition.bounds().high_watermark):
             continue
         try:
@@ -261,62 +255,73 @@ def _unreadable(partition: Partition, known: PartitionFacts) -> list[Finding]:
         except LockTimeoutError:
             raise  # its segments are being replaced
         except EmbedlogError as problem:
-            found = Finding.of("unreadable", known.directory, problem, known.topic, known.number)
-            return [found._replace(first_offset=offset, end_offset=info.next_offset)]
+            finding = Finding.of("unreadable", facts.directory, problem, facts.topic, facts.number)
+            return [finding._replace(first_offset=offset, end_offset=info.next_offset)]
     return []
 
 
-def _known(directory: LogDirectory, partition: Partition, place: PartitionPlace) -> PartitionFacts:
+def _read_facts(
+    directory: LogDirectory, partition: Partition, described: PartitionPlace
+) -> PartitionFacts:
     """A partition as it is published now."""
-    now, present = partition.present()
+    state, present = partition.present()
     segments = tuple(present)
     cleaned = directory.context.cleaned
-    compacted = place.compacted or bool(cleaned and cleaned.of(place.topic, place.number))
+    compacted = described.compacted or bool(
+        cleaned and cleaned.of(described.topic, described.number)
+    )
     # a reader's load hides what disagrees with the files
-    if partition.loaded is not None and place.topic_id is not None:
-        manifest = Manifest(place.path, identity.id_bytes(place.topic_id))
+    if partition.loaded is not None and described.topic_id is not None:
+        manifest = Manifest(described.path, identity.id_bytes(described.topic_id))
         manifest.refresh()
-        noted = [
-            *manifest.segments.values(),
-            *([manifest.closed] if manifest.closed is not None else []),
-        ]
-        sizes = {(each.base, each.size, each.next_offset): each for each in noted}
+        recorded = list(manifest.segments.values())
+        if manifest.closed is not None:
+            recorded.append(manifest.closed)
+        by_extent = {_extent_of(segment): segment for segment in recorded}
         segments = tuple(
-            _noted(place.path, each, sizes.get((each.base, each.size, each.next_offset)))
-            for each in segments
+            _choose_noted(described.path, segment, by_extent.get(_extent_of(segment)))
+            for segment in segments
         )
         if not directory.context.clean:
-            segments = (*segments[:-1], _written(place.path, segments[-1]))
-    foreign = directory.context.foreign or is_outdated(place, directory.context.visit)
+            segments = (*segments[:-1], _limit_to_files(described.path, segments[-1]))
+    foreign = directory.context.foreign or is_outdated(described, directory.context.visit)
     return PartitionFacts(
-        place.path,
-        place.topic,
-        place.number,
-        place.topic_id,
-        place.gaps_allowed,
+        described.path,
+        described.topic,
+        described.number,
+        described.topic_id,
+        described.gaps_allowed,
         clean=partition.loaded is None or directory.context.clean,
         foreign=foreign,
-        log_start=now.log_start,
+        log_start=state.log_start,
         compacted=compacted,
-        identified=place.identified,
+        identified=described.identified,
         segments=segments,
-        log_end=now.log_end,
+        log_end=state.log_end,
     )
 
 
-def _noted(path: Path, loaded: SegmentInfo, noted: SegmentInfo | None) -> SegmentInfo:
+def _choose_noted(path: Path, loaded: SegmentInfo, noted: SegmentInfo | None) -> SegmentInfo:
     """The description in the manifest, unless the index was made again since and is complete
     without the last entry.
     """
-    if noted is None or loaded.time_entries == noted.time_entries:
-        return loaded if noted is None else noted
+    if noted is None:
+        return loaded
+    if loaded.time_entries == noted.time_entries:
+        return noted
     facts = files.facts_of(file_names.segment_path(path, loaded.base, file_names.TIME_INDEX))
-    entries, rest = divmod(0 if facts is None else facts.size, index.TIME_ENTRY.size)
-    made_again = loaded.time_entries == entries and not rest and noted.time_entries <= entries + 1
-    return loaded if made_again else noted
+    size = 0 if facts is None else facts.size
+    entries, remainder = divmod(size, index.TIME_ENTRY.size)
+    is_complete = loaded.time_entries == entries and remainder == 0
+    was_made_again = is_complete and noted.time_entries <= entries + 1
+    return loaded if was_made_again else noted
 
 
-def _written(path: Path, loaded: SegmentInfo) -> SegmentInfo:
+def _extent_of(segment: SegmentInfo) -> tuple[int, int, int]:
+    return segment.base, segment.size, segment.next_offset
+
+
+def _limit_to_files(path: Path, loaded: SegmentInfo) -> SegmentInfo:
     """The active segment with the entries of its caches that are in the files: the append that a
     crash has interrupted writes the others after the log.
     """
@@ -342,20 +347,21 @@ def check_path(path: str | os.PathLike[str], progress: Progress | None = None) -
     Other processes may use it meanwhile. Raises DirectoryInUseError if a broker does, StorageError
     if there is no such directory.
     """
-    place = location.checked(path)
+    directory = location.checked(path)
     try:
-        engine = open_directory(place, read_only=True, create=False, config=parse(LogConfig, None))
+        engine = open_directory(
+            directory, read_only=True, create=False, config=parse(LogConfig, None)
+        )
     except DirectoryInUseError:
         raise
     except EmbedlogError as problem:
-        if not files.is_directory(place):
+        if not files.is_directory(directory):
             raise
-        found = check_closed(place, progress)
-        return (
-            found
-            if found.damaged
-            else replace(found, findings=(Finding.of("directory", place, problem), *found.findings))
-        )
+        report = check_closed(directory, progress)
+        if report.damaged:
+            return report
+        finding = Finding.of("directory", directory, problem)
+        return replace(report, findings=(finding, *report.findings))
     try:
         return check(engine, progress=progress)
     finally:

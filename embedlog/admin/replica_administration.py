@@ -1,7 +1,7 @@
 """Defines the administration of the replicas of an open log, a part of the public `Log`.
 
-REPLICAADMIN-1  a method calls one part; the work is done in the modules of the parts, which are
-    imported on first use
+A method calls one part; the work is done in the modules of the parts, which are imported on first
+use.
 """
 
 from __future__ import annotations
@@ -57,11 +57,9 @@ class ReplicaAdministration:
         from embedlog.admin.replica_descriptions import describe_one
 
         self._engine.check_open()
-        return (
-            describe_one(self._engine, topic)
-            if self._describer is None
-            else self._describer.describe(topic)
-        )
+        if self._describer is None:
+            return describe_one(self._engine, topic)
+        return self._describer.describe(topic)
 
     def metrics(self, *, include_internal: bool = False) -> dict[str, Any]:
         """Counters and gauges with the names of Kafka's brokers, of all directories, and of each of
@@ -80,18 +78,18 @@ class ReplicaAdministration:
         of_set = self._of_set
         engine.check_open()
         if of_set is None or self._describer is None:
-            found = describe_one(engine)
+            description = describe_one(engine)
             events = ReplicaEvents()
         else:
-            found = self._describer.describe(decisions=False)
+            description = self._describer.describe(decisions=False)
             events = of_set.set.events
-        report = replica_metrics.report(found, events)
-        for each in found.partitions:
-            report["partitions"][each.topic, each.partition].update(
-                log_metrics.of_partition(engine, found, each)
+        report = replica_metrics.report(description, events)
+        for partition in description.partitions:
+            report["partitions"][partition.topic, partition.partition].update(
+                log_metrics.partition_gauges(engine, description, partition)
             )
-        report |= log_metrics.report(engine, found)
-        return log_metrics.with_internal_sums(report, found, include_internal=include_internal)
+        report |= log_metrics.report(engine, description)
+        return log_metrics.add_internal_sums(report, description, include_internal=include_internal)
 
     def add_directory(
         self,
@@ -120,11 +118,11 @@ class ReplicaAdministration:
             raise TypeError(
                 f"replicas and voter are True or False, not {replicas!r:.50} and {voter!r:.50}"
             )
-        place = location.checked(path)
+        checked_path = location.checked(path)
         self._engine.check_writable()
         if self._of_set is None:
-            self._begin_set(place, rack)
-        return self._changeable_set().growth.add(place, rack, replicas=replicas, voter=voter)
+            self._begin_set(checked_path, rack)
+        return self._changeable_set().growth.add(checked_path, rack, replicas=replicas, voter=voter)
 
     def _begin_set(self, new: Path, rack: str | None) -> None:
         """Make the only directory the first one of a set, and open it again. After an error it is
@@ -186,8 +184,8 @@ class ReplicaAdministration:
         """
         if type(node) is not int:
             raise TypeError(f"a node is an int, not {type(node).__name__}")
-        place = location.checked(path)
-        self._changeable_set().growth.replace(node, place, force=force)
+        checked_path = location.checked(path)
+        self._changeable_set().growth.replace(node, checked_path, force=force)
 
     def replicate(
         self, factor: int, *, progress: Callable[[int, int], object] | None = None
@@ -237,9 +235,12 @@ class ReplicaAdministration:
                 "a node can be selected only for an unclean election: elect(…, unclean=True, "
                 "node=…)"
             )
-        kind = (
-            Election.UNCLEAN if unclean else Election.PREFERRED if preferred else Election.OFFLINE
-        )
+        if unclean:
+            kind = Election.UNCLEAN
+        elif preferred:
+            kind = Election.PREFERRED
+        else:
+            kind = Election.OFFLINE
         return self._changeable_set().assignments.elect(topic, partition, kind, node)
 
     def reassign(
@@ -260,7 +261,7 @@ class ReplicaAdministration:
                 f"a throttle is a positive number of bytes per second, not {throttle!r:.50}"
             )
         checked = {
-            tp: None if nodes is None else _nodes(tp, nodes)
+            tp: None if nodes is None else _check_nodes(tp, nodes)
             for tp, nodes in by_partition("targets", targets).items()
         }
         self._changeable_set().assignments.reassign(checked, throttle)
@@ -274,9 +275,9 @@ class ReplicaAdministration:
         replication factor. Racks are respected. Raises UnknownTopicOrPartitionError,
         InvalidReplicationFactorError, InvalidReplicaAssignmentError.
         """
-        from embedlog.admin.proposed_assignments import proposed
+        from embedlog.admin.proposed_assignments import propose
 
-        return proposed(self.replicas(), topics, nodes)
+        return propose(self.replicas(), topics, nodes)
 
     def reassignments(self) -> dict[TopicPartition, Reassignment]:
         """The reassignments that are not finished: none for one directory."""
@@ -305,11 +306,11 @@ class ReplicaAdministration:
         if of_set is None:
             return []
         used = self._changeable_set() if repair else of_set.set
-        places = used.assignments.places(topic, None)
-        found = used.verification.differences(places, progress, decisions=topic is None)
-        if repair and found:
-            used.verification.repair(found, places)
-        return found
+        partitions = used.assignments.places(topic, None)
+        differences = used.verification.differences(partitions, progress, decisions=topic is None)
+        if repair and differences:
+            used.verification.repair(differences, partitions)
+        return differences
 
     def repair(self, topic: str | None = None, partition: int | None = None) -> RepairReport:
         """Replace damaged and different records of replicas by those of a complete replica; what
@@ -321,10 +322,9 @@ class ReplicaAdministration:
         LeaderNotAvailableError, UnknownTopicOrPartitionError, ReplicaSetError for one directory.
         """
         used = self._changeable_set()
-        places = used.assignments.places(topic, partition)
-        return used.verification.repair(
-            used.verification.differences(places, decisions=topic is None), places
-        )
+        partitions = used.assignments.places(topic, partition)
+        differences = used.verification.differences(partitions, decisions=topic is None)
+        return used.verification.repair(differences, partitions)
 
     def check(
         self, repair: bool = False, *, progress: Callable[[int, int], object] | None = None
@@ -345,37 +345,40 @@ class ReplicaAdministration:
         self._engine.check_open()
         if repair:
             self._engine.check_writable()
-        found = self._checked(progress)
-        if not repair or found.good:
-            return found
-        return self._repaired_directory() if self._of_set is None else self._repaired_set()
+        report = self._check_files(progress)
+        if not repair or report.good:
+            return report
+        if self._of_set is None:
+            return self._repair_directory()
+        return self._repair_set()
 
-    def _checked(self, progress: Callable[[int, int], object] | None = None) -> CheckReport:
+    def _check_files(self, progress: Callable[[int, int], object] | None = None) -> CheckReport:
         from embedlog.admin import log_check
 
-        if (of_set := self._of_set) is None:
+        of_set = self._of_set
+        if of_set is None:
             return log_check.check(self._engine, progress=progress)
         unled: dict[TopicPartition, LeaderNotAvailableError] = {}
-        places = of_set.set.assignments.places(None, None)
-        differences = of_set.set.verification.differences(places, decisions=True, unled=unled)
+        partitions = of_set.set.assignments.places(None, None)
+        differences = of_set.set.verification.differences(partitions, decisions=True, unled=unled)
         findings = log_check.findings_of_set(differences, self.replicas().directories, unled)
         return log_check.check(self._engine, findings, progress)
 
-    def _repaired_set(self) -> CheckReport:
+    def _repair_set(self) -> CheckReport:
         from dataclasses import replace
 
         report = self.repair()
         for _ in range(ROUNDS):  # one that cannot be loaded is copied by the housekeeper
-            if not any(each.under_replicated for each in self.replicas().partitions):
+            if not any(partition.under_replicated for partition in self.replicas().partitions):
                 break
             self.housekeep()
-        done = tuple(
-            f"{each.topic}-{each.partition}: node {each.node} is copied again"
-            for each in report.repaired
+        changes = tuple(
+            f"{copy.topic}-{copy.partition}: node {copy.node} is copied again"
+            for copy in report.repaired
         )
-        return replace(self._checked(), repaired=done)
+        return replace(self._check_files(), repaired=changes)
 
-    def _repaired_directory(self) -> CheckReport:
+    def _repair_directory(self) -> CheckReport:
         """Close the directory, repair it, and open it again, as its files are then."""
         from embedlog.admin import directory_repair
 
@@ -409,12 +412,9 @@ class ReplicaAdministration:
         return None if self._of_set is None else ReplicaDescriber(self._of_set)
 
 
-def _nodes(tp: TopicPartition, nodes: Sequence[int]) -> tuple[int, ...]:
-    if (
-        not isinstance(nodes, Sequence)
-        or isinstance(nodes, str | bytes)
-        or not all(type(node) is int for node in nodes)
-    ):
+def _check_nodes(tp: TopicPartition, nodes: Sequence[int]) -> tuple[int, ...]:
+    is_list = isinstance(nodes, Sequence) and not isinstance(nodes, str | bytes)
+    if not is_list or not all(type(node) is int for node in nodes):
         raise InvalidReplicaAssignmentError(
             f"the target of {tp.topic}-{tp.partition}", expected="nodes", found=f"{nodes!r:.100}"
         )

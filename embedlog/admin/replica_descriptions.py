@@ -1,13 +1,9 @@
 """Describes the directories, partitions and replicas of an open log (`log.replicas()`).
 
-REPLICADESCRIBER-1  nothing is locked, decided, or changed: one copy of the decision log has the
-    decisions, and the control pages have the offsets
-REPLICADESCRIBER-2  a directory that fails or hangs is described as failed, and the other ones as
-    usual
-REPLICADESCRIBER-3  the states of Kafka's controller are computed from decisions and observations,
-    never stored
-REPLICADESCRIBER-4  a log of one directory has one replica of each partition, which leads, and no
-    decisions
+- Nothing is locked, decided, or changed: one copy of the decision log has the decisions, and the
+  control pages have the offsets.
+- A directory that fails or hangs is described as failed, and the other ones as usual.
+- The states of Kafka's controller are computed from decisions and observations, never stored.
 """
 
 from __future__ import annotations
@@ -52,7 +48,7 @@ MEASURED_MAX: Final = 200  # replicas that lack records, of which bytes and time
 
 
 @dataclass
-class _Observed:
+class _SetObservation:
     """The answers of the directories of a set: an observation, or the reason for which there is
     none.
     """
@@ -62,12 +58,12 @@ class _Observed:
     places: dict[tuple[UUID, int], Place] = field(default_factory=dict)
     missing: dict[tuple[Place, int], Missing] = field(default_factory=dict)
 
-    def of(self, node: int) -> Observation | None:
+    def observation_of(self, node: int) -> Observation | None:
         """What a directory shows, None if it does not answer, or is foreign."""
-        found = self.answers.get(node)
-        return found if isinstance(found, Observation) and not self.foreign(node) else None
+        answer = self.answers.get(node)
+        return answer if isinstance(answer, Observation) and not self.is_foreign(node) else None
 
-    def foreign(self, node: int) -> bool:
+    def is_foreign(self, node: int) -> bool:
         """Whether the directory was written without the set since its registration."""
         own, registered = self._members(node)
         if own is None or registered is None or own.cluster_id != self.state.cluster_id:
@@ -75,7 +71,7 @@ class _Observed:
         crashed = own.registered_id == registered.incarnation and not own.alone
         return own.registration_id != registered.incarnation and not crashed
 
-    def unregistered(self, node: int) -> bool:
+    def is_unregistered(self, node: int) -> bool:
         """Whether the directory was not closed in order, and has not been registered since."""
         own, registered = self._members(node)
         return (
@@ -84,7 +80,7 @@ class _Observed:
             and own.registration_id != registered.incarnation
         )
 
-    def seen(self, node: int) -> Seen:
+    def seen_of(self, node: int) -> Seen:
         """A directory that answers, as the views of Kafka's states take it."""
         own, _ = self._members(node)
         return Seen(
@@ -93,10 +89,10 @@ class _Observed:
         )
 
     def _members(self, node: int) -> tuple[Membership | None, RegisterBroker | None]:
-        found = self.answers.get(node)
-        return found.membership if isinstance(found, Observation) else None, self.state.nodes.get(
-            node
-        )
+        """What a directory says of itself, and its registration."""
+        answer = self.answers.get(node)
+        membership = answer.membership if isinstance(answer, Observation) else None
+        return membership, self.state.nodes.get(node)
 
 
 class ReplicaDescriber:
@@ -111,29 +107,29 @@ class ReplicaDescriber:
 
     def describe(self, topic: str | None = None, *, decisions: bool = True) -> ReplicasDescription:
         """As `Log.replicas`. Raises UnknownTopicOrPartitionError."""
-        seen = self._answers.collect({DECISIONS: self._set.decisions.view})[DECISIONS]
-        view = self._set.decisions.last_view() if isinstance(seen, EmbedlogError) else seen
-        observed = self._observed(view.state, topic)
-        directories = self._directories(observed)
-        answering = {each.node for each in directories if each.answers}
+        answer = self._answers.collect({DECISIONS: self._set.decisions.view})[DECISIONS]
+        view = self._set.decisions.last_view() if isinstance(answer, EmbedlogError) else answer
+        observed = self._observe(view.state, topic)
+        directories = self._describe_directories(observed)
+        answering = {directory.node for directory in directories if directory.answers}
         voters = view.state.voters
         return ReplicasDescription(
             directories,
             tuple(
-                _partition(observed, key, answering, self._set.least_default)
-                for key in _sorted(observed.places)
+                _describe_partition(observed, key, answering, self._set.least_default)
+                for key in _sort_keys(observed.places)
             ),
             term=view.term,
             voters=voters,
             can_decide=2 * len(answering.intersection(voters)) > len(voters),
-            decisions=self._decisions(answering, view.state) if decisions else (),
+            decisions=self._read_decisions(answering, view.state) if decisions else (),
             observed_ms=system.wall_ms(),
         )
 
     # ---- observations ----------------------------------------------------------------------------
 
-    def _observed(self, state: State, topic: str | None) -> _Observed:
-        names = {topic_id: each.name for topic_id, each in state.topics.items()}
+    def _observe(self, state: State, topic: str | None) -> _SetObservation:
+        names = {topic_id: entry.name for topic_id, entry in state.topics.items()}
         if topic is not None and topic not in names.values():
             raise UnknownTopicOrPartitionError(f"topic {topic!r} is unknown")
         places = {
@@ -151,34 +147,33 @@ class ReplicaDescriber:
             calls[opened.node] = partial(
                 directory_view.observe, opened.directory.log_directory, own
             )
-        observed = _Observed(state, self._answers.collect(calls), places)
-        observed.missing = self._missing(observed)
+        observed = _SetObservation(state, self._answers.collect(calls), places)
+        observed.missing = self._find_missing(observed)
         return observed
 
-    def _missing(self, observed: _Observed) -> dict[tuple[Place, int], Missing]:
-        """The bytes and times of missing records (DIRECTORYVIEW-3), at most of MEASURED_MAX
-        replicas.
+    def _find_missing(self, observed: _SetObservation) -> dict[tuple[Place, int], Missing]:
+        """The bytes and times of the records that replicas lack, as the directories of the leaders
+        show them, at most of MEASURED_MAX replicas.
         """
-        wanted: dict[int, list[tuple[Place, int]]] = {}
+        short_replicas: dict[int, list[tuple[Place, int]]] = {}
+        measured = 0
         for key, place in list(observed.places.items()):
             decided = observed.state.partitions[key]
-            leader = _position(observed, decided.leader, place)
-            ends = [
-                found.log_end
-                for node in decided.replicas
-                if (found := _position(observed, node, place)) is not None
-            ]
-            for end in sorted(set(ends)):
-                if (
-                    leader is not None
-                    and end < leader.log_end
-                    and sum(map(len, wanted.values())) < MEASURED_MAX
-                ):
-                    wanted.setdefault(decided.leader, []).append((place, end))
-        opened = {each.node: each.directory.log_directory for each in self._set.members.opened()}
+            leader = _position_of(observed, decided.leader, place)
+            if leader is None:
+                continue
+            positions = [_position_of(observed, node, place) for node in decided.replicas]
+            ends = {position.log_end for position in positions if position is not None}
+            for end in sorted(ends):
+                if end < leader.log_end and measured < MEASURED_MAX:
+                    measured += 1
+                    short_replicas.setdefault(decided.leader, []).append((place, end))
+        opened = {
+            opened.node: opened.directory.log_directory for opened in self._set.members.opened()
+        }
         calls = {
             node: partial(directory_view.missing, opened[node], own)
-            for node, own in wanted.items()
+            for node, own in short_replicas.items()
             if node in opened
         }
         missing: dict[tuple[Place, int], Missing] = {}
@@ -187,7 +182,9 @@ class ReplicaDescriber:
                 missing |= answer
         return missing
 
-    def _decisions(self, answering: Iterable[int], state: State) -> tuple[DecisionDescription, ...]:
+    def _read_decisions(
+        self, answering: Iterable[int], state: State
+    ) -> tuple[DecisionDescription, ...]:
         """The recent decisions of the first copy that can be read."""
         for node in sorted(answering):
             copy = self._set.decisions.copy(node)
@@ -197,30 +194,32 @@ class ReplicaDescriber:
                 {node: partial(decision_words.recent, copy.partition.replica, state.cluster_id)}
             )[node]
             if not isinstance(answer, EmbedlogError):
-                return tuple(DecisionDescription(*each) for each in answer)
+                return tuple(DecisionDescription(*decision) for decision in answer)
         return ()
 
     # ---- directories -----------------------------------------------------------------------------
 
-    def _directories(self, observed: _Observed) -> tuple[DirectoryDescription, ...]:
+    def _describe_directories(self, observed: _SetObservation) -> tuple[DirectoryDescription, ...]:
         state = observed.state
-        leads = Counter(each.leader for each in state.partitions.values())
-        holds = Counter(node for each in state.partitions.values() for node in each.replicas)
-        members = {each.node: each for each in self._set.directories}
+        leads = Counter(partition.leader for partition in state.partitions.values())
+        holds = Counter(
+            node for partition in state.partitions.values() for node in partition.replicas
+        )
+        members = {directory.node: directory for directory in self._set.directories}
         devices = {
             node: answer.device
             for node, answer in observed.answers.items()
             if isinstance(answer, Observation)
         }
-        paths = {each.node: str(each.path) for each in self._set.members.opened()}
-        found = []
+        paths = {opened.node: str(opened.path) for opened in self._set.members.opened()}
+        descriptions = []
         for node, registered in sorted(state.nodes.items()):
-            kind, reason, since_ms = self._state(members.get(node), node, observed)
-            device = devices.get(node)
-            same = tuple(
-                other for other, own in sorted(devices.items()) if other != node and own == device
-            )
-            found.append(
+            kind, reason, since_ms = self._state_of(members.get(node), node, observed)
+            nodes_of_device = [
+                other for other in sorted(devices) if devices[other] == devices.get(node)
+            ]
+            same_device = tuple(other for other in nodes_of_device if other != node)
+            descriptions.append(
                 DirectoryDescription(
                     node,
                     paths.get(node, registered.path),
@@ -232,88 +231,79 @@ class ReplicaDescriber:
                     str(registered.incarnation),
                     holds[node],
                     leads[node],
-                    same,
+                    same_device,
                 )
             )
-        return tuple(found)
+        return tuple(descriptions)
 
-    def _state(
-        self, member: OpenDirectory | None, node: int, observed: _Observed
+    def _state_of(
+        self, member: OpenDirectory | None, node: int, observed: _SetObservation
     ) -> tuple[str, str | None, int | None]:
         """State, reason, and begin."""
         answer = observed.answers.get(node)
         if isinstance(answer, EmbedlogError):
-            known_ms = member.since_ms if member is not None and member.problem is not None else 0
-            since_ms = known_ms or self._failing_since.setdefault(node, system.wall_ms())
+            since_ms = 0
+            if member is not None and member.problem is not None:
+                since_ms = member.since_ms
+            if not since_ms:
+                since_ms = self._failing_since.setdefault(node, system.wall_ms())
             return "failed", str(answer), since_ms
         self._failing_since.pop(node, None)
-        if member is None or member.directory is None or answer is None:
-            reason = member.problem if member is not None else None
-            return (
-                "away",
-                reason or "not opened",
-                (member.since_ms or None) if member is not None else None,
-            )
-        if observed.foreign(node):
-            return (
-                "foreign",
-                "it was written without the set, or another copy of it is in its place",
-                None,
-            )
+        if member is None:
+            return "away", "not opened", None
+        if member.directory is None or answer is None:
+            return "away", member.problem or "not opened", member.since_ms or None
+        if observed.is_foreign(node):
+            reason = "it was written without the set, or another copy of it is in its place"
+            return "foreign", reason, None
         if not member.usable(system.boot_ns()):
             return "failed", member.problem, member.since_ms or None
-        reason = (
-            "it was not closed in order, and a majority has not registered it since"
-            if observed.unregistered(node)
-            else None
-        )
-        return (
-            ("live" if observed.state.nodes[node].replicas else "witness"),
-            reason or self._set.directories.damage(node),
-            None,
-        )
+        kind = "live" if observed.state.nodes[node].replicas else "witness"
+        if observed.is_unregistered(node):
+            reason = "it was not closed in order, and a majority has not registered it since"
+            return kind, reason, None
+        return kind, self._set.directories.damage(node), None
 
 
 # ---- partitions ----------------------------------------------------------------------------------
 
 
-def _sorted(places: Mapping[tuple[UUID, int], Place]) -> list[tuple[UUID, int]]:
+def _sort_keys(places: Mapping[tuple[UUID, int], Place]) -> list[tuple[UUID, int]]:
     return sorted(places, key=lambda key: places[key][:2])
 
 
-def _position(observed: _Observed, node: int, place: Place) -> Position | None:
-    found = observed.of(node)
-    return None if found is None else found.positions.get(place)
+def _position_of(observed: _SetObservation, node: int, place: Place) -> Position | None:
+    observation = observed.observation_of(node)
+    return None if observation is None else observation.positions.get(place)
 
 
-def _partition(
-    observed: _Observed, key: tuple[UUID, int], answering: set[int], least_default: int
+def _describe_partition(
+    observed: _SetObservation, key: tuple[UUID, int], answering: set[int], least_default: int
 ) -> ReplicatedPartitionDescription:
     state = observed.state
     place = observed.places[key]
     decided = state.partitions[key]
-    held = {node for node in state.nodes if _holds(observed, node, place)}
-    present = {node: observed.seen(node) for node in answering}
-    installed = bool(held) or decided.leader_epoch > 0 or not answering.issuperset(decided.replicas)
-    leader = _position(observed, decided.leader, place)
-    ends = [
-        found.high_watermark
-        for node in decided.isr
-        if (found := _position(observed, node, place)) is not None
-    ]
+    holders = {node for node in state.nodes if _holds(observed, node, place)}
+    present = {node: observed.seen_of(node) for node in answering}
+    installed = (
+        bool(holders) or decided.leader_epoch > 0 or not answering.issuperset(decided.replicas)
+    )
+    leader = _position_of(observed, decided.leader, place)
+    positions = [_position_of(observed, node, place) for node in decided.isr]
+    high_watermarks = [position.high_watermark for position in positions if position is not None]
     copies = []
-    for node in (*decided.replicas, *sorted(held.difference(decided.replicas))):
+    for node in (*decided.replicas, *sorted(holders.difference(decided.replicas))):
         kind = states.replica_state(
-            state, key, node, live=node in answering, held=node in held
+            state, key, node, live=node in answering, held=node in holders
         ).value
-        known = node in decided.replicas
+        is_assigned = node in decided.replicas
         copy = ReplicaDescription(
-            node, kind, in_sync=node in decided.isr, leads=known and node == decided.leader
+            node, kind, in_sync=node in decided.isr, leads=is_assigned and node == decided.leader
         )
         copies.append(
-            _with_offsets(
+            _add_offsets(
                 copy,
-                _position(observed, node, place) if known else None,
+                _position_of(observed, node, place) if is_assigned else None,
                 leader,
                 observed.missing,
                 place,
@@ -332,41 +322,44 @@ def _partition(
         decided.adding,
         decided.removing,
         state.required(decided, least_default),
-        leader.high_watermark if leader is not None else max(ends, default=None),
+        leader.high_watermark if leader is not None else max(high_watermarks, default=None),
         tuple(copies),
         is_internal(place.topic),
     )
 
 
-def _holds(observed: _Observed, node: int, place: Place) -> bool:
-    found = observed.of(node)
-    return found is not None and file_names.partition_name(place.topic, place.number) in found.held
+def _holds(observed: _SetObservation, node: int, place: Place) -> bool:
+    observation = observed.observation_of(node)
+    return (
+        observation is not None
+        and file_names.partition_name(place.topic, place.number) in observation.held
+    )
 
 
-def _with_offsets(
+def _add_offsets(
     copy: ReplicaDescription,
-    found: Position | None,
+    position: Position | None,
     leader: Position | None,
     missing: Mapping[tuple[Place, int], Missing],
     place: Place,
 ) -> ReplicaDescription:
     """The description with the offsets of a position, and its lag to the leader's."""
-    if found is None:
+    if position is None:
         return copy
     copy = replace(
         copy,
-        log_start=found.log_start,
-        log_end=found.log_end,
-        high_watermark=found.high_watermark,
-        durable_offset=found.durable_offset,
+        log_start=position.log_start,
+        log_end=position.log_end,
+        high_watermark=position.high_watermark,
+        durable_offset=position.durable_offset,
     )
     if leader is None:
         return copy
     now_ms = system.wall_ms()
-    lag = max(0, leader.log_end - found.log_end)
+    lag = max(0, leader.log_end - position.log_end)
     if lag == 0:
         return replace(copy, lag=0, lag_bytes=0, lag_seconds=0.0, last_caught_up_ms=now_ms)
-    lacks = missing.get((place, found.log_end))
+    lacks = missing.get((place, position.log_end))
     if lacks is None:
         return replace(copy, lag=lag)
     if lacks.first_ms < 0:
@@ -385,26 +378,26 @@ def _with_offsets(
 
 
 def describe_one(engine: Engine, topic: str | None = None) -> ReplicasDescription:
-    """The description of a log of one directory (REPLICADESCRIBER-4). Raises
-    UnknownTopicOrPartitionError, StorageError.
+    """The description of a log of one directory: one replica of each partition, which leads, and no
+    decisions. Raises UnknownTopicOrPartitionError, StorageError.
     """
     home = engine.home
     meta = read_meta(engine.path)
     node = meta.node_id if meta is not None else 0
-    names = (
-        [name for name in engine.topic_names() if name != LOG]
-        if topic is None
-        else [engine.topic(topic).name]
-    )
-    topics = {name: engine.topic(name) for name in names}
-    places = [
-        Place(name, number, each.id_bytes)
-        for name, each in topics.items()
-        for number in each.numbers
-    ]
-    found = directory_view.observe(home, places)
+    if topic is None:
+        names = [name for name in engine.topic_names() if name != LOG]
+    else:
+        names = [engine.topic(topic).name]
+    places = []
+    for name in names:
+        entry = engine.topic(name)
+        places += [Place(name, number, entry.id_bytes) for number in entry.numbers]
+    observation = directory_view.observe(home, places)
     partitions = [
-        _only(node, place, found.positions.get(place), _epoch(engine, place)) for place in places
+        _describe_only_replica(
+            node, place, observation.positions.get(place), _read_epoch(engine, place)
+        )
+        for place in places
     ]
     own = DirectoryDescription(node, str(engine.path), "live", holds=len(places), leads=len(places))
     return ReplicasDescription(
@@ -412,13 +405,13 @@ def describe_one(engine: Engine, topic: str | None = None) -> ReplicasDescriptio
     )
 
 
-def _epoch(engine: Engine, place: Place) -> int:
+def _read_epoch(engine: Engine, place: Place) -> int:
     path = engine.path / file_names.partition_name(place.topic, place.number) / file_names.EPOCHS
     return max(0, checkpoints.read_epochs(path).latest_epoch)
 
 
-def _only(
-    node: int, place: Place, found: Position | None, epoch: int
+def _describe_only_replica(
+    node: int, place: Place, position: Position | None, epoch: int
 ) -> ReplicatedPartitionDescription:
     online = states.PartitionState.ONLINE.value
     copy = ReplicaDescription(node, states.ReplicaState.ONLINE.value, in_sync=True, leads=True)
@@ -427,11 +420,11 @@ def _only(
         place.number,
         online,
         node,
-        max(epoch, found.epoch if found is not None else 0),
+        max(epoch, position.epoch if position is not None else 0),
         0,
         (node,),
         (node,),
-        high_watermark=None if found is None else found.high_watermark,
-        copies=(_with_offsets(copy, found, found, {}, place),),
+        high_watermark=None if position is None else position.high_watermark,
+        copies=(_add_offsets(copy, position, position, {}, place),),
         internal=is_internal(place.topic),
     )

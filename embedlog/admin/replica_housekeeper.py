@@ -78,7 +78,7 @@ class ReplicaHousekeeper(Housekeeper):
         self._set.directories.appended = self._note_late
 
     def stop(self) -> None:
-        """End the thread and wait for it, within the limit (HOUSEKEEPER-3). Idempotent."""
+        """End the thread and wait for it, within `lock.timeout.ms`. Idempotent."""
         self._stop.set()
         self._wake.ring()
         super().stop()
@@ -203,8 +203,8 @@ class ReplicaHousekeeper(Housekeeper):
         try:
             if jobs.lock.try_lock():
                 try:
-                    self._transactions()
-                    self._groups()
+                    self._tend_transactions()
+                    self._tend_groups()
                 finally:
                     jobs.lock.unlock()
         finally:

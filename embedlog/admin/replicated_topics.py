@@ -6,7 +6,7 @@ REPLICATEDTOPIC-1  arguments are checked as for one directory, before the decisi
 REPLICATEDTOPIC-2  a deletion of records is in the manifests of the ISR when it returns. The
     housekeeper writes a checkpoint that could not be written
 REPLICATEDTOPIC-3  a topic is created only if its name was free before the completion of deletions
-    began (DELETEDTOPIC-2). One that another process deletes during that has its own completion,
+    began. One that another process deletes during that has its own completion,
     after which it is created
 """
 
@@ -94,8 +94,8 @@ class ReplicatedTopicAdmin(TopicAdmin):
             count = len(assignment)
         return count
 
-    def _planned(self, new: NewTopic, settings: Mapping[str, Any]) -> Topic:
-        topic = super()._planned(new, settings)
+    def _plan(self, new: NewTopic, settings: Mapping[str, Any]) -> Topic:
+        topic = super()._plan(new, settings)
         factor = new.replication_factor
         default = self._engine.config.default_replication_factor
         replicas = Replicas(default if factor in (None, -1) else factor, new.assignment)
@@ -132,7 +132,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
         self._engine.check_writable()
         check_name(name)
         topic_id = self._topic_id(name)
-        count = topics._count(total_count)
+        count = topics._check_count(total_count)
         self._set.decide(lambda state: CreatePartitions(topic_id, count, self._set.live()))
 
     def alter(

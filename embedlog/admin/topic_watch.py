@@ -41,9 +41,10 @@ class TopicWatch:
         self._engine = engine
         self._clock = clock
         # states of directories, and when they were read
-        self._seen: dict[LogDirectory, tuple[object, object, float]] = {}
+        self._states: dict[LogDirectory, tuple[object, object, float]] = {}
         self._looks: waits.Looks | None = None
-        self._kept_until = self._changed_s = -float("inf")
+        self._kept_until = -float("inf")
+        self._changed_s = -float("inf")
         # nothing is open yet: what is opened later is at least as new
         self._facts = self._read_facts()
         self._is_settled = False
@@ -60,22 +61,24 @@ class TopicWatch:
             return
         # a topic is gone, or a disk: the next look says so
         with contextlib.suppress(EmbedlogError):
-            self._looks = self._looks_at(descriptions)
+            self._looks = self._look_at(descriptions)
             self._kept_until = self._clock() + KEPT_S
 
-    def _looks_at(self, descriptions: Iterable[TopicDescription]) -> waits.Looks | None:
+    def _look_at(self, descriptions: Iterable[TopicDescription]) -> waits.Looks | None:
         """The pages of these topics; None if one has published since it was described."""
         pages = []
         described: list[tuple[LogPartition, PartitionDescription]] = []
         for topic in descriptions:
-            for each in topic.partitions:
-                partition = self._engine.partition(topic.name, each.partition)
+            for description in topic.partitions:
+                partition = self._engine.partition(topic.name, description.partition)
                 page = partition.mapped_page
                 if page is not None:
                     pages.append(page)
-                    described.append((partition, each))
+                    described.append((partition, description))
         looks = waits.Looks(pages)
-        has_published = any(partition.bounds() != _bounds(each) for partition, each in described)
+        has_published = any(
+            partition.bounds() != _bounds(description) for partition, description in described
+        )
         return None if has_published else looks
 
     def is_unchanged(self) -> bool:
@@ -93,7 +96,8 @@ class TopicWatch:
 
     def _note(self, facts: Facts) -> None:
         if facts != self._facts:
-            self._facts, self._changed_s = facts, self._clock()
+            self._facts = facts
+            self._changed_s = self._clock()
 
     def _read_facts(self) -> Facts:
         topics = self._engine.topics_version()
@@ -108,21 +112,21 @@ class TopicWatch:
         """
         context = directory.context
         is_live: object = True
-        seen: object = None
+        reader_state: object = None
         if context.refresh is not None:
-            now = self._clock()
-            is_live, seen, read_s = self._seen.get(directory, (False, None, 0.0))
-            if is_live is not True or now - read_s >= LIVE_CHECK_S:
+            now_s = self._clock()
+            is_live, reader_state, read_s = self._states.get(directory, (False, None, 0.0))
+            if is_live is not True or now_s - read_s >= LIVE_CHECK_S:
                 try:
                     is_live = context.refresh()
-                    seen = context.seen
+                    reader_state = context.seen
                 except EmbedlogError as problem:
                     # a disk that is lost: the look raises it, or other directories answer
                     is_live = False
-                    seen = str(problem)
-                self._seen[directory] = is_live, seen, now
+                    reader_state = str(problem)
+                self._states[directory] = is_live, reader_state, now_s
         page = context.directory_page
-        return is_live, seen, -1 if page is None else page.notice()
+        return is_live, reader_state, -1 if page is None else page.notice()
 
 
 def _bounds(partition: PartitionDescription) -> tuple[int, ...]:

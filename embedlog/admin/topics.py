@@ -1,9 +1,7 @@
 """Administration of topics: create, describe, change and delete.
 
-TOPICADMIN-1  all arguments are checked before anything is written: a call that raises for them has
-    changed nothing
-TOPICADMIN-2  a creation or growth that fails is undone; if that fails too, the next change
-    completes it
+All arguments are checked before anything is written: a call that raises for them has changed
+nothing. A creation or growth that fails is undone; if that fails too, the next change completes it.
 """
 
 from __future__ import annotations
@@ -66,37 +64,42 @@ class TopicAdmin:
 
         self._engine.check_open()
         topic = self._engine.topic(check_name(name))
-        here = [
+        partitions = [
             self._engine.partition(name, number)
             for number in topic.numbers
             if number < topic.partitions
         ]
-        found = []
-        for each in here:
-            if available_only and not self._engine.is_led(each):
+        descriptions = []
+        for partition in partitions:
+            if available_only and not self._engine.is_led(partition):
                 continue
             try:
                 described = PartitionDescription(
-                    each.number, str(each.path), *each.bounds(), size_bytes=each.size_bytes()
+                    partition.number,
+                    str(partition.path),
+                    *partition.bounds(),
+                    size_bytes=partition.size_bytes(),
                 )
             except LeaderNotAvailableError:
                 if not available_only:
                     raise
             else:
-                found.append(described)
-        return TopicDescription(name, topic.topic_id, tuple(found), topic.config, is_internal(name))
+                descriptions.append(described)
+        return TopicDescription(
+            name, topic.topic_id, tuple(descriptions), topic.config, is_internal(name)
+        )
 
     # ---- creation --------------------------------------------------------------------------------
 
     def create(self, topic: NewTopic, settings: TopicOptions, exist_ok: bool) -> bool:
         """As `Log.create_topic`, with its settings by name in a mapping of their own."""
         self._engine.check_writable()
-        planned = self._planned(topic, settings)
-        wanted = {topic.name: topic.partitions}
-        made = self._create([planned], exist_ok)
-        if not made:
-            self._check_existing([planned], wanted)
-        return bool(made)
+        planned = self._plan(topic, settings)
+        counts = {topic.name: topic.partitions}
+        created = self._create([planned], exist_ok)
+        if not created:
+            self._check_existing([planned], counts)
+        return bool(created)
 
     def create_all(self, topics: Iterable[str | NewTopic], exist_ok: bool = False) -> list[str]:
         """As `Log.create_topics`."""
@@ -108,27 +111,29 @@ class TopicAdmin:
                 "topics are given as a list of names or of embedlog.NewTopic(name, partitions, "
                 "config), not as a mapping"
             )
-        given = [each if isinstance(each, NewTopic) else NewTopic(_name(each)) for each in topics]
-        planned = [self._planned(each, {}) for each in given]
+        new_topics = [
+            entry if isinstance(entry, NewTopic) else NewTopic(_name_of(entry)) for entry in topics
+        ]
+        planned = [self._plan(new_topic, {}) for new_topic in new_topics]
         before: dict[str, str] = {}  # name by name without the difference of . and _
         for topic in planned:
             plain = topic.name.replace(".", "_")
             if before.get(plain) == topic.name:
                 raise TopicExistsError(f"the topic {topic.name!r} is given twice")
             check_collision(topic.name, [before.setdefault(plain, topic.name)])
-        wanted = {each.name: each.partitions for each in given}
+        counts = {new_topic.name: new_topic.partitions for new_topic in new_topics}
         if exist_ok:
-            self._check_existing(planned, wanted)  # before anything is created
-        made = self._create(planned, exist_ok)
+            self._check_existing(planned, counts)  # before anything is created
+        created = self._create(planned, exist_ok)
         # of other processes, meanwhile
-        self._check_existing([topic for topic in planned if topic.name not in made], wanted)
-        return made
+        self._check_existing([topic for topic in planned if topic.name not in created], counts)
+        return created
 
-    def _planned(self, new: NewTopic, settings: Mapping[str, Any]) -> Topic:
+    def _plan(self, new: NewTopic, settings: Mapping[str, Any]) -> Topic:
         """The topic to create, after all checks that do not depend on existing topics."""
         check_name(new.name)
         _refuse_internal(new.name)
-        count = _count(
+        count = _check_count(
             self._engine.config.num_partitions if new.partitions is None else new.partitions
         )
         count = check_count(self._check_replicas(new, count))
@@ -178,7 +183,7 @@ class TopicAdmin:
                 raise
         return [topic.name for topic in topics]
 
-    def _check_existing(self, planned: Iterable[Topic], wanted: Mapping[str, int | None]) -> None:
+    def _check_existing(self, planned: Iterable[Topic], counts: Mapping[str, int | None]) -> None:
         """Compare the topics that exist with what was given for them. Raises TopicMismatchError.
 
         A setting that was not given contradicts nothing, and neither do more partitions:
@@ -195,7 +200,7 @@ class TopicAdmin:
                 for key, value in topic.config.items()
                 if present.get(key) != value
             }
-            count = wanted[topic.name]
+            count = counts[topic.name]
             if count is not None and count > existing.partitions:
                 differences["partitions"] = (count, existing.partitions)
             if differences:
@@ -206,8 +211,8 @@ class TopicAdmin:
 
     def _is_live(self, name: str) -> bool:
         self._registry.refresh()
-        found = self._registry.get(name)
-        return found is not None and found.state == "live"
+        topic = self._registry.get(name)
+        return topic is not None and topic.state == "live"
 
     def _check_absent(self, name: str, count: int) -> None:
         self._check_free(name)
@@ -250,7 +255,7 @@ class TopicAdmin:
         self._engine.check_writable()
         check_name(name)
         _refuse_internal(name)
-        count = _count(total_count)
+        count = _check_count(total_count)
         topic_directories.check_lengths(name, count)
         with self._directory.topic_changes.begin():
             topic = self._registry.live(name)
@@ -295,16 +300,15 @@ class TopicAdmin:
             raise TypeError(
                 "settings of a topic are given as a mapping or as keywords, not NoneType"
             )
-        given = by_field(TopicConfig, config, settings)
-        taken_back = {dotted(key) for key, value in given.items() if value is None}
-        new = parse(
-            TopicConfig, {key: value for key, value in given.items() if value is not None}
-        ).overrides()
+        values = by_field(TopicConfig, config, settings)
+        reset_names = {dotted(key) for key, value in values.items() if value is None}
+        new_values = {key: value for key, value in values.items() if value is not None}
+        new_overrides = parse(TopicConfig, new_values).overrides()
         with self._directory.topic_changes.begin():
             topic = self._registry.live(name)
-            overrides = {
-                key: text for key, text in {**topic.config, **new}.items() if key not in taken_back
-            }
+            overrides = {**topic.config, **new_overrides}
+            for reset_name in reset_names:
+                overrides.pop(reset_name, None)
             self._engine.config.topic_config(overrides)
             if overrides != topic.config:
                 self._registry.put(topic._replace(config=overrides))
@@ -315,12 +319,11 @@ class TopicAdmin:
         """As `Log.delete_records`."""
         self._engine.check_writable()
         checked = {
-            tp: _whole_number(offset, "an offset")
+            tp: _whole_number_of(offset, "an offset")
             for tp, offset in by_partition("offsets", offsets).items()
         }
-        targets = {tp: self._deletable(tp, offset) for tp, offset in checked.items()}
         return self._raise_starts(
-            {tp: (partition, checked[tp]) for tp, partition in targets.items()}
+            {tp: (self._find_deletable(tp, offset), offset) for tp, offset in checked.items()}
         )
 
     def _raise_starts(
@@ -331,7 +334,7 @@ class TopicAdmin:
                 tp: partition.delete_records(offset) for tp, (partition, offset) in targets.items()
             }
 
-    def _deletable(self, tp: TopicPartition, offset: int) -> LogPartition:
+    def _find_deletable(self, tp: TopicPartition, offset: int) -> LogPartition:
         partition = self._engine.partition(check_name(tp.topic), tp.partition)
         _refuse_internal(tp.topic)
         if "delete" not in partition.config.cleanup_policy:
@@ -371,24 +374,24 @@ def _refuse_internal(name: str) -> None:
         raise InvalidTopicError(f"{name} is one of the log's own topics")
 
 
-def _whole_number(value: object, what: str) -> int:
+def _whole_number_of(value: object, noun: str) -> int:
     if isinstance(value, bool):
-        raise TypeError(f"{what} is an int, not a bool")
+        raise TypeError(f"{noun} is an int, not a bool")
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise TypeError(f"{what} is an int, not {type(value).__name__}") from None
+        raise TypeError(f"{noun} is an int, not {type(value).__name__}") from None
 
 
-def _count(value: object) -> int:
-    return check_count(_whole_number(value, "a number of partitions"))
+def _check_count(value: object) -> int:
+    return check_count(_whole_number_of(value, "a number of partitions"))
 
 
-def _name(given: object) -> Any:
+def _name_of(name: object) -> Any:
     """A name, which is checked later. Raises TypeError for the NewTopic of another package."""
-    if type(given).__name__ == NewTopic.__name__:
+    if type(name).__name__ == NewTopic.__name__:
         raise TypeError(
             "a topic is embedlog.NewTopic(name, partitions, config), not "
-            f"{type(given).__module__}.NewTopic"
+            f"{type(name).__module__}.NewTopic"
         )
-    return given
+    return name

@@ -1,7 +1,7 @@
 """Contains the table of verbs and the group that imports the module of a verb when it is called.
 
-COMMANDS-1  `--help` of the program imports no verb
-COMMANDS-2  a script of Kafka that is not needed here has its reason in the help, and as an error
+`--help` of the program imports no verb. A script of Kafka that is not needed here has its reason in
+the help, and as an error.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from importlib import import_module
 
 import click
 
-from embedlog.cli.invocation import check_known, shared
+from embedlog.cli.invocation import check_is_verb, shared_options
 
 VERBS = {
     "backup": ("directory.backup", "Copy a log that other processes may be writing."),
@@ -110,9 +110,9 @@ class Program(click.Group):
         if cmd_name in VERBS:
             module = import_module(f"embedlog.cli.verbs.{VERBS[cmd_name][0]}")
             return next(
-                each
-                for each in vars(module).values()
-                if isinstance(each, click.Command) and each.name == cmd_name
+                member
+                for member in vars(module).values()
+                if isinstance(member, click.Command) and member.name == cmd_name
             )
         script = cmd_name.removesuffix(".sh")
         if script in NOT_NEEDED:
@@ -125,7 +125,7 @@ class Program(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None:
-            check_known(args[0], self.list_commands(ctx), ctx, SCRIPTS)
+            check_is_verb(args[0], self.list_commands(ctx), ctx, SCRIPTS)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -137,7 +137,7 @@ class Program(click.Group):
 
 @click.group(cls=Program, name="embedlog")
 @click.version_option(package_name="embedlog", prog_name="embedlog")
-@shared
+@shared_options
 def program() -> None:
     """Inspect and change an embedded Kafka log.
 

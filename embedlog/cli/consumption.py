@@ -1,8 +1,7 @@
-"""Contains `Consumption`: counts and times of read records, in the columns of Kafka's consumer
-performance test.
+"""Contains `Consumption`: counts and times of read records, in the columns of
+kafka-consumer-perf-test.
 
-CONSUMPTION-1  the columns are those of kafka-consumer-perf-test; the time of rebalances is no part
-    of the time of fetches
+The time of rebalances is no part of the time of fetches.
 """
 
 from __future__ import annotations
@@ -33,27 +32,29 @@ Row: TypeAlias = dict[str, str | int | float]
 Poll: TypeAlias = Callable[[int], tuple[int, int]]
 
 
-def records(client: Consumer[Any, Any]) -> Poll:
+def record_poll(client: Consumer[Any, Any]) -> Poll:
     """Polls at most so many records as objects; returns their number and the bytes of keys and
     values.
     """
 
     def poll(limit: int) -> tuple[int, int]:
-        found = client.poll(POLL_S, max_records=limit)
-        return len(found), sum(len(each.key or b"") + len(each.value or b"") for each in found)
+        polled = client.poll(POLL_S, max_records=limit)
+        sizes = [len(record.key or b"") + len(record.value or b"") for record in polled]
+        return len(polled), sum(sizes)
 
     return poll
 
 
-def batches(client: Consumer[Any, Any]) -> Poll:
+def batch_poll(client: Consumer[Any, Any]) -> Poll:
     """Reads the next batch of columns, of any size; returns as `records`."""
 
     def poll(limit: int) -> tuple[int, int]:
         batch = next(client.batches(timeout=POLL_S), None)
         if batch is None:
             return 0, 0
+        columns = (batch.keys, batch.values)
         return batch.num_rows, sum(
-            int(each.offsets[-1] - each.offsets[0]) for each in (batch.keys, batch.values)
+            int(column.offsets[-1] - column.offsets[0]) for column in columns
         )
 
     return poll
@@ -70,18 +71,19 @@ class _Interval:
         self.rebalance_s = 0.0
 
     def figures(self, total_count: int, total_size: int, elapsed_s: float) -> list[int | float]:
-        elapsed = max(elapsed_s, 0.001)
-        fetching = max(elapsed_s - self.rebalance_s, 0.001)
+        """The values of FIGURES; the totals are those of all intervals."""
+        rate_s = max(elapsed_s, 0.001)
+        fetch_s = max(elapsed_s - self.rebalance_s, 0.001)
         mib = self.size / MIB
         return [
             total_size / MIB,
-            mib / elapsed,
+            mib / rate_s,
             total_count,
-            self.count / elapsed,
+            self.count / rate_s,
             int(self.rebalance_s * 1000),
-            int(fetching * 1000),
-            mib / fetching,
-            self.count / fetching,
+            int(fetch_s * 1000),
+            mib / fetch_s,
+            self.count / fetch_s,
         ]
 
 
@@ -95,36 +97,36 @@ class Consumption:
         self._all = _Interval()
         self._part = _Interval()
         self._joining: float | None = self._all.began
-        self._held: set[TopicPartition] = set()
+        self._partitions: set[TopicPartition] = set()
 
     @property
     def count(self) -> int:
         """Records that were read."""
         return self._all.count
 
-    def assigned(self, partitions: Collection[TopicPartition]) -> None:
+    def note_assigned(self, partitions: Collection[TopicPartition]) -> None:
         """Partitions were assigned: a listener of the consumer."""
         if self._joining is not None:
-            for each in (self._all, self._part):
-                each.rebalance_s += time.monotonic() - max(self._joining, each.began)
+            for interval in (self._all, self._part):
+                interval.rebalance_s += time.monotonic() - max(self._joining, interval.began)
             self._joining = None
-        self._held |= set(partitions)
+        self._partitions |= set(partitions)
 
-    def revoked(self, partitions: Collection[TopicPartition]) -> None:
+    def note_revoked(self, partitions: Collection[TopicPartition]) -> None:
         """Partitions were revoked: a listener of the consumer."""
-        self._held -= set(partitions)
-        if not self._held:
+        self._partitions -= set(partitions)
+        if not self._partitions:
             self._joining = time.monotonic()
 
-    def rows(self, poll: Poll, expected: int, timeout_s: float) -> Iterator[Row]:
+    def read_rows(self, poll: Poll, expected: int, timeout_s: float) -> Iterator[Row]:
         """Read up to `expected` records, or until none arrives for `timeout_s`."""
         last = time.monotonic()
         while self.count < expected:
             count, size = poll(expected - self.count)
             now = time.monotonic()
-            for each in (self._all, self._part):
-                each.count += count
-                each.size += size
+            for interval in (self._all, self._part):
+                interval.count += count
+                interval.size += size
             if count:
                 last = now
             elif now - last > timeout_s:
@@ -132,19 +134,18 @@ class Consumption:
             if self._interval_s is not None and now - self._part.began >= self._interval_s:
                 yield self._row([_date(time.time()), 0], self._part, now)
                 self._part = _Interval()
-        if self._interval_s is not None and self._part.count:
-            yield self._row([_date(time.time()), 0], self._part, time.monotonic())
-        elif self._interval_s is None:
-            yield self._row(
-                [_date(self._all.wall), _date(time.time())], self._all, time.monotonic()
-            )
+        end = _date(time.time())
+        if self._interval_s is None:
+            yield self._row([_date(self._all.wall), end], self._all, time.monotonic())
+        elif self._part.count:
+            yield self._row([end, 0], self._part, time.monotonic())
 
     def _row(self, first: list[str | int], counts: _Interval, now: float) -> Row:
         figures = counts.figures(self._all.count, self._all.size, now - counts.began)
         return dict(zip(self.columns, [*first, *figures], strict=True))
 
 
-def line(row: Row) -> str:
+def line_of(row: Row) -> str:
     """A row as Kafka's tool prints it."""
     return ", ".join(
         f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values()
@@ -152,7 +153,5 @@ def line(row: Row) -> str:
 
 
 def _date(seconds: float) -> str:
-    return (
-        datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S:")
-        + f"{int(seconds * 1000) % 1000:03}"
-    )
+    date = datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{date}:{int(seconds * 1000) % 1000:03}"

@@ -126,11 +126,11 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 }
 
 
-def lines(verb: str) -> list[str]:
+def example_lines(verb: str) -> list[str]:
     """The lines of the examples of a verb: each command, and what it does below it."""
-    made = []
+    lines = []
     for command, text in EXAMPLES.get(verb, ()):
-        made.append(command)
+        lines.append(command)
         if text:
-            made.append(f"    {text}")
-    return made
+            lines.append(f"    {text}")
+    return lines

@@ -8,13 +8,13 @@ internal topics out. A topic that is given by its own name is shown, and is read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import click
 
 from embedlog import Log, UnknownTopicOrPartitionError
-from embedlog.cli.arguments import matching
+from embedlog.cli.arguments import select_matching
 from embedlog.cli.invocation import current
 from embedlog.cli.terminal import tell
 
@@ -29,11 +29,9 @@ def internal_option(*aliases: str) -> Callable[[Callable[..., Any]], Callable[..
 
 def hidden_topics(log: Log, include_internal: bool) -> frozenset[str]:
     """The internal topics of a log, unless they are asked for."""
-    return (
-        frozenset()
-        if include_internal
-        else frozenset(log.topics(include_internal=True)) - frozenset(log.topics())
-    )
+    if include_internal:
+        return frozenset()
+    return frozenset(log.topics(include_internal=True)) - frozenset(log.topics())
 
 
 def shown_topics(
@@ -43,26 +41,23 @@ def shown_topics(
     named, or asked for.
     """
     hidden = hidden_topics(log, include_internal) - {pattern}
-    return [
-        name
-        for name in matching(log.topics(include_internal=True), pattern, option)
-        if name not in hidden
-    ]
+    names = select_matching(log.topics(include_internal=True), pattern, option)
+    return [name for name in names if name not in hidden]
 
 
-def matching_topics(log: Log, pattern: str | None, option: str) -> list[str]:
+def find_matching_topics(log: Log, pattern: str | None, option: str) -> list[str]:
     """As `shown_topics`, for a verb that needs a topic. Raises UnknownTopicOrPartitionError for a
     pattern that matches none.
     """
     names = shown_topics(log, include_internal=False, pattern=pattern, option=option)
     if pattern is not None and not names:
-        raise no_match(log, pattern, option)
+        raise no_match_error(log, pattern, option)
     return names
 
 
-def no_match(log: Log, pattern: str, option: str) -> UnknownTopicOrPartitionError:
+def no_match_error(log: Log, pattern: str, option: str) -> UnknownTopicOrPartitionError:
     """The error for a pattern that matches no topic which is shown."""
-    internal = matching(log.topics(include_internal=True), pattern, option)
+    internal = select_matching(log.topics(include_internal=True), pattern, option)
     if internal:
         remedy = f"only internal topics match: give the name of one, such as {internal[0]}"
     else:
@@ -72,12 +67,13 @@ def no_match(log: Log, pattern: str, option: str) -> UnknownTopicOrPartitionErro
     )
 
 
-def tell_hidden(hidden: Iterable[object], noun: str, more: str = "") -> None:
-    """Say how many things of internal topics are not shown; nothing if there are none, or if a
-    program reads the JSON.
+def tell_hidden(hidden: Collection[object], noun: str, size_text: str = "") -> None:
+    """Say how many things of internal topics are not shown, with the text of their size; nothing if
+    there are none, or if a program reads the JSON.
     """
-    count = 0 if current().json else len([*hidden])
-    if count == 1:
-        tell(f"embedlog: 1 {noun}{more} is hidden: {OPTION} shows it")
-    elif count:
-        tell(f"embedlog: {count} {noun}s{more} are hidden: {OPTION} shows them")
+    if current().json or not hidden:
+        return
+    if len(hidden) == 1:
+        tell(f"embedlog: 1 {noun}{size_text} is hidden: {OPTION} shows it")
+    else:
+        tell(f"embedlog: {len(hidden)} {noun}s{size_text} are hidden: {OPTION} shows them")

@@ -1,11 +1,8 @@
 """Contains `Invocation`, the options that all verbs share, and the opening of the directory that
 they name.
 
-INVOCATION-1  `-d` may be given before and after the verb; without it `EMBEDLOG_DIR` names the
-    directories
-INVOCATION-2  an option that names a network is refused with the reason
-INVOCATION-3  options that exclude each other are refused, with the names of two of them: click
-    takes the last one
+`-d` may be given before and after the verb; without it `EMBEDLOG_DIR` names the directories. An
+option that names a network is refused with the reason.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ import click
 
 import embedlog
 from embedlog.cli import examples
-from embedlog.cli.progress import loads
+from embedlog.cli.progress import make_load_progress
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -46,22 +43,26 @@ class Invocation:
     json: bool = False
     debug: bool = False
 
+    def named_directories(self) -> list[str]:
+        """The directories of the command line, or of the environment variable."""
+        if self.directories:
+            return list(self.directories)
+        return [path for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path]
+
 
 def current() -> Invocation:
     """The invocation of the verb that runs."""
-    found = click.get_current_context().find_object(Invocation)
-    assert found is not None, "a verb is called by the program"
-    return found
+    invocation = click.get_current_context().find_object(Invocation)
+    assert invocation is not None, "a verb is called by the program"
+    return invocation
 
 
 def directories() -> list[str]:
     """The directories of the log. Raises UsageError if none is given."""
-    given = current().directories or tuple(
-        filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))
-    )
-    if not given:
+    paths = current().named_directories()
+    if not paths:
         raise click.UsageError(f"no log directory: give -d DIRECTORY, or set {VARIABLE}")
-    return list(given)
+    return paths
 
 
 def open_log(
@@ -70,18 +71,22 @@ def open_log(
     """The log of this invocation: one directory, or a set. It is created only if `create`.
     `restored`: as `embedlog.open`.
     """
-    places = directories()
-    path = places[0] if len(places) == 1 else places
+    paths = directories()
+    path = paths[0] if len(paths) == 1 else paths
     try:
         return embedlog.open(
-            path, read_only=read_only, create=create, restored=restored, progress=loads()
+            path,
+            read_only=read_only,
+            create=create,
+            restored=restored,
+            progress=make_load_progress(),
         )
     except embedlog.StorageError as problem:
-        if len(places) > 1 or problem.errno != errno.ENOENT or os.path.lexists(places[0]):
+        if len(paths) > 1 or problem.errno != errno.ENOENT or os.path.lexists(paths[0]):
             raise
         text = "no such log directory; topics --create makes one"
         raise embedlog.StorageError(
-            text, errno=errno.ENOENT, path=os.path.abspath(places[0])
+            text, errno=errno.ENOENT, path=os.path.abspath(paths[0])
         ) from problem
 
 
@@ -89,7 +94,7 @@ def write_examples(verb: str | None, formatter: click.HelpFormatter) -> None:
     """Write the examples of a verb at the end of its help; a command line is not broken, so that it
     can be copied.
     """
-    lines = examples.lines(verb or "")
+    lines = examples.example_lines(verb or "")
     if lines:
         with formatter.section("Examples"):
             for line in lines:
@@ -105,24 +110,26 @@ class VerbGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        check_known(args[0], self.list_commands(ctx), ctx)
+        check_is_verb(args[0], self.list_commands(ctx), ctx)
         return super().resolve_command(ctx, args)
 
 
-def check_known(
+def check_is_verb(
     name: str, verbs: Sequence[str], context: click.Context, others: Mapping[str, str] | None = None
 ) -> None:
-    """Raises UsageError with a suggestion for a name that is no verb. `others`: names that belong
-    to verbs.
+    """Raises UsageError with a suggestion for a name that is no verb. `others`: the verbs of other
+    names.
     """
     if name in verbs or name.startswith("-"):
         return
     from difflib import get_close_matches  # for an error only
 
-    begun = [verb for verb in verbs if verb.startswith(name)]
-    near = begun or get_close_matches(name, [*verbs, *(others or {})], n=3, cutoff=0.65)
-    found = list(dict.fromkeys((others or {}).get(each, each) for each in near))
-    suggestion = f"did you mean {' or '.join(found)}? " if found else ""
+    verb_of_name = others or {}
+    similar = [verb for verb in verbs if verb.startswith(name)]
+    if not similar:
+        similar = get_close_matches(name, [*verbs, *verb_of_name], n=3, cutoff=0.65)
+    suggested = dict.fromkeys(verb_of_name.get(spelling, spelling) for spelling in similar)
+    suggestion = f"did you mean {' or '.join(suggested)}? " if suggested else ""
     raise click.UsageError(
         f"no such verb: {name!r}: {suggestion}{context.command_path} --help lists the verbs"
     )
@@ -136,8 +143,9 @@ class Verb(click.Command):
     """A command of which a closed output is an event of its own, because click ends the process for
     it.
 
-    An option with one value is refused if it is given twice, as by Kafka's scripts: click takes the
-    last value. `exclusive` has groups of options of which one may be given (INVOCATION-3).
+    Click takes the last one of two values for an option, and of two options that exclude each other
+    the last one. Here both are refused: an option with one value that is given twice, as by Kafka's
+    scripts, and two options of one group of `exclusive`, with their names.
     """
 
     def __init__(
@@ -150,32 +158,37 @@ class Verb(click.Command):
         """Groups of options of which one may be given: the flags of one parameter, and those that
         the verb names.
         """
-        options = [each for each in self.params if isinstance(each, click.Option)]
+        options = [parameter for parameter in self.params if isinstance(parameter, click.Option)]
         same: dict[str | None, list[click.Option]] = {}
-        for each in options:
-            if each.is_flag:
-                same.setdefault(each.name, []).append(each)
+        for option in options:
+            if option.is_flag:
+                same.setdefault(option.name, []).append(option)
         named = [
-            [each for each in options if not set(group).isdisjoint(each.opts)]
+            [option for option in options if not set(group).isdisjoint(option.opts)]
             for group in self._exclusive
         ]
         return [group for group in [*same.values(), *named] if len(group) > 1]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        given = self.make_parser(ctx).parse_args(list(args))[2]
-        for each in given:
+        parameters = self.make_parser(ctx).parse_args(list(args))[2]
+        for parameter in parameters:
             if (
-                isinstance(each, click.Option)
-                and not (each.multiple or each.is_flag or each.count)
-                and given.count(each) > 1
+                isinstance(parameter, click.Option)
+                and not (parameter.multiple or parameter.is_flag or parameter.count)
+                and parameters.count(parameter) > 1
             ):
                 raise click.UsageError(
-                    f"{each.opts[-1]}: given {given.count(each)} times, takes one value", ctx
+                    f"{parameter.opts[-1]}: given {parameters.count(parameter)} times, takes one value",
+                    ctx,
                 )
         for group in self.exclusive_groups():
-            found = [each.opts[-1] for each in dict.fromkeys(given) if each in group]
-            if len(found) > 1:
-                raise click.UsageError(f"{found[0]} and {found[1]} exclude each other", ctx)
+            conflicting = [
+                parameter.opts[-1] for parameter in dict.fromkeys(parameters) if parameter in group
+            ]
+            if len(conflicting) > 1:
+                raise click.UsageError(
+                    f"{conflicting[0]} and {conflicting[1]} exclude each other", ctx
+                )
         return super().parse_args(ctx, args)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -191,12 +204,14 @@ class Verb(click.Command):
 # ---- options -------------------------------------------------------------------------------------
 
 
-def _keep(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    def callback(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+def _keep_as(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    """The callback of an option that is an attribute of the invocation."""
+
+    def keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
         if value:
             setattr(context.ensure_object(Invocation), name, value)
 
-    return callback
+    return keep
 
 
 def _refuse(context: click.Context, parameter: click.Parameter, value: Any) -> None:
@@ -204,35 +219,36 @@ def _refuse(context: click.Context, parameter: click.Parameter, value: Any) -> N
         raise click.UsageError(f"{parameter.opts[0]}: {_REASON}")
 
 
-def shared(function: Function) -> Function:
+def shared_options(function: Function) -> Function:
     """Adds the options of all verbs, which `current` returns."""
-    places = click.option(
+    directory = click.option(
         "-d",
         "--directory",
         multiple=True,
         expose_value=False,
         metavar="DIR",
-        callback=_keep("directories"),
+        callback=_keep_as("directories"),
         is_eager=True,
         help="Log directory; repeated for the directories of a set.",
     )
     json = click.option(
-        "--json", is_flag=True, expose_value=False, callback=_keep("json"), help="Print JSON."
+        "--json", is_flag=True, expose_value=False, callback=_keep_as("json"), help="Print JSON."
     )
     debug = click.option(
         "--debug",
         is_flag=True,
         expose_value=False,
-        callback=_keep("debug"),
+        callback=_keep_as("debug"),
         is_eager=True,
         help="Show tracebacks.",
     )
-    for each in (debug, json, places):
-        function = each(function)
+    for option in (debug, json, directory):
+        function = option(function)
     for name in NETWORK:
-        function = click.option(
+        refuse = click.option(
             name, hidden=True, expose_value=False, callback=_refuse, is_eager=True
-        )(function)
+        )
+        function = refuse(function)
     return function
 
 
@@ -241,7 +257,7 @@ def verb(**settings: Any) -> Callable[[Callable[..., int | None]], click.Command
     settings are those of `Verb`.
     """
 
-    def decorated(function: Callable[..., int | None]) -> click.Command:
-        return click.command(cls=Verb, **settings)(shared(function))
+    def decorate(function: Callable[..., int | None]) -> click.Command:
+        return click.command(cls=Verb, **settings)(shared_options(function))
 
-    return decorated
+    return decorate

@@ -1,10 +1,7 @@
-"""Contains `Latencies`: counts and latencies of acknowledged records, printed as by Kafka's
-producer performance test.
+"""Contains `Latencies`: counts and latencies of acknowledged records, in the lines of
+kafka-producer-perf-test.
 
-LATENCIES-1  the lines are those of kafka-producer-perf-test: one for each 5 seconds, and one at the
-    end
-LATENCIES-2  at most `SAMPLES_MAX` latencies are kept for percentiles, at equal distances; totals
-    count all records
+There is a line for each 5 seconds, and one at the end.
 """
 
 from __future__ import annotations
@@ -32,6 +29,7 @@ class _Sums:
         self.max_ms = 0.0
 
     def add(self, size: int, latency_ms: float) -> None:
+        """Count one record."""
         self.count += 1
         self.size += size
         self.total_ms += latency_ms
@@ -44,16 +42,18 @@ class _Sums:
 
 
 class Latencies:
-    """Latencies of `expected` records. Threads: any."""
+    """Latencies of `expected` records. Totals count all of them; percentiles are those of at most
+    `SAMPLES_MAX`, at equal distances. Threads: any.
+    """
 
     def __init__(self, expected: int, label: str = "") -> None:
         self._label = label
         self._lock = threading.Lock()
-        self._every = max(1, expected // SAMPLES_MAX)
+        self._sample_interval = max(1, expected // SAMPLES_MAX)
         self._samples: list[float] = []
         self._all = _Sums(time.monotonic())
         self._window = _Sums(self._all.began)
-        self._seen = 0
+        self._latency_count = 0
         self.failed = 0
         self.first_failure: BaseException | None = None
 
@@ -62,7 +62,7 @@ class Latencies:
         """Acknowledged records."""
         return self._all.count
 
-    def completed(self, sent: float, size: int, future: Future[Any]) -> None:
+    def count_record(self, sent: float, size: int, future: Future[Any]) -> None:
         """Count one record of `size` bytes that was sent at the monotonic time `sent`."""
         now = time.monotonic()
         error = future.exception()
@@ -74,9 +74,9 @@ class Latencies:
             latency_ms = (now - sent) * 1000
             self._all.add(size, latency_ms)
             self._window.add(size, latency_ms)
-            if self._seen % self._every == 0:
+            if self._latency_count % self._sample_interval == 0:
                 self._samples.append(latency_ms)
-            self._seen += 1
+            self._latency_count += 1
 
     def window_line(self) -> str | None:
         """The line of the present window, which then ends; None before its time."""

@@ -1,9 +1,8 @@
 """Writes batches as lines: plain values from columns without an object per record, other formats
 from records.
 
-LINEWRITER-1  plain lines are written from arrays of many rows: the values and the delimiter after
-    each
-LINEWRITER-2  a batch with null values is written value by value, other formats from records
+Plain lines are written from arrays of many rows: the values, and the delimiter after each. A batch
+with null values is written value by value.
 """
 
 from __future__ import annotations
@@ -41,21 +40,16 @@ class LineWriter:
     def write(self, batch: Batch, first: int, last: int) -> None:
         """Write the rows from `first` up to `last`."""
         if self._formatter is not None:
-            self._file.write(
-                b"".join([self._formatter(record) for record in batch.records()[first:last]])
-            )
+            lines = [self._formatter(record) for record in batch.records()[first:last]]
+            self._file.write(b"".join(lines))
         elif batch.values.validity is None:
             for start in range(first, last, PIECE_ROWS):
-                self._file.write(
-                    plain_lines(batch, start, min(start + PIECE_ROWS, last), self._delimiter)
-                )
+                end = min(start + PIECE_ROWS, last)
+                self._file.write(plain_lines(batch, start, end, self._delimiter))
         else:
             values = (batch.values[row] for row in range(first, last))
-            self._file.write(
-                b"".join(
-                    [(self._null if value is None else value) + self._delimiter for value in values]
-                )
-            )
+            texts = (self._null if value is None else value for value in values)
+            self._file.write(b"".join([text + self._delimiter for text in texts]))
 
 
 def plain_lines(batch: Batch, first: int, last: int, delimiter: bytes) -> memoryview:

@@ -1,7 +1,6 @@
 """Translates the calls that an error of the library names into options of the command line.
 
-OPTIONWORDS-1  each text is one of the library; a remedy that the command line does not have is left
-    out
+A remedy that the command line does not have is left out.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ OPTIONS: Final = {
 _SUGGESTED: Final = re.compile(r"(is not an option of a \w+; did you mean )([a-z_]+\?)")
 
 
-def in_options(error: Exception) -> str:
+def text_in_options(error: Exception) -> str:
     """The text of an error in the words of the command line."""
     text = str(error)
     for call, option in OPTIONS.items():
         text = text.replace(call, option)
-    return _SUGGESTED.sub(lambda found: found[1] + found[2].replace("_", "."), text)
+    return _SUGGESTED.sub(lambda match: match[1] + match[2].replace("_", "."), text)

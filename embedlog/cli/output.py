@@ -29,12 +29,12 @@ def text_of(data: bytes | None) -> str | dict[str, str] | None:
         return {"base64": b64encode(data).decode("ascii")}
 
 
-def document(value: Any) -> None:
+def print_document(value: Any) -> None:
     """Print one JSON document."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print rows below the names of their columns; None is "-", and columns of numbers are aligned
     at the right.
     """

@@ -1,9 +1,5 @@
 """Contains `Pace`, a limit of calls per second, and the handling of signals that end a program in
 order.
-
-PACE-1  a call is never earlier than its number at the given rate; a late call is not delayed
-PACE-2  an interrupt and a termination end the program in order: what was sent is acknowledged, and
-    the last lines are printed
 """
 
 from __future__ import annotations
@@ -21,6 +17,8 @@ WAIT_MIN_S = 0.002  # shorter waits cost more than they delay
 class Pace:
     """The time at which each of many calls is due, from the first call. A negative rate is no
     limit.
+
+    A call is never earlier than its number at the given rate; a late call is not delayed.
     """
 
     def __init__(self, per_second: float, option: str = "--throughput") -> None:
@@ -44,14 +42,16 @@ class Pace:
 
 
 @contextmanager
-def ended_by_signals(end: Callable[[], object]) -> Iterator[None]:
-    """Call `end` for SIGINT and SIGTERM inside this block."""
-    before = {
+def end_by_signals(end: Callable[[], object]) -> Iterator[None]:
+    """Call `end` for SIGINT and SIGTERM inside this block: what was sent is acknowledged, and the
+    last lines are printed.
+    """
+    earlier_handlers = {
         number: signal.signal(number, lambda *_: end())
         for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in earlier_handlers.items():
             signal.signal(number, handler)

@@ -1,8 +1,7 @@
 """Reads start positions: kcat's `-o` and Kafka's `--offset`.
 
-POSITIONS-1  forms: beginning, end, stored, an offset, -n before the end, @time; s@time and e@time
-    are a start and an end
-POSITIONS-2  a position outside of the log is moved to its nearer end
+The forms are: beginning, end, stored, an offset, -n before the end, @time; s@time and e@time are a
+start and an end. A position outside of the log is moved to its nearer end.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 import click
 
 from embedlog import Consumer, OffsetAndMetadata, TopicPartition
-from embedlog.cli.arguments import time_ms
+from embedlog.cli.arguments import parse_time_ms
 
 
 @dataclass(frozen=True)
@@ -31,10 +30,10 @@ class Span:
     requested: dict[TopicPartition, tuple[int, int, int]]
 
 
-def span(
+def find_span(
     consumer: Consumer[Any, Any],
     tps: list[TopicPartition],
-    given: Iterable[str],
+    positions: Iterable[str],
     default: str,
     option: str = "-o",
     stored: Mapping[TopicPartition, OffsetAndMetadata] | None = None,
@@ -46,23 +45,23 @@ def span(
     limits = consumer.end_offsets(tps)
     starts = None
     ends = {}
-    for text in given:
+    for text in positions:
         if text.startswith("e@"):
-            ends = _by_time(consumer, tps, limits, text[2:], option)
+            ends = _find_offsets_by_time(consumer, tps, limits, text[2:], option)
         elif text == "stored":
-            others = _starts(consumer, tps, begins, limits, default, option)
-            starts = others | {
-                tp: each.offset for tp, each in (stored or {}).items() if tp in others
-            }
+            starts = dict(_find_starts(consumer, tps, begins, limits, default, option))
+            for tp, committed in (stored or {}).items():
+                if tp in starts:
+                    starts[tp] = committed.offset
         else:
-            starts = _starts(consumer, tps, begins, limits, text, option)
+            starts = _find_starts(consumer, tps, begins, limits, text, option)
     if starts is None:
-        starts = _starts(consumer, tps, begins, limits, default, option)
+        starts = _find_starts(consumer, tps, begins, limits, default, option)
     requested = {tp: (starts[tp], begins[tp], limits[tp]) for tp in tps}
     return Span({tp: min(max(starts[tp], begins[tp]), limits[tp]) for tp in tps}, ends, requested)
 
 
-def _starts(
+def _find_starts(
     consumer: Consumer[Any, Any],
     tps: list[TopicPartition],
     begins: dict[TopicPartition, int],
@@ -77,25 +76,27 @@ def _starts(
     if "@" in text:
         mark, _, time = text.partition("@")
         if mark in ("", "s"):
-            return _by_time(consumer, tps, limits, time, option)
+            return _find_offsets_by_time(consumer, tps, limits, time, option)
     elif re.fullmatch(r"-?[0-9]{1,18}", text):
         number = int(text)
         return {tp: limits[tp] + number if text.startswith("-") else number for tp in tps}
     expected = "beginning, end, stored, an offset, -n, @time, s@time or e@time"
-    hint = (
-        f"; a time begins with @: {option} @{text}" if re.match(r"[0-9]{4}-[0-9]{2}", text) else ""
-    )
+    is_date = re.match(r"[0-9]{4}-[0-9]{2}", text) is not None
+    hint = f"; a time begins with @: {option} @{text}" if is_date else ""
     raise click.UsageError(f"{option}: expected {expected}, found {text!r}{hint}")
 
 
-def _by_time(
+def _find_offsets_by_time(
     consumer: Consumer[Any, Any],
     tps: list[TopicPartition],
     limits: dict[TopicPartition, int],
     text: str,
     option: str,
 ) -> dict[TopicPartition, int]:
-    time = time_ms(text, option)
-    found = consumer.offsets_for_times(dict.fromkeys(tps, time))
-    places = {tp: found[tp] for tp in tps}
-    return {tp: limits[tp] if place is None else place.offset for tp, place in places.items()}
+    time = parse_time_ms(text, option)
+    answers = consumer.offsets_for_times(dict.fromkeys(tps, time))
+    offsets = {}
+    for tp in tps:
+        answer = answers[tp]
+        offsets[tp] = limits[tp] if answer is None else answer.offset
+    return offsets

@@ -1,11 +1,11 @@
 """Runs the command line and turns its result into an exit status.
 
-PROGRAM-1  statuses: 0 done, 1 nothing found or not done, 2 refused, 130 interrupted, 141 the reader
-    of the output has ended
-PROGRAM-2  an error is one line on standard error; `--debug` shows the traceback. Without a verb,
-    that is the help
-PROGRAM-3  garbage collections are rarer than in other programs: those of a short run find nothing.
-    The end makes none: it would visit all that was imported
+- Statuses: 0 done, 1 nothing found or not done, 2 refused, 130 interrupted, 141 the reader of the
+  output has ended.
+- An error is one line on standard error; `--debug` shows the traceback. Without a verb, that is the
+  help.
+- Garbage collections are rarer than in other programs: those of a short run find nothing. The end
+  makes none: it would visit all that was imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 
 from embedlog.cli import standard_streams
-from embedlog.cli.option_words import in_options
+from embedlog.cli.option_words import text_in_options
 from embedlog.cli.terminal import tell, tell_traceback
 
 OK = 0
@@ -25,7 +25,7 @@ NOT_DONE = 1
 REFUSED = 2
 INTERRUPTED = 130
 NO_READER = 141
-ALLOCATIONS = 50_000  # between two collections (PROGRAM-3)
+ALLOCATIONS = 50_000  # between two garbage collections
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.set_threshold(ALLOCATIONS, *gc.get_threshold()[1:])
     if arguments is None:
         atexit.register(gc.freeze)
-    if not standard_streams.prepare():
+    if not standard_streams.prepare_streams():
         tell("embedlog: standard output is closed: give it a file, or /dev/null")
         return NOT_DONE
     try:
@@ -53,12 +53,11 @@ def _run(arguments: Sequence[str] | None) -> int:
 
     invocation = Invocation()
     try:
-        status = (
-            program.main(arguments, prog_name="embedlog", standalone_mode=False, obj=invocation)
-            or OK
+        status = program.main(
+            arguments, prog_name="embedlog", standalone_mode=False, obj=invocation
         )
         sys.stdout.flush()
-        return int(status)
+        return OK if status is None else int(status)
     except (NoReader, BrokenPipeError):
         with open(os.devnull, "wb") as nothing:
             # the interpreter flushes standard output once more at its end
@@ -73,18 +72,15 @@ def _run(arguments: Sequence[str] | None) -> int:
             return REFUSED
         if invocation.debug:
             tell_traceback()
-        place = (
-            error.ctx.command_path
-            if isinstance(error, click.UsageError) and error.ctx is not None
-            else ""
-        )
-        hint = f" ({place} --help lists the options)" if place else ""
+        hint = ""
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            hint = f" ({error.ctx.command_path} --help lists the options)"
         tell(f"embedlog: {' '.join(error.format_message().split())}{hint}")
         return REFUSED
     except (embedlog.EmbedlogError, OSError) as error:
         if invocation.debug:
             tell_traceback()
-        tell(f"embedlog: {in_options(error)}")
+        tell(f"embedlog: {text_in_options(error)}")
         return REFUSED if isinstance(error, _refusals()) else NOT_DONE
 
 

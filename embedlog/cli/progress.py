@@ -1,8 +1,6 @@
 """Shows the progress of long work on standard error, if that is a terminal.
 
-PROGRESS-1  rich is imported for terminals only; without one, nothing is printed
-PROGRESS-2  loads of partitions are shown only after a second: most take milliseconds, and an import
-    of rich takes longer
+rich is imported for terminals only; without one, nothing is printed.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 if TYPE_CHECKING:
     from embedlog.progress import Advance
 
-LATE_S: Final = 1.0
+LATE_S: Final = 1.0  # most loads take milliseconds; an import of rich takes longer
 
 
 @contextmanager
@@ -35,12 +33,12 @@ def progress(
         yield advance
 
 
-class Loads:
-    """The progress of loads as a bar (PROGRESS-2). Threads: one."""
+class LoadProgress:
+    """The progress of loads of partitions as a bar, which appears after a second. Threads: one."""
 
     def __init__(self) -> None:
         self._began_s = time.monotonic()
-        self._shown: Advance | None = None
+        self._advance: Advance | None = None  # of the bar that is shown
         self._stack = ExitStack()
 
     def __call__(self, done: int, total: int) -> None:
@@ -48,15 +46,15 @@ class Loads:
         if done == total:
             self._stack.close()
             self._began_s = time.monotonic()
-            self._shown = None
-        elif self._shown is not None:
-            self._shown(done, total)
+            self._advance = None
+        elif self._advance is not None:
+            self._advance(done, total)
         elif time.monotonic() - self._began_s > LATE_S:
             from embedlog.progress import bar
 
-            self._shown = self._stack.enter_context(bar("loading", unit="bytes", transient=True))
+            self._advance = self._stack.enter_context(bar("loading", unit="bytes", transient=True))
 
 
-def loads() -> Loads | None:
+def make_load_progress() -> LoadProgress | None:
     """A callback for `progress=` of `embedlog.open`, if standard error is a terminal."""
-    return Loads() if sys.stderr.isatty() else None
+    return LoadProgress() if sys.stderr.isatty() else None

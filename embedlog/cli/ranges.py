@@ -1,8 +1,8 @@
 """Contains the options that select topics, partitions, offsets and times, and the scans that they
 name.
 
-RANGES-1  starts are inclusive, ends exclusive; times filter record by record
-RANGES-2  a topic without one of the given partitions is an error
+Starts are inclusive, ends exclusive; times filter record by record. A topic without one of the
+given partitions is an error.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import click
 
 from embedlog import IsolationLevel, Log, Scan
-from embedlog.cli.arguments import numbers, time_ms, topic_names
-from embedlog.cli.internal_topics import matching_topics
+from embedlog.cli.arguments import parse_numbers, parse_time_ms, topic_names
+from embedlog.cli.internal_topics import find_matching_topics
 
 
 @dataclass(frozen=True)
@@ -76,25 +76,32 @@ def range_options(
         ),
     )
 
-    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
-        for each in reversed(options):
-            function = each(function)
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
         return function
 
-    return decorated
+    return decorate
 
 
 def range_of(options: dict[str, Any]) -> Range:
     """The range that the options name. Raises UsageError."""
+    partitions = None
+    if options["partitions"] is not None:
+        partitions = tuple(parse_numbers(options["partitions"], "--partition"))
+    start_ms = None
+    if options["start_time"] is not None:
+        start_ms = parse_time_ms(options["start_time"], "--start-time")
+    end_ms = None
+    if options["end_time"] is not None:
+        end_ms = parse_time_ms(options["end_time"], "--end-time")
     return Range(
-        None
-        if options["partitions"] is None
-        else tuple(numbers(options["partitions"], "--partition")),
-        options["start_offset"],
-        options["end_offset"],
-        None if options["start_time"] is None else time_ms(options["start_time"], "--start-time"),
-        None if options["end_time"] is None else time_ms(options["end_time"], "--end-time"),
-        options["isolation_level"],
+        partitions=partitions,
+        start_offset=options["start_offset"],
+        end_offset=options["end_offset"],
+        start_ms=start_ms,
+        end_ms=end_ms,
+        isolation_level=options["isolation_level"],
     )
 
 
@@ -105,4 +112,4 @@ def topics_of(log: Log, options: dict[str, Any]) -> list[str]:
     named = [*options.get("topics", ()), *options["topic"]]
     if named and options["include"] is not None:
         raise click.UsageError("give topics, or --include with a regular expression")
-    return list(dict.fromkeys(named)) or matching_topics(log, options["include"], "--include")
+    return list(dict.fromkeys(named)) or find_matching_topics(log, options["include"], "--include")

@@ -1,8 +1,7 @@
 """Reads the members of a list one by one: topics, groups.
 
-READABLE-1  what is damaged, or has no leader, is a line on standard error and makes the status 1;
-    the others are printed
-READABLE-2  of a topic with a partition without a leader the other partitions are printed
+What is damaged, or has no leader, is a line on standard error and makes the status 1; the others
+are printed.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from embedlog import (
     StorageError,
     TopicDescription,
 )
-from embedlog.cli.option_words import in_options
+from embedlog.cli.option_words import text_in_options
 from embedlog.cli.terminal import tell
 
 Description = TypeVar("Description")
 
 
-class Readable:
+class ReadableMembers:
     """The readable members, and whether all were."""
 
     def __init__(self) -> None:
-        self.whole = True
+        self.is_whole = True
 
-    def each(
+    def describe_each(
         self, names: Iterable[str], describe: Callable[[str], Description]
     ) -> Iterator[Description]:
         """Describe each name; what cannot be read is left out."""
@@ -39,8 +38,8 @@ class Readable:
             except (CorruptRecordError, LeaderNotAvailableError, StorageError) as problem:
                 self.note(problem)
 
-    def topics(self, log: Log, names: Iterable[str]) -> Iterator[TopicDescription]:
-        """Describe each topic, with the partitions that can be read (READABLE-2)."""
+    def describe_topics(self, log: Log, names: Iterable[str]) -> Iterator[TopicDescription]:
+        """Describe each topic; of one with a partition without a leader the other partitions."""
 
         def describe(name: str) -> TopicDescription:
             try:
@@ -49,28 +48,32 @@ class Readable:
                 self.note(problem)
                 return log.describe_topic(name, available_only=True)
 
-        return self.each(names, describe)
+        return self.describe_each(names, describe)
 
     def note(self, problem: Exception) -> None:
         """Print why a member cannot be read."""
-        self.whole = False
-        tell(f"embedlog: {in_options(problem)}")
+        self.is_whole = False
+        tell(f"embedlog: {text_in_options(problem)}")
 
-    def status(self, found: bool) -> int:
+    def status(self, has_row: bool) -> int:
         """The exit status of a list: 0 if it has a row and is whole."""
-        return 0 if found and self.whole else 1
+        return 0 if has_row and self.is_whole else 1
 
 
-def numbers_of(log: Log, topic: str, wanted: Collection[int] | None) -> list[int]:
-    """The numbers of the wanted partitions, or of all. Raises LeaderNotAvailableError if one of
+def numbers_of(log: Log, topic: str, selected: Collection[int] | None) -> list[int]:
+    """The numbers of the selected partitions, or of all. Raises LeaderNotAvailableError if one of
     them has no leader.
     """
     try:
-        found = log.describe_topic(topic)
+        description = log.describe_topic(topic)
     except LeaderNotAvailableError:
-        found = log.describe_topic(topic, available_only=True)
-        if wanted is None or not {each.partition for each in found.partitions}.issuperset(wanted):
+        description = log.describe_topic(topic, available_only=True)
+        if selected is None or not {
+            partition.partition for partition in description.partitions
+        }.issuperset(selected):
             raise
     return [
-        each.partition for each in found.partitions if wanted is None or each.partition in wanted
+        partition.partition
+        for partition in description.partitions
+        if selected is None or partition.partition in selected
     ]

@@ -1,8 +1,8 @@
 """Turns records into bytes: formats of kcat's `-f`, fields of Kafka's `print.*` properties, and
 kcat's JSON envelope.
 
-RECORDFORMAT-1  a format is read once; unknown escapes and fields are usage errors
-RECORDFORMAT-2  lengths of null are -1, as in kcat
+A format is read once; unknown escapes and fields are usage errors. Lengths of null are -1, as in
+kcat.
 """
 
 from __future__ import annotations
@@ -46,15 +46,17 @@ def as_bytes(argument: str) -> bytes:
     return argument.encode("utf-8", "surrogateescape")
 
 
-def unescaped(text: str, option: str) -> bytes:
+def unescape(text: str, option: str) -> bytes:
     """A delimiter with kcat's escapes \\n \\t \\r \\0 \\xNN."""
-    return b"".join(part for part in _parts(text, option, fields=None) if isinstance(part, bytes))
+    return b"".join(
+        part for part in _parse_parts(text, option, fields=None) if isinstance(part, bytes)
+    )
 
 
-def _parts(
+def _parse_parts(
     text: str, option: str, fields: Mapping[str, Formatter] | None
 ) -> list[bytes | Formatter]:
-    found: list[bytes | Formatter] = []
+    parts: list[bytes | Formatter] = []
     position = 0
     while position < len(text):
         token = _TOKEN.match(text, position)
@@ -62,29 +64,31 @@ def _parts(
             raise click.UsageError(f"{option}: incomplete escape at the end of {text!r}")
         position = token.end()
         if token["text"] is not None:
-            found.append(as_bytes(token["text"]))
+            parts.append(as_bytes(token["text"]))
         elif token["hex"] is not None:
-            found.append(bytes.fromhex(token["hex"]))
+            parts.append(bytes.fromhex(token["hex"]))
         elif token["escape"] is not None:
             if token["escape"] not in _ESCAPES:
                 raise click.UsageError(
                     f"{option}: unknown escape \\{token['escape']}: expected \\n, \\t, \\r, \\0, "
                     "\\xNN or \\\\"
                 )
-            found.append(_ESCAPES[token["escape"]])
-        elif token["field"] == "%" or fields is None:
-            found.append(as_bytes(token[0]) if fields is None else b"%")
+            parts.append(_ESCAPES[token["escape"]])
+        elif fields is None:
+            parts.append(as_bytes(token[0]))
+        elif token["field"] == "%":
+            parts.append(b"%")
         elif token["field"] in fields:
-            found.append(fields[token["field"]])
+            parts.append(fields[token["field"]])
         else:
             raise click.UsageError(
                 f"{option}: unknown field %{token['field']}: expected one of %{' %'.join(fields)} "
                 "%%"
             )
-    return found
+    return parts
 
 
-def formatted(text: str, null: bytes) -> Formatter:
+def kcat_formatter(text: str, null: bytes) -> Formatter:
     """A formatter for a kcat format. Raises UsageError for an unknown field or escape."""
 
     def payload(record: AnyRecord) -> bytes:
@@ -93,7 +97,7 @@ def formatted(text: str, null: bytes) -> Formatter:
     def key(record: AnyRecord) -> bytes:
         return null if record.key is None else record.key
 
-    parts = _parts(
+    parts = _parse_parts(
         text,
         "-f",
         {
@@ -123,16 +127,16 @@ def _headers(record: AnyRecord, sign: bytes, separator: bytes, null: bytes) -> b
     )
 
 
-def by_properties(properties: Mapping[str, str]) -> Formatter:
+def kafka_formatter(properties: Mapping[str, str]) -> Formatter:
     """A formatter for the properties of kafka-console-consumer, with the order of its fields."""
     unknown = properties.keys() - KAFKA_PROPERTIES.keys()
     if unknown:
         raise click.UsageError(
             f"--property: unknown {min(unknown)!r}: expected one of {', '.join(KAFKA_PROPERTIES)}"
         )
-    given = {**KAFKA_PROPERTIES, **properties}
-    null = as_bytes(given["null.literal"])
-    headers_separator = as_bytes(given["headers.separator"])
+    values = {**KAFKA_PROPERTIES, **properties}
+    null = as_bytes(values["null.literal"])
+    headers_separator = as_bytes(values["headers.separator"])
     times = {0: b"CreateTime:%d", 1: b"LogAppendTime:%d"}
     fields: dict[str, Formatter] = {
         "print.timestamp": lambda record: (
@@ -152,9 +156,9 @@ def by_properties(properties: Mapping[str, str]) -> Formatter:
         "print.key": lambda record: null if record.key is None else record.key,
         "print.value": lambda record: null if record.value is None else record.value,
     }
-    chosen = [field for name, field in fields.items() if given[name] == "true"]
-    separator = as_bytes(given["key.separator"])
-    end = as_bytes(given["line.separator"]) if given["print.value"] == "true" else b""
+    chosen = [field for name, field in fields.items() if values[name] == "true"]
+    separator = as_bytes(values["key.separator"])
+    end = as_bytes(values["line.separator"]) if values["print.value"] == "true" else b""
     return lambda record: separator.join([field(record) for field in chosen]) + end
 
 

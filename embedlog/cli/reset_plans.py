@@ -1,9 +1,8 @@
 """Reads and writes the CSV of offset resets, as kafka-consumer-groups does with --export and
 --from-file.
 
-RESETPLANS-1  lines are topic,partition,offset for one group, and group,topic,partition,offset for
-    several
-RESETPLANS-2  a line that cannot be read is a usage error with its number
+Lines are topic,partition,offset for one group, and group,topic,partition,offset for several. A line
+that cannot be read is a usage error with its number.
 """
 
 from __future__ import annotations
@@ -19,46 +18,46 @@ from embedlog import TopicPartition
 NUMBER = re.compile(r"[0-9]{1,18}")
 
 
-def exported(rows: Iterable[tuple[str, TopicPartition, int]], with_group: bool) -> str:
+def encode_plan(rows: Iterable[tuple[str, TopicPartition, int]], with_group: bool) -> str:
     """The lines of a plan."""
-    lines = [
-        [*([group] if with_group else []), tp.topic, str(tp.partition), str(offset)]
-        for group, tp, offset in rows
-    ]
-    return "".join(",".join(_quoted(cell) for cell in line) + "\n" for line in lines)
+    lines = []
+    for group, tp, offset in rows:
+        cells = [tp.topic, str(tp.partition), str(offset)]
+        if with_group:
+            cells.insert(0, group)
+        lines.append(",".join(_quote(cell) for cell in cells) + "\n")
+    return "".join(lines)
 
 
-def _quoted(cell: str) -> str:
-    return '"' + cell.replace('"', '""') + '"' if set(cell) & set('",\n\r') else cell
+def _quote(cell: str) -> str:
+    if not set(cell) & set('",\n\r'):
+        return cell
+    return '"' + cell.replace('"', '""') + '"'
 
 
-def _cells(lines: Iterable[str]) -> Iterator[list[str]]:
+def _read_cells(lines: Iterable[str]) -> Iterator[list[str]]:
     try:
         yield from csv.reader(lines)
     except csv.Error as problem:
         raise click.UsageError(f"--from-file: {problem}") from None
 
 
-def imported(lines: Iterable[str], groups: list[str]) -> dict[str, dict[TopicPartition, int]]:
-    """The offsets of each group."""
-    found: dict[str, dict[TopicPartition, int]] = {}
-    for number, cells in enumerate(_cells(lines), 1):
+def decode_plan(lines: Iterable[str], groups: list[str]) -> dict[str, dict[TopicPartition, int]]:
+    """The offsets of each group. Raises UsageError."""
+    expected = "group,topic,partition,offset of the given groups"
+    if len(groups) == 1:
+        expected = "topic,partition,offset"
+    plan: dict[str, dict[TopicPartition, int]] = {}
+    for number, cells in enumerate(_read_cells(lines), 1):
         if not cells:
             continue
         if len(cells) == 3 and len(groups) == 1:
             cells = [groups[0], *cells]
-        if (
-            len(cells) != 4
-            or cells[0] not in groups
-            or not all(NUMBER.fullmatch(cell) for cell in cells[2:])
-        ):
-            expected = (
-                "topic,partition,offset"
-                if len(groups) == 1
-                else "group,topic,partition,offset of the given groups"
-            )
+        is_row = len(cells) == 4 and all(NUMBER.fullmatch(cell) for cell in cells[2:])
+        if not is_row or cells[0] not in groups:
             raise click.UsageError(
                 f"--from-file: line {number}: expected {expected}, found {','.join(cells)!r:.100}"
             )
-        found.setdefault(cells[0], {})[TopicPartition(cells[1], int(cells[2]))] = int(cells[3])
-    return found
+        group, topic, partition, offset = cells
+        plan.setdefault(group, {})[TopicPartition(topic, int(partition))] = int(offset)
+    return plan

@@ -1,12 +1,12 @@
 """Searches pieces of topics, in this process or on all cores, and returns the lines of the matches
 in the order of the log.
 
-SEARCHJOB-1  a worker is a forked process that opens the log read-only itself; it is started only if
-    each has much to read
-SEARCHJOB-2  at most two pieces a worker are searched ahead, so that memory is bounded if the reader
-    of the output is slow
-SEARCHJOB-3  the parent alone is interrupted by Ctrl-C; workers end after their piece, or at once if
-    the parent was killed
+- A worker is a forked process that opens the log read-only itself; it is started only if each has
+  much to read.
+- At most two pieces a worker are searched ahead, so that memory is bounded if the reader of the
+  output is slow.
+- The parent alone is interrupted by Ctrl-C; workers end after their piece, or at once if the parent
+  was killed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeAlias
 
 import embedlog
 from embedlog import IsolationLevel, Log
-from embedlog.cli.record_format import Formatter, envelope, formatted
+from embedlog.cli.record_format import Formatter, envelope, kcat_formatter
 
 PARENT_CHECK_S = 0.5  # a worker of a killed parent would wait for its next piece for ever
 PIECE_BYTES = 32 << 20
@@ -33,7 +33,7 @@ PIECE_BYTES = 32 << 20
 WORKER_BYTES = 128 << 20
 
 
-class Piece(NamedTuple):
+class SearchPiece(NamedTuple):
     """Offsets of a partition."""
 
     topic: str
@@ -43,7 +43,7 @@ class Piece(NamedTuple):
     size_bytes: int
 
 
-Result: TypeAlias = tuple[Piece, int, list[bytes]]  # the number of matches, and their lines
+Result: TypeAlias = tuple[SearchPiece, int, list[bytes]]  # the number of matches, and their lines
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Query:
     layout: str | None  # a kcat format; None is the JSON envelope
     null: bytes = b""
 
-    def run(self, log: Log, piece: Piece, limit: int | None) -> tuple[int, list[bytes]]:
+    def run(self, log: Log, piece: SearchPiece, limit: int | None) -> tuple[int, list[bytes]]:
         """The number of matches, and their lines, up to a limit."""
         scan = log.scan(
             piece.topic,
@@ -72,28 +72,31 @@ class Query:
             end_time=self.end_ms,
             isolation_level=self.isolation_level,
         )
-        found = scan.search(self.pattern, columns=self.columns, invert=self.invert)
+        matches = scan.search(self.pattern, columns=self.columns, invert=self.invert)
         if self.counts_only and limit is None:
-            return found.count(), []
+            return matches.count(), []
         layout = self._formatter()
         lines = []
-        for record in found:
+        for record in matches:
             lines.append(b"" if self.counts_only else layout(record))
             if len(lines) == limit:
                 break
         return len(lines), [] if self.counts_only else lines
 
     def _formatter(self) -> Formatter:
-        return envelope if self.layout is None else formatted(self.layout, self.null)
+        if self.layout is None:
+            return envelope
+        return kcat_formatter(self.layout, self.null)
 
 
-def worker_count(pieces: Sequence[Piece], most: int) -> int:
+def worker_count(pieces: Sequence[SearchPiece], most: int) -> int:
     """The number of processes that are worth their start; 1 is this process."""
-    return max(1, min(most, sum(piece.size_bytes for piece in pieces) // WORKER_BYTES, len(pieces)))
+    size = sum(piece.size_bytes for piece in pieces)
+    return max(1, min(most, size // WORKER_BYTES, len(pieces)))
 
 
 def search(
-    log: Log, query: Query, pieces: Sequence[Piece], limit: int | None
+    log: Log, query: Query, pieces: Sequence[SearchPiece], limit: int | None
 ) -> Generator[Result, None, None]:
     """The result of each piece, in their order. `limit` bounds the matches of a piece."""
     for piece in pieces:
@@ -114,10 +117,10 @@ def worker_pool(query: Query, workers: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def search_in_pool(
-    pool: ProcessPoolExecutor, pieces: Sequence[Piece], limit: int | None, workers: int
+    pool: ProcessPoolExecutor, pieces: Sequence[SearchPiece], limit: int | None, workers: int
 ) -> Generator[Result, None, None]:
     """As `search`, by the processes of a pool."""
-    running: deque[tuple[Piece, Future[tuple[int, list[bytes]]]]] = deque()
+    running: deque[tuple[SearchPiece, Future[tuple[int, list[bytes]]]]] = deque()
     for piece in pieces:
         running.append((piece, pool.submit(_work, piece, limit)))
         if len(running) >= 2 * workers:
@@ -128,30 +131,43 @@ def search_in_pool(
         yield (first, *future.result())
 
 
-def cores() -> int:
+def core_count() -> int:
     """The processors that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 # ---- workers -------------------------------------------------------------------------------------
 
-_open: list[tuple[Query, Log]] = []  # of this worker; one entry after its start
+
+@dataclass
+class _Worker:
+    """What a worker process searches for, and its open log."""
+
+    query: Query
+    log: Log
+
+
+_worker: _Worker | None = None  # of this process, after its start
 
 
 def _start_worker(query: Query, parent: int) -> None:
+    global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent,), name="embedlog-parent", daemon=True).start()
-    places = list(query.directories)
-    _open.append((query, embedlog.open(places[0] if len(places) == 1 else places, read_only=True)))
+    threading.Thread(
+        target=_end_with_parent, args=(parent,), name="embedlog-parent", daemon=True
+    ).start()
+    paths = list(query.directories)
+    path = paths[0] if len(paths) == 1 else paths
+    _worker = _Worker(query, embedlog.open(path, read_only=True))
 
 
-def _end_with(parent: int) -> None:
+def _end_with_parent(parent: int) -> None:
     never = threading.Event()
     while os.getppid() == parent:
         never.wait(PARENT_CHECK_S)
     os._exit(1)
 
 
-def _work(piece: Piece, limit: int | None) -> tuple[int, list[bytes]]:
-    query, log = _open[0]
-    return query.run(log, piece, limit)
+def _work(piece: SearchPiece, limit: int | None) -> tuple[int, list[bytes]]:
+    assert _worker is not None, "the pool calls _start_worker first"
+    return _worker.query.run(_worker.log, piece, limit)

@@ -1,10 +1,10 @@
 """Makes standard streams usable that the calling process has closed: Python has None in their
 place.
 
-STANDARDSTREAMS-1  their descriptors are occupied before any file is opened: a log file as
-    descriptor 1 would get what is printed
-STANDARDSTREAMS-2  control characters reach no terminal (`embedlog.cli.terminal`)
-STANDARDSTREAMS-3  a closed input is an error when it is read, a closed error output drops messages
+- Their descriptors are occupied before any file is opened: a log file as descriptor 1 would get
+  what is printed.
+- Control characters reach no terminal (`embedlog.cli.terminal`).
+- A closed input is an error when it is read, a closed error output drops messages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _ClosedInput(io.RawIOBase):
         raise OSError("standard input is closed")
 
 
-def prepare() -> bool:
+def prepare_streams() -> bool:
     """Replace closed streams; False if the output is closed."""
     for number in range(3):
         try:

@@ -44,18 +44,18 @@ def table_lines(
     """
     cells = [["-" if cell is None else visible(str(cell)) for cell in row] for row in rows]
     table = _Table([name.upper() for name in head], cells)
+    one_block = [[*range(len(head))]]
     if width is None or _total(table.natural) <= width:
-        return table.lines([[*range(len(head))]], table.natural, width)
+        return table.lines(one_block, table.natural, width)
     if _total(table.least) <= width:
-        return table.lines([[*range(len(head))]], _shrunk(table.natural, table.least, width), width)
-    blocks = _folded(table.least, width)
+        return table.lines(one_block, _shrink(table.natural, table.least, width), width)
+    blocks = _fold(table.least, width)
     widths = [*table.least]
     for number, block in enumerate(blocks):
         room = width - (INDENT if number else 0)
-        grown = _shrunk(
-            [table.natural[index] for index in block], [table.least[index] for index in block], room
-        )
-        for index, columns in zip(block, grown, strict=True):
+        natural = [table.natural[index] for index in block]
+        least = [table.least[index] for index in block]
+        for index, columns in zip(block, _shrink(natural, least, room), strict=True):
             widths[index] = columns
     return table.lines(blocks, widths, width)
 
@@ -64,7 +64,7 @@ def _total(widths: Sequence[int]) -> int:
     return sum(widths) + GAP * (len(widths) - 1)
 
 
-def _shrunk(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+def _shrink(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
     """The natural widths, the widest made smaller until all fit into the room, none below its least
     width.
     """
@@ -80,7 +80,7 @@ def _shrunk(natural: Sequence[int], least: Sequence[int], room: int) -> list[int
     return widths
 
 
-def _folded(least: Sequence[int], width: int) -> list[list[int]]:
+def _fold(least: Sequence[int], width: int) -> list[list[int]]:
     """Numbers of columns for each line of a row: as many as fit."""
     blocks: list[list[int]] = [[]]
     for index in range(len(least)):
@@ -120,45 +120,44 @@ class _Table:
             self.is_number.append(is_number)
 
     def lines(self, blocks: list[list[int]], widths: Sequence[int], width: int | None) -> list[str]:
-        made: list[str] = []
+        lines: list[str] = []
         for row in [self.head, *self.cells]:
             for number, block in enumerate(blocks):
                 indent = " " * (INDENT if number else 0)
                 room = None if width is None else width - len(indent)
-                texts = [line.rstrip() for line in self._block(row, block, widths, room)]
-                made += [indent + text for text in texts if text or len(blocks) == 1]
-        return made
+                for line in self._block_lines(row, block, widths, room):
+                    text = line.rstrip()
+                    if text or len(blocks) == 1:
+                        lines.append(indent + text)
+        return lines
 
-    def _block(
+    def _block_lines(
         self, row: list[str], block: list[int], widths: Sequence[int], room: int | None
     ) -> list[str]:
-        if (
-            len(block) == 1
-            and room is not None
-            and widths[block[0]] > room
-            and " " in row[block[0]]
-        ):
-            words = " ".join(shortened(word, room) for word in row[block[0]].split())
-            return textwrap.wrap(words, room, break_on_hyphens=False)
+        if len(block) == 1 and room is not None:
+            cell = row[block[0]]
+            if widths[block[0]] > room and " " in cell:
+                words = " ".join(shorten(word, room) for word in cell.split())
+                return textwrap.wrap(words, room, break_on_hyphens=False)
         limits = [widths[index] if room is None else min(widths[index], room) for index in block]
         parts = []
         for index, limit in zip(block, limits, strict=True):
-            text = row[index] if self.is_number[index] else shortened(row[index], limit)
+            text = row[index] if self.is_number[index] else shorten(row[index], limit)
             blanks = " " * (limit - columns_of(text))
             parts.append(blanks + text if self.is_number[index] else text + blanks)
         return [(" " * GAP).join(parts)]
 
 
-def shortened(text: str, columns: int) -> str:
+def shorten(text: str, columns: int) -> str:
     """The text, with … in the place of its middle if it takes more columns."""
     if columns_of(text) <= columns:
         return text
-    left = _begin(text, columns // 2)
-    right = _begin(text[::-1], columns - 1 - columns_of(left))[::-1]
-    return f"{left}…{right}"
+    beginning = _beginning_of(text, columns // 2)
+    end = _beginning_of(text[::-1], columns - 1 - columns_of(beginning))[::-1]
+    return f"{beginning}…{end}"
 
 
-def _begin(text: str, columns: int) -> str:
+def _beginning_of(text: str, columns: int) -> str:
     """As many characters of the begin as the columns have room for."""
     used = 0
     for position, character in enumerate(text):

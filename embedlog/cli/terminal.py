@@ -34,10 +34,10 @@ class VisibleOutput(io.BufferedIOBase):
         return True
 
     def write(self, data: Buffer, /) -> int:
-        given = bytes(data)
-        text = given.decode("utf-8", "backslashreplace")
+        encoded = bytes(data)
+        text = encoded.decode("utf-8", "backslashreplace")
         self._file.write(visible(text, LAYOUT).encode(self._encoding, "backslashreplace"))
-        return len(given)
+        return len(encoded)
 
     def flush(self) -> None:
         self._file.flush()

@@ -1,12 +1,10 @@
 """The terminal application of the command line: a log in tabs, refreshed while it is open (extra
 `console`).
 
-CONSOLE-1  the application reads; only a confirmed change of an application started with `--write`
-    opens the log for writing
-CONSOLE-2  `model` imports no terminal: it reads the log and returns texts, which `widgets` and
-    `panes` show
-CONSOLE-3  no text of a log controls the terminal: widgets show plain text with visible control
-    characters
+- The application reads; only a confirmed change of an application started with `--write` opens the
+  log for writing.
+- `model` imports no terminal: it reads the log and returns texts, which `widgets` and `panes` show.
+- No text of a log controls the terminal: widgets show plain text with visible control characters.
 
 The command line uses `start` only.
 """

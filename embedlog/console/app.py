@@ -1,7 +1,7 @@
 """Contains `Console`, the application: tabs, keys, the interval, and the threads that read.
 
-CONSOLEAPP-1  an error of a read is a line on the screen; the application goes on and reads again
-CONSOLEAPP-2  a read that takes longer than the interval is not started twice; its duration is shown
+An error of a read is a line on the screen; the application goes on and reads again. A read that
+takes longer than the interval is not started twice; its duration is shown.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from textual.events import Resize
 from textual.message import Message
 from textual.widgets import ContentSwitcher, Footer, Static, Tab, Tabs
 
-from embedlog.console.model.changes import Change, apply
-from embedlog.console.model.reader import Outcome, Reader, Task
+from embedlog.console.model.changes import Change, apply_change
+from embedlog.console.model.reader import LogReader, Task, TaskOutcome
 from embedlog.console.panes.damage import DamagePane
 from embedlog.console.panes.groups import GroupsPane
 from embedlog.console.panes.lists import ProcessesPane, ReplicasPane, SettingsPane, TransactionsPane
@@ -29,7 +29,7 @@ from embedlog.console.panes.pane import GridsPane, Pane
 from embedlog.console.panes.records import RecordsPane
 from embedlog.console.panes.topics import TopicsPane
 from embedlog.console.widgets.dialogs import Dialog, Help
-from embedlog.console.widgets.tables import plain
+from embedlog.console.widgets.tables import plain_text
 
 PANES: tuple[type[Pane], ...] = (
     TopicsPane,
@@ -46,15 +46,16 @@ READ_ONLY = "read-only: start with --write"
 WIDE = 96  # columns that the tabs need
 
 
-def label(number: int, pane: type[Pane], *, narrow: bool = False) -> str:
+def label_of(number: int, pane: type[Pane], *, narrow: bool = False) -> str:
     """The text of a tab; the short one in a terminal of 80 columns."""
-    return f"{number} {(narrow and pane.SHORT) or pane.LABEL}"
+    name = pane.SHORT if narrow and pane.SHORT else pane.LABEL
+    return f"{number} {name}"
 
 
 class Delivered(Message):
     """The outcome of a task, from its thread."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: TaskOutcome) -> None:
         super().__init__()
         self.outcome = outcome
 
@@ -97,26 +98,26 @@ class Console(App[None]):
 
     def __init__(
         self,
-        places: Sequence[str],
+        paths: Sequence[str],
         *,
         write: bool = False,
         interval_s: float = 1.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__()
-        self.places = list(places)
+        self.paths = list(paths)
         self.write = write
         self.interval_s = interval_s
         self._clock = clock
         self.panes = {pane.NAME: pane() for pane in PANES}
-        self.observer = Reader("observer", self.places, self._deliver)
-        self._searcher = Reader("search", self.places, self._deliver)
-        self._changer = Reader("change", self.places, self._deliver)
+        self.observer = LogReader("observer", self.paths, self._deliver)
+        self._searcher = LogReader("search", self.paths, self._deliver)
+        self._changer = LogReader("change", self.paths, self._deliver)
         self._failed = False  # whether the status line has the error of a read
         self._status = Static("", id="status", markup=False)
         self._tabs = Tabs(
             *(
-                Tab(label(number, pane), id=f"tab-{pane.NAME}")
+                Tab(label_of(number, pane), id=f"tab-{pane.NAME}")
                 for number, pane in enumerate(PANES, 1)
             )
         )
@@ -126,8 +127,8 @@ class Console(App[None]):
     def compose(self) -> ComposeResult:
         mode = "write" if self.write else "read-only"
         with Horizontal(id="head"):
-            yield Static(plain(f"embedlog · {mode} · {', '.join(self.places)}"), id="place")
-            yield Static(plain("? keys  q quit"), id="always")
+            yield Static(plain_text(f"embedlog · {mode} · {', '.join(self.paths)}"), id="place")
+            yield Static(plain_text("? keys  q quit"), id="always")
         yield self._tabs
         yield self._switcher
         yield self._status
@@ -143,8 +144,8 @@ class Console(App[None]):
         narrow = event.size.width < WIDE
         self._tabs.set_class(narrow, "narrow")
         for number, pane in enumerate(PANES, 1):
-            self._tabs.query_one(f"#tab-{pane.NAME}", Tab).label = plain(
-                label(number, pane, narrow=narrow)
+            self._tabs.query_one(f"#tab-{pane.NAME}", Tab).label = plain_text(
+                label_of(number, pane, narrow=narrow)
             )
 
     async def on_unmount(self) -> None:
@@ -163,9 +164,9 @@ class Console(App[None]):
     def say(self, text: str, *, error: bool = False) -> None:
         """Show a line at the bottom."""
         self._status.set_class(error, "error")
-        self._status.update(plain(text))
+        self._status.update(plain_text(text))
 
-    def writes(self) -> bool:
+    def check_can_write(self) -> bool:
         """Whether changes are allowed; if not, a line at the bottom has the reason."""
         if not self.write:
             self.say(READ_ONLY)
@@ -173,7 +174,7 @@ class Console(App[None]):
 
     def observe(self) -> None:
         """Read what the present tab shows."""
-        if self.pane.live:
+        if self.pane.is_live:
             self.observer.submit(self.pane.NAME, self.pane.work())
 
     def search(self, name: str, work: Callable[[Task], Any]) -> Task:
@@ -183,7 +184,7 @@ class Console(App[None]):
     def change(self, change: Change) -> None:
         """Change the log, and then read the tab again."""
         self.say("changing …")
-        self._changer.submit("change", lambda task: apply(self.places, change))
+        self._changer.submit("change", lambda task: apply_change(self.paths, change))
 
     def show_records(self, topic: str, partition: int) -> None:
         """Go to the records of a partition."""
@@ -194,15 +195,18 @@ class Console(App[None]):
 
     # ---- events ----------------------------------------------------------------------------------
 
-    def _deliver(self, outcome: Outcome) -> None:
+    def _deliver(self, outcome: TaskOutcome) -> None:
         self.post_message(Delivered(outcome))
 
     def on_delivered(self, message: Delivered) -> None:
         outcome = message.outcome
         name = outcome.task.name
-        pane = self.panes[
-            RecordsPane.NAME if name == "record" else self.pane.NAME if name == "change" else name
-        ]
+        if name == "record":
+            pane = self.panes[RecordsPane.NAME]
+        elif name == "change":
+            pane = self.pane
+        else:
+            pane = self.panes[name]
         if outcome.error is not None:
             self._failed = name != "change"
             self.say(f"error: {outcome.error}", error=True)
@@ -213,11 +217,11 @@ class Console(App[None]):
             if self._failed:
                 self._failed = False
                 self.say("")
-            pane.received(outcome)
+            pane.show_outcome(outcome)
         if isinstance(pane, RecordsPane):
-            pane.finished(outcome)
+            pane.end_task(outcome)
         elif isinstance(pane, DamagePane):
-            pane.finished()
+            pane.end_task()
 
     def _tick(self) -> None:
         busy_s = self.observer.busy_s()
@@ -248,25 +252,22 @@ class Console(App[None]):
         self.observe()
 
     def action_keys(self) -> None:
-        self.push_screen(Help(keys(write=self.write)))
+        self.push_screen(Help(list_keys(write=self.write)))
 
 
-def keys(*, write: bool = True) -> list[tuple[str, str, str]]:
+def list_keys(*, write: bool = True) -> list[tuple[str, str, str]]:
     """Tab, key and meaning of all keys; without `write` of those that change nothing."""
-    tabs = [(pane.LABEL, pane) for pane in PANES]
     owners: list[tuple[str, Any]] = [
         ("all", Console),
         ("tables", GridsPane),
-        *tabs,
+        *[(pane.LABEL, pane) for pane in PANES],
         ("dialogs", Dialog),
     ]
-    bindings = [
-        (where, owner, binding)
-        for where, owner in owners
-        for binding in owner.__dict__.get("BINDINGS", ())
-    ]
-    return [
-        (where, binding.key_display or binding.key.replace("slash", "/"), binding.description)
-        for where, owner, binding in bindings
-        if write or binding.action not in getattr(owner, "CHANGES", ())
-    ]
+    keys = []
+    for label, owner in owners:
+        changes = getattr(owner, "CHANGES", ())
+        for binding in owner.__dict__.get("BINDINGS", ()):
+            if write or binding.action not in changes:
+                key = binding.key_display or binding.key.replace("slash", "/")
+                keys.append((label, key, binding.description))
+    return keys

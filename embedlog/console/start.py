@@ -1,9 +1,7 @@
 """Starts the console in a terminal, or as a web server that starts one for each browser.
 
-CONSOLESTART-1  an absent package is one line with the command that installs it
-CONSOLESTART-2  the console needs a terminal for the keyboard, and for both outputs: textual draws
-                on standard error, and takes the size from standard output; the web server gives it
-                one
+The console needs a terminal for the keyboard, and for both outputs: textual draws on standard
+error, and takes the size from standard output. The web server gives it one.
 """
 
 from __future__ import annotations
@@ -30,36 +28,37 @@ def check_packages() -> None:
 
 def has_terminal() -> bool:
     """Whether the keyboard and the screen of this process are a terminal, or those of a browser."""
-    return bool(os.environ.get(WEB_DRIVER)) or redirected() is None
+    return bool(os.environ.get(WEB_DRIVER)) or find_redirected_stream() is None
 
 
-def redirected() -> str | None:
+def find_redirected_stream() -> str | None:
     """The first standard stream that is no terminal, with its use."""
     streams = {
         "standard input, its keyboard": sys.stdin,
         "standard output, whose size it has": sys.stdout,
         "standard error, on which it draws": sys.stderr,
     }
-    return next(
-        (name for name, stream in streams.items() if stream is None or not stream.isatty()), None
-    )
+    for name, stream in streams.items():
+        if stream is None or not stream.isatty():
+            return name
+    return None
 
 
-def in_terminal(places: Sequence[str], *, write: bool, interval_s: float) -> int:
+def run_in_terminal(paths: Sequence[str], *, write: bool, interval_s: float) -> int:
     """Run the application until it is left; returns the exit status. REQUIRES `has_terminal`."""
     from embedlog.console.app import Console
 
-    application = Console(places, write=write, interval_s=interval_s)
+    application = Console(paths, write=write, interval_s=interval_s)
     application.run()
     return int(application.return_code or 0)
 
 
-def as_server(
-    places: Sequence[str], *, write: bool, interval_s: float, host: str, port: int
+def run_as_server(
+    paths: Sequence[str], *, write: bool, interval_s: float, host: str, port: int
 ) -> int:
     """Serve the application to browsers until SIGINT or SIGTERM; returns the exit status. Raises
     OSError.
     """
     from embedlog.console.web import serve
 
-    return serve(places, write=write, interval_s=interval_s, host=host, port=port)
+    return serve(paths, write=write, interval_s=interval_s, host=host, port=port)

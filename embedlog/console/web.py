@@ -42,15 +42,15 @@ class ConsoleServer(Server):
         self._session = secrets.token_urlsafe(16)
         self._root = f"/{secrets.token_urlsafe(16)}"
         self._names = {"localhost", socket.gethostname().lower(), host.lower()}
-        self.address = f"http://{shown_host(host)}:{port}/?key={key}"
+        self.address = f"http://{host_in_address(host)}:{port}/?key={key}"
 
     async def application(self) -> web.Application:
         """The routes of textual-serve below the path of the session, each after its checks."""
 
-        async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
-            return await self._checked(request, handler)
+        async def check_and_handle(request: web.Request, handler: Handler) -> web.StreamResponse:
+            return await self._check_and_handle(request, handler)
 
-        application = web.Application(middlewares=[web.middleware(checked)])
+        application = web.Application(middlewares=[web.middleware(check_and_handle)])
         application.router.add_get("/", self._open_session)
         console: web.Application = await self._make_app()
         application.add_subapp(self._root, console)
@@ -62,14 +62,14 @@ class ConsoleServer(Server):
 
     async def _open_session(self, request: web.Request) -> web.StreamResponse:
         if not is_same(request.query.get("key", ""), self._key):
-            raise refused()
-        found = web.HTTPFound(f"{self._root}/")  # the key does not stay in the address
-        found.set_cookie(
+            raise make_refusal()
+        redirect = web.HTTPFound(f"{self._root}/")  # the key does not stay in the address
+        redirect.set_cookie(
             self._cookie, self._session, path=f"{self._root}/", httponly=True, samesite="Strict"
         )
-        raise found
+        raise redirect
 
-    async def _checked(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _check_and_handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if not self._is_own_host(request.host):
             raise web.HTTPForbidden(
                 text=f"Host is {request.host!r}, which is neither an address nor a name of this "
@@ -85,7 +85,7 @@ class ConsoleServer(Server):
             return await handler(request)
         is_below_root = request.path.startswith(f"{self._root}/")
         if not is_below_root or not is_same(request.cookies.get(self._cookie, ""), self._session):
-            raise refused()
+            raise make_refusal()
         self.public_url = own_origin  # of the page that is rendered now
         response = await handler(request)
         if not response.prepared:
@@ -108,11 +108,11 @@ class ConsoleServer(Server):
         ):
             response.text = FOREIGN_LINK.sub("", response.text)
 
-    def _is_own_host(self, given: str) -> bool:
+    def _is_own_host(self, host: str) -> bool:
         """Whether no other site can have sent the browser here: an address cannot be bound to
         another machine, as a name can.
         """
-        match = HOST.fullmatch(given.lower())
+        match = HOST.fullmatch(host.lower())
         if match is None:
             return False
         name = match["name"] or match["address"]
@@ -125,22 +125,22 @@ class ConsoleServer(Server):
         return True
 
 
-def shown_host(host: str) -> str:
+def host_in_address(host: str) -> str:
     """A host as in an address: an IPv6 address is in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
-def is_same(given: str, expected: str) -> bool:
+def is_same(secret: str, expected: str) -> bool:
     """Whether two secrets are equal, in a time that does not tell where they differ."""
-    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
+    return hmac.compare_digest(secret.encode("utf-8", "replace"), expected.encode())
 
 
-def refused() -> web.HTTPForbidden:
+def make_refusal() -> web.HTTPForbidden:
     """The answer to a request without the key, or without a session."""
     return web.HTTPForbidden(text="open the address that `embedlog console --web` printed\n")
 
 
-def serve(places: Sequence[str], *, write: bool, interval_s: float, host: str, port: int) -> int:
+def serve(paths: Sequence[str], *, write: bool, interval_s: float, host: str, port: int) -> int:
     """Serve until SIGINT or SIGTERM. Raises OSError if the address cannot be used."""
     arguments = [
         sys.executable,
@@ -149,9 +149,10 @@ def serve(places: Sequence[str], *, write: bool, interval_s: float, host: str, p
         "console",
         "--interval",
         str(interval_s),
-        *(["--write"] if write else []),
     ]
-    command = shlex.join([*arguments, "--", *map(os.path.abspath, places)])
+    if write:
+        arguments.append("--write")
+    command = shlex.join([*arguments, "--", *map(os.path.abspath, paths)])
     server = ConsoleServer(f"exec {command}", host, port, secrets.token_urlsafe(16))
     # else a thread waits, and writes a line if the loop ends first
     if sys.version_info < (3, 12) and hasattr(os, "pidfd_open"):

@@ -50,7 +50,7 @@ def test_the_close_does_not_wait_without_limit_for_a_stuck_housekeeper(
         reached.set()
         assert go.wait(60)
 
-    monkeypatch.setattr(Housekeeper, "_transactions", lambda housekeeper: stuck(housekeeper))
+    monkeypatch.setattr(Housekeeper, "_tend_transactions", lambda housekeeper: stuck(housekeeper))
     log = embedlog.open(
         at(tmp_path, names), config={"log.flush.scheduler.interval.ms": 10, "lock.timeout.ms": 300}
     )

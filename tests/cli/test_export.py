@@ -18,7 +18,7 @@ from pyarrow import csv, ipc, parquet
 import embedlog
 from embedlog import Record
 from embedlog.cli.transfer import export_directory, writers
-from embedlog.cli.transfer.csv_text import bytes_column, bytes_of, headers_of
+from embedlog.cli.transfer.csv_text import bytes_column_of, bytes_of, headers_of
 
 FORMATS = ("parquet", "arrow", "jsonl", "csv")
 csv.read_csv(pyarrow.BufferReader(b"a\n1\n"))  # its first call makes a pipe, which pyarrow keeps
@@ -106,7 +106,7 @@ def rows(path: Path) -> list[tuple[Any, ...]]:
             path, parse_options=csv.ParseOptions(newlines_in_values=True), convert_options=convert
         )
         for name in ("key", "value"):
-            column = bytes_column(table[name].combine_chunks())
+            column = bytes_column_of(table[name].combine_chunks())
             table = table.set_column(table.schema.get_field_index(name), name, column)
         found = table.to_pylist()
         for row in found:

@@ -175,12 +175,12 @@ def test_a_worker_that_ends_is_one_line(
     assert (outcome.status, outcome.out, outcome.err.count("\n")) == (2, "", 1)
 
 
-def ended(piece: search_jobs.Piece, limit: int | None) -> None:
+def ended(piece: search_jobs.SearchPiece, limit: int | None) -> None:
     os._exit(1)
 
 
 def test_workers_are_as_many_as_are_worth_their_start() -> None:
-    piece = search_jobs.Piece("t", 0, 0, 1, search_jobs.WORKER_BYTES)
+    piece = search_jobs.SearchPiece("t", 0, 0, 1, search_jobs.WORKER_BYTES)
     counts = [search_jobs.worker_count([piece] * count, 4) for count in range(7)]
     assert counts == [1, 1, 2, 3, 4, 4, 4]
     assert search_jobs.worker_count([piece._replace(size_bytes=1)] * 99, 4) == 1

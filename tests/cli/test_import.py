@@ -164,7 +164,7 @@ def test_rows_are_read_from_each_position(
         )
     for first in range(9):
         with file.open("rb") as opened:
-            parts = list(readers.rows_of(layout, opened, "rows", first))
+            parts = list(readers.read_rows(layout, opened, "rows", first))
         assert all(0 < rows.count <= 2 for rows in parts)
         assert [value for rows in parts for value in values(rows)] == [
             b"%d" % n for n in range(first, 7)
@@ -201,7 +201,9 @@ def test_types_of_other_programs_are_converted(events: Callable[..., Any], tmp_p
 def test_transactions_have_about_the_same_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imports, "TRANSACTION_BYTES", 25)
     rows = [json_rows.ListRows([], size) for size in (10, 10, 10, 30, 10)]
-    found = [[each.size_bytes for each in group] for group in imports._transactions(iter(rows))]
+    found = [
+        [each.size_bytes for each in group] for group in imports._group_by_transaction(iter(rows))
+    ]
     assert found == [[10, 10, 10], [30], [10]]
 
 
@@ -352,7 +354,7 @@ def test_the_position_does_not_expire(events: Callable[..., Any], tmp_path: Path
     assert events("import", str(file), "-t", "events").status == 0
     with embedlog.open(tmp_path / "data") as log:
         group = imports.group_of(
-            imports.Source(str(file), "jsonl", str(file)), imports.Target("events")
+            imports.ImportSource(str(file), "jsonl", str(file)), imports.ImportTarget("events")
         )
         found = log.group_offsets(group)[TopicPartition("events", 0)]
         assert found.offset == 1
@@ -390,13 +392,13 @@ def test_the_position_does_not_expire(events: Callable[..., Any], tmp_path: Path
 )
 def test_a_wrong_line_is_refused_with_its_number(line: str) -> None:
     with pytest.raises(embedlog.InvalidRecordError, match="line 2"):
-        list(json_rows.list_rows(io.BytesIO(b"\n" + line.encode() + b"\n"), 0, 100))
+        list(json_rows.read_list_rows(io.BytesIO(b"\n" + line.encode() + b"\n"), 0, 100))
 
 
 def test_a_line_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_rows, "LINE_BYTES_MAX", 20)
     with pytest.raises(embedlog.InvalidRecordError, match="at most 20 bytes"):
-        list(json_rows.list_rows(io.BytesIO(b'{"value":"' + b"x" * 20), 0, 100))
+        list(json_rows.read_list_rows(io.BytesIO(b'{"value":"' + b"x" * 20), 0, 100))
 
 
 @pytest.mark.parametrize(
@@ -417,7 +419,7 @@ def test_a_line_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_damaged_file_is_an_error_with_its_name(name: str, data: bytes) -> None:
     with pytest.raises(embedlog.InvalidRecordError, match=name):
-        list(readers.rows_of(readers.SUFFIXES[Path(name).suffix], io.BytesIO(data), name, 0))
+        list(readers.read_rows(readers.SUFFIXES[Path(name).suffix], io.BytesIO(data), name, 0))
 
 
 def test_truncated_and_changed_files_are_typed_errors(
@@ -444,7 +446,7 @@ def test_truncated_and_changed_files_are_typed_errors(
                 data[rng.randrange(len(data))] = rng.randrange(256)
             del data[rng.choice([len(data), rng.randrange(len(data))]) :]
             with contextlib.suppress(embedlog.InvalidRecordError, embedlog.ConfigError):
-                for rows in readers.rows_of(layout, io.BytesIO(bytes(data)), "file", 0):
+                for rows in readers.read_rows(layout, io.BytesIO(bytes(data)), "file", 0):
                     assert 0 < rows.count <= 50
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog.cli.option_words import OPTIONS, in_options
+from embedlog.cli.option_words import OPTIONS, text_in_options
 from tests.conftest import ROOT
 
 JOINT = re.compile(r'"\s+f?"')  # of the parts of a long text
@@ -79,4 +79,4 @@ def test_a_call_of_the_library_keeps_its_words(tmp_path: Path) -> None:
     ):
         log.describe_topic("nothing")
     assert "create_topic() creates it" in str(caught.value)
-    assert "topics --create creates it" in in_options(caught.value)
+    assert "topics --create creates it" in text_in_options(caught.value)

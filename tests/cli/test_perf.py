@@ -135,7 +135,7 @@ def test_a_transaction_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(time, "monotonic", lambda: now)
     client: Any = Client()
-    sending = perf._Sending(client, "events", pace.Pace(-1), 1.0)
+    sending = perf._PacedSender(client, "events", pace.Pace(-1), 1.0)
     sending.send(iter([b""] * 8), Latencies(8))
     sending.end()
     assert " ".join(calls) == " ".join(["begin send send send send commit"] * 2 + ["flush"])
@@ -216,9 +216,9 @@ def test_latencies_are_sampled_and_counted(monkeypatch: pytest.MonkeyPatch) -> N
     stats = Latencies(100)
     done: Any = Completed()
     for number in range(100):
-        stats.completed(now - number / 1000, 1 << 20, done)
+        stats.count_record(now - number / 1000, 1 << 20, done)
     failed: Any = Completed(ValueError("first"))
-    stats.completed(now, 1, failed)
+    stats.count_record(now, 1, failed)
     assert stats.window_line() is None
     now += 5
     assert stats.window_line() == (

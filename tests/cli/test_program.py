@@ -18,7 +18,7 @@ from click.shell_completion import BashComplete
 
 import embedlog
 from embedlog.cli.commands import NOT_NEEDED, SCRIPTS, VERBS, program
-from embedlog.cli.examples import EXAMPLES, lines
+from embedlog.cli.examples import EXAMPLES, example_lines
 from embedlog.cli.invocation import NETWORK
 from embedlog.cli.program import main
 from tests.conftest import ROOT
@@ -213,7 +213,7 @@ def test_help_ends_with_examples_that_can_be_copied(run: Callable[..., Any]) -> 
         shown = run(*words).out
         _, _, printed = shown.partition("\nExamples:\n")
         assert [line.strip() for line in printed.splitlines()] == [
-            line.strip() for line in lines(words[0])
+            line.strip() for line in example_lines(words[0])
         ]
 
 

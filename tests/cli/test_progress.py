@@ -44,7 +44,7 @@ def test_loads_are_a_bar_only_if_they_take_long(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("TERM", "xterm")
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    shown = progress_module.loads()
+    shown = progress_module.make_load_progress()
     assert shown is not None
     shown(0, 2 << 20)
     shown(2 << 20, 2 << 20)
@@ -57,4 +57,4 @@ def test_loads_are_a_bar_only_if_they_take_long(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_loads_without_a_terminal_have_no_callback(capfd: pytest.CaptureFixture[str]) -> None:
-    assert progress_module.loads() is None
+    assert progress_module.make_load_progress() is None

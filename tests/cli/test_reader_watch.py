@@ -14,7 +14,7 @@ import pytest
 
 import embedlog
 from embedlog.cli.program import NO_READER, main
-from embedlog.cli.reader_watch import ending_with_reader
+from embedlog.cli.reader_watch import end_with_reader
 
 TIMEOUT_S = 30
 
@@ -60,7 +60,7 @@ def test_a_wait_that_is_not_ended_by_the_reader_goes_on(
         piped(monkeypatch) as pipe,
     ):
         threads = threading.active_count()
-        with ending_with_reader(consumer):
+        with end_with_reader(consumer):
             assert list(consumer.batches(timeout=0.01)) == []
         assert threading.active_count() == threads
         os.close(pipe)

@@ -16,7 +16,7 @@ import pytest
 import embedlog
 from embedlog import Batch, Record
 from embedlog.cli.line_writer import plain_lines
-from embedlog.cli.verbs.produce import chunks
+from embedlog.cli.verbs.produce import read_chunks
 from embedlog.format.record_columns import BytesColumn, Decoded
 
 
@@ -167,7 +167,7 @@ def test_lines_are_split_over_reads(
     (tmp_path / "lines").write_bytes(text)
     monkeypatch.setattr("embedlog.cli.verbs.produce.CHUNK_BYTES", 7)
     with (tmp_path / "lines").open("rb") as file:
-        found = [line for lines in chunks(file, b"--") for line in lines]
+        found = [line for lines in read_chunks(file, b"--") for line in lines]
     expected = text.split(b"--")
     assert found == (expected if expected[-1] else expected[:-1])
 

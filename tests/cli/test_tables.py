@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog.cli.tables import columns_of, shortened, table_lines
+from embedlog.cli.tables import columns_of, shorten, table_lines
 
 LONG_TOPIC = "orders-of-the-european-warehouse-" + "2026." * 20 + "end"
 LONG_GROUP = "readers of the european warehouse/" + "x" * 60
@@ -49,8 +49,8 @@ def test_a_sentence_continues_at_a_space() -> None:
 
 def test_wide_characters_take_two_columns() -> None:
     assert columns_of("日本e\u0301") == 5
-    assert shortened("日本日本日本", 7) == "日…日本"
-    assert columns_of(shortened("日" * 50, 30)) <= 30
+    assert shorten("日本日本日本", 7) == "日…日本"
+    assert columns_of(shorten("日" * 50, 30)) <= 30
 
 
 def test_tables_of_random_cells_fit_and_have_each_number_whole(rng: random.Random) -> None:

@@ -64,7 +64,7 @@ def test_a_transaction_that_begins_or_ends_during_the_search_is_not_hanging(
     """Partitions and ids cannot be read at the same time."""
     with embedlog.open(tmp_path / "data") as log, log.producer(transactional_id="busy") as producer:
         producer.init_transactions()
-        read = transactions._states
+        read = transactions._read_states
 
         def send() -> None:
             producer.begin_transaction()
@@ -91,11 +91,11 @@ def test_a_transaction_that_begins_or_ends_during_the_search_is_not_hanging(
         ):
             if prepared:
                 send()
-            monkeypatch.setattr(transactions, "_states", meanwhile)
+            monkeypatch.setattr(transactions, "_read_states", meanwhile)
             assert [
                 each for each in log.open_transactions() if each.transactional_id is None
             ] == [], meanwhile.__name__
-            monkeypatch.setattr(transactions, "_states", read)
+            monkeypatch.setattr(transactions, "_read_states", read)
             if meanwhile is not ends_before:
                 assert [each.transactional_id for each in log.open_transactions()] == ["busy"]
                 producer.commit_transaction()
@@ -158,7 +158,7 @@ def test_a_transaction_that_no_id_will_end_is_hanging(
 ) -> None:
     with embedlog.open(tmp_path / "data") as log:
         producer = begun(log, "lost")
-        monkeypatch.setattr("embedlog.admin.transactions._states", lambda engine: {})
+        monkeypatch.setattr("embedlog.admin.transactions._read_states", lambda engine: {})
         assert [each.transactional_id for each in log.open_transactions()] == [None]
         hanging = events("transactions", "--find-hanging", "--json")
         assert (hanging.status, [each["first_offset"] for each in json.loads(hanging.out)]) == (

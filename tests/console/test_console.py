@@ -18,7 +18,7 @@ from tests.console.support import DEADLINE_S, NEEDED, QUICK, TIME_MS, Screen, op
 
 pytest.importorskip("textual", reason=NEEDED)
 
-from embedlog.console.app import READ_ONLY, keys
+from embedlog.console.app import READ_ONLY, list_keys
 
 
 @pytest.mark.slow
@@ -126,14 +126,14 @@ def test_escape_cancels_a_search_and_the_next_page_continues_it(
 
     reading = threading.Event()
     go_on = threading.Event()
-    matches = pages._matches
+    matches = pages._find_matches
 
     def delayed(*arguments: Any) -> Any:
         reading.set()
         assert go_on.wait(DEADLINE_S)
         return matches(*arguments)
 
-    monkeypatch.setattr(pages, "_matches", delayed)
+    monkeypatch.setattr(pages, "_find_matches", delayed)
 
     async def scenario() -> None:
         async with opened(known_log) as screen:
@@ -488,4 +488,4 @@ def test_find_limits_the_rows_and_keeps_the_cursor(known_log: Path) -> None:
 
 def test_the_keys_are_those_of_the_page() -> None:
     page = (ROOT / "docs" / "console.md").read_text()
-    assert re.findall(r"^\| (\w+) \| `(\S+)` \| (.*) \|$", page, re.MULTILINE) == keys()
+    assert re.findall(r"^\| (\w+) \| `(\S+)` \| (.*) \|$", page, re.MULTILINE) == list_keys()

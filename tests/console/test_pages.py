@@ -15,8 +15,8 @@ import pytest
 import embedlog
 from embedlog import Log, Record
 from embedlog.console.model import pages
-from embedlog.console.model.filters import FilterError, Filters, moment, pattern
-from embedlog.console.model.pages import Cursor, Line, Page
+from embedlog.console.model.filters import FilterError, Filters, parse_moment, parse_pattern
+from embedlog.console.model.pages import Line, PageCursor, RecordPage
 from embedlog.console.model.reader import Task
 
 NOW_MS = 1_750_000_000_000
@@ -53,14 +53,16 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
         yield made
 
 
-def every_page(log: Log, cursor: Cursor, count: int, filters: Filters | None = None) -> list[Page]:
+def every_page(
+    log: Log, cursor: PageCursor, count: int, filters: Filters | None = None
+) -> list[RecordPage]:
     found = []
-    following: Cursor | None = cursor
+    following: PageCursor | None = cursor
     while following is not None:
         if filters is None:
-            page = pages.read(log, "t", following, count)
+            page = pages.read_page(log, "t", following, count)
         else:
-            page = pages.search(log, "t", following, count, filters.compiled(NOW_MS), task())
+            page = pages.search_page(log, "t", following, count, filters.compile(NOW_MS), task())
         found.append(page)
         following = page.following
         assert len(found) < 2000, "the pages have no end"
@@ -75,7 +77,11 @@ def offsets(lines: list[Line], number: int) -> list[int]:
 def test_all_pages_have_each_record_once_in_the_order_of_its_partition(
     log: Log, newest_first: bool, rng: random.Random
 ) -> None:
-    cursor = pages.from_end(log, "t", ()) if newest_first else pages.from_offset(log, "t", (), 0)
+    cursor = (
+        pages.cursor_at_end(log, "t", ())
+        if newest_first
+        else pages.cursor_at_offset(log, "t", (), 0)
+    )
     count = rng.choice([1, 7, 100, 10_000])
     found = every_page(log, cursor, count)
     assert [len(page.lines) for page in found[:-1]] == [count] * (len(found) - 1)
@@ -93,17 +99,17 @@ def test_partitions_are_merged_by_time(tmp_path: Path) -> None:
                 producer.send("t", b"v", partition=number * 7 % 3, timestamp_ms=NOW_MS + number)
         times = [
             line.timestamp_ms - NOW_MS
-            for page in every_page(log, pages.from_end(log, "t", ()), 4)
+            for page in every_page(log, pages.cursor_at_end(log, "t", ()), 4)
             for line in page.lines
         ]
         assert times == list(range(29, -1, -1))
-        cursor = pages.from_time(log, "t", (), NOW_MS + 12)
+        cursor = pages.cursor_at_time(log, "t", (), NOW_MS + 12)
         times = [
             line.timestamp_ms - NOW_MS for page in every_page(log, cursor, 4) for line in page.lines
         ]
         assert times == list(range(12, 30))
-        cursor = pages.from_time(log, "t", (1,), NOW_MS + 10_000)
-        assert pages.read(log, "t", cursor, 4).lines == ()
+        cursor = pages.cursor_at_time(log, "t", (1,), NOW_MS + 10_000)
+        assert pages.read_page(log, "t", cursor, 4).lines == ()
 
 
 def slow(filters: Filters, record: Record[Any, Any]) -> bool:
@@ -144,7 +150,9 @@ def test_a_search_finds_what_a_slow_comparison_finds(
             rng.choice(["", str(NOW_MS - 200)]),
         )
         cursor = (
-            pages.from_end(log, "t", ()) if newest_first else pages.from_offset(log, "t", (), 0)
+            pages.cursor_at_end(log, "t", ())
+            if newest_first
+            else pages.cursor_at_offset(log, "t", (), 0)
         )
         lines = [
             line
@@ -166,21 +174,21 @@ def test_a_cancelled_search_continues_where_it_stopped(
     monkeypatch.setattr(pages, "PIECE_BYTES", 600)
     cancelled = task()
     cancelled.cancelled.set()
-    cursor = pages.from_end(log, "t", ())
-    matcher = Filters(value="v").compiled(NOW_MS)
-    page = pages.search(log, "t", cursor, 50, matcher, cancelled)
+    cursor = pages.cursor_at_end(log, "t", ())
+    matcher = Filters(value="v").compile(NOW_MS)
+    page = pages.search_page(log, "t", cursor, 50, matcher, cancelled)
     assert (page.lines, page.following, page.complete) == ((), cursor, False)
     resumed = task()
-    assert len(pages.search(log, "t", cursor, 50, matcher, resumed).lines) == 50
+    assert len(pages.search_page(log, "t", cursor, 50, matcher, resumed).lines) == 50
     assert resumed.progress is not None
     assert 0 < resumed.progress[0] < resumed.progress[1]
 
 
 def test_a_deleted_record_is_no_record(log: Log) -> None:
-    assert pages.record_at(log, "t", 0, 3) is None
+    assert pages.read_record(log, "t", 0, 3) is None
     start = log.describe_topic("t").partitions[0].log_start_offset
     assert any(
-        pages.record_at(log, "t", 0, offset) is not None for offset in range(start, start + 5)
+        pages.read_record(log, "t", 0, offset) is not None for offset in range(start, start + 5)
     )
 
 
@@ -196,19 +204,23 @@ def test_a_deleted_record_is_no_record(log: Log) -> None:
     ],
 )
 def test_times(text: str, time_ms: int | None) -> None:
-    assert moment("since", text, NOW_MS) == time_ms
+    assert parse_moment("since", text, NOW_MS) == time_ms
 
 
 @pytest.mark.parametrize("text", ["yesterday", "1969-01-01", "-5", "2026-13-01", "9" * 30])
 def test_a_time_without_meaning_is_named(text: str) -> None:
     with pytest.raises(FilterError, match="since: "):
-        moment("since", text, NOW_MS)
+        parse_moment("since", text, NOW_MS)
 
 
 def test_an_expression_without_meaning_is_named() -> None:
     with pytest.raises(FilterError, match="value: not a regular expression: "):
-        pattern("value", "/(/")
-    assert (pattern("value", ""), pattern("value", "/a"), pattern("value", "é")) == (
+        parse_pattern("value", "/(/")
+    assert (
+        parse_pattern("value", ""),
+        parse_pattern("value", "/a"),
+        parse_pattern("value", "é"),
+    ) == (
         None,
         b"/a",
         "é".encode(),

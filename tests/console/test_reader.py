@@ -16,25 +16,25 @@ from embedlog import OffsetAndMetadata, TopicPartition
 from embedlog.console.model import damage, observe
 from embedlog.console.model.grid import ROWS_MAX, Grid, Row
 from embedlog.console.model.rates import UNKNOWN, Level, Rate, Rates
-from embedlog.console.model.reader import Outcome, Reader
+from embedlog.console.model.reader import LogReader, TaskOutcome
 from tests.console.support import QUICK
 
 WAIT_S = 30
 
 
 @pytest.fixture
-def outcomes() -> queue.Queue[Outcome]:
+def outcomes() -> queue.Queue[TaskOutcome]:
     return queue.Queue()
 
 
 @pytest.fixture
-def reader(own_log: Path, outcomes: queue.Queue[Outcome]) -> Iterator[Reader]:
-    made = Reader("test", [str(own_log)], outcomes.put)
+def reader(own_log: Path, outcomes: queue.Queue[TaskOutcome]) -> Iterator[LogReader]:
+    made = LogReader("test", [str(own_log)], outcomes.put)
     yield made
     assert made.close()
 
 
-def done(reader: Reader, outcomes: queue.Queue[Outcome], work: Any) -> Outcome:
+def done(reader: LogReader, outcomes: queue.Queue[TaskOutcome], work: Any) -> TaskOutcome:
     reader.submit("work", work)
     return outcomes.get(timeout=WAIT_S)
 
@@ -45,7 +45,7 @@ def topics(task: Any) -> list[str]:
 
 
 def test_a_removed_directory_is_an_error_and_a_new_one_is_opened(
-    reader: Reader, outcomes: queue.Queue[Outcome], own_log: Path
+    reader: LogReader, outcomes: queue.Queue[TaskOutcome], own_log: Path
 ) -> None:
     assert done(reader, outcomes, topics).value == ["evil", "orders"]
     own_log.rename(own_log.with_name("moved"))
@@ -58,7 +58,9 @@ def test_a_removed_directory_is_an_error_and_a_new_one_is_opened(
     assert done(reader, outcomes, topics).value == ["evil", "orders"]
 
 
-def test_an_unexpected_error_is_one_line(reader: Reader, outcomes: queue.Queue[Outcome]) -> None:
+def test_an_unexpected_error_is_one_line(
+    reader: LogReader, outcomes: queue.Queue[TaskOutcome]
+) -> None:
     def fail(task: Any) -> None:
         raise ValueError("a\x1b\nb")
 
@@ -67,7 +69,7 @@ def test_an_unexpected_error_is_one_line(reader: Reader, outcomes: queue.Queue[O
 
 
 def test_a_waiting_task_is_replaced_by_a_new_one(
-    reader: Reader, outcomes: queue.Queue[Outcome]
+    reader: LogReader, outcomes: queue.Queue[TaskOutcome]
 ) -> None:
     started = threading.Event()
     go_on = threading.Event()
@@ -99,7 +101,7 @@ def test_a_thread_that_does_not_answer_does_not_keep_the_application(
         started.set()
         assert go_on.wait(WAIT_S)
 
-    reader = Reader("stuck", [str(own_log)], lambda outcome: ended.set())
+    reader = LogReader("stuck", [str(own_log)], lambda outcome: ended.set())
     task = reader.submit("stuck", stuck)
     assert started.wait(WAIT_S)
     assert not reader.close()
@@ -112,7 +114,7 @@ def test_a_thread_that_does_not_answer_does_not_keep_the_application(
 
 
 def test_the_check_finds_a_changed_byte_and_names_its_place(
-    reader: Reader, outcomes: queue.Queue[Outcome], own_log: Path
+    reader: LogReader, outcomes: queue.Queue[TaskOutcome], own_log: Path
 ) -> None:
     def check(task: Any) -> Any:
         return damage.check(task, [str(own_log)])
@@ -135,7 +137,7 @@ def test_the_check_finds_a_changed_byte_and_names_its_place(
 
 
 def test_a_cancelled_check_reports_how_much_was_read(
-    reader: Reader, outcomes: queue.Queue[Outcome]
+    reader: LogReader, outcomes: queue.Queue[TaskOutcome]
 ) -> None:
     def cancelled(task: Any) -> Any:
         task.cancelled.set()
@@ -271,13 +273,13 @@ def test_settings_have_their_origin_and_long_lists_are_cut(own_log: Path) -> Non
         (every,) = observe.settings(log, own_only=False)
     assert ("orders", "retention.ms", "-1", "topic") in [row.cells for row in every.rows]
     assert ("orders", "segment.bytes", "1073741824", "default") in [row.cells for row in every.rows]
-    assert len(every.matching("RETENTION").rows) < len(every.rows)
+    assert len(every.select_matching("RETENTION").rows) < len(every.rows)
     many = Grid(
         "t", ("a",), tuple(Row(str(number), (str(number),)) for number in range(ROWS_MAX + 1))
     )
     assert (
-        many.matching("").title
+        many.select_matching("").title
         == f"t, the first {ROWS_MAX:,} of {ROWS_MAX + 1:,} rows: / limits them"
     )
-    assert len(many.matching("").rows) == ROWS_MAX
-    assert [row.key for row in many.matching("1000").rows] == ["1000"]
+    assert len(many.select_matching("").rows) == ROWS_MAX
+    assert [row.key for row in many.select_matching("1000").rows] == ["1000"]

@@ -25,16 +25,20 @@ def test_every_character_becomes_harmless() -> None:
 def test_no_byte_reaches_the_terminal_as_a_control(rng: random.Random) -> None:
     data = bytes(range(256)) + rng.randbytes(4000) + "\u202e\u200b\ufeff\U000e0041".encode()
     shown = [
-        text.brief(data, 10_000),
-        *(line for view in views.NAMES for line in views.shown(data, view)),
+        text.abbreviate(data, 10_000),
+        *(line for view in views.NAMES for line in views.lines_of(data, view)),
     ]
     assert all(is_harmless(character) for line in shown for character in line)
     assert text.visible("a\x1b[31m\x7f\x9b\u202e\nb") == "a␛[31m␡<U+009B><U+202E>␊b"
 
 
 def test_null_is_no_text() -> None:
-    assert (text.brief(None), text.brief(b""), text.brief(b"null")) == ("∅", "", "null")
-    assert text.brief(b"x" * 500, 10) == "xxxxxxxxx…"
+    assert (text.abbreviate(None), text.abbreviate(b""), text.abbreviate(b"null")) == (
+        "∅",
+        "",
+        "null",
+    )
+    assert text.abbreviate(b"x" * 500, 10) == "xxxxxxxxx…"
 
 
 @pytest.mark.parametrize(
@@ -71,27 +75,27 @@ def test_json_is_indented_as_the_standard_library_does(rng: random.Random) -> No
             json.dumps(value, separators=(",", ":")),
             json.dumps(value, indent=4),
         ):
-            assert views.as_json(given.encode())[0] == json.dumps(value, indent=2)
+            assert views.indent_json(given.encode())[0] == json.dumps(value, indent=2)
 
 
 def test_json_keeps_numbers_and_repeated_names() -> None:
     given = '{"a":1.10,"a":123456789012345678901234567890.0,"b":"\\u00e9"}'
     expected = '{\n  "a": 1.10,\n  "a": 123456789012345678901234567890.0,\n  "b": "\\u00e9"\n}'
-    assert views.as_json(given.encode())[0] == expected
+    assert views.indent_json(given.encode())[0] == expected
 
 
 @pytest.mark.parametrize(
     "data", [b"{", b"NaN", b"\xff", b"[" * 100_000, b"1 2", b" " * (views.JSON_BYTES + 1)]
 )
 def test_what_is_not_json_is_shown_as_text_with_the_reason(data: bytes) -> None:
-    indented, reason = views.as_json(data)
+    indented, reason = views.indent_json(data)
     assert indented is None
     assert reason
-    assert next(views.shown(data, "json")).startswith("(not JSON: ")
+    assert next(views.lines_of(data, "json")).startswith("(not JSON: ")
 
 
 def test_hex_has_position_codes_and_signs() -> None:
-    assert list(views.shown(b"embedlog\x00\xff 1234567", "hex")) == [
+    assert list(views.lines_of(b"embedlog\x00\xff 1234567", "hex")) == [
         "00000000  65 6d 62 65 64 6c 6f 67 00 ff 20 31 32 33 34 35  embedlog.. 12345",
         "00000010  36 37                                            67",
     ]
@@ -99,6 +103,6 @@ def test_hex_has_position_codes_and_signs() -> None:
 
 @pytest.mark.parametrize("view", views.NAMES)
 def test_a_large_value_is_cut_and_counted(view: str) -> None:
-    lines = list(views.shown(b"[" + b"1," * views.SHOWN_BYTES + b"1]", view))
+    lines = list(views.lines_of(b"[" + b"1," * views.SHOWN_BYTES + b"1]", view))
     assert lines[-1] == f"… {views.SHOWN_BYTES + 3:,} more bytes are not shown"
     assert sum(map(len, lines)) < 6 * views.SHOWN_BYTES

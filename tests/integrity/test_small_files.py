@@ -181,3 +181,18 @@ def test_a_repair_mends_each_other_file(
         assert not deleted or (
             name.startswith("log-start") and source == "ours" and deleted < {0, 1}
         )
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_damaged_checkpoint_of_a_log_without_topics_is_found(
+    tmp_path: Path, is_open: bool
+) -> None:
+    embedlog.open(tmp_path / "log", config=CONFIG).close()
+    checkpoint = tmp_path / "log" / "recovery-point-offset-checkpoint"
+    checkpoint.write_text("garbage")
+    if is_open:
+        with embedlog.open(tmp_path / "log", read_only=True) as log:
+            report = log.check()
+    else:
+        report = embedlog.check(tmp_path / "log")
+    assert [Path(finding.path).name for finding in report.findings] == [checkpoint.name]

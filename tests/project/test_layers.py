@@ -248,7 +248,7 @@ def test_integrations_use_public_names_only(name: str) -> None:
     """Of other units an integration imports only `embedlog` and integrations, and of the former
     only names of `__all__`, also as `embedlog.NAME`. The verbs `dump` and `handover` use files
     through the units of their names, `import` opens those of others as the library opens its own,
-    and terminals get text through `display` (CLI-1).
+    and terminals get text through `display`.
     """
     own = f"embedlog.{unit_of(name)}"
     used = uses(MODULES[name]).public_names

@@ -96,7 +96,7 @@ def test_the_offsets_of_a_deleted_topic_are_deleted_once(tmp_path: Path) -> None
 def test_a_deletion_that_was_interrupted_is_completed_before_the_name_is_used_again(
     tmp_path: Path,
 ) -> None:
-    """DELETEDTOPIC-2: the process that decided was killed before it deleted the offsets."""
+    """The process that decided was killed before it deleted the offsets."""
     with opened(tmp_path, offsets_topic_num_partitions=1) as log:
         made(log)
         commit(log)
@@ -111,7 +111,7 @@ def test_a_deletion_that_was_interrupted_is_completed_before_the_name_is_used_ag
 def test_a_late_completion_keeps_the_offsets_of_a_newer_topic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DELETEDTOPIC-3: another process completed the deletion and created the topic again
+    """Another process completed the deletion and created the topic again
     meanwhile.
     """
     with opened(tmp_path, offsets_topic_num_partitions=1) as log:
@@ -171,7 +171,7 @@ def committed_on_the_third(log: embedlog.Log) -> None:
 def test_a_new_topic_has_no_offset_of_a_deleted_one_whose_directories_are_away(
     tmp_path: Path,
 ) -> None:
-    """DELETEDTOPIC-2: the process that decided was killed before it deleted the offsets."""
+    """The process that decided was killed before it deleted the offsets."""
     with opened(tmp_path, offsets_topic_num_partitions=1) as log:
         committed_on_the_third(log)
         (tmp_path / "d3").rename(tmp_path / "away")
@@ -184,7 +184,7 @@ def test_a_new_topic_has_no_offset_of_a_deleted_one_whose_directories_are_away(
         commit(log)
         (tmp_path / "away").rename(tmp_path / "d3")
         log.housekeep()
-        assert committed(log) == 1  # DELETEDTOPIC-3
+        assert committed(log) == 1  # the offsets of the newer topic are kept
         assert live(tmp_path / "d3") == []
 
 
@@ -332,7 +332,7 @@ def test_a_topic_that_is_deleted_during_a_creation_leaves_no_offset(
         assert log._engine.set.topics.identified("t")[1] != topic_id  # type: ignore[attr-defined]
         assert committed(log) is None
         for each in (other, log):
-            each.housekeep()  # the offsets would be kept then (DELETEDTOPIC-3)
+            each.housekeep()  # the offsets would be kept then
         assert committed(log) is None
 
 

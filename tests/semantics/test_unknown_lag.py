@@ -11,7 +11,7 @@ import pytest
 
 import embedlog
 from embedlog import TopicPartition
-from embedlog.cli.verbs.groups import as_json
+from embedlog.cli.verbs.groups import document_of_group
 from embedlog.console.model import observe
 from embedlog.console.model.text import NONE
 from embedlog.exporters import prometheus
@@ -46,7 +46,7 @@ def assert_unknown(log: embedlog.Log) -> None:
     of_group = log.metrics()["groups"]["work"]
     assert (of_group["records-lag"], of_group["records-lag-max"]) == (None, None)
     assert "embedlog_group_records_lag" not in prometheus.text(log.metrics())
-    assert as_json(log.describe_group("work"))["lag"] is None
+    assert document_of_group(log.describe_group("work"))["lag"] is None
     assert observe.groups(log, None)[0].rows[0].cells[-1] == NONE
     history = History(log)
     history.observe()

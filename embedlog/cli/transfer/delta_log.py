@@ -1,10 +1,10 @@
 """Makes the parquet files of an export a table of Delta Lake: the log of the table, without a
 dependency.
 
-The files are stored first (EXPORTDIR-1). A commit then adds those that no commit has added: after a
-kill between the two the next export adds them. Reader version 1 and writer version 2 are what every
-reader of Delta tables supports. The export locks its directory, so commits of two exports do not
-meet; those of a program that rewrites the table meanwhile (OPTIMIZE) can.
+The files are stored first, each of them complete. A commit then adds those that no commit has
+added: after a kill between the two the next export adds them. Reader version 1 and writer version 2
+are what every reader of Delta tables supports. The export locks its directory, so commits of two
+exports do not meet; those of a program that rewrites the table meanwhile (OPTIMIZE) can.
 """
 
 from __future__ import annotations
@@ -47,43 +47,42 @@ def commit(directory: Path, topic: str) -> None:
     """
     log = directory / topic / LOG
     log.mkdir(exist_ok=True)
-    versions = sorted(
-        int(match[1]) for path in log.iterdir() if (match := _COMMIT.fullmatch(path.name))
-    )
+    matches = [_COMMIT.fullmatch(path.name) for path in log.iterdir()]
+    versions = sorted(int(match[1]) for match in matches if match is not None)
     if versions and versions[0] != 0:
         problem = "another program has shortened the log of the table: export to a new directory"
         raise embedlog.ForeignDirectoryError(
             problem, path=log, expected="its first commit", found=f"commit {versions[0]}"
         )
-    added = {path for number in versions for path in _added(log / f"{number:020}.json")}
-    new = [each.path for each in files_of(directory, topic) if each.path.name not in added]
+    added: set[str] = set()
+    for number in versions:
+        added.update(_read_added_files(log / f"{number:020}.json"))
+    new = [file.path for file in files_of(directory, topic) if file.path.name not in added]
     if versions and not new:
         return
-    actions = (
-        []
-        if versions
-        else [
-            {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
-            {"metaData": _table(topic)},
-        ]
-    )
-    actions += [{"add": _file(path)} for path in new]
-    data = "".join(json.dumps(each, separators=(",", ":")) + "\n" for each in actions).encode()
-    store(log / f"{(versions or [-1])[-1] + 1:020}.json", lambda file: file.write(data))
+    actions: list[dict[str, Any]] = []
+    if not versions:
+        actions.append({"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}})
+        actions.append({"metaData": _make_table(topic)})
+    actions += [{"add": _describe_file(path)} for path in new]
+    lines = [json.dumps(action, separators=(",", ":")) + "\n" for action in actions]
+    data = "".join(lines).encode()
+    version = versions[-1] + 1 if versions else 0
+    store(log / f"{version:020}.json", lambda file: file.write(data))
 
 
-def _added(path: Path) -> list[str]:
+def _read_added_files(path: Path) -> list[str]:
     """The files that a commit adds. Raises ForeignDirectoryError."""
     try:
         actions = [json.loads(line) for line in path.read_text().splitlines()]
-        return [each["add"]["path"] for each in actions if "add" in each]
+        return [action["add"]["path"] for action in actions if "add" in action]
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
         raise embedlog.ForeignDirectoryError(
             "no commit of a Delta table", path=path, found=repr(problem)
         ) from problem
 
 
-def _table(topic: str) -> dict[str, Any]:
+def _make_table(topic: str) -> dict[str, Any]:
     fields = [
         {"name": name, "type": kind, "nullable": True, "metadata": {}}
         for name, kind in _TYPES.items()
@@ -99,7 +98,7 @@ def _table(topic: str) -> dict[str, Any]:
     }
 
 
-def _file(path: Path) -> dict[str, Any]:
+def _describe_file(path: Path) -> dict[str, Any]:
     size = path.stat().st_size
     return {
         "path": path.name,

@@ -1,12 +1,12 @@
 """Contains `ExportDirectory`: exported files whose names are the ranges of offsets that they
 contain.
 
-EXPORTDIR-1  a file is complete or absent: temporary name, fsync, rename, fsync of its directory
-EXPORTDIR-2  the names show what is exported. The manifest has the settings, which all files share,
-    and the ids of the topics
-EXPORTDIR-3  the range of a file includes offsets without records, so that the ranges of a partition
-    have no holes
-EXPORTDIR-4  one process exports to a directory at a time
+- A file is complete or absent: temporary name, fsync, rename, fsync of its directory.
+- The names show what is exported. The manifest has the settings, which all files share, and the ids
+  of the topics.
+- The range of a file includes offsets without records, so that the ranges of a partition have no
+  holes.
+- One process exports to a directory at a time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ExportedFile(NamedTuple):
     path: Path
 
 
-class Stored(NamedTuple):
+class StoredFile(NamedTuple):
     """A new file."""
 
     path: Path
@@ -56,7 +56,7 @@ class Stored(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Settings:
+class ExportSettings:
     """What all files of an export have in common."""
 
     layout: str
@@ -68,12 +68,12 @@ class Settings:
 class ExportDirectory:
     """The directory of an export, locked by this process until `close`."""
 
-    def __init__(self, path: Path, settings: Settings) -> None:
+    def __init__(self, path: Path, settings: ExportSettings) -> None:
         self.path = path
         self._settings = settings
-        made = not path.exists()
+        is_new = not path.exists()
         path.mkdir(parents=True, exist_ok=True)
-        if made:
+        if is_new:
             _sync_directory(path.parent)
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -83,13 +83,13 @@ class ExportDirectory:
                 raise embedlog.DirectoryInUseError(
                     "another process exports to this directory", path=path
                 ) from None
-            self._manifest = self._agreed()
+            self._manifest = self._agree_on_manifest()
             self._remove_parts()
         except BaseException:
             os.close(self._fd)
             raise
 
-    def _agreed(self) -> dict[str, Any]:
+    def _agree_on_manifest(self) -> dict[str, Any]:
         """The manifest, made by the first export. Raises ConfigError for other settings than those
         of the first export.
         """
@@ -100,24 +100,24 @@ class ExportDirectory:
             "end_ms": self._settings.end_ms,
         }
         if not (self.path / MANIFEST).exists():
-            others = [name for name in os.listdir(self.path) if not name.startswith(".")]
-            if others:
+            strangers = [name for name in os.listdir(self.path) if not name.startswith(".")]
+            if strangers:
                 raise embedlog.ForeignDirectoryError(
                     "not an export",
                     path=self.path,
                     expected=f"an empty directory, or {MANIFEST}",
-                    found=min(others),
+                    found=min(strangers),
                 )
             return {"version": VERSION, "export_id": uuid4().hex, **own, "topics": {}}
-        found = read_manifest(self.path)
+        manifest = read_manifest(self.path)
         for name, value in own.items():
-            if found[name] != value:
+            if manifest[name] != value:
                 raise embedlog.ConfigError(
                     f"{name} of this export",
-                    expected=json.dumps(found[name]),
+                    expected=json.dumps(manifest[name]),
                     found=json.dumps(value),
                 )
-        return found
+        return manifest
 
     def _remove_parts(self) -> None:
         """Remove what a killed export left."""
@@ -145,40 +145,40 @@ class ExportDirectory:
             topics[topic.name] = facts
             data = json.dumps(self._manifest, indent=2).encode()
             store(self.path / MANIFEST, lambda file: file.write(data))
-        place = self.path / topic.name
-        if not place.exists():  # after the manifest, which makes the directory an export
-            place.mkdir()
+        folder = self.path / topic.name
+        if not folder.exists():  # after the manifest, which makes the directory an export
+            folder.mkdir()
             _sync_directory(self.path)
 
-    def missing(
+    def find_missing(
         self, topic: str, partition: int, first: int, last: int
     ) -> Iterator[tuple[int, int]]:
         """The ranges between two offsets that no file contains."""
-        for each in files_of(self.path, topic):
-            if each.partition == partition:
-                if first < each.start and first < last:
-                    yield first, min(each.start, last)
-                first = max(first, each.end)
+        for file in files_of(self.path, topic):
+            if file.partition == partition:
+                if first < file.start and first < last:
+                    yield first, min(file.start, last)
+                first = max(first, file.end)
         if first < last:
             yield first, last
 
-    def end(self, topic: str, partition: int) -> int | None:
+    def find_end(self, topic: str, partition: int) -> int | None:
         """The offset after the last exported one; None without a file."""
         return max(
-            (each.end for each in files_of(self.path, topic) if each.partition == partition),
+            (file.end for file in files_of(self.path, topic) if file.partition == partition),
             default=None,
         )
 
     def store(
         self, topic: str, partition: int, start: int, end: int, write: Callable[[BinaryIO], int]
-    ) -> Stored | None:
-        """Write one file (EXPORTDIR-1); `write` returns the number of records. None, and no file,
-        if it has no records.
+    ) -> StoredFile | None:
+        """Write one file; `write` returns the number of records. None, and no file, if it has no
+        records.
         """
         suffix = SUFFIXES.get(self._settings.layout, self._settings.layout)
         path = self.path / topic / f"{partition}-{start:020}-{end:020}.{suffix}"
         count = store(path, write)
-        return Stored(path, count) if count else None
+        return StoredFile(path, count) if count else None
 
     def close(self) -> None:
         os.close(self._fd)
@@ -197,13 +197,13 @@ class ExportDirectory:
 
 def files_of(directory: Path, topic: str) -> list[ExportedFile]:
     """The files of a topic by partition and offset."""
-    place = directory / topic
-    check_folder(place)
-    matches = (_FILE.fullmatch(name) for name in os.listdir(place))
+    folder = directory / topic
+    check_folder(folder)
+    matches = (_FILE.fullmatch(name) for name in os.listdir(folder))
     return sorted(
-        ExportedFile(int(each[1]), int(each[2]), int(each[3]), place / each[0])
-        for each in matches
-        if each
+        ExportedFile(int(match[1]), int(match[2]), int(match[3]), folder / match[0])
+        for match in matches
+        if match
     )
 
 
@@ -220,28 +220,32 @@ def read_manifest(directory: Path) -> dict[str, Any]:
             data = file.read(MANIFEST_BYTES_MAX + 1)
         if len(data) > MANIFEST_BYTES_MAX:
             raise ValueError(f"more than {MANIFEST_BYTES_MAX} bytes")
-        found = json.loads(data)
+        manifest = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise embedlog.ForeignDirectoryError(
             problem, path=path, expected="JSON", found=str(error)
         ) from error
-    if isinstance(found, dict) and type(found.get("version")) is int and found["version"] > VERSION:
+    if (
+        isinstance(manifest, dict)
+        and type(manifest.get("version")) is int
+        and manifest["version"] > VERSION
+    ):
         raise embedlog.UnsupportedFormatError(
-            "made by a newer version", path=path, expected=VERSION, found=found["version"]
+            "made by a newer version", path=path, expected=VERSION, found=manifest["version"]
         )
-    if not isinstance(found, dict) or not _is_manifest(found):
+    if not isinstance(manifest, dict) or not _is_manifest(manifest):
         raise embedlog.ForeignDirectoryError(
             problem, path=path, expected="the keys of a manifest", found="others"
         )
-    return found
+    return manifest
 
 
-def _is_manifest(found: dict[str, Any]) -> bool:
+def _is_manifest(manifest: dict[str, Any]) -> bool:
     keys = {"version", "export_id", "format", "isolation_level", "start_ms", "end_ms", "topics"}
     return (
-        keys <= found.keys()
-        and isinstance(found["export_id"], str)
-        and isinstance(found["topics"], dict)
+        keys <= manifest.keys()
+        and isinstance(manifest["export_id"], str)
+        and isinstance(manifest["topics"], dict)
         and all(
             _TOPIC.fullmatch(name)
             and name not in (".", "..")
@@ -249,7 +253,7 @@ def _is_manifest(found: dict[str, Any]) -> bool:
             and isinstance(topic.get("id"), str)
             and type(topic.get("partitions")) is int
             and isinstance(topic.get("config"), dict)
-            for name, topic in found["topics"].items()
+            for name, topic in manifest["topics"].items()
         )
     )
 
@@ -258,8 +262,8 @@ def _is_manifest(found: dict[str, Any]) -> bool:
 
 
 def store(path: Path, write: Callable[[BinaryIO], int]) -> int:
-    """Write a file that is complete or absent (EXPORTDIR-1); what `write` returns. The file is kept
-    if that is not 0.
+    """Write a file that is complete or absent; what `write` returns. The file is kept if that is
+    not 0.
     """
     part = path.with_name(f".{path.name}{PART}")
     try:

@@ -1,8 +1,7 @@
 """Reads JSON lines: the objects that `cat --json` and `export --format jsonl` print, and those of
 kcat.
 
-JSONROWS-1  an unknown key or a wrong type is an error with the number of the line; empty lines are
-    no rows
+An unknown key or a wrong type is an error with the number of the line; empty lines are no rows.
 """
 
 from __future__ import annotations
@@ -19,21 +18,13 @@ from embedlog.cli.transfer.csv_text import bytes_of, headers_of
 
 LINE_BYTES_MAX = 1 << 30
 NO_TIMESTAMP = -1  # of a record without a time
-# and those that are ignored
-KEYS = {"payload", "value", "key", "headers", "ts", "timestamp", "partition"} | {
-    "topic",
-    "offset",
-    "tstype",
-    "broker",
-    "leader_epoch",
-    "timestamp_type",
-}
-
+IGNORED = {"topic", "offset", "tstype", "broker", "leader_epoch", "timestamp_type"}
+KEYS = {"payload", "value", "key", "headers", "ts", "timestamp", "partition"} | IGNORED
 
 _PLAIN = "lines that are values themselves are sent by: embedlog produce -t TOPIC -l FILE"
 
 
-class Row(NamedTuple):
+class JsonRow(NamedTuple):
     value: bytes | None
     key: bytes | None
     headers: list[tuple[str, bytes | None]]
@@ -45,7 +36,7 @@ class Row(NamedTuple):
 class ListRows:
     """Rows as objects."""
 
-    rows: list[Row]
+    rows: list[JsonRow]
     size_bytes: int
 
     @property
@@ -55,36 +46,39 @@ class ListRows:
     def send(
         self, producer: Producer[bytes, bytes], topic: str, partition: int | None, keep: bool
     ) -> None:
-        now = int(time.time() * 1000)
-        groups: dict[int | None, list[Row]] = {}
+        now_ms = int(time.time() * 1000)
+        groups: dict[int | None, list[JsonRow]] = {}
         for row in self.rows:
             groups.setdefault(row.partition if keep else partition, []).append(row)
         for number, rows in groups.items():
-            values, keys, headers = (
-                [getattr(row, name) for row in rows] for name in ("value", "key", "headers")
-            )
-            times = [now if row.timestamp_ms is None else row.timestamp_ms for row in rows]
+            times = [now_ms if row.timestamp_ms is None else row.timestamp_ms for row in rows]
             producer.send_batch(
-                topic, values, keys, partition=number, timestamps_ms=times, headers=headers
+                topic,
+                [row.value for row in rows],
+                [row.key for row in rows],
+                partition=number,
+                timestamps_ms=times,
+                headers=[row.headers for row in rows],
             )
 
 
-def list_rows(file: BinaryIO, first: int, group_bytes: int) -> Iterator[ListRows]:
+def read_list_rows(file: BinaryIO, first: int, group_bytes: int) -> Iterator[ListRows]:
     """The rows from number `first` on, in groups. Raises InvalidRecordError."""
-    rows: list[Row] = []
-    number = position = size = 0
-    while line := file.readline(LINE_BYTES_MAX + 1):
-        number += 1
+    rows: list[JsonRow] = []
+    size = 0
+    row_number = 0
+    lines = iter(lambda: file.readline(LINE_BYTES_MAX + 1), b"")
+    for number, line in enumerate(lines, 1):
         if len(line) > LINE_BYTES_MAX:
             raise InvalidRecordError(
                 f"line {number}", expected=f"at most {LINE_BYTES_MAX} bytes", found="more"
             )
         if line.isspace():
             continue
-        position += 1
-        if position <= first:
+        row_number += 1
+        if row_number <= first:
             continue
-        rows.append(_row(line, number))
+        rows.append(_read_row(line, number))
         size += len(line)
         if size >= group_bytes:
             yield ListRows(rows, size)
@@ -94,21 +88,21 @@ def list_rows(file: BinaryIO, first: int, group_bytes: int) -> Iterator[ListRows
         yield ListRows(rows, size)
 
 
-def _row(line: bytes, number: int) -> Row:
+def _read_row(line: bytes, number: int) -> JsonRow:
     try:
-        found = json.loads(line)
-        if not isinstance(found, dict):
+        fields = json.loads(line)
+        if not isinstance(fields, dict):
             raise ValueError(f"expected an object: {_PLAIN}")
-        if not found.keys() <= KEYS:
-            raise ValueError(f"unknown key {min(found.keys() - KEYS)!r}: {_PLAIN}")
-        if ("payload" in found) == ("value" in found):
+        if not fields.keys() <= KEYS:
+            raise ValueError(f"unknown key {min(fields.keys() - KEYS)!r}: {_PLAIN}")
+        if ("payload" in fields) == ("value" in fields):
             raise ValueError(f"expected payload, or value: {_PLAIN}")
-        return Row(
-            bytes_of(found["payload"] if "payload" in found else found["value"]),
-            bytes_of(found.get("key")),
-            headers_of(found.get("headers")),
-            _time(found.get("ts", found.get("timestamp"))),
-            _partition(found.get("partition")),
+        return JsonRow(
+            bytes_of(fields["payload"] if "payload" in fields else fields["value"]),
+            bytes_of(fields.get("key")),
+            headers_of(fields.get("headers")),
+            _read_time_ms(fields.get("ts", fields.get("timestamp"))),
+            _read_partition(fields.get("partition")),
         )
     except json.JSONDecodeError as problem:
         raise InvalidRecordError(
@@ -118,15 +112,16 @@ def _row(line: bytes, number: int) -> Row:
         raise InvalidRecordError(f"line {number}: {problem}", found=repr(line[:100])) from problem
 
 
-def _time(value: Any) -> int | None:
+def _read_time_ms(value: Any) -> int | None:
     """Milliseconds; None for null and for -1, which means no time. Raises ValueError for a time
     that no record can have.
     """
     if isinstance(value, str):
         try:
-            found = datetime.fromisoformat(value)
-            found = found.replace(tzinfo=UTC) if found.tzinfo is None else found
-            value = (found - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+            time = datetime.fromisoformat(value)
+            if time.tzinfo is None:
+                time = time.replace(tzinfo=UTC)
+            value = (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
         except OverflowError as problem:
             raise ValueError(f"timestamp: {problem}") from problem
     if value is not None and type(value) is not int:
@@ -141,7 +136,9 @@ def _time(value: Any) -> int | None:
     return value
 
 
-def _partition(value: Any) -> int | None:
-    if value is not None and (type(value) is not int or not 0 <= value < 1 << 31):
+def _read_partition(value: Any) -> int | None:
+    if value is None:
+        return None
+    if type(value) is not int or not 0 <= value < 1 << 31:
         raise ValueError("partition: expected a number")
-    return None if value is None else int(value)
+    return value

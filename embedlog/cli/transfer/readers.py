@@ -1,10 +1,10 @@
 """Reads rows of files in one of the formats, for an import.
 
-FILEREADER-1  columns are value, key, headers, timestamp and partition; the other columns of a scan
-    are ignored, unknown ones are errors
-FILEREADER-2  contents are checked: a damaged or foreign file is an InvalidRecordError with its path
-FILEREADER-3  memory is bounded by a group of rows; the number of the first row is given, and
-    earlier ones are not converted
+- Columns are value, key, headers, timestamp and partition; the other columns of a scan are ignored,
+  unknown ones are errors.
+- Contents are checked: a damaged or foreign file is an InvalidRecordError with its path.
+- Memory is bounded by a group of rows; the number of the first row is given, and earlier ones are
+  not converted.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from embedlog import ConfigError, InvalidRecordError, Producer
-from embedlog.cli.transfer.csv_text import bytes_column, headers_of
-from embedlog.cli.transfer.json_rows import NO_TIMESTAMP, ListRows, list_rows
+from embedlog.cli.transfer.csv_text import bytes_column_of, headers_of
+from embedlog.cli.transfer.json_rows import NO_TIMESTAMP, ListRows, read_list_rows
 
 if TYPE_CHECKING:
     import pyarrow
@@ -71,12 +71,12 @@ class ArrowRows:
 # ---- Arrow ---------------------------------------------------------------------------------------
 
 
-def _parquet(file: BinaryIO, path: str, first: int) -> Iterator[Rows]:
+def _read_parquet(file: BinaryIO, path: str, first: int) -> Iterator[Rows]:
     from pyarrow import parquet
 
-    opened = parquet.ParquetFile(file)
-    metadata = opened.metadata
-    names = _known(opened.schema_arrow.names, path)
+    parquet_file = parquet.ParquetFile(file)
+    metadata = parquet_file.metadata
+    names = _select_columns(parquet_file.schema_arrow.names, path)
     counts = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
     ends = list(accumulate(counts))
     groups = [number for number, end in enumerate(ends) if end > first]
@@ -86,25 +86,25 @@ def _parquet(file: BinaryIO, path: str, first: int) -> Iterator[Rows]:
     rows = sum(counts[number] for number in groups)
     count = max(1, min(GROUP_ROWS, GROUP_BYTES * rows // max(1, size)))
     skipped = ends[groups[0]] - counts[groups[0]]
-    yield from _after(opened.iter_batches(count, groups, names), first - skipped)
+    yield from _skip_rows(parquet_file.iter_batches(count, groups, names), first - skipped)
 
 
-def _arrow(file: BinaryIO, path: str, first: int) -> Iterator[Rows]:
+def _read_arrow(file: BinaryIO, path: str, first: int) -> Iterator[Rows]:
     from pyarrow import ipc
 
-    opened = ipc.open_file(file)
-    names = _known(opened.schema.names, path)
+    arrow_file = ipc.open_file(file)
+    names = _select_columns(arrow_file.schema.names, path)
 
     def batches() -> Iterator[pyarrow.RecordBatch]:
-        for number in range(opened.num_record_batches):
-            batch = opened.get_batch(number)
+        for number in range(arrow_file.num_record_batches):
+            batch = arrow_file.get_batch(number)
             batch.validate(full=True)
             yield batch.select(names)
 
-    yield from _after(batches(), first)
+    yield from _skip_rows(batches(), first)
 
 
-def _csv(file: BinaryIO, path: str, first: int) -> Iterator[Rows]:
+def _read_csv(file: BinaryIO, path: str, first: int) -> Iterator[Rows]:
     import pyarrow
     from pyarrow import csv
 
@@ -114,7 +114,7 @@ def _csv(file: BinaryIO, path: str, first: int) -> Iterator[Rows]:
         "headers": pyarrow.string(),
         "partition": pyarrow.int32(),
     }
-    opened = csv.open_csv(
+    csv_file = csv.open_csv(
         file,
         csv.ReadOptions(block_size=BLOCK_BYTES),
         csv.ParseOptions(newlines_in_values=True),
@@ -126,11 +126,11 @@ def _csv(file: BinaryIO, path: str, first: int) -> Iterator[Rows]:
             null_values=[""],
         ),
     )
-    names = _known(opened.schema.names, path)
-    yield from _after((_of_texts(batch.select(names)) for batch in opened), first)
+    names = _select_columns(csv_file.schema.names, path)
+    yield from _skip_rows((_decode_texts(batch.select(names)) for batch in csv_file), first)
 
 
-def _of_texts(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+def _decode_texts(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
     """The columns of a CSV file with the types of a scan."""
     import json
 
@@ -139,7 +139,7 @@ def _of_texts(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     for name in ("key", "value"):
         if name in columns:
-            columns[name] = bytes_column(columns[name])
+            columns[name] = bytes_column_of(columns[name])
     if "headers" in columns:
         kind = pyarrow.list_(
             pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])
@@ -154,7 +154,7 @@ def _of_texts(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
     return pyarrow.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def _known(names: list[str], path: str) -> list[str]:
+def _select_columns(names: list[str], path: str) -> list[str]:
     """The columns to read. Raises ConfigError for an unknown one, and without a value."""
     expected = f"value, and some of {', '.join(COLUMNS[1:])}"
     for name in names:
@@ -165,16 +165,16 @@ def _known(names: list[str], path: str) -> list[str]:
     return [name for name in names if name in COLUMNS]
 
 
-def _after(batches: Iterator[pyarrow.RecordBatch], first: int) -> Iterator[Rows]:
+def _skip_rows(batches: Iterator[pyarrow.RecordBatch], first: int) -> Iterator[Rows]:
     """The rows from `first` on."""
     for batch in batches:
         if first < batch.num_rows:
             for start in range(max(first, 0), batch.num_rows, GROUP_ROWS):
-                yield ArrowRows(_with_times(_plain(batch.slice(start, GROUP_ROWS))))
+                yield ArrowRows(_fill_times(_simplify_types(batch.slice(start, GROUP_ROWS))))
         first -= batch.num_rows
 
 
-def _plain(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+def _simplify_types(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
     """The batch without the types that a producer does not take: dictionaries, bytes of a fixed
     size, unsigned integers.
     """
@@ -191,7 +191,7 @@ def _plain(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
     return pyarrow.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def _with_times(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+def _fill_times(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
     """The batch with the present time in the place of missing timestamps, which are null or -1.
     Raises InvalidRecordError.
     """
@@ -228,16 +228,16 @@ def _with_times(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
 # ---- all formats ---------------------------------------------------------------------------------
 
 
-def _lines(file: BinaryIO, path: str, first: int) -> Iterator[ListRows]:
-    yield from list_rows(file, first, GROUP_BYTES)
+def _read_lines(file: BinaryIO, path: str, first: int) -> Iterator[ListRows]:
+    yield from read_list_rows(file, first, GROUP_BYTES)
 
 
 READERS: dict[str, Read] = {
-    "parquet": _parquet,
-    "delta": _parquet,
-    "arrow": _arrow,
-    "jsonl": _lines,
-    "csv": _csv,
+    "parquet": _read_parquet,
+    "delta": _read_parquet,
+    "arrow": _read_arrow,
+    "jsonl": _read_lines,
+    "csv": _read_csv,
 }
 SUFFIXES = {
     ".parquet": "parquet",
@@ -249,12 +249,12 @@ SUFFIXES = {
 }
 
 
-def rows_of(layout: str, file: BinaryIO, path: str, first: int) -> Iterator[Rows]:
+def read_rows(layout: str, file: BinaryIO, path: str, first: int) -> Iterator[Rows]:
     """The rows of a file from number `first` on. Raises InvalidRecordError, ConfigError."""
-    rows = READERS[layout](file, path, first)
+    groups = READERS[layout](file, path, first)
     while True:
         try:
-            found = next(rows, None)
+            group = next(groups, None)
         except InvalidRecordError as error:
             error.path = path
             raise
@@ -271,6 +271,6 @@ def rows_of(layout: str, file: BinaryIO, path: str, first: int) -> Iterator[Rows
             raise InvalidRecordError(
                 f"not a readable {layout} file", path=path, found=text or repr(problem)
             ) from problem
-        if found is None:
+        if group is None:
             return
-        yield found
+        yield group

@@ -29,7 +29,7 @@ def check_folder(path: Path) -> None:
     except OSError as problem:
         raise StorageError("cannot open", errno=problem.errno, path=path) from problem
     if not stat.S_ISDIR(mode):
-        found = "a symbolic link" if stat.S_ISLNK(mode) else "another kind of file"
+        kind = "a symbolic link" if stat.S_ISLNK(mode) else "another kind of file"
         raise StorageError(
-            "cannot open", path=path, expected="a directory, not a link to one", found=found
+            "cannot open", path=path, expected="a directory, not a link to one", found=kind
         )

@@ -1,8 +1,7 @@
 """Writes the records of a scan to an open file in one of the formats.
 
-FILEWRITER-1  memory is bounded by a group of rows, with any size of the file
-FILEWRITER-2  parquet, Arrow IPC and CSV have the columns of a scan; JSON lines have the fields of
-    `cat --json`
+Memory is bounded by a group of rows, with any size of the file. parquet, Arrow IPC and CSV have the
+columns of a scan; JSON lines have the fields of `cat --json`.
 """
 
 from __future__ import annotations
@@ -22,29 +21,31 @@ Write = Callable[[Scan, BinaryIO, str], int]
 GROUP_BYTES = 64 << 20  # of a row group of a parquet file
 
 
-def _parquet(scan: Scan, file: BinaryIO, compression: str) -> int:
-    return _parquet_file(scan, file, compression, None)
+def _write_parquet(scan: Scan, file: BinaryIO, compression: str) -> int:
+    return _write_parquet_file(scan, file, compression, None)
 
 
-def _parquet_file(scan: Scan, file: BinaryIO, compression: str, timestamps: str | None) -> int:
+def _write_parquet_file(
+    scan: Scan, file: BinaryIO, compression: str, timestamps: str | None
+) -> int:
     from pyarrow import Table, parquet
 
     rows = 0
     with parquet.ParquetWriter(
         file, scan.schema, compression=compression, coerce_timestamps=timestamps
     ) as writer:
-        for group in _groups(scan):
+        for group in _group_batches(scan):
             writer.write_table(Table.from_batches(group))
             rows += sum(batch.num_rows for batch in group)
     return rows
 
 
-def _delta(scan: Scan, file: BinaryIO, compression: str) -> int:
+def _write_delta(scan: Scan, file: BinaryIO, compression: str) -> int:
     """A parquet file of a Delta table: its timestamps have microseconds."""
-    return _parquet_file(scan, file, compression, "us")
+    return _write_parquet_file(scan, file, compression, "us")
 
 
-def _groups(scan: Scan) -> Iterator[list[pyarrow.RecordBatch]]:
+def _group_batches(scan: Scan) -> Iterator[list[pyarrow.RecordBatch]]:
     group = []
     size = 0
     for batch in scan:
@@ -58,7 +59,7 @@ def _groups(scan: Scan) -> Iterator[list[pyarrow.RecordBatch]]:
         yield group
 
 
-def _arrow(scan: Scan, file: BinaryIO, compression: str) -> int:
+def _write_arrow(scan: Scan, file: BinaryIO, compression: str) -> int:
     from pyarrow import ipc
 
     rows = 0
@@ -70,19 +71,19 @@ def _arrow(scan: Scan, file: BinaryIO, compression: str) -> int:
     return rows
 
 
-def _csv(scan: Scan, file: BinaryIO, compression: str) -> int:
+def _write_csv(scan: Scan, file: BinaryIO, compression: str) -> int:
     from pyarrow import csv
 
-    from embedlog.cli.transfer.csv_text import text_columns
+    from embedlog.cli.transfer.csv_text import text_columns_of
 
     rows = 0
     for batch in scan:
-        csv.write_csv(text_columns(batch), file, csv.WriteOptions(include_header=rows == 0))
+        csv.write_csv(text_columns_of(batch), file, csv.WriteOptions(include_header=rows == 0))
         rows += batch.num_rows
     return rows
 
 
-def _lines(scan: Scan, file: BinaryIO, compression: str) -> int:
+def _write_lines(scan: Scan, file: BinaryIO, compression: str) -> int:
     rows = 0
     for record in scan.records():
         file.write(envelope(record))
@@ -91,11 +92,11 @@ def _lines(scan: Scan, file: BinaryIO, compression: str) -> int:
 
 
 WRITERS: dict[str, Write] = {
-    "parquet": _parquet,
-    "delta": _delta,
-    "arrow": _arrow,
-    "jsonl": _lines,
-    "csv": _csv,
+    "parquet": _write_parquet,
+    "delta": _write_delta,
+    "arrow": _write_arrow,
+    "jsonl": _write_lines,
+    "csv": _write_csv,
 }
 _OF_PARQUET = ("zstd", "none", "snappy", "gzip", "lz4", "brotli")
 COMPRESSIONS = {"parquet": _OF_PARQUET, "delta": _OF_PARQUET, "arrow": ("zstd", "none", "lz4")}

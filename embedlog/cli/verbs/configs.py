@@ -1,7 +1,7 @@
 """Contains the verb `configs`, with the options of kafka-configs for topics.
 
-CONFIGS-1  without `--all` only settings of the topic itself are shown
-CONFIGS-2  the origin of a setting is "topic" or "default"
+Without `--all` only settings of the topic itself are shown. The origin of a setting is "topic" or
+"default".
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import Any
 import click
 
 from embedlog import Log
-from embedlog.cli.arguments import settings, topic_names, topic_setting_names, topic_settings
+from embedlog.cli.arguments import parse_settings, topic_names, topic_setting_names, topic_settings
 from embedlog.cli.internal_topics import hidden_topics, internal_option, shown_topics, tell_hidden
 from embedlog.cli.invocation import current, open_log, verb
-from embedlog.cli.output import document, table
-from embedlog.cli.readable import Readable
+from embedlog.cli.output import print_document, print_table
+from embedlog.cli.readable import ReadableMembers
 from embedlog.cli.terminal import tell
 
 _OTHERS = ["brokers", "clients", "users", "ips", "broker-loggers", "client-metrics", "groups"]
+_COLUMNS = ("topic", "name", "value", "origin")
 
 
 @verb(exclusive=[("--describe", "--alter"), ("--all", "--alter")])
@@ -70,44 +71,41 @@ def configs(
             f"--entity-type {entity_type}: only topics have stored settings; a program gives the "
             "others"
         )
-    if not alter and any(
-        options[name] is not None for name in ("add_config", "add_config_file", "delete_config")
-    ):
+    changes = (options["add_config"], options["add_config_file"], options["delete_config"])
+    if not alter and any(change is not None for change in changes):
         raise click.UsageError("--add-config and --delete-config need --alter")
-    readable = Readable()
+    readable = ReadableMembers()
     with open_log(read_only=not alter) as log:
         if alter:
             return _alter(log, topic, options)
         names = [topic] if topic else shown_topics(log, include_internal)
         hidden = frozenset() if topic else hidden_topics(log, include_internal)
-        rows = [
-            row
-            for found in readable.each(names, lambda name: _rows(log, name, options["effective"]))
-            for row in found
-        ]
+        rows = []
+        for topic_rows in readable.describe_each(
+            names, lambda name: _rows_of_topic(log, name, options["effective"])
+        ):
+            rows += topic_rows
     if current().json:
-        document(
-            [dict(zip(("topic", "name", "value", "origin"), row, strict=True)) for row in rows]
-        )
+        _print_document(rows)
     else:
-        table(["topic", "name", "value", "origin"], rows)
-        if not rows and readable.whole:
-            whose = (
-                f"{topic} has"
-                if topic
-                else "no topic has"
-                if names
-                else "there is no topic that has"
-            )
-            tell(
-                f"embedlog: {whose}{' no' if topic else ''} settings of its own; --all prints the "
-                "effective ones"
-            )
+        print_table(_COLUMNS, rows)
+        if not rows and readable.is_whole:
+            if topic:
+                whose = f"{topic} has no"
+            elif names:
+                whose = "no topic has"
+            else:
+                whose = "there is no topic that has"
+            tell(f"embedlog: {whose} settings of its own; --all prints the effective ones")
         tell_hidden(hidden, "internal topic")
     return readable.status(bool(rows))
 
 
-def _rows(log: Log, topic: str, effective: bool) -> list[tuple[str, str, str, str]]:
+def _print_document(rows: list[tuple[str, str, str, str]]) -> None:
+    print_document([dict(zip(_COLUMNS, row, strict=True)) for row in rows])
+
+
+def _rows_of_topic(log: Log, topic: str, effective: bool) -> list[tuple[str, str, str, str]]:
     own = log.describe_topic(topic).config
     shown = log.config.topic_config(own).as_kafka() if effective else dict(own)
     return [
@@ -121,20 +119,17 @@ def _alter(log: Log, topic: str | None, options: dict[str, Any]) -> int:
         raise click.UsageError("--alter needs --topic")
     changes: dict[str, str | None] = {}
     if options["add_config_file"] is not None:
-        lines = (
-            options["add_config_file"].read_text(encoding="utf-8", errors="replace").splitlines()
-        )
-        changes |= settings(
-            [line for line in lines if line.strip() and not line.startswith("#")],
-            "--add-config-file",
-        )
+        content = options["add_config_file"].read_text(encoding="utf-8", errors="replace")
+        lines = [line for line in content.splitlines() if line.strip() and not line.startswith("#")]
+        changes |= parse_settings(lines, "--add-config-file")
     if options["add_config"] is not None:
         parts = re.findall(r"(?:\[[^\]]*\]|[^,\[])+", options["add_config"])
-        changes |= {
-            name: value.strip("[]") for name, value in settings(parts, "--add-config").items()
-        }
+        for name, value in parse_settings(parts, "--add-config").items():
+            changes[name] = value.strip("[]")
     own = log.describe_topic(topic).config
-    for name in filter(None, (options["delete_config"] or "").split(",")):
+    for name in (options["delete_config"] or "").split(","):
+        if not name:
+            continue
         if name not in own:
             raise click.UsageError(f"--delete-config: {topic} has no setting {name!r} of its own")
         changes[name] = None
@@ -142,10 +137,7 @@ def _alter(log: Log, topic: str | None, options: dict[str, Any]) -> int:
         raise click.UsageError("--alter needs --add-config, --add-config-file or --delete-config")
     log.alter_topic(topic, changes)
     if current().json:
-        rows = _rows(log, topic, effective=False)
-        document(
-            [dict(zip(("topic", "name", "value", "origin"), row, strict=True)) for row in rows]
-        )
+        _print_document(_rows_of_topic(log, topic, effective=False))
     else:
         click.echo(f"Completed updating config for topic {topic}.")
     return 0

@@ -1,14 +1,14 @@
 """Contains the verbs `consume`, `cat` and `tail`: records of topics on standard output.
 
-CONSUME-1  `consume` begins at the end and follows, as Kafka's console consumer; `cat` prints what
-    is present; `tail` follows
-CONSUME-2  a reading that ends at known offsets is a scan, whose second thread decodes while lines
-    are written; `-X` sets a consumer, which reads instead
-CONSUME-3  a reading that waits for records ends when the reader of the output has ended, also if
-    none arrives
-CONSUME-4  a group commits what was written to the output, after it was flushed
-CONSUME-5  a reading that ends at known offsets, without `-p`, passes over partitions without a
-    leader. It names them at its end (READABLE-1)
+- `consume` begins at the end and follows, as Kafka's console consumer; `cat` prints what is
+  present; `tail` follows.
+- A reading that ends at known offsets is a scan, whose second thread decodes while lines are
+  written; `-X` sets a consumer, which reads instead.
+- A reading that waits for records ends when the reader of the output has ended, also if none
+  arrives.
+- A group commits what was written to the output, after it was flushed.
+- A reading that ends at known offsets, without `-p`, passes over partitions without a leader, and
+  names them at its end.
 """
 
 from __future__ import annotations
@@ -22,20 +22,28 @@ import click
 
 import embedlog
 from embedlog import Batch, Consumer, Log, OffsetAndMetadata, TopicPartition
-from embedlog.cli.arguments import POSITIONS, group_ids, numbers, settings, topic_names, words
-from embedlog.cli.internal_topics import matching_topics
+from embedlog.cli.arguments import (
+    POSITIONS,
+    complete_words,
+    group_ids,
+    parse_numbers,
+    parse_settings,
+    topic_names,
+)
+from embedlog.cli.internal_topics import find_matching_topics
 from embedlog.cli.invocation import current, open_log, verb
-from embedlog.cli.positions import Span, span
-from embedlog.cli.readable import Readable
-from embedlog.cli.reader_watch import ending_with_reader
+from embedlog.cli.positions import Span, find_span
+from embedlog.cli.readable import ReadableMembers
+from embedlog.cli.reader_watch import end_with_reader
 from embedlog.cli.record_format import (
     KAFKA_PROPERTIES,
+    AnyRecord,
     Formatter,
     as_bytes,
-    by_properties,
     envelope,
-    formatted,
-    unescaped,
+    kafka_formatter,
+    kcat_formatter,
+    unescape,
 )
 from embedlog.cli.terminal import tell
 
@@ -58,8 +66,14 @@ class Reading:
     count: int | None
     timeout_s: float | None
 
+    def rows_to_write(self, batch: Batch, written: int) -> int:
+        """How many rows of a batch are written after `written` records."""
+        if self.count is None:
+            return batch.num_rows
+        return min(batch.num_rows, self.count - written)
 
-def _options(function: Callable[..., Any]) -> Callable[..., Any]:
+
+def _add_options(function: Callable[..., Any]) -> Callable[..., Any]:
     options = (
         click.argument("topics", nargs=-1, shell_complete=topic_names),
         click.option(
@@ -75,7 +89,7 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
             "positions",
             multiple=True,
             metavar="POSITION",
-            shell_complete=words(*POSITIONS),
+            shell_complete=complete_words(*POSITIONS),
             help="beginning, end, an offset, -5 (before the end), @time, s@time, e@time, or "
             "stored: the committed"
             " offset of -X group.id.",
@@ -141,7 +155,7 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
             "properties",
             multiple=True,
             metavar="KEY=VALUE",
-            shell_complete=words(*(f"{name}=" for name in KAFKA_PROPERTIES)),
+            shell_complete=complete_words(*(f"{name}=" for name in KAFKA_PROPERTIES)),
             help="Kafka's print.key=true, key.separator, null.literal, …",
         ),
         click.option(
@@ -153,13 +167,13 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="A setting of the consumer.",
         ),
     )
-    for each in reversed(options):
-        function = each(function)
+    for option in reversed(options):
+        function = option(function)
     return function
 
 
 @verb(exclusive=_EXCLUSIVE)
-@_options
+@_add_options
 def consume(**options: Any) -> int:
     """Print the records that arrive from now on; --from-beginning prints all first.
 
@@ -170,7 +184,7 @@ def consume(**options: Any) -> int:
 
 
 @verb(exclusive=_EXCLUSIVE)
-@_options
+@_add_options
 def cat(**options: Any) -> int:
     """Print the present records, and end: `consume --from-beginning -e`."""
     return _consume(options, default="beginning", exit_at_end=True)
@@ -184,7 +198,7 @@ def cat(**options: Any) -> int:
     default=10,
     help="Records per partition before the end.",
 )
-@_options
+@_add_options
 def tail(lines: int, **options: Any) -> int:
     """Print the last records of each partition, and follow: `consume -o -10`."""
     return _consume(options, default=f"-{lines}" if lines else "end", exit_at_end=False)
@@ -193,56 +207,57 @@ def tail(lines: int, **options: Any) -> int:
 def _consume(options: dict[str, Any], default: str, exit_at_end: bool) -> int:
     from embedlog.cli.line_writer import LineWriter
 
-    formatter, delimiter, null = _layout(options)
+    formatter, delimiter, null = _choose_layout(options)
     writer = LineWriter(sys.stdout.buffer, formatter, delimiter, null)
     group = options["group"]
     with open_log(read_only=group is None) as log:
+        topics = _select_topics(log, options)
+        partitions = None
+        if options["partitions"] is not None:
+            partitions = parse_numbers(options["partitions"], "--partition")
         reading = Reading(
-            _topics(log, options),
-            None
-            if options["partitions"] is None
-            else numbers(options["partitions"], "--partition"),
-            options["positions"],
-            "beginning" if options["from_beginning"] else default,
-            exit_at_end or options["exit_at_end"],
-            options["count"],
-            None if options["timeout_ms"] is None else options["timeout_ms"] / 1000,
+            topics=topics,
+            partitions=partitions,
+            positions=options["positions"],
+            default="beginning" if options["from_beginning"] else default,
+            exit_at_end=exit_at_end or options["exit_at_end"],
+            count=options["count"],
+            timeout_s=None if options["timeout_ms"] is None else options["timeout_ms"] / 1000,
         )
-        given = settings(options["consumer_settings"], "--consumer-property")
-        stored_group = given.pop("group.id", None)
+        config = parse_settings(options["consumer_settings"], "--consumer-property")
+        stored_group = config.pop("group.id", None)
         if stored_group is not None and "stored" not in options["positions"]:
             raise click.UsageError(
                 f"-X group.id: a member of a group is -G {stored_group}; -o stored begins at its "
                 "offsets"
             )
         if options["isolation_level"] is not None:
-            given["isolation.level"] = options["isolation_level"]
+            config["isolation.level"] = options["isolation_level"]
         if group is not None:
-            written = _read_in_group(log, group, given, reading, writer.write)
+            written = _read_in_group(log, group, config, reading, writer.write)
             if not written:
-                tell(f"embedlog: {_why_nothing(reading, {})}")
+                tell(f"embedlog: {_explain_nothing(reading, {})}")
             return 0 if written else 1
         leaderless: list[embedlog.LeaderNotAvailableError] = []
-        stored = _stored(log, stored_group) if "stored" in reading.positions else {}
-        with log.consumer(config=given) as consumer:
-            limits = _limits(log, consumer, reading, leaderless, stored)
+        stored = _read_stored_offsets(log, stored_group) if "stored" in reading.positions else {}
+        with log.consumer(config=config) as consumer:
+            limits = _assign_limits(log, consumer, reading, leaderless, stored)
             if reading.exit_at_end and not options["consumer_settings"]:
-                written = _scan(
-                    log, limits, reading, writer, options["isolation_level"] or "read_uncommitted"
-                )
+                isolation_level = options["isolation_level"] or "read_uncommitted"
+                written = _scan(log, limits, reading, writer, isolation_level)
             else:
-                with ending_with_reader(consumer):
+                with end_with_reader(consumer):
                     written = _follow(consumer, limits, reading, writer.write)
         sys.stdout.flush()
-        readable = Readable()
+        readable = ReadableMembers()
         for problem in leaderless:
             readable.note(problem)
-        if not written and readable.whole:
-            tell(f"embedlog: {_why_nothing(reading, limits.requested)}")
+        if not written and readable.is_whole:
+            tell(f"embedlog: {_explain_nothing(reading, limits.requested)}")
         return readable.status(bool(written))
 
 
-def _stored(log: Log, group: str | None) -> dict[TopicPartition, OffsetAndMetadata]:
+def _read_stored_offsets(log: Log, group: str | None) -> dict[TopicPartition, OffsetAndMetadata]:
     """The committed offsets of a group, for `-o stored`."""
     if group is None:
         tell(
@@ -253,22 +268,21 @@ def _stored(log: Log, group: str | None) -> dict[TopicPartition, OffsetAndMetada
     return log.group_offsets(group)
 
 
-def _why_nothing(reading: Reading, requested: dict[TopicPartition, tuple[int, int, int]]) -> str:
+def _explain_nothing(
+    reading: Reading, requested: dict[TopicPartition, tuple[int, int, int]]
+) -> str:
     """Why no record was printed. `requested`: of each partition the first offset that was asked
     for, its start and its end.
     """
-    beyond = [
-        f"{tp.topic}-{tp.partition} has the offsets {start} to {end - 1}"
-        if end > start
-        else f"{tp.topic}-{tp.partition} is empty"
-        for tp, (wanted, start, end) in requested.items()
-        if wanted > end
-    ]
+    beyond = []
+    for tp, (offset, start, end) in requested.items():
+        if offset <= end:
+            continue
+        extent = f"has the offsets {start} to {end - 1}" if end > start else "is empty"
+        beyond.append(f"{tp.topic}-{tp.partition} {extent}")
     if beyond and len(beyond) == len(requested):
-        return (
-            f"no record at or after offset {min(wanted for wanted, *_ in requested.values())}: "
-            f"{'; '.join(beyond[:3])}"
-        )
+        first = min(offset for offset, _start, _end in requested.values())
+        return f"no record at or after offset {first}: {'; '.join(beyond[:3])}"
     if reading.timeout_s is not None and not reading.exit_at_end:
         return f"no record arrived within {reading.timeout_s * 1000:.0f} ms (--timeout-ms)"
     names = ", ".join(reading.topics[:5])
@@ -279,85 +293,82 @@ def _why_nothing(reading: Reading, requested: dict[TopicPartition, tuple[int, in
     return f"{names}: no record{' for this group' if not requested else ''}"
 
 
-def _topics(log: Log, options: dict[str, Any]) -> list[str]:
+def _select_topics(log: Log, options: dict[str, Any]) -> list[str]:
     named = [*options["topic"], *options["topics"]]
     if bool(named) == (options["include"] is not None):
         raise click.UsageError("give topics, or --include with a regular expression")
-    return named or matching_topics(log, options["include"], "--include")
+    return named or find_matching_topics(log, options["include"], "--include")
 
 
-def _layout(options: dict[str, Any]) -> tuple[Formatter | None, bytes, bytes]:
+def _choose_layout(options: dict[str, Any]) -> tuple[Formatter | None, bytes, bytes]:
     """The formatter, or None for plain values; the delimiter; the text of null."""
-    properties = settings(options["properties"], "--property")
-    delimiter = unescaped(options["delimiter"], "-D")
-    null = properties.get(
-        "null.literal", "NULL" if options["null_as_text"] else KAFKA_PROPERTIES["null.literal"]
-    )
+    properties = parse_settings(options["properties"], "--property")
+    delimiter = unescape(options["delimiter"], "-D")
     if current().json or options["as_json"]:
         return envelope, delimiter, b""
     if options["text"] is not None:
-        return (
-            formatted(options["text"], b"NULL" if options["null_as_text"] else b""),
-            delimiter,
-            b"",
-        )
+        null = b"NULL" if options["null_as_text"] else b""
+        return kcat_formatter(options["text"], null), delimiter, b""
+    default_null = "NULL" if options["null_as_text"] else KAFKA_PROPERTIES["null.literal"]
+    null_text = properties.get("null.literal", default_null)
+    null = as_bytes(null_text)
     if options["key_delimiter"] is not None:
-        separator = unescaped(options["key_delimiter"], "-K")
-        bare = as_bytes(null)
-        return (
-            (
-                lambda record: (
-                    (bare if record.key is None else record.key)
-                    + separator
-                    + (bare if record.value is None else record.value)
-                    + delimiter
-                )
-            ),
-            delimiter,
-            bare,
-        )
+        separator = unescape(options["key_delimiter"], "-K")
+        return _key_value_formatter(separator, delimiter, null), delimiter, null
     if properties.keys() - {"null.literal", "line.separator"}:
-        return by_properties({"null.literal": null, **properties}), delimiter, as_bytes(null)
-    return (
-        None,
-        as_bytes(properties["line.separator"]) if "line.separator" in properties else delimiter,
-        as_bytes(null),
-    )
+        return kafka_formatter({"null.literal": null_text, **properties}), delimiter, null
+    if "line.separator" in properties:
+        delimiter = as_bytes(properties["line.separator"])
+    return None, delimiter, null
+
+
+def _key_value_formatter(separator: bytes, delimiter: bytes, null: bytes) -> Formatter:
+    """Keys and values with a separator between them: kcat's `-K`."""
+
+    def format_record(record: AnyRecord) -> bytes:
+        key = null if record.key is None else record.key
+        value = null if record.value is None else record.value
+        return key + separator + value + delimiter
+
+    return format_record
 
 
 # ---- reading -------------------------------------------------------------------------------------
 
 
-def _limits(
+def _assign_limits(
     log: Log,
     consumer: Consumer[Any, Any],
     reading: Reading,
     leaderless: list[embedlog.LeaderNotAvailableError],
     stored: dict[TopicPartition, OffsetAndMetadata],
 ) -> Span:
-    """The partitions to read, which are assigned, with their first offsets and ends (CONSUME-5)."""
+    """Assign the partitions to read; returns their first offsets and ends. `leaderless` gets an
+    error for each topic with a partition that has no leader.
+    """
 
-    def present(topic: str) -> list[int]:
+    def available_partitions(topic: str) -> list[int]:
         try:
-            found = log.describe_topic(topic)
+            description = log.describe_topic(topic)
         except embedlog.LeaderNotAvailableError as problem:
             if not reading.exit_at_end:
                 raise
             leaderless.append(problem)
-            found = log.describe_topic(topic, available_only=True)
-        return [each.partition for each in found.partitions]
+            description = log.describe_topic(topic, available_only=True)
+        return [partition.partition for partition in description.partitions]
 
-    given = None if reading.partitions is None else list(dict.fromkeys(reading.partitions))
-    tps = [
-        TopicPartition(topic, number)
-        for topic in reading.topics
-        for number in (present(topic) if given is None else given)
-    ]
+    tps: list[TopicPartition] = []
+    for topic in reading.topics:
+        if reading.partitions is None:
+            numbers = available_partitions(topic)
+        else:
+            numbers = list(dict.fromkeys(reading.partitions))
+        tps += [TopicPartition(topic, number) for number in numbers]
     consumer.assign(tps)  # refuses an absent partition
-    found = span(consumer, tps, reading.positions, reading.default, stored=stored)
-    return replace(
-        found, ends=(consumer.end_offsets(tps) | found.ends) if reading.exit_at_end else found.ends
-    )
+    limits = find_span(consumer, tps, reading.positions, reading.default, stored=stored)
+    if not reading.exit_at_end:
+        return limits
+    return replace(limits, ends=consumer.end_offsets(tps) | limits.ends)
 
 
 def _scan(log: Log, limits: Span, reading: Reading, writer: LineWriter, isolation: Any) -> int:
@@ -381,11 +392,7 @@ def _scan(log: Log, limits: Span, reading: Reading, writer: LineWriter, isolatio
             isolation_level=isolation,
         )
         for batch in scan.batches():
-            last = (
-                batch.num_rows
-                if reading.count is None
-                else min(batch.num_rows, reading.count - written)
-            )
+            last = reading.rows_to_write(batch, written)
             writer.write(batch, 0, last)
             written += last
             if written == reading.count:
@@ -428,7 +435,7 @@ def _follow(
 def _read_in_group(
     log: Log,
     group: str,
-    given: dict[str, str],
+    config: dict[str, str],
     reading: Reading,
     write: Callable[[Batch, int, int], None],
 ) -> int:
@@ -439,28 +446,22 @@ def _read_in_group(
             "embedlog groups --reset-offsets changes its positions"
         )
     reset = "earliest" if reading.default == "beginning" else "latest"
+    settings_of_member = {"auto.offset.reset": reset, **config, "enable.auto.commit": "false"}
+    timeout_s = GROUP_WAIT_S if reading.exit_at_end else reading.timeout_s
     written = 0
-    config = {"auto.offset.reset": reset, **given, "enable.auto.commit": "false"}
     with (
-        log.consumer(*reading.topics, group_id=group, config=config) as consumer,
-        ending_with_reader(consumer),
+        log.consumer(*reading.topics, group_id=group, config=settings_of_member) as consumer,
+        end_with_reader(consumer),
     ):
         while True:
-            for batch in consumer.batches(
-                timeout=GROUP_WAIT_S if reading.exit_at_end else reading.timeout_s
-            ):
-                last = (
-                    batch.num_rows
-                    if reading.count is None
-                    else min(batch.num_rows, reading.count - written)
-                )
+            for batch in consumer.batches(timeout=timeout_s):
+                last = reading.rows_to_write(batch, written)
                 write(batch, 0, last)
                 written += last
                 sys.stdout.flush()
-                place = int(batch.offsets[last - 1]) + 1
-                consumer.commit(
-                    {TopicPartition(batch.topic, batch.partition): OffsetAndMetadata(place)}
-                )
+                tp = TopicPartition(batch.topic, batch.partition)
+                next_offset = int(batch.offsets[last - 1]) + 1
+                consumer.commit({tp: OffsetAndMetadata(next_offset)})
                 if written == reading.count:
                     return written
             if not reading.exit_at_end or consumer.assignment():

@@ -1,7 +1,7 @@
 """Contains the verb `delete-records`, with the file and the lines of kafka-delete-records.
 
-DELETERECORDS-1  the whole request is checked before any record is deleted
-DELETERECORDS-2  of several partitions, one or all are named: no partition is chosen silently
+The whole request is checked before any record is deleted. Of several partitions, one or all are
+named: no partition is chosen silently.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import click
 from embedlog import Log, TopicPartition
 from embedlog.cli.arguments import topic_option
 from embedlog.cli.invocation import current, open_log, verb
-from embedlog.cli.output import document
+from embedlog.cli.output import print_document
 
 _FORM = '{"partitions": [{"topic": "t", "partition": 0, "offset": 5}], "version": 1}'
 
 
 _EXCLUSIVE = [
-    ("--offset-json-file", each) for each in ("--topic", "--partition", "--all-partitions")
+    ("--offset-json-file", option) for option in ("--topic", "--partition", "--all-partitions")
 ]
 _EXCLUSIVE.append(("--partition", "--all-partitions"))
 SHOWN = 10  # partitions in an error
@@ -59,16 +59,16 @@ def delete_records(
     """
     if (offset_json_file is None and topic is None) or (topic is None) != (before_offset is None):
         raise click.UsageError("give --offset-json-file, or --topic and --before-offset")
-    wanted = {} if offset_json_file is None else _wanted(offset_json_file)
+    offsets = {} if offset_json_file is None else _read_request(offset_json_file)
     with open_log(read_only=False) as log:
         if topic is not None:
-            numbers = (
-                _all(log, topic, alone=not all_partitions) if partition is None else [partition]
-            )
-            wanted = {TopicPartition(topic, number): int(before_offset or 0) for number in numbers}
-        starts = log.delete_records(wanted)
+            numbers = [partition] if partition is not None else _partition_numbers(log, topic)
+            if partition is None and not all_partitions:
+                _check_is_one(topic, numbers)
+            offsets = {TopicPartition(topic, number): int(before_offset or 0) for number in numbers}
+        starts = log.delete_records(offsets)
     if current().json:
-        document(
+        print_document(
             [
                 {"topic": tp.topic, "partition": tp.partition, "low_watermark": start}
                 for tp, start in sorted(starts.items())
@@ -80,19 +80,23 @@ def delete_records(
     return 0
 
 
-def _all(log: Log, topic: str, *, alone: bool) -> list[int]:
-    """The partitions of a topic. Raises UsageError if there are several and one is needed."""
-    numbers = [each.partition for each in log.describe_topic(topic).partitions]
-    if alone and len(numbers) > 1:
-        shown = ",".join(map(str, numbers[:SHOWN])) + ("" if len(numbers) <= SHOWN else ",…")
-        raise click.UsageError(
-            f"--partition: {topic} has the partitions {shown}: give one of them, or "
-            "--all-partitions"
-        )
-    return numbers
+def _partition_numbers(log: Log, topic: str) -> list[int]:
+    return [partition.partition for partition in log.describe_topic(topic).partitions]
 
 
-def _wanted(file: TextIO) -> dict[TopicPartition, int]:
+def _check_is_one(topic: str, numbers: list[int]) -> None:
+    """Raises UsageError if a topic has several partitions."""
+    if len(numbers) <= 1:
+        return
+    shown = ",".join(map(str, numbers[:SHOWN]))
+    if len(numbers) > SHOWN:
+        shown += ",…"
+    raise click.UsageError(
+        f"--partition: {topic} has the partitions {shown}: give one of them, or --all-partitions"
+    )
+
+
+def _read_request(file: TextIO) -> dict[TopicPartition, int]:
     """The request of a file. Raises UsageError for any other content."""
     try:
         content: Any = json.load(file)
@@ -100,11 +104,8 @@ def _wanted(file: TextIO) -> dict[TopicPartition, int]:
             (TopicPartition(row["topic"], row["partition"]), row["offset"])
             for row in content["partitions"]
         ]
-        if (
-            content.get("version", 1) != 1
-            or not rows
-            or any(type(offset) is not int for _, offset in rows)
-        ):
+        has_numbers = all(type(offset) is int for _, offset in rows)
+        if content.get("version", 1) != 1 or not rows or not has_numbers:
             raise ValueError(
                 "a version other than 1, no partitions, or an offset that is no number"
             )

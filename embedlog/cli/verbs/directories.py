@@ -15,7 +15,7 @@ import click
 import embedlog
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.invocation import directories as given
-from embedlog.cli.output import document, table
+from embedlog.cli.output import print_document, print_table
 from embedlog.cli.progress import progress
 from embedlog.cli.terminal import tell
 
@@ -139,7 +139,7 @@ def _replace(log: embedlog.Log, node: int, path: str | None, *, force: bool, wai
 def _print(log: embedlog.Log) -> int:
     found = log.replicas()
     if current().json:
-        document([asdict(each) for each in found.directories])
+        print_document([asdict(each) for each in found.directories])
     else:
         columns = ["node", "state", "voter", "path", "rack", "leads", "holds", "reason"]
         rows = [
@@ -155,7 +155,7 @@ def _print(log: embedlog.Log) -> int:
             ]
             for each in found.directories
         ]
-        table(columns, rows)
+        print_table(columns, rows)
         for warning in found.warnings:
             click.echo(f"Warning: {warning}")
     return 0 if all(each.answers for each in found.directories) else 1

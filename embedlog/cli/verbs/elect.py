@@ -7,8 +7,8 @@ import click
 from embedlog import ElectionNotNeededError, TopicPartition
 from embedlog.cli.arguments import topic_option
 from embedlog.cli.invocation import current, open_log, verb
-from embedlog.cli.output import document, table
-from embedlog.cli.reassignment import partitions_in
+from embedlog.cli.output import print_document, print_table
+from embedlog.cli.reassignment import read_partitions
 from embedlog.cli.terminal import tell
 
 
@@ -43,14 +43,14 @@ def elect(
     """
     if topic is None and not all_topic_partitions and path_to_json_file is None:
         raise click.UsageError("give one of --topic, --all-topic-partitions, --path-to-json-file")
-    places: list[tuple[str | None, int | None]] = [(topic, partition)]
+    partitions: list[tuple[str | None, int | None]] = [(topic, partition)]
     if path_to_json_file is not None:
-        places = [(tp.topic, tp.partition) for tp in partitions_in(path_to_json_file)]
-    found: dict[TopicPartition, int] = {}
+        partitions = [(tp.topic, tp.partition) for tp in read_partitions(path_to_json_file)]
+    leaders: dict[TopicPartition, int] = {}
     with open_log(read_only=False) as log:
-        for name, number in places:
+        for name, number in partitions:
             try:
-                found |= log.elect(
+                leaders |= log.elect(
                     name,
                     number,
                     preferred=election_type == "preferred",
@@ -60,15 +60,15 @@ def elect(
             except ElectionNotNeededError as reason:
                 tell(f"embedlog: {reason}")
     if current().json:
-        document(
+        print_document(
             [
                 {"topic": tp.topic, "partition": tp.partition, "leader": leader}
-                for tp, leader in found.items()
+                for tp, leader in leaders.items()
             ]
         )
-    elif found:
-        table(
+    elif leaders:
+        print_table(
             ("topic", "partition", "leader"),
-            [(tp.topic, tp.partition, leader) for tp, leader in found.items()],
+            [(tp.topic, tp.partition, leader) for tp, leader in leaders.items()],
         )
     return 0

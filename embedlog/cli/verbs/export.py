@@ -1,7 +1,6 @@
 """Contains the verb `export`: topics as parquet, Delta tables, Arrow IPC, JSON lines or CSV files.
 
-EXPORT-1  a second run continues after the first, also after a kill: no record is lost or exported
-    twice
+A second run continues after the first, also after a kill: no record is lost or exported twice.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ import click
 from embedlog import Log, Scan, Split
 from embedlog.cli.arguments import topic_names
 from embedlog.cli.invocation import current, open_log, verb
-from embedlog.cli.output import document, size_of, table
+from embedlog.cli.output import print_document, print_table, size_of
 from embedlog.cli.progress import progress
 from embedlog.cli.ranges import Range, range_of, range_options, topics_of
 from embedlog.cli.terminal import tell
 from embedlog.cli.transfer import delta_log
-from embedlog.cli.transfer.export_directory import ExportDirectory, Settings
+from embedlog.cli.transfer.export_directory import ExportDirectory, ExportSettings
 from embedlog.cli.transfer.writers import COMPRESSIONS, WRITERS, check_installed
 
 FILE_MIB = 256
@@ -67,27 +66,26 @@ def export(destination: Path, **options: Any) -> int:
         )
     check_installed(layout)
     span = range_of(options)
-    settings = Settings(layout, span.isolation_level, span.start_ms, span.end_ms)
+    settings = ExportSettings(layout, span.isolation_level, span.start_ms, span.end_ms)
     with open_log() as log:
         topics = topics_of(log, options)
         with ExportDirectory(destination, settings) as directory:
-            parts = _parts(log, directory, topics, span, options["file_mib"] << 20)
-            rows = _export(
+            parts = _plan_parts(log, directory, topics, span, options["file_mib"] << 20)
+            files = _export(
                 directory, parts, lambda scan, file: WRITERS[layout](scan, file, compression)
             )
-            for topic in topics if layout == "delta" else ():
-                delta_log.commit(destination, topic)
+            if layout == "delta":
+                for topic in topics:
+                    delta_log.commit(destination, topic)
     if current().json:
-        document(rows)
-    elif rows:
-        table(
-            ["file", "records", "size"],
-            [[row["file"], row["records"], size_of(row["bytes"])] for row in rows],
-        )
+        print_document(files)
+    elif files:
+        rows = [[file["file"], file["records"], size_of(file["bytes"])] for file in files]
+        print_table(["file", "records", "size"], rows)
     return 0
 
 
-class Part(NamedTuple):
+class ExportPart(NamedTuple):
     """A range of a partition that no file contains, in pieces for one file each."""
 
     scan: Scan
@@ -95,42 +93,46 @@ class Part(NamedTuple):
     pieces: list[Split]
 
 
-def _parts(
+def _plan_parts(
     log: Log, directory: ExportDirectory, topics: list[str], span: Range, file_bytes: int
-) -> list[Part]:
+) -> list[ExportPart]:
     """What is to be exported; the bounds are fixed now."""
-    found = []
+    parts = []
     for topic in topics:
         directory.add_topic(log.describe_topic(topic))
         scan = replace(span, start_ms=None, end_ms=None).scan(log, topic)
         for number, (first, last) in scan.bounds.items():
-            exported = directory.end(topic, number)
+            exported = directory.find_end(topic, number)
             if exported is not None and exported < first and span.start_offset is None:
-                lost = f"offsets {exported} to {first - 1} were deleted before their export"
-                tell(f"embedlog: {topic}-{number}: {lost}")
-            for start, end in directory.missing(topic, number, first, last):
+                tell(
+                    f"embedlog: {topic}-{number}: offsets {exported} to {first - 1} were deleted "
+                    "before their export"
+                )
+            for start, end in directory.find_missing(topic, number, first, last):
                 part = scan.narrowed(partitions=number, start_offset=start, end_offset=end)
                 timed = part.narrowed(start_time=span.start_ms, end_time=span.end_ms)
-                found.append(Part(timed, start, part.splits(file_bytes)))
-    return found
+                parts.append(ExportPart(timed, start, part.splits(file_bytes)))
+    return parts
 
 
 def _export(
-    directory: ExportDirectory, parts: list[Part], write: Callable[[Scan, BinaryIO], int]
+    directory: ExportDirectory, parts: list[ExportPart], write: Callable[[Scan, BinaryIO], int]
 ) -> list[dict[str, Any]]:
     """Write the files; returns their descriptions."""
-    made: list[dict[str, Any]] = []
-    done = 0
+    files: list[dict[str, Any]] = []
+    exported_bytes = 0
     total = sum(piece.size_bytes for part in parts for piece in part.pieces)
     with progress() as advance:
         for scan, start, pieces in parts:
             for piece in pieces:
-                here = scan.narrowed(start_offset=piece.start_offset, end_offset=piece.end_offset)
+                piece_scan = scan.narrowed(
+                    start_offset=piece.start_offset, end_offset=piece.end_offset
+                )
                 stored = directory.store(
-                    scan.topic, piece.partition, start, piece.end_offset, partial(write, here)
+                    scan.topic, piece.partition, start, piece.end_offset, partial(write, piece_scan)
                 )
                 if stored is not None:  # otherwise the next file contains this range
-                    made.append(
+                    files.append(
                         {
                             "file": str(stored.path),
                             "topic": scan.topic,
@@ -142,6 +144,6 @@ def _export(
                         }
                     )
                     start = piece.end_offset
-                done += piece.size_bytes
-                advance(done, total)
-    return made
+                exported_bytes += piece.size_bytes
+                advance(exported_bytes, total)
+    return files

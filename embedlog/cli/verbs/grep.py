@@ -1,10 +1,8 @@
 """Contains the verb `grep`: records whose key, value or headers match a pattern.
 
-GREP-1  exit statuses are those of grep: 0 found, 1 none, 2 an error
-GREP-2  an ASCII expression is applied to bytes; one with other characters is applied to decoded
-    text
-GREP-3  the order of the output is that of the topics, partitions and offsets, with any number of
-    workers
+- Exit statuses are those of grep: 0 found, 1 none, 2 an error.
+- An ASCII expression is applied to bytes; one with other characters is applied to decoded text.
+- The order of the output is that of the topics, partitions and offsets, with any number of workers.
 """
 
 from __future__ import annotations
@@ -21,17 +19,17 @@ import click
 from embedlog import EmbedlogError
 from embedlog.cli.arguments import topic_names
 from embedlog.cli.invocation import current, directories, open_log, verb
-from embedlog.cli.option_words import in_options
-from embedlog.cli.output import document
+from embedlog.cli.option_words import text_in_options
+from embedlog.cli.output import print_document
 from embedlog.cli.progress import progress
 from embedlog.cli.ranges import Range, range_of, range_options, topics_of
 from embedlog.cli.record_format import as_bytes
 from embedlog.cli.search_jobs import (
     PIECE_BYTES,
-    Piece,
     Query,
     Result,
-    cores,
+    SearchPiece,
+    core_count,
     search,
     search_in_pool,
     worker_count,
@@ -99,24 +97,23 @@ def grep(**options: Any) -> int:
     except (EmbedlogError, OSError, BrokenExecutor) as error:
         if current().debug:
             tell_traceback()
-        tell(f"embedlog: {in_options(error)}")
+        tell(f"embedlog: {text_in_options(error)}")
         return ERROR
 
 
-def _pattern(options: dict[str, Any]) -> bytes | re.Pattern[bytes] | re.Pattern[str]:
-    given: str = options["pattern"]
-    if options["fixed"] and not (options["ignore_case"] and not given.isascii()):
-        return (
-            re.compile(re.escape(as_bytes(given)), re.IGNORECASE)
-            if options["ignore_case"]
-            else as_bytes(given)
-        )
-    text = re.escape(given) if options["fixed"] else given
-    flags = re.IGNORECASE if options["ignore_case"] else re.NOFLAG
+def _make_pattern(options: dict[str, Any]) -> bytes | re.Pattern[bytes] | re.Pattern[str]:
+    pattern: str = options["pattern"]
+    ignores_case: bool = options["ignore_case"]
+    if options["fixed"] and not ignores_case:
+        return as_bytes(pattern)
+    if options["fixed"] and pattern.isascii():
+        return re.compile(re.escape(as_bytes(pattern)), re.IGNORECASE)
+    text = re.escape(pattern) if options["fixed"] else pattern
+    flags = re.IGNORECASE if ignores_case else re.NOFLAG
     try:
-        return (
-            re.compile(text.encode("ascii"), flags) if text.isascii() else re.compile(text, flags)
-        )
+        if text.isascii():
+            return re.compile(text.encode("ascii"), flags)
+        return re.compile(text, flags)
     except (re.error, OverflowError, RecursionError) as problem:
         raise click.UsageError(f"PATTERN: not a regular expression: {problem}") from None
 
@@ -124,13 +121,15 @@ def _pattern(options: dict[str, Any]) -> bytes | re.Pattern[bytes] | re.Pattern[
 def _grep(options: dict[str, Any]) -> int:
     """Print the matches; returns their number."""
     span = range_of(options)
-    query = _query(span, options)
+    query = _make_query(span, options)
     limit = 1 if options["quiet"] else options["limit"]
     with open_log() as log:
         scans = [span.scan(log, topic) for topic in topics_of(log, options)]
-        pieces = [Piece(scan.topic, *each) for scan in scans for each in scan.splits(PIECE_BYTES)]
+        pieces = [
+            SearchPiece(scan.topic, *split) for scan in scans for split in scan.splits(PIECE_BYTES)
+        ]
         counts = {(scan.topic, number): 0 for scan in scans for number in scan.bounds}
-        workers = worker_count(pieces, options["jobs"] or cores())
+        workers = worker_count(pieces, options["jobs"] or core_count())
         if workers == 1:
             _print_lines(search(log, query, pieces, limit), pieces, limit, counts)
     if workers > 1:
@@ -141,48 +140,54 @@ def _grep(options: dict[str, Any]) -> int:
     return sum(counts.values())
 
 
-def _query(span: Range, options: dict[str, Any]) -> Query:
-    chosen = {"key": options["keys"], "value": options["values"], "headers": options["headers"]}
+def _make_query(span: Range, options: dict[str, Any]) -> Query:
+    columns = []
+    for column, option in (("key", "keys"), ("value", "values"), ("headers", "headers")):
+        if options[option]:
+            columns.append(column)
+    layout = None
+    if not current().json:
+        layout = options["layout"] or LAYOUT
     return Query(
-        tuple(directories()),
-        _pattern(options),
-        tuple(name for name, given in chosen.items() if given) or ("key", "value"),
-        options["invert"],
-        span.start_ms,
-        span.end_ms,
-        span.isolation_level,
-        options["counts_only"] or options["quiet"],
-        None if current().json else options["layout"] or LAYOUT,
-        b"null" if options["layout"] is None else b"",
+        directories=tuple(directories()),
+        pattern=_make_pattern(options),
+        columns=tuple(columns or ("key", "value")),
+        invert=options["invert"],
+        start_ms=span.start_ms,
+        end_ms=span.end_ms,
+        isolation_level=span.isolation_level,
+        counts_only=options["counts_only"] or options["quiet"],
+        layout=layout,
+        null=b"null" if options["layout"] is None else b"",
     )
 
 
 def _print_lines(
     results: Generator[Result, None, None],
-    pieces: Sequence[Piece],
+    pieces: Sequence[SearchPiece],
     limit: int | None,
     counts: dict[tuple[str, int], int],
 ) -> None:
     """Print lines up to the limit, and add their numbers to `counts`."""
     total = 0
-    done = 0
+    searched_bytes = 0
     size = sum(piece.size_bytes for piece in pieces)
     with progress(lines=True) as advance, closing(results):
         for piece, count, lines in results:
-            taken = count if limit is None else min(count, limit - total)
-            sys.stdout.buffer.write(b"".join(lines[:taken]))
+            printed = count if limit is None else min(count, limit - total)
+            sys.stdout.buffer.write(b"".join(lines[:printed]))
             sys.stdout.buffer.flush()
-            counts[piece.topic, piece.partition] += taken
-            total = total + taken
-            done = done + piece.size_bytes
-            advance(done, size)
+            counts[piece.topic, piece.partition] += printed
+            total += printed
+            searched_bytes += piece.size_bytes
+            advance(searched_bytes, size)
             if total == limit:
                 return
 
 
 def _print_counts(counts: dict[tuple[str, int], int]) -> None:
     if current().json:
-        document(
+        print_document(
             [
                 {"topic": topic, "partition": number, "count": count}
                 for (topic, number), count in counts.items()

@@ -1,8 +1,8 @@
 """Contains the verb `groups`, with the options and columns of kafka-consumer-groups.
 
-GROUPSVERB-1  `--reset-offsets` writes only with `--execute`
-GROUPSVERB-2  a plan that `--export` prints is accepted by `--from-file`
-GROUPSVERB-3  each group is changed by itself; the status is 1 if one of them could not be changed
+- `--reset-offsets` writes only with `--execute`.
+- A plan that `--export` prints is accepted by `--from-file`.
+- Each group is changed by itself; the status is 1 if one of them could not be changed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,19 @@ import click
 
 import embedlog
 from embedlog import GroupDescription, Log, TopicPartition
-from embedlog.cli.arguments import actions, group_ids, numbers, time_ms, topic_names, words
+from embedlog.cli.arguments import (
+    action_options,
+    complete_words,
+    group_ids,
+    parse_numbers,
+    parse_time_ms,
+    topic_names,
+)
 from embedlog.cli.invocation import current, open_log, verb
-from embedlog.cli.option_words import in_options
-from embedlog.cli.output import document, table
-from embedlog.cli.readable import Readable, numbers_of
-from embedlog.cli.reset_plans import exported, imported
+from embedlog.cli.option_words import text_in_options
+from embedlog.cli.output import print_document, print_table
+from embedlog.cli.readable import ReadableMembers, numbers_of
+from embedlog.cli.reset_plans import decode_plan, encode_plan
 from embedlog.cli.terminal import tell
 
 _ACTIONS = ("list", "describe", "delete", "delete-offsets", "reset-offsets")
@@ -51,9 +58,9 @@ _EXCLUSIVE = (
 )
 
 
-def _options(function: Callable[..., Any]) -> Callable[..., Any]:
+def _add_options(function: Callable[..., Any]) -> Callable[..., Any]:
     options = (
-        actions(dict.fromkeys(_ACTIONS, "")),
+        action_options(dict.fromkeys(_ACTIONS, "")),
         click.option("--group", "ids", multiple=True, shell_complete=group_ids, help="A group."),
         click.option("--all-groups", is_flag=True, help="All groups."),
         click.option("--members", is_flag=True, help="Describe members."),
@@ -63,7 +70,7 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
             is_flag=False,
             flag_value="",
             metavar="[STATE,…]",
-            shell_complete=words(*STATES),
+            shell_complete=complete_words(*STATES),
             help="Describe or list states.",
         ),
         click.option(
@@ -72,7 +79,7 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
             is_flag=False,
             flag_value="",
             metavar="[TYPE,…]",
-            shell_complete=words(*TYPES),
+            shell_complete=complete_words(*TYPES),
             help="List types.",
         ),
         click.option("--verbose", is_flag=True, help="Describe the partitions of members."),
@@ -96,13 +103,13 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--execute", is_flag=True, help="Commit the new offsets."),
         click.option("--export", is_flag=True, help="Print the new offsets as CSV."),
     )
-    for each in reversed(options):
-        function = each(function)
+    for option in reversed(options):
+        function = option(function)
     return function
 
 
 @verb(exclusive=_EXCLUSIVE)
-@_options
+@_add_options
 def groups(action: str | None, ids: tuple[str, ...], all_groups: bool, **options: Any) -> int:
     """List (the default), describe, delete and reset consumer groups.
 
@@ -129,10 +136,10 @@ def groups(action: str | None, ids: tuple[str, ...], all_groups: bool, **options
         if action == "list":
             return _list(log, names, options)
         if action == "describe":
-            readable = Readable()
-            found = list(readable.each(names, log.describe_group))
-            status = max(_describe(found, options), readable.status(True))
-            _tell_share_groups(found)
+            readable = ReadableMembers()
+            descriptions = list(readable.describe_each(names, log.describe_group))
+            status = max(_describe(descriptions, options), readable.status(True))
+            _tell_share_groups(descriptions)
             return status
         if action == "delete":
             return _delete(log, names)
@@ -141,47 +148,52 @@ def groups(action: str | None, ids: tuple[str, ...], all_groups: bool, **options
         return _reset(log, names, options)
 
 
-def scope(log: Log, given: tuple[str, ...]) -> list[TopicPartition]:
+def select_partitions(log: Log, arguments: tuple[str, ...]) -> list[TopicPartition]:
     """The partitions of TOPIC or TOPIC:0,1. Raises UnknownTopicOrPartitionError for an absent
     topic.
     """
-    found = []
-    for each in given:
-        topic, sign, text = each.partition(":")
-        named = numbers(text, "--topic") if sign else None
-        known = numbers_of(log, topic, named)
-        found += [TopicPartition(topic, number) for number in (known if named is None else named)]
-    return found
+    partitions = []
+    for argument in arguments:
+        topic, sign, text = argument.partition(":")
+        numbers = parse_numbers(text, "--topic") if sign else None
+        present = numbers_of(log, topic, numbers)
+        if numbers is None:
+            numbers = present
+        partitions += [TopicPartition(topic, number) for number in numbers]
+    return partitions
 
 
 # ---- reads ---------------------------------------------------------------------------------------
 
 
 def _list(log: Log, names: list[str], options: dict[str, Any]) -> int:
-    readable = Readable()
-    described = list(readable.each(names, log.describe_group))
-    for chosen, attribute in ((options["state"], "state"), (options["kind"], "type")):
-        wanted = {text.strip().lower() for text in (chosen or "").split(",")} - {""}
-        described = [
-            each for each in described if not wanted or getattr(each, attribute).lower() in wanted
-        ]
-    if names and not described and readable.whole:
+    readable = ReadableMembers()
+    descriptions = list(readable.describe_each(names, log.describe_group))
+    states = _parse_words(options["state"])
+    types = _parse_words(options["kind"])
+    if states:
+        descriptions = [group for group in descriptions if group.state.lower() in states]
+    if types:
+        descriptions = [group for group in descriptions if group.type.lower() in types]
+    if names and not descriptions and readable.is_whole:
         tell(f"embedlog: none of {len(names)} groups has such a state or type")
+    columns = ["group", "type", "state"]
+    rows = [[group.group_id, group.type, group.state] for group in descriptions]
     if current().json:
-        document(
-            [{"group": each.group_id, "type": each.type, "state": each.state} for each in described]
-        )
+        print_document([dict(zip(columns, row, strict=True)) for row in rows])
     elif options["state"] is None and options["kind"] is None:
-        click.echo("".join(f"{each.group_id}\n" for each in described), nl=False)
+        click.echo("".join(f"{group.group_id}\n" for group in descriptions), nl=False)
     else:
-        table(
-            ["group", "type", "state"],
-            [[each.group_id, each.type, each.state] for each in described],
-        )
-    return readable.status(bool(described))
+        print_table(columns, rows)
+    return readable.status(bool(descriptions))
 
 
-def as_json(group: GroupDescription) -> dict[str, Any]:
+def _parse_words(text: str | None) -> set[str]:
+    """The words of a list such as Empty,Stable, in small letters."""
+    return {word.strip().lower() for word in (text or "").split(",")} - {""}
+
+
+def document_of_group(group: GroupDescription) -> dict[str, Any]:
     """A description with stable keys."""
     return {
         "group": group.group_id,
@@ -192,185 +204,200 @@ def as_json(group: GroupDescription) -> dict[str, Any]:
         "lag": group.lag,
         "members": [
             {
-                "member": each.member_id,
-                "instance": each.instance_id,
-                "client": each.client_id,
-                "host": each.client_host,
-                "topics": list(each.topics),
-                "assignment": [list(tp) for tp in each.assignment],
+                "member": member.member_id,
+                "instance": member.instance_id,
+                "client": member.client_id,
+                "host": member.client_host,
+                "topics": list(member.topics),
+                "assignment": [list(tp) for tp in member.assignment],
             }
-            for each in group.members
+            for member in group.members
         ],
         "partitions": [
             {
-                "topic": each.topic,
-                "partition": each.partition,
-                "offset": each.position,
-                "log_end_offset": each.log_end_offset,
-                "lag": each.lag,
-                "member": each.member_id,
-                "metadata": each.committed.metadata if each.committed else None,
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "offset": partition.position,
+                "log_end_offset": partition.log_end_offset,
+                "lag": partition.lag,
+                "member": partition.member_id,
+                "metadata": partition.committed.metadata if partition.committed else None,
             }
-            for each in group.partitions
+            for partition in group.partitions
         ],
     }
 
 
-def _describe(found: list[GroupDescription], options: dict[str, Any]) -> int:
+def _describe(groups: list[GroupDescription], options: dict[str, Any]) -> int:
     if current().json:
-        document([as_json(each) for each in found])
+        print_document([document_of_group(group) for group in groups])
     elif options["state"] is not None:
-        states = [[each.group_id, each.assignor, each.state, len(each.members)] for each in found]
-        table(["group", "assignment-strategy", "state", "#members"], states)
-    elif options["members"]:
-        columns = ["group", "consumer-id", "group-instance-id", "host", "client-id", "#partitions"]
-        verbose = options["verbose"]
-        table(
-            [*columns, "assignment"] if verbose else columns,
-            [
-                [
-                    each.group_id,
-                    member.member_id,
-                    member.instance_id,
-                    member.client_host,
-                    member.client_id,
-                    len(member.assignment),
-                    *([_assigned(member) or None] if verbose else []),
-                ]
-                for each in found
-                for member in each.members
-            ],
-        )
-    else:
-        columns = [
-            "group",
-            "topic",
-            "partition",
-            "current-offset",
-            "log-end-offset",
-            "lag",
-            "consumer-id",
-            "host",
-            "client-id",
+        rows = [
+            [group.group_id, group.assignor, group.state, len(group.members)] for group in groups
         ]
-        members = {
-            (each.group_id, member.member_id): member for each in found for member in each.members
-        }
-        rows: list[list[Any]] = []
-        for each in found:
-            for place in each.partitions:
-                reader = members.get((each.group_id, place.member_id or ""))
-                rows.append(
-                    [
-                        each.group_id,
-                        place.topic,
-                        place.partition,
-                        place.position,
-                        place.log_end_offset,
-                        place.lag,
-                        place.member_id,
-                        reader and reader.client_host,
-                        reader and reader.client_id,
-                    ]
-                )
-        table(columns, rows)
-    return 0 if found else 1
+        print_table(["group", "assignment-strategy", "state", "#members"], rows)
+    elif options["members"]:
+        _print_members(groups, with_assignment=options["verbose"])
+    else:
+        _print_partitions(groups)
+    return 0 if groups else 1
 
 
-def _tell_share_groups(found: list[GroupDescription]) -> None:
+def _print_members(groups: list[GroupDescription], *, with_assignment: bool) -> None:
+    columns = ["group", "consumer-id", "group-instance-id", "host", "client-id", "#partitions"]
+    if with_assignment:
+        columns.append("assignment")
+    rows = []
+    for group in groups:
+        for member in group.members:
+            row: list[Any] = [
+                group.group_id,
+                member.member_id,
+                member.instance_id,
+                member.client_host,
+                member.client_id,
+                len(member.assignment),
+            ]
+            if with_assignment:
+                row.append(_assignment_text(member) or None)
+            rows.append(row)
+    print_table(columns, rows)
+
+
+def _print_partitions(groups: list[GroupDescription]) -> None:
+    columns = [
+        "group",
+        "topic",
+        "partition",
+        "current-offset",
+        "log-end-offset",
+        "lag",
+        "consumer-id",
+        "host",
+        "client-id",
+    ]
+    rows = []
+    for group in groups:
+        members = {member.member_id: member for member in group.members}
+        for partition in group.partitions:
+            reader = members.get(partition.member_id or "")
+            rows.append(
+                [
+                    group.group_id,
+                    partition.topic,
+                    partition.partition,
+                    partition.position,
+                    partition.log_end_offset,
+                    partition.lag,
+                    partition.member_id,
+                    None if reader is None else reader.client_host,
+                    None if reader is None else reader.client_id,
+                ]
+            )
+    print_table(columns, rows)
+
+
+def _tell_share_groups(groups: list[GroupDescription]) -> None:
     """Say where the positions of share groups are: they have no committed offsets."""
-    for each in found:
-        if each.type == "share" and not current().json:
+    for group in groups:
+        if group.type == "share" and not current().json:
             text = (
                 "its positions are in __share_group_state, which embedlog dump "
                 "--share-group-state-decoder prints"
             )
-            tell(f"embedlog: {each.group_id} is a share group: {text}")
+            tell(f"embedlog: {group.group_id} is a share group: {text}")
 
 
-def _assigned(member: embedlog.MemberDescription) -> str:
+def _assignment_text(member: embedlog.MemberDescription) -> str:
     """The partitions of a member in Kafka's form: t(0,1), u(2)."""
     topics: dict[str, list[int]] = {}
     for tp in member.assignment:
         topics.setdefault(tp.topic, []).append(tp.partition)
     return ", ".join(
-        f"{topic}({','.join(map(str, sorted(found)))})" for topic, found in sorted(topics.items())
+        f"{topic}({','.join(map(str, sorted(numbers)))})"
+        for topic, numbers in sorted(topics.items())
     )
 
 
 # ---- changes -------------------------------------------------------------------------------------
 
 
-def _each(names: list[str], change: Callable[[str], None]) -> list[str]:
+def _change_each(names: list[str], change: Callable[[str], None]) -> list[str]:
     """Changes each group; returns those that were changed, after a line for each of the others."""
-    done = []
+    changed = []
     for name in names:
         try:
             change(name)
         except embedlog.EmbedlogError as error:
-            tell(f"embedlog: {name}: {in_options(error)}")
+            tell(f"embedlog: {name}: {text_in_options(error)}")
         else:
-            done.append(name)
-    return done
+            changed.append(name)
+    return changed
 
 
 def _delete(log: Log, names: list[str]) -> int:
-    done = _each(names, log.delete_group)
+    deleted = _change_each(names, log.delete_group)
     if current().json:
-        document(done)
-    elif done:
-        listed = ", ".join(f"'{name}'" for name in done)
+        print_document(deleted)
+    elif deleted:
+        listed = ", ".join(f"'{name}'" for name in deleted)
         click.echo(f"Deletion of requested consumer groups ({listed}) was successful.")
-    return 0 if done and len(done) == len(names) else 1
+    return 0 if deleted and len(deleted) == len(names) else 1
 
 
 def _delete_offsets(log: Log, names: list[str], options: dict[str, Any]) -> int:
     if not options["topics"]:
         raise click.UsageError("--delete-offsets needs --topic")
-    tps = scope(log, options["topics"])
-    before = {name: log.group_offsets(name) for name in names}
-    done = _each(names, lambda name: log.delete_group_offsets(name, tps))
-    rows = [
-        (name, tp, before[name][tp].offset) for name in done for tp in tps if tp in before[name]
-    ]
+    tps = select_partitions(log, options["topics"])
+    offsets_before = {name: log.group_offsets(name) for name in names}
+    changed = _change_each(names, lambda name: log.delete_group_offsets(name, tps))
+    rows = []
+    for name in changed:
+        offsets = offsets_before[name]
+        rows += [(name, tp, offsets[tp].offset) for tp in tps if tp in offsets]
     _print_offsets(rows, "deleted-offset")
-    return 0 if rows and len(done) == len(names) else 1
+    return 0 if rows and len(changed) == len(names) else 1
 
 
 def _reset(log: Log, names: list[str], options: dict[str, Any]) -> int:
-    plan = None if options["from_file"] is None else imported(options["from_file"], names)
-    target = _target(options, plan is not None)
+    plan = None if options["from_file"] is None else decode_plan(options["from_file"], names)
+    target = _reset_target(options, plan is not None)
     if plan is None and not (options["topics"] or options["all_topics"]):
         raise click.UsageError("--reset-offsets needs --topic or --all-topics")
-    places = scope(log, options["topics"]) if options["topics"] else None
+    partitions = select_partitions(log, options["topics"]) if options["topics"] else None
     rows: list[tuple[str, TopicPartition, int]] = []
 
     def reset(name: str) -> None:
-        to = target if plan is None else plan.get(name, {})
-        if plan is None or to:
-            try:
-                found = log.reset_group_offsets(name, places, to=to, dry_run=not options["execute"])
-            except embedlog.ConfigError:
-                if options["by_duration"] is None:
-                    raise
-                text = (
-                    "--by-duration: expected PnDTnHnMnS such as P1DT12H, found "
-                    f"{options['by_duration']!r}"
-                )
-                raise click.UsageError(text) from None
-            rows.extend((name, tp, place.offset) for tp, place in sorted(found.items()))
+        to = target
+        if plan is not None:
+            to = plan.get(name)
+            if to is None:
+                return
+        try:
+            offsets = log.reset_group_offsets(
+                name, partitions, to=to, dry_run=not options["execute"]
+            )
+        except embedlog.ConfigError:
+            if options["by_duration"] is None:
+                raise
+            text = (
+                "--by-duration: expected PnDTnHnMnS such as P1DT12H, found "
+                f"{options['by_duration']!r}"
+            )
+            raise click.UsageError(text) from None
+        rows.extend((name, tp, committed.offset) for tp, committed in sorted(offsets.items()))
 
-    done = _each(names, reset)
+    changed = _change_each(names, reset)
     if options["export"]:
-        click.echo(exported(rows, with_group=len(names) > 1), nl=False)
+        click.echo(encode_plan(rows, with_group=len(names) > 1), nl=False)
     else:
         _print_offsets(rows, "new-offset")
     if not options["execute"] and not options["export"]:
         tell("Nothing was changed: --execute commits these offsets.")
-    return 0 if rows and len(done) == len(names) else 1
+    return 0 if rows and len(changed) == len(names) else 1
 
 
-def _target(options: dict[str, Any], has_plan: bool) -> Any:
+def _reset_target(options: dict[str, Any], has_plan: bool) -> Any:
     """The argument `to` of a reset. Raises UsageError if none is given; the command line has at
     most one.
     """
@@ -383,7 +410,7 @@ def _target(options: dict[str, Any], has_plan: bool) -> Any:
     if options["shift_by"] is not None:
         return {"shift": options["shift_by"]}
     if options["to_datetime"] is not None:
-        return {"time": time_ms(options["to_datetime"], "--to-datetime")}
+        return {"time": parse_time_ms(options["to_datetime"], "--to-datetime")}
     if options["by_duration"] is not None:
         return {"duration": options["by_duration"]}
     raise click.UsageError(
@@ -393,14 +420,14 @@ def _target(options: dict[str, Any], has_plan: bool) -> Any:
 
 def _print_offsets(rows: list[tuple[str, TopicPartition, int]], column: str) -> None:
     if current().json:
-        document(
+        print_document(
             [
                 {"group": group, "topic": tp.topic, "partition": tp.partition, "offset": offset}
                 for group, tp, offset in rows
             ]
         )
     else:
-        table(
+        print_table(
             ["group", "topic", "partition", column],
             [[group, *tp, offset] for group, tp, offset in rows],
         )

@@ -1,7 +1,7 @@
 """Contains the verb `import`: files of `export`, or of other programs, into topics.
 
-IMPORTVERB-1  a second run continues after the first, also after a kill: readers of committed
-    records see each row once
+A second run continues after the first, also after a kill: readers of committed records see each row
+once.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import click
 from embedlog import Log
 from embedlog.cli.arguments import topic_names
 from embedlog.cli.invocation import current, open_log, verb
-from embedlog.cli.output import document, table
+from embedlog.cli.output import print_document, print_table
 from embedlog.cli.progress import progress
 from embedlog.cli.transfer.export_directory import files_of, is_export, read_manifest
-from embedlog.cli.transfer.imports import Source, Target, import_file
-from embedlog.cli.transfer.readers import READERS, SUFFIXES, rows_of
+from embedlog.cli.transfer.imports import ImportSource, ImportTarget, import_file
+from embedlog.cli.transfer.readers import READERS, SUFFIXES, read_rows
 from embedlog.cli.transfer.received_files import open_received
 from embedlog.cli.transfer.writers import check_installed
 
@@ -28,12 +28,12 @@ STDIN = "-"
 STREAMS = ("jsonl", "csv")
 
 
-class Task(NamedTuple):
+class ImportTask(NamedTuple):
     """One file and its topic, with the partition count and settings of a topic that is to be
     created.
     """
 
-    source: Source
+    source: ImportSource
     topic: str
     partition_count: int
     config: dict[str, str]
@@ -81,7 +81,7 @@ def import_files(sources: tuple[str, ...], **options: Any) -> int:
     sent by: embedlog produce -t TOPIC -l FILE. JSON: a list of {"file", "topic", "records"}, with
     the number of new records.
     """
-    tasks = [task for source in sources for task in _tasks(source, options)]
+    tasks = [task for source in sources for task in _plan_tasks(source, options)]
     if options["identity"] is not None and len(tasks) != 1:
         raise click.UsageError("--id: expected one file, or -")
     if sources.count(STDIN) > 1:
@@ -93,55 +93,56 @@ def import_files(sources: tuple[str, ...], **options: Any) -> int:
     with open_log(read_only=False, create=options["create"]) as log:
         rows = _import(log, tasks, options)
     if current().json:
-        document(rows)
+        print_document(rows)
     else:
-        table(["file", "topic", "records"], [list(row.values()) for row in rows])
+        print_table(["file", "topic", "records"], [list(row.values()) for row in rows])
     return 0
 
 
-def _check_first_rows(tasks: list[Task]) -> None:
+def _check_first_rows(tasks: list[ImportTask]) -> None:
     """Read the first rows for each topic, before a topic or a directory is made. Raises as
     `import_file`.
     """
-    for task in {
-        task.topic: task for task in reversed(tasks) if task.source.path != STDIN
-    }.values():
-        with _opened(task.source) as file:
-            next(rows_of(task.source.layout, file, task.source.path, 0), None)
+    checked_topics = set()
+    for task in tasks:
+        if task.source.path == STDIN or task.topic in checked_topics:
+            continue
+        checked_topics.add(task.topic)
+        with _open_source(task.source) as file:
+            next(read_rows(task.source.layout, file, task.source.path, 0), None)
 
 
-def _import(log: Log, tasks: list[Task], options: dict[str, Any]) -> list[dict[str, Any]]:
-    for topic, task in {task.topic: task for task in tasks}.items():
+def _import(log: Log, tasks: list[ImportTask], options: dict[str, Any]) -> list[dict[str, Any]]:
+    task_of_topic = {task.topic: task for task in tasks}
+    for topic, task in task_of_topic.items():
         if options["create"] and topic not in log.topics():
             log.create_topic(topic, task.partition_count, config=task.config, exist_ok=True)
         log.describe_topic(topic)  # an unknown topic is refused before a file is read
-    made = []
+    results = []
     sizes = [
         0 if task.source.path == STDIN else Path(task.source.path).lstat().st_size for task in tasks
     ]
     with progress() as advance:
         for number, task in enumerate(tasks):
-            before = sum(sizes[:number])
+            earlier_bytes = sum(sizes[:number])
             size = sizes[number]
-            done = 0
+            imported_bytes = 0
 
-            def note(count: int, before: int = before, size: int = size) -> None:
-                nonlocal done
-                done = min(done + count, size)
-                advance(before + done, sum(sizes))
+            def note(count: int, earlier_bytes: int = earlier_bytes, size: int = size) -> None:
+                nonlocal imported_bytes
+                imported_bytes = min(imported_bytes + count, size)
+                advance(earlier_bytes + imported_bytes, sum(sizes))
 
-            target = Target(
-                task.topic,
-                options["partition"],
-                options["partition"] is None and not options["repartition"],
-            )
-            with _opened(task.source) as file:
+            partition = options["partition"]
+            keep = partition is None and not options["repartition"]
+            target = ImportTarget(task.topic, partition, keep)
+            with _open_source(task.source) as file:
                 count = import_file(log, task.source, target, file, note)
-            made.append({"file": task.source.path, "topic": task.topic, "records": count})
-    return made
+            results.append({"file": task.source.path, "topic": task.topic, "records": count})
+    return results
 
 
-def _opened(source: Source) -> BinaryIO:
+def _open_source(source: ImportSource) -> BinaryIO:
     """The file of a source. A link that the caller names is followed, one inside of an export is
     refused.
     """
@@ -154,27 +155,31 @@ def _opened(source: Source) -> BinaryIO:
 # ---- sources -------------------------------------------------------------------------------------
 
 
-def _tasks(given: str, options: dict[str, Any]) -> list[Task]:
+def _plan_tasks(name: str, options: dict[str, Any]) -> list[ImportTask]:
     """The files of one SOURCE. Raises UsageError."""
-    path = Path(given)
-    if given != STDIN and path.is_dir():
-        return _of_export(path, options)
+    path = Path(name)
+    if name != STDIN and path.is_dir():
+        return _plan_export(path, options)
     if options["topic"] is None:
-        raise click.UsageError(f"-t: expected a topic for {given}")
-    if given != STDIN and not path.is_file():
-        raise click.UsageError(f"SOURCE: no such file: {given}")
+        raise click.UsageError(f"-t: expected a topic for {name}")
+    if name != STDIN and not path.is_file():
+        raise click.UsageError(f"SOURCE: no such file: {name}")
     layout = options["layout"] or SUFFIXES.get(path.suffix)
     if layout is None:
-        raise click.UsageError(f"--format: expected {' or '.join(READERS)} for {given}")
-    if given == STDIN and layout not in STREAMS:
+        raise click.UsageError(f"--format: expected {' or '.join(READERS)} for {name}")
+    if name == STDIN and layout not in STREAMS:
         raise click.UsageError(
             f"--format: expected {' or '.join(STREAMS)} for standard input, found {layout}"
         )
-    default = None if given == STDIN else os.path.realpath(given)
-    return [Task(Source(given, layout, options["identity"] or default), options["topic"], 1, {})]
+    default = None if name == STDIN else os.path.realpath(name)
+    return [
+        ImportTask(
+            ImportSource(name, layout, options["identity"] or default), options["topic"], 1, {}
+        )
+    ]
 
 
-def _of_export(path: Path, options: dict[str, Any]) -> list[Task]:
+def _plan_export(path: Path, options: dict[str, Any]) -> list[ImportTask]:
     if not is_export(path):
         raise click.UsageError(f"SOURCE: not a directory of an export: {path}")
     manifest = read_manifest(path)
@@ -182,21 +187,21 @@ def _of_export(path: Path, options: dict[str, Any]) -> list[Task]:
         raise click.UsageError(
             f"--format: {path} has {manifest['format']} files, found {options['layout']!r}"
         )
-    wanted = options["from_topic"]
-    names = [name for name in sorted(manifest["topics"]) if wanted in (None, name)]
-    if wanted is not None and not names:
-        raise click.UsageError(f"--from-topic: {path} has no topic {wanted!r}")
+    selected = options["from_topic"]
+    names = [name for name in sorted(manifest["topics"]) if selected in (None, name)]
+    if selected is not None and not names:
+        raise click.UsageError(f"--from-topic: {path} has no topic {selected!r}")
     if options["topic"] is not None and len(names) > 1:
         raise click.UsageError(f"-t: {path} has {len(names)} topics: select one by --from-topic")
-    found = []
+    tasks = []
     for name in names:
         facts = manifest["topics"][name]
-        for each in files_of(path, name):
-            identity = f"{manifest['export_id']}/{name}/{each.path.name}"
-            source = Source(
-                str(each.path), manifest["format"], options["identity"] or identity, unchanging=True
+        for file in files_of(path, name):
+            identity = f"{manifest['export_id']}/{name}/{file.path.name}"
+            source = ImportSource(
+                str(file.path), manifest["format"], options["identity"] or identity, unchanging=True
             )
-            found.append(
-                Task(source, options["topic"] or name, facts["partitions"], facts["config"])
+            tasks.append(
+                ImportTask(source, options["topic"] or name, facts["partitions"], facts["config"])
             )
-    return found
+    return tasks

@@ -10,8 +10,8 @@ import click
 from embedlog.cli.arguments import topic_names
 from embedlog.cli.internal_topics import hidden_topics, internal_option, shown_topics, tell_hidden
 from embedlog.cli.invocation import current, open_log, verb
-from embedlog.cli.output import document, size_of, table
-from embedlog.cli.readable import Readable
+from embedlog.cli.output import print_document, print_table, size_of
+from embedlog.cli.readable import ReadableMembers
 
 
 @verb()
@@ -24,16 +24,20 @@ def ls(topics: tuple[str, ...], include_internal: bool) -> int:
     {"topic", "partition", "path", "log_start_offset", "log_end_offset", "high_watermark",
     "last_stable_offset", "leader_epoch", "size_bytes"}.
     """
-    readable = Readable()
+    readable = ReadableMembers()
     with open_log() as log:
         hidden = frozenset() if topics else hidden_topics(log, include_internal)
-        found = list(readable.topics(log, topics or shown_topics(log, include_internal)))
+        descriptions = list(
+            readable.describe_topics(log, topics or shown_topics(log, include_internal))
+        )
     if topics:
         rows = [
-            {"topic": topic.name, **asdict(each)} for topic in found for each in topic.partitions
+            {"topic": topic.name, **asdict(partition)}
+            for topic in descriptions
+            for partition in topic.partitions
         ]
         if current().json:
-            document(rows)
+            print_document(rows)
         else:
             shown = {
                 "topic": "topic",
@@ -45,25 +49,26 @@ def ls(topics: tuple[str, ...], include_internal: bool) -> int:
                 "epoch": "leader_epoch",
                 "bytes": "size_bytes",
             }
-            table(list(shown), [[row[key] for key in shown.values()] for row in rows])
+            print_table(list(shown), [[row[key] for key in shown.values()] for row in rows])
         return readable.status(bool(rows))
     sums: list[dict[str, Any]] = [
         {
             "topic": topic.name,
             "partitions": topic.partition_count,
             "records": sum(
-                each.high_watermark - each.log_start_offset for each in topic.partitions
+                partition.high_watermark - partition.log_start_offset
+                for partition in topic.partitions
             ),
-            "bytes": sum(each.size_bytes for each in topic.partitions),
+            "bytes": sum(partition.size_bytes for partition in topic.partitions),
             "internal": topic.internal,
         }
-        for topic in found
+        for topic in descriptions
     ]
     if current().json:
-        document(sums)
+        print_document(sums)
     else:
         columns = ["topic", "partitions", "records", "size"]
-        table(
+        print_table(
             columns,
             [
                 [row["topic"], row["partitions"], row["records"], size_of(row["bytes"])]

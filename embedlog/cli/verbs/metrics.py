@@ -6,7 +6,7 @@ import click
 
 from embedlog.cli.internal_topics import hidden_topics, internal_option, tell_hidden
 from embedlog.cli.invocation import current, open_log, verb
-from embedlog.cli.output import document, table
+from embedlog.cli.output import print_document, print_table
 from embedlog.exporters import prometheus
 from embedlog.exporters.samples import samples
 
@@ -25,26 +25,22 @@ def metrics(exposed: bool, include_internal: bool) -> int:
     if exposed and current().json:
         raise click.UsageError("--prometheus and --json exclude each other")
     with open_log() as log:
-        found = log.metrics(include_internal=include_internal)
+        families = log.metrics(include_internal=include_internal)
         hidden = hidden_topics(log, include_internal)
     if exposed:
-        click.echo(prometheus.text(found), nl=False)
+        click.echo(prometheus.text(families), nl=False)
     elif current().json:
-        document(
+        print_document(
             [
-                {"name": each.name, "labels": dict(each.labels), "value": each.value}
-                for each in samples(found)
+                {"name": sample.name, "labels": dict(sample.labels), "value": sample.value}
+                for sample in samples(families)
             ]
         )
     else:
-        rows = [
-            [
-                each.name,
-                " ".join(f"{name}={value}" for name, value in each.labels.items()),
-                each.value,
-            ]
-            for each in samples(found)
-        ]
-        table(["name", "labels", "value"], rows)
+        rows = []
+        for sample in samples(families):
+            labels = " ".join(f"{name}={value}" for name, value in sample.labels.items())
+            rows.append([sample.name, labels, sample.value])
+        print_table(["name", "labels", "value"], rows)
         tell_hidden(hidden, "internal topic")
     return 0

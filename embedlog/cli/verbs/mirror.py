@@ -1,9 +1,8 @@
 """Contains the verb `mirror`: topics and group offsets from one log to another, or from and to a
 Kafka cluster (MirrorMaker).
 
-MIRRORVERB-1  an interrupt or a termination ends the mirror after its present transaction, and the
-    summary is printed; a second one ends it at once
-MIRRORVERB-2  the status after an interrupt is 130, after a termination 0
+An interrupt or a termination ends the mirror after its present transaction, and the summary is
+printed; a second one ends it at once. The status after an interrupt is 130, after a termination 0.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from typing import Any
 import click
 
 from embedlog import ConfigError
-from embedlog.cli.arguments import settings
+from embedlog.cli.arguments import parse_settings
 from embedlog.cli.invocation import current, directories, verb
-from embedlog.cli.output import document, size_of, table
+from embedlog.cli.output import print_document, print_table, size_of
 from embedlog.cli.progress import progress
 from embedlog.cli.terminal import tell
 from embedlog.mirror import Mirror, MirrorReport
@@ -102,14 +101,16 @@ def mirror(source: str | None, target: str | None, follow: bool, **options: Any)
         raise click.UsageError(
             "--from and --to: expected at least one; the other one is that of -d"
         )
-    own = directories() if source is None or target is None else []
-    given = [os.pathsep.join(own) if place is None else place for place in (source, target)]
-    places = [_place(each) for each in given]
+    if source is None:
+        source = os.pathsep.join(directories())
+    elif target is None:
+        target = os.pathsep.join(directories())
+    assert target is not None, "one of the two was given"
     began = time.monotonic()
     with (
         Mirror(
-            places[0],
-            places[1],
+            _parse_place(source),
+            _parse_place(target),
             topics=options["topics"],
             pattern=options["pattern"],
             groups=None if options["all_groups"] else options["groups"],
@@ -118,15 +119,15 @@ def mirror(source: str | None, target: str | None, follow: bool, **options: Any)
             append=options["append"],
             skip_deleted=options["skip_deleted"],
             replication_factor=options["replication_factor"],
-            source_config=settings(options["source_settings"], "--from-property"),
-            target_config=settings(options["target_settings"], "--to-property"),
+            source_config=parse_settings(options["source_settings"], "--from-property"),
+            target_config=parse_settings(options["target_settings"], "--to-property"),
             notice=_notice,
         ) as opened,
-        _ended_by_signals(opened) as ended,
+        _end_by_signals(opened) as ended,
         progress(unit="offsets") as advance,
     ):
         report = opened.run(follow=follow, progress=advance)
-    _print(given[0], given[1], report, time.monotonic() - began)
+    _print(source, target, report, time.monotonic() - began)
     return 130 if ended.by == signal.SIGINT else 0
 
 
@@ -134,19 +135,19 @@ def mirror(source: str | None, target: str | None, follow: bool, **options: Any)
 _ADDRESS = re.compile(r"[^/:,]+:[0-9]{1,5}(,[^/:,]+:[0-9]{1,5})*")
 
 
-def _place(text: str) -> str | list[str]:
+def _parse_place(text: str) -> str | list[str]:
     """A place in the form of `Mirror`: several directories are a set."""
     if text.startswith(KAFKA):
         return text
     if _ADDRESS.fullmatch(text) and not os.path.exists(text):
         expected = f"kafka://{text} for a Kafka cluster, or directories that exist"
         raise ConfigError("place of a mirror", expected=expected, found=repr(text))
-    found = [each for each in text.split(os.pathsep) if each]
-    if not found:
+    directories = [directory for directory in text.split(os.pathsep) if directory]
+    if not directories:
         raise ConfigError(
             "place of a mirror", expected="a directory, or kafka://HOST:PORT", found=repr(text)
         )
-    return found[0] if len(found) == 1 else found
+    return directories[0] if len(directories) == 1 else directories
 
 
 def _notice(text: str) -> None:
@@ -154,24 +155,22 @@ def _notice(text: str) -> None:
 
 
 @dataclass
-class _Ended:
+class _EndSignal:
     """The signal that ended the mirror."""
 
     by: int | None = None
 
 
 @contextmanager
-def _ended_by_signals(opened: Mirror) -> Iterator[_Ended]:
-    """End the mirror in order by the first signal; the second one has its usual effect
-    (MIRRORVERB-1).
-    """
-    ended = _Ended()
+def _end_by_signals(opened: Mirror) -> Iterator[_EndSignal]:
+    """End the mirror in order by the first signal; the second one has its usual effect."""
+    ended = _EndSignal()
     before: dict[int, Any] = {}
 
     def end(number: int, frame: FrameType | None) -> None:
         ended.by = number
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for other_number, handler in before.items():
+            signal.signal(other_number, handler)
         opened.end()
 
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -184,19 +183,19 @@ def _ended_by_signals(opened: Mirror) -> Iterator[_Ended]:
 
 def _print(source: str, target: str, report: MirrorReport, seconds: float) -> None:
     if current().json:
-        document(
+        print_document(
             {
                 "from": source,
                 "to": target,
                 "records": report.records,
                 "bytes": report.size_bytes,
                 "seconds": round(seconds, 3),
-                "topics": [each._asdict() for each in report.topics],
-                "offsets": [each._asdict() for each in report.offsets],
+                "topics": [topic._asdict() for topic in report.topics],
+                "offsets": [offset._asdict() for offset in report.offsets],
             }
         )
         return
-    table(["topic", "target", "records"], report.topics)
+    print_table(["topic", "target", "records"], report.topics)
     if report.offsets:
-        table(["group", "topic", "partition", "offset"], report.offsets)
+        print_table(["group", "topic", "partition", "offset"], report.offsets)
     tell(f"{report.records} records, {size_of(report.size_bytes)} in {seconds:.1f} s")

@@ -1,7 +1,7 @@
 """Contains the verb `offsets`, with the options and the lines of kafka-get-offsets.
 
-OFFSETSVERB-1  a partition without an offset for the time is left out, as in Kafka. One without a
-    leader is named, too
+A partition without an offset for the time is left out, as in Kafka. One without a leader is left
+out and named.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import click
 
 import embedlog
 from embedlog import Consumer, Log, TopicPartition
-from embedlog.cli.arguments import matching, numbers, topic_option, words
+from embedlog.cli.arguments import complete_words, parse_numbers, select_matching, topic_option
 from embedlog.cli.internal_topics import (
     hidden_topics,
     internal_option,
-    no_match,
+    no_match_error,
     shown_topics,
     tell_hidden,
 )
 from embedlog.cli.invocation import current, open_log, verb
-from embedlog.cli.output import document
-from embedlog.cli.readable import Readable
+from embedlog.cli.output import print_document
+from embedlog.cli.readable import ReadableMembers
 
 NAMED = {
     "latest": -1,
@@ -46,7 +46,7 @@ TIME_MAX = 2**63 - 1
 @click.option(
     "--time",
     default="latest",
-    shell_complete=words(*NAMED),
+    shell_complete=complete_words(*NAMED),
     help="latest (-1), earliest (-2), max-timestamp (-3), or milliseconds.",
 )
 @internal_option()
@@ -69,83 +69,78 @@ def offsets(
     """
     if topic_partitions is not None and (topic is not None or partitions is not None):
         raise click.UsageError("--topic-partitions cannot be combined with --topic or --partitions")
-    moment = NAMED[time] if time in NAMED else _moment(time)
-    readable = Readable()
+    moment = NAMED[time] if time in NAMED else _parse_moment(time)
+    readable = ReadableMembers()
     with open_log() as log:
         names = shown_topics(log, include_internal)
-        rules = (
-            None
-            if topic_partitions is None
-            else [_rule(text, names) for text in topic_partitions.split(",")]
-        )
-        if rules is None:
-            known = shown_topics(log, include_internal, topic)
+        if topic_partitions is None:
+            rules = None
+            selected = shown_topics(log, include_internal, topic)
         else:
-            known = sorted({name for rule in rules for name in rule.topics})
-        topics = readable.topics(log, known)
+            rules = [_parse_rule(text, names) for text in topic_partitions.split(",")]
+            selected = sorted({name for rule in rules for name in rule.topics})
         tps = [
-            TopicPartition(found.name, each.partition)
-            for found in topics
-            for each in found.partitions
+            TopicPartition(description.name, partition.partition)
+            for description in readable.describe_topics(log, selected)
+            for partition in description.partitions
         ]
         if rules is not None:
-            chosen = {
-                tp
-                for rule in rules
-                for tp in tps
-                if tp.topic in rule.topics and rule.first <= tp.partition < rule.end
-            }
+            chosen = {tp for tp in tps if any(rule.has_partition(tp) for rule in rules)}
+        elif partitions is None:
+            chosen = set(tps)
         else:
-            wanted = None if partitions is None else numbers(partitions, "--partitions")
-            if readable.whole:
-                _check(wanted, {tp.partition for tp in tps}, log)
-            chosen = {tp for tp in tps if wanted is None or tp.partition in wanted}
-        if topic is not None and not known:
-            raise no_match(log, topic, "--topic")
-        if not chosen and readable.whole:
+            numbers = parse_numbers(partitions, "--partitions")
+            if readable.is_whole:
+                _check_partitions(numbers, {tp.partition for tp in tps}, log)
+            chosen = {tp for tp in tps if tp.partition in numbers}
+        if topic is not None and not selected:
+            raise no_match_error(log, topic, "--topic")
+        if not chosen and readable.is_whole:
             raise embedlog.UnknownTopicOrPartitionError(
                 "no partition matches; embedlog offsets lists all", path=log.path
             )
         hidden = hidden_topics(log, include_internal) if topic is None else frozenset()
         with log.consumer() as consumer:
-            found = _offsets(consumer, sorted(chosen), moment)
+            topic_description = _find_offsets(consumer, sorted(chosen), moment)
     if current().json:
-        document(
+        print_document(
             [
                 {"topic": tp.topic, "partition": tp.partition, "offset": offset}
-                for tp, offset in found.items()
+                for tp, offset in topic_description.items()
             ]
         )
     else:
         click.echo(
-            "".join(f"{tp.topic}:{tp.partition}:{offset}\n" for tp, offset in found.items()),
+            "".join(
+                f"{tp.topic}:{tp.partition}:{offset}\n" for tp, offset in topic_description.items()
+            ),
             nl=False,
         )
         tell_hidden(hidden, "internal topic")
     return readable.status(True)
 
 
-def _check(wanted: list[int] | None, present: set[int], log: Log) -> None:
+def _check_partitions(numbers: list[int], present: set[int], log: Log) -> None:
     """Raises UnknownTopicOrPartitionError for numbers that no topic has."""
-    absent = [number for number in wanted or () if number not in present]
+    absent = [number for number in numbers if number not in present]
     if present and absent:
-        expected, found = (",".join(map(str, numbers)) for numbers in (sorted(present), absent))
-        text = "no topic that matches has such a partition"
         raise embedlog.UnknownTopicOrPartitionError(
-            text, path=log.path, expected=expected, found=found
+            "no topic that matches has such a partition",
+            path=log.path,
+            expected=",".join(map(str, sorted(present))),
+            found=",".join(map(str, absent)),
         )
 
 
-def _moment(text: str) -> int:
+def _parse_moment(text: str) -> int:
+    problem = f"--time: expected {', '.join(NAMED)}, or milliseconds, found {text!r}"
     try:
-        found = int(text)
+        moment = int(text)
     except ValueError:
-        found = -6
-    if found < min(NAMED.values()):
-        raise click.UsageError(
-            f"--time: expected {', '.join(NAMED)}, or milliseconds, found {text!r}"
-        )
-    return found
+        raise click.UsageError(problem) from None
+    if moment < min(NAMED.values()):
+        raise click.UsageError(problem)
+    return moment
 
 
 class _Rule(NamedTuple):
@@ -155,26 +150,30 @@ class _Rule(NamedTuple):
     first: int
     end: float
 
+    def has_partition(self, tp: TopicPartition) -> bool:
+        return tp.topic in self.topics and self.first <= tp.partition < self.end
 
-def _rule(text: str, names: list[str]) -> _Rule:
-    found = re.fullmatch(
+
+def _parse_rule(text: str, names: list[str]) -> _Rule:
+    match = re.fullmatch(
         r"(?P<topic>[^:]*)(?::(?:(?P<one>\d+)|(?P<first>\d*)-(?P<end>\d*))?)?", text
     )
-    if found is None:
+    if match is None:
         raise click.UsageError(f"--topic-partitions: expected REGEX:RANGE, found {text!r}")
-    topics = set(matching(names, found["topic"] or None, "--topic-partitions"))
+    topics = set(select_matching(names, match["topic"] or None, "--topic-partitions"))
     first = 0
     end = float("inf")
-    if found["one"] is not None:
-        first = int(found["one"])
+    if match["one"] is not None:
+        first = int(match["one"])
         end = first + 1
-    elif found["first"] is not None:
-        first = int(found["first"] or 0)
-        end = int(found["end"]) if found["end"] else end
+    elif match["first"] is not None:
+        first = int(match["first"] or 0)
+        if match["end"]:
+            end = int(match["end"])
     return _Rule(topics, first, end)
 
 
-def _offsets(
+def _find_offsets(
     consumer: Consumer[bytes, bytes], tps: list[TopicPartition], moment: int
 ) -> dict[TopicPartition, int]:
     if moment == NAMED["latest"]:
@@ -183,15 +182,22 @@ def _offsets(
         return consumer.beginning_offsets(tps)
     if moment == NAMED["latest-tiered"]:
         return {}  # no record is in a remote tier
+    offsets = {}
     if moment == NAMED["max-timestamp"]:
-        places = {tp: _newest(consumer, tp) for tp in tps}
-    else:
-        found = consumer.offsets_for_times(dict.fromkeys(tps, moment))
-        places = {tp: None if found[tp] is None else found[tp].offset for tp in tps}  # type: ignore[union-attr]
-    return {tp: offset for tp, offset in places.items() if offset is not None}
+        for tp in tps:
+            newest = _find_newest(consumer, tp)
+            if newest is not None:
+                offsets[tp] = newest
+        return offsets
+    answers = consumer.offsets_for_times(dict.fromkeys(tps, moment))
+    for tp in tps:
+        answer = answers[tp]
+        if answer is not None:
+            offsets[tp] = answer.offset
+    return offsets
 
 
-def _newest(consumer: Consumer[bytes, bytes], tp: TopicPartition) -> int | None:
+def _find_newest(consumer: Consumer[bytes, bytes], tp: TopicPartition) -> int | None:
     """The offset of the first record with the greatest timestamp, by halving the times that can
     have one.
     """
@@ -200,12 +206,12 @@ def _newest(consumer: Consumer[bytes, bytes], tp: TopicPartition) -> int | None:
     high = TIME_MAX
     while low < high:
         middle = 0 if best is None else low + (high - low) // 2
-        found = consumer.offsets_for_times({tp: middle})[tp]
-        if found is None:
+        answer = consumer.offsets_for_times({tp: middle})[tp]
+        if answer is None:
             if best is None:
                 return None
             high = middle
         else:
-            best = found.offset
-            low = max(found.timestamp_ms, middle) + 1
+            best = answer.offset
+            low = max(answer.timestamp_ms, middle) + 1
     return best

@@ -1,7 +1,7 @@
 """Contains the verb `perf`: the rate and the latency of a producer, and the rate of a consumer.
 
-PERF-1  options and output are those of kafka-producer-perf-test and kafka-consumer-perf-test
-PERF-2  a record that fails, or fewer records than expected, make the status 1
+Options and output are those of kafka-producer-perf-test and kafka-consumer-perf-test. A record that
+fails, or fewer records than expected, make the status 1.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 import click
 
 from embedlog import Producer
-from embedlog.cli.arguments import group_ids, settings, topic_option
-from embedlog.cli.consumption import Consumption, batches, line, records
-from embedlog.cli.internal_topics import matching_topics
-from embedlog.cli.invocation import VerbGroup, current, open_log, shared, verb
+from embedlog.cli.arguments import group_ids, parse_settings, topic_option
+from embedlog.cli.consumption import Consumption, batch_poll, line_of, record_poll
+from embedlog.cli.internal_topics import find_matching_topics
+from embedlog.cli.invocation import VerbGroup, current, open_log, shared_options, verb
 from embedlog.cli.latencies import Latencies
-from embedlog.cli.output import document
+from embedlog.cli.output import print_document
 from embedlog.cli.pace import Pace
-from embedlog.cli.record_format import unescaped
+from embedlog.cli.record_format import unescape
 from embedlog.cli.terminal import tell
 
 BLOCK_BYTES = 1 << 20  # of random letters that are made at once
@@ -32,7 +32,7 @@ TRANSACTION_MS = 3000
 
 
 @click.group(cls=VerbGroup)
-@shared
+@shared_options
 def perf() -> None:
     """Measure a producer or a consumer (kafka-producer-perf-test, kafka-consumer-perf-test)."""
 
@@ -95,23 +95,23 @@ def producer(topic: str, num_records: int, **options: Any) -> int:
         raise click.UsageError(
             f"--warmup-records: expected fewer than --num-records {num_records}, found {warmup}"
         )
-    values = _values(options)
-    given = {
+    values = _make_values(options)
+    config = {
         "client.id": "perf-producer-client",
-        **settings(options["producer_settings"], "--producer-property"),
+        **parse_settings(options["producer_settings"], "--producer-property"),
     }
-    duration_s = _transaction_s(given, options)
+    duration_s = _prepare_transactions(config, options)
     pace = Pace(options["throughput"])
     steady = None
     with open_log(read_only=False) as log:
         log.describe_topic(topic)  # an unknown topic is refused before anything is sent
-        with log.producer(config=given) as client:
+        with log.producer(config=config) as client:
             if duration_s is not None:
                 client.init_transactions()
-            sending = _Sending(client, topic, pace, duration_s)
+            sending = _PacedSender(client, topic, pace, duration_s)
             every = Latencies(num_records)
             if warmup:
-                _say(
+                _print_text(
                     f"Warmup first {warmup} records. Steady state results will print after the "
                     "complete test summary."
                 )
@@ -119,95 +119,111 @@ def producer(topic: str, num_records: int, **options: Any) -> int:
                 steady = Latencies(num_records - warmup, " steady state")
             sending.send(islice(values, num_records - warmup), every, steady)
             sending.end()
-            found = client.metrics() if options["print_metrics"] else None
+            client_metrics = client.metrics() if options["print_metrics"] else None
         # the time of the log's closing is no part of the rate
-        _print_totals(every, steady, found, given["client.id"])
+        _print_totals(every, steady, client_metrics, config["client.id"])
     if every.failed:
         tell(f"embedlog: {every.failed} records failed: {every.first_failure}")
     return 1 if every.failed else 0
 
 
-def _say(line: str) -> None:
+def _print_text(line: str) -> None:
     if not current().json:
         click.echo(line)
 
 
 def _print_totals(
-    every: Latencies, steady: Latencies | None, found: Mapping[str, float] | None, client_id: str
+    every: Latencies,
+    steady: Latencies | None,
+    client_metrics: Mapping[str, float] | None,
+    client_id: str,
 ) -> None:
-    _say(every.total_line())
-    if steady is not None:
-        _say(steady.total_line())
-    if found is not None and not current().json:
-        _print_metrics("producer-metrics", client_id, found)
     if current().json:
-        more = {"steady_state": None if steady is None else steady.totals(), "metrics": found}
-        document({**every.totals(), "failed": every.failed, **more})
+        print_document(
+            {
+                **every.totals(),
+                "failed": every.failed,
+                "steady_state": None if steady is None else steady.totals(),
+                "metrics": client_metrics,
+            }
+        )
+        return
+    click.echo(every.total_line())
+    if steady is not None:
+        click.echo(steady.total_line())
+    if client_metrics is not None:
+        _print_metrics("producer-metrics", client_id, client_metrics)
 
 
-def _numbers(found: Mapping[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in found.items() if isinstance(value, int | float)}
+def _numbers_of(values: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if isinstance(value, int | float)}
 
 
-def _print_metrics(kind: str, client_id: str, found: Mapping[str, float]) -> None:
+def _print_metrics(kind: str, client_id: str, values: Mapping[str, float]) -> None:
     """These metrics, in the layout of Kafka's tools."""
-    rows = {f"{kind}:{name}:{{client-id={client_id}}}": value for name, value in found.items()}
+    rows = {f"{kind}:{name}:{{client-id={client_id}}}": value for name, value in values.items()}
     width = max(map(len, rows))
     click.echo(f"\n{'Metric Name':<{width}} Value")
     for name in sorted(rows):
         click.echo(f"{name:<{width}} : {rows[name]:.3f}")
 
 
-def _transaction_s(given: dict[str, str], options: Mapping[str, Any]) -> float | None:
+def _prepare_transactions(config: dict[str, str], options: Mapping[str, Any]) -> float | None:
     """Set the transactional id; returns the time of a transaction, or None without transactions."""
     if options["transactional_id"] is not None:
-        given["transactional.id"] = options["transactional_id"]
+        config["transactional.id"] = options["transactional_id"]
     duration_ms: int | None = options["transaction_duration_ms"]
-    if duration_ms is None and "transactional.id" not in given:
-        return None
-    given.setdefault("transactional.id", f"performance-producer-{uuid.uuid4()}")
-    return (TRANSACTION_MS if duration_ms is None else duration_ms) / 1000
+    if duration_ms is None:
+        if "transactional.id" not in config:
+            return None
+        duration_ms = TRANSACTION_MS
+    config.setdefault("transactional.id", f"performance-producer-{uuid.uuid4()}")
+    return duration_ms / 1000
 
 
-def _values(options: Mapping[str, Any]) -> Iterator[bytes]:
+def _make_values(options: Mapping[str, Any]) -> Iterator[bytes]:
     """The values to send, without end; the random ones are equal in each run, as Kafka's."""
     size = options["record_size"]
     file = options["payload_file"]
     if (size is not None) + (file is not None) + options["payload_monotonic"] != 1:
         raise click.UsageError("give one of --record-size, --payload-file and --payload-monotonic")
     if size is not None:
-        return _letters(size)
+        return _random_letters(size)
     if file is None:
         return (b"%d" % number for number in count())
-    delimiter = unescaped(options["payload_delimiter"], "--payload-delimiter")
+    delimiter = unescape(options["payload_delimiter"], "--payload-delimiter")
     if not delimiter:
         raise click.UsageError("--payload-delimiter: expected at least one byte")
-    given = file.read_bytes().removesuffix(delimiter).split(delimiter)
-    if given == [b""]:
+    payloads = file.read_bytes().removesuffix(delimiter).split(delimiter)
+    if payloads == [b""]:
         raise click.UsageError(f"--payload-file: {file} is empty")
-    _say(f"Reading payloads from: {file.absolute()}\nNumber of messages read: {len(given)}")
-    return _chosen(given)
+    _print_text(
+        f"Reading payloads from: {file.absolute()}\nNumber of messages read: {len(payloads)}"
+    )
+    return _choose_at_random(payloads)
 
 
-def _letters(size: int) -> Iterator[bytes]:
+def _random_letters(size: int) -> Iterator[bytes]:
     import numpy as np  # late: most verbs need no numpy
 
     random = np.random.default_rng(0)
     rows = max(1, BLOCK_BYTES // size)
     while True:
         block = random.integers(65, 91, rows * size, dtype=np.uint8).tobytes()
-        yield from (block[start : start + size] for start in range(0, len(block), size))
+        for start in range(0, len(block), size):
+            yield block[start : start + size]
 
 
-def _chosen(given: list[bytes]) -> Iterator[bytes]:
+def _choose_at_random(payloads: list[bytes]) -> Iterator[bytes]:
     import numpy as np  # late: most verbs need no numpy
 
     random = np.random.default_rng(0)
     while True:
-        yield from (given[index] for index in random.integers(0, len(given), 1000).tolist())
+        for index in random.integers(0, len(payloads), 1000).tolist():
+            yield payloads[index]
 
 
-class _Sending:
+class _PacedSender:
     """Sends values one by one, in transactions of `duration_s` seconds if that is given."""
 
     def __init__(
@@ -237,24 +253,26 @@ class _Sending:
                 self._client.begin_transaction()
                 self._began = sent
             future = self._client.send(self._topic, value)
-            future.add_done_callback(partial(every.completed, sent, len(value)))
+            future.add_done_callback(partial(every.count_record, sent, len(value)))
             if steady is not None:
-                future.add_done_callback(partial(steady.completed, sent, len(value)))
-            if (
-                self._began is not None
-                and self._duration_s is not None
-                and sent - self._began >= self._duration_s
-            ):
+                future.add_done_callback(partial(steady.count_record, sent, len(value)))
+            if self._is_transaction_due(sent):
                 self._commit()
             line = windows.window_line()
             if line is not None:
-                _say(line)
+                _print_text(line)
 
     def end(self) -> None:
         """Commit the present transaction, and wait until all records are acknowledged."""
         if self._began is not None:
             self._commit()
         self._client.flush()
+
+    def _is_transaction_due(self, time_s: float) -> bool:
+        """Whether the present transaction has lasted for its time."""
+        if self._began is None or self._duration_s is None:
+            return False
+        return time_s - self._began >= self._duration_s
 
     def _commit(self) -> None:
         self._client.commit_transaction()
@@ -316,48 +334,48 @@ def consumer(topic: str | None, include: str | None, **options: Any) -> int:
     """
     if (topic is None) == (include is None):
         raise click.UsageError("give --topic, or --include with a regular expression")
-    given = {
+    config = {
         "client.id": "perf-consumer-client",
         "auto.offset.reset": "latest" if options["from_latest"] else "earliest",
-        **settings(options["consumer_settings"], "--consumer-property"),
+        **parse_settings(options["consumer_settings"], "--consumer-property"),
     }
     if options["fetch_size"] is not None:
-        given["max.partition.fetch.bytes"] = options["fetch_size"]
+        config["max.partition.fetch.bytes"] = options["fetch_size"]
     group = options["group"]
     expected = options["expected"]
     reading = Consumption(interval_s=options["interval_ms"] / 1000 if options["detailed"] else None)
     with open_log(read_only=group is None) as log:
-        topics = matching_topics(log, include, "--include") if topic is None else [topic]
+        topics = find_matching_topics(log, include, "--include") if topic is None else [topic]
         if not options["hide_header"]:
-            _say(", ".join(reading.columns))
-        with log.consumer(group_id=group, config=given) as client:
+            _print_text(", ".join(reading.columns))
+        with log.consumer(group_id=group, config=config) as client:
             if group is None:
                 client.subscribe(topics)
-                reading.assigned(client.assignment())
+                reading.note_assigned(client.assignment())
             else:
                 client.subscribe(
                     topics,
-                    on_assigned=reading.assigned,
-                    on_revoked=reading.revoked,
-                    on_lost=reading.revoked,
+                    on_assigned=reading.note_assigned,
+                    on_revoked=reading.note_revoked,
+                    on_lost=reading.note_revoked,
                 )
-            poll = batches(client) if options["columnar"] else records(client)
+            poll = batch_poll(client) if options["columnar"] else record_poll(client)
             rows = []
-            for row in reading.rows(poll, expected, options["timeout_ms"] / 1000):
-                _say(line(row))
+            for row in reading.read_rows(poll, expected, options["timeout_ms"] / 1000):
+                _print_text(line_of(row))
                 rows.append(row)
-            found = _numbers(client.metrics()) if options["print_metrics"] else None
+            client_metrics = _numbers_of(client.metrics()) if options["print_metrics"] else None
     if current().json:
-        document({"rows": rows, "metrics": found})
-    elif found is not None:
-        _print_metrics("consumer-metrics", given["client.id"], found)
+        print_document({"rows": rows, "metrics": client_metrics})
+    elif client_metrics is not None:
+        _print_metrics("consumer-metrics", config["client.id"], client_metrics)
     if reading.count < expected:
-        missed = (
-            f"{reading.count} of {expected} records arrived, then none for "
+        tell(
+            f"embedlog: {reading.count} of {expected} records arrived, then none for "
             f"{options['timeout_ms']} ms (--timeout)"
         )
-        tell(f"embedlog: {missed}")
-    return 0 if reading.count >= expected else 1
+        return 1
+    return 0
 
 
 for command in (producer, consumer):

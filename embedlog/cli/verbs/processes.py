@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import embedlog
 from embedlog.cli.invocation import current, directories, verb
-from embedlog.cli.output import document, table
+from embedlog.cli.output import print_document, print_table
 from embedlog.cli.terminal import tell
 
 
@@ -22,43 +22,46 @@ def processes() -> int:
     {"path", "purpose", "kind", "position"}. Waits are {"path", "purpose"}, or null if they are not
     visible.
     """
-    places = directories()
-    found = embedlog.processes(places)
+    paths = directories()
+    descriptions = embedlog.processes(paths)
     if current().json:
-        document([asdict(each) for each in found])
-        return 0 if found else 1
-    base = os.path.realpath(places[0]) if len(places) == 1 else ""
+        print_document([asdict(description) for description in descriptions])
+        return 0 if descriptions else 1
+    base = os.path.realpath(paths[0]) if len(paths) == 1 else None
     rows: list[list[object]] = []
-    for each in found:
-        parts: list[tuple[str | None, str | None, str | None]] = [
-            *(
-                ("holds" if lock.kind == "exclusive" else "shares", lock.purpose, lock.path)
-                for lock in each.locks
-            ),
-            *(("waits for", wait.purpose, wait.path) for wait in each.waits or ()),
-        ]
-        for state, purpose, path in parts or [(None, None, None)]:
-            shown = path if path is None or not base else os.path.relpath(path, base)
-            rows.append(
-                [
-                    each.pid,
-                    each.user,
-                    each.mode,
-                    state,
-                    purpose,
-                    shown,
-                    _line(each.command) or "not visible",
-                ]
-            )
-    table(["pid", "user", "mode", "state", "purpose", "file", "command"], rows)
-    if not found:
+    for description in descriptions:
+        command = _printable_text_of(description.command) or "not visible"
+        uses = _lock_uses(description)
+        if not uses:
+            uses = [(None, None, None)]
+        for state, purpose, path in uses:
+            if path is not None and base is not None:
+                path = os.path.relpath(path, base)
+            row = [description.pid, description.user, description.mode]
+            rows.append([*row, state, purpose, path, command])
+    print_table(["pid", "user", "mode", "state", "purpose", "file", "command"], rows)
+    if not descriptions:
         tell(
             "embedlog: no process of this machine that is visible to this user has "
-            f"{', '.join(places)} open"
+            f"{', '.join(paths)} open"
         )
-    return 0 if found else 1
+    return 0 if descriptions else 1
 
 
-def _line(text: str) -> str:
+def _lock_uses(
+    description: embedlog.ProcessDescription,
+) -> list[tuple[str | None, str | None, str | None]]:
+    """State, purpose and path of the locks that a process has, and of those that it waits for."""
+    uses: list[tuple[str | None, str | None, str | None]] = []
+    for lock in description.locks:
+        state = "holds" if lock.kind == "exclusive" else "shares"
+        uses.append((state, lock.purpose, lock.path))
+    uses += [("waits for", wait.purpose, wait.path) for wait in description.waits or ()]
+    return uses
+
+
+def _printable_text_of(text: str) -> str:
     """The text of another process without control characters."""
-    return " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    return " ".join(
+        "".join(character if character.isprintable() else " " for character in text).split()
+    )

@@ -1,9 +1,9 @@
 """Contains the verb `produce`: lines of standard input, or files, as records.
 
-PRODUCE-1  lines are sent as they arrive, many in one batch
-PRODUCE-2  the verb ends after all records are acknowledged; a record that fails makes its status 1
-PRODUCE-3  the lines before a bad line are written, as by Kafka's producer. The error has their
-    number: a restart continues there
+- Lines are sent as they arrive, many in one batch.
+- The verb ends after all records are acknowledged; a record that fails makes its status 1.
+- The lines before a bad line are written, as by Kafka's producer. The error has their number: a
+  restart continues there.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, BinaryIO
 import click
 
 from embedlog import Producer
-from embedlog.cli.arguments import CODECS, settings, topic_option, words
+from embedlog.cli.arguments import CODECS, complete_words, parse_settings, topic_option
 from embedlog.cli.invocation import current, open_log, verb
-from embedlog.cli.output import document
-from embedlog.cli.record_format import as_bytes, unescaped
+from embedlog.cli.output import print_document
+from embedlog.cli.record_format import as_bytes, unescape
 
 CHUNK_BYTES = 1 << 20
 
@@ -62,16 +62,16 @@ class Lines:
             raise click.UsageError(
                 f"--property: unknown {min(unknown)!r}: expected one of {', '.join(PROPERTIES)}"
             )
-        given = {**PROPERTIES, **properties}
+        values = {**PROPERTIES, **properties}
         self._separator = (
-            as_bytes(str(given["key.separator"])) if given["parse.key"] == "true" else None
+            as_bytes(str(values["key.separator"])) if values["parse.key"] == "true" else None
         )
         self._header_marks = None
-        if given["parse.headers"] == "true":
+        if values["parse.headers"] == "true":
             marks = ("headers.delimiter", "headers.separator", "headers.key.separator")
-            self._header_marks = [as_bytes(str(given[name])) for name in marks]
-        self._marker = None if given["null.marker"] is None else as_bytes(given["null.marker"])
-        self._lenient = given["ignore.error"] == "true"
+            self._header_marks = [as_bytes(str(values[name])) for name in marks]
+        self._marker = None if values["null.marker"] is None else as_bytes(values["null.marker"])
+        self._lenient = values["ignore.error"] == "true"
         self._empty_is_null = empty_is_null
         self._key = fixed_key
         self._headers = headers
@@ -81,89 +81,104 @@ class Lines:
         self, lines: list[bytes]
     ) -> tuple[list[bytes | None], list[bytes | None] | None, list[Headers] | None]:
         """Values, keys and headers of lines, up to the first one that is bad."""
-        if (
-            self._separator is None
-            and self._header_marks is None
-            and self._marker is None
-            and not self._headers
-        ):
-            self._number += len(lines)
-            values: list[bytes | None] = (
-                [line or None for line in lines] if self._empty_is_null else [*lines]
-            )
-            return values, None if self._key is None else [self._key] * len(lines), None
-        rows = [*self._rows(lines)]
-        keyed = self._separator is not None or self._key is not None
-        return (
-            [row[1] for row in rows],
-            [row[0] for row in rows] if keyed else None,
-            [row[2] for row in rows] if self._headers or self._header_marks else None,
+        has_marks = (
+            self._separator is not None
+            or self._header_marks is not None
+            or self._marker is not None
         )
+        keys: list[bytes | None] | None = None
+        if not has_marks and not self._headers:
+            self._number += len(lines)
+            values: list[bytes | None] = [*lines]
+            if self._empty_is_null:
+                values = [line or None for line in lines]
+            if self._key is not None:
+                keys = [self._key] * len(lines)
+            return values, keys, None
+        rows = [*self._split_rows(lines)]
+        values = [value for _key, value, _headers in rows]
+        if self._separator is not None or self._key is not None:
+            keys = [key for key, _value, _headers in rows]
+        headers = None
+        if self._headers or self._header_marks:
+            headers = [row_headers for _key, _value, row_headers in rows]
+        return values, keys, headers
 
-    def _rows(self, lines: list[bytes]) -> Iterator[tuple[bytes | None, bytes | None, Headers]]:
+    def _split_rows(
+        self, lines: list[bytes]
+    ) -> Iterator[tuple[bytes | None, bytes | None, Headers]]:
         try:
             for line in lines:
-                yield self._row(line)
+                yield self._split_row(line)
         except _BadLineError as problem:
             self.bad = f"line {self._number}: {problem}"
 
-    def _row(self, line: bytes) -> tuple[bytes | None, bytes | None, Headers]:
+    def _split_row(self, line: bytes) -> tuple[bytes | None, bytes | None, Headers]:
         self._number += 1
         headers = [*self._headers]
         key = self._key
         if self._header_marks is not None:
             delimiter, separator, sign = self._header_marks
             text, line = self._cut(line, delimiter, "headers.delimiter")
-            has_headers = text and text != self._marker
-            for each in text.split(separator) if has_headers else ():
-                name, value = self._cut(each, sign, "headers.key.separator")
-                if name == self._marker:
-                    raise _BadLineError(
-                        f"the key of a header is the null.marker {name!r}: a header needs a key"
-                    )
-                headers.append((name.decode("utf-8", "replace"), self._nullable(value)))
+            if text and text != self._marker:
+                headers += [self._split_header(part, sign) for part in text.split(separator)]
         if self._separator is not None:
             before, mark, after = line.partition(self._separator)
             if mark:
-                key = self._nullable(before)
+                key = self._null_if_marked(before)
                 line = after
             elif not self._lenient:
                 raise _BadLineError(f"no key separator {self._separator!r}")
-        return key, self._nullable(line), headers
+        return key, self._null_if_marked(line), headers
 
-    def _cut(self, line: bytes, mark: bytes, name: str) -> tuple[bytes, bytes]:
-        before, found, after = line.partition(mark)
-        if found:
+    def _split_header(self, header: bytes, sign: bytes) -> tuple[str, bytes | None]:
+        name, value = self._cut(header, sign, "headers.key.separator")
+        if name == self._marker:
+            raise _BadLineError(
+                f"the key of a header is the null.marker {name!r}: a header needs a key"
+            )
+        return name.decode("utf-8", "replace"), self._null_if_marked(value)
+
+    def _cut(self, line: bytes, delimiter: bytes, name: str) -> tuple[bytes, bytes]:
+        """The parts before and after a delimiter, which has this name in an error."""
+        if delimiter in line:
+            before, _, after = line.partition(delimiter)
             return before, after
         if self._lenient:
             return b"", line
-        raise _BadLineError(f"no {name} {mark!r}")
+        raise _BadLineError(f"no {name} {delimiter!r}")
 
-    def _nullable(self, data: bytes) -> bytes | None:
-        return None if data == self._marker or (self._empty_is_null and not data) else data
+    def _null_if_marked(self, data: bytes) -> bytes | None:
+        if data == self._marker or (self._empty_is_null and not data):
+            return None
+        return data
 
 
-def chunks(file: BinaryIO, delimiter: bytes | None) -> Iterator[list[bytes]]:
+def read_chunks(file: BinaryIO, delimiter: bytes | None) -> Iterator[list[bytes]]:
     """Lines of a file in groups, each as soon as the file has it; the last line may lack its
     delimiter.
 
     Without a delimiter a line ends with a line feed, or with a carriage return and a line feed, as
     for Kafka's producer.
     """
-    rest = b""
+    if delimiter is not None:
+        yield from _split_chunks(file, delimiter)
+        return
+    for lines in _split_chunks(file, b"\n"):
+        yield [line.removesuffix(b"\r") for line in lines]
+
+
+def _split_chunks(file: BinaryIO, delimiter: bytes) -> Iterator[list[bytes]]:
+    incomplete = b""
     while data := os.read(file.fileno(), CHUNK_BYTES):
-        *lines, rest = (rest + data).split(b"\n" if delimiter is None else delimiter)
+        *lines, incomplete = (incomplete + data).split(delimiter)
         if lines:
-            yield _without_returns(lines) if delimiter is None else lines
-    if rest:
-        yield _without_returns([rest]) if delimiter is None else [rest]
+            yield lines
+    if incomplete:
+        yield [incomplete]
 
 
-def _without_returns(lines: list[bytes]) -> list[bytes]:
-    return [line.removesuffix(b"\r") for line in lines]
-
-
-def _existing(
+def _check_files_exist(
     context: click.Context, parameter: click.Parameter, value: tuple[Path, ...]
 ) -> tuple[Path, ...]:
     for path in value:
@@ -176,7 +191,7 @@ def _existing(
 
 @verb()
 @topic_option(required=True, help="The topic; it must exist.")
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path), callback=_existing)
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), callback=_check_files_exist)
 @click.option(
     "-l",
     "by_line",
@@ -215,7 +230,7 @@ def _existing(
     "--request-required-acks",
     "--acks",
     "acks",
-    shell_complete=words("0", "1", "-1", "all"),
+    shell_complete=complete_words("0", "1", "-1", "all"),
     help="0, 1 or -1.",
 )
 @click.option("--sync", is_flag=True, help="Wait for each group of lines.")
@@ -225,7 +240,7 @@ def _existing(
     "properties",
     multiple=True,
     metavar="KEY=VALUE",
-    shell_complete=words(*(f"{name}=" for name in PROPERTIES)),
+    shell_complete=complete_words(*(f"{name}=" for name in PROPERTIES)),
     help="Kafka's parse.key=true, key.separator, null.marker, …",
 )
 @click.option(
@@ -241,9 +256,9 @@ def produce(topic: str, files: tuple[Path, ...], **options: Any) -> int:
 
     JSON: {"topic", "records"} at the end.
     """
-    properties = settings(options["properties"], "--property")
+    properties = parse_settings(options["properties"], "--property")
     if options["key_delimiter"] is not None:
-        separator = unescaped(options["key_delimiter"], "-K").decode("utf-8", "surrogateescape")
+        separator = unescape(options["key_delimiter"], "-K").decode("utf-8", "surrogateescape")
         properties = {
             "parse.key": "true",
             "key.separator": separator,
@@ -251,43 +266,43 @@ def produce(topic: str, files: tuple[Path, ...], **options: Any) -> int:
             **properties,
         }
     headers: Headers = [
-        (name, as_bytes(value)) for name, value in settings(options["headers"], "-H").items()
+        (name, as_bytes(value)) for name, value in parse_settings(options["headers"], "-H").items()
     ]
     key = None if options["key"] is None else as_bytes(options["key"])
     lines = Lines(properties, options["empty_is_null"], key, headers)
-    given = settings(options["producer_settings"], "--producer-property")
+    config = parse_settings(options["producer_settings"], "--producer-property")
     if options["compression_codec"] is not None:
-        given["compression.type"] = options["compression_codec"]
+        config["compression.type"] = options["compression_codec"]
     if options["acks"] is not None:
-        given["acks"] = options["acks"]
-    with open_log(read_only=False) as log, log.producer(config=given) as producer:
+        config["acks"] = options["acks"]
+    with open_log(read_only=False) as log, log.producer(config=config) as producer:
         log.describe_topic(topic)  # an unknown topic is refused before input is read
-        groups = _inputs(files, options["by_line"], _delimiter(options["delimiter"]))
+        groups = _read_inputs(files, options["by_line"], _parse_delimiter(options["delimiter"]))
         sent = _send(producer, topic, groups, lines, options)
     if current().json:
-        document({"topic": topic, "records": sent})
+        print_document({"topic": topic, "records": sent})
     return 0
 
 
-def _delimiter(given: str | None) -> bytes | None:
+def _parse_delimiter(text: str | None) -> bytes | None:
     """What is between records; None are the ends of lines."""
-    if given is None:
+    if text is None:
         return None
-    delimiter = unescaped(given, "-D")
+    delimiter = unescape(text, "-D")
     if not delimiter:
         raise click.UsageError("-D: expected at least one byte, such as -D ';'")
     return delimiter
 
 
-def _inputs(
+def _read_inputs(
     files: tuple[Path, ...], by_line: bool, delimiter: bytes | None
 ) -> Iterator[list[bytes]]:
     if not files:
-        yield from chunks(sys.stdin.buffer, delimiter)
+        yield from read_chunks(sys.stdin.buffer, delimiter)
     for path in files:
         if by_line:
             with path.open("rb") as file:
-                yield from chunks(file, delimiter)
+                yield from read_chunks(file, delimiter)
         else:
             yield [path.read_bytes()]
 
@@ -300,8 +315,8 @@ def _send(
     options: dict[str, Any],
 ) -> int:
     sent = 0
-    for each in groups:
-        group = each if options["count"] is None else each[: options["count"] - sent]
+    for chunk in groups:
+        group = chunk if options["count"] is None else chunk[: options["count"] - sent]
         values, keys, headers = lines.columns(group)
         if values:
             future = producer.send_batch(

@@ -7,36 +7,37 @@ import re
 import click
 
 from embedlog import TopicPartition
-from embedlog.cli.arguments import time_ms, topic_names
+from embedlog.cli.arguments import parse_time_ms, topic_names
 from embedlog.cli.invocation import current, open_log, verb
-from embedlog.cli.output import document
+from embedlog.cli.output import print_document
 
 
 @verb()
 @click.option(
     "-t",
     "--topic",
-    "places",
+    "times",
     multiple=True,
     required=True,
     shell_complete=topic_names,
     metavar="TOPIC:PARTITION:TIME",
     help="A place; TIME is in ms or an ISO 8601 date.",
 )
-def query(places: tuple[str, ...]) -> int:
+def query(times: tuple[str, ...]) -> int:
     """Print the offset of the first record at or after a time; -1 is none.
 
     JSON: a list of {"topic", "partition", "offset", "timestamp"}.
     """
-    found = []
+    answers = []
     with open_log() as log, log.consumer() as consumer:
-        for place in places:
-            topic, number, time = (*place.split(":", 2), "", "")[:3]
+        for text in times:
+            topic, _, partition_and_time = text.partition(":")
+            number, _, time = partition_and_time.partition(":")
             if not re.fullmatch(r"[0-9]{1,9}", number):
-                raise click.UsageError(f"-t: expected TOPIC:PARTITION:TIME, found {place!r}")
+                raise click.UsageError(f"-t: expected TOPIC:PARTITION:TIME, found {text!r}")
             tp = TopicPartition(topic, int(number))
-            answer = consumer.offsets_for_times({tp: time_ms(time, "-t")})[tp]
-            found.append(
+            answer = consumer.offsets_for_times({tp: parse_time_ms(time, "-t")})[tp]
+            answers.append(
                 {
                     "topic": topic,
                     "partition": tp.partition,
@@ -45,8 +46,8 @@ def query(places: tuple[str, ...]) -> int:
                 }
             )
     if current().json:
-        document(found)
+        print_document(answers)
     else:
-        for each in found:
-            click.echo(f"{each['topic']} [{each['partition']}] offset {each['offset']}")
-    return 0 if any(each["offset"] != -1 for each in found) else 1
+        for row in answers:
+            click.echo(f"{row['topic']} [{row['partition']}] offset {row['offset']}")
+    return 0 if any(row["offset"] != -1 for row in answers) else 1

@@ -1,9 +1,8 @@
 """Contains the verb `reassign`, with the options and files of kafka-reassign-partitions.
 
-REASSIGNVERB-1  `--execute` decides first; then it copies, unless `--no-wait` leaves that to the
-    processes that have the log open. An interrupted copy continues with any of them
-REASSIGNVERB-2  `--verify` has the exit status 1 while a reassignment is in progress, or if a
-    partition has other nodes
+`--execute` decides first; then it copies, unless `--no-wait` leaves that to the processes that have
+the log open. An interrupted copy continues with any of them. `--verify` has the exit status 1 while
+a reassignment is in progress, or if a partition has other nodes.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ import click
 
 import embedlog
 from embedlog import TopicPartition
-from embedlog.cli.arguments import actions
+from embedlog.cli.arguments import action_options
 from embedlog.cli.invocation import current, open_log, verb
-from embedlog.cli.output import document, table
-from embedlog.cli.reassignment import assignment_in, described, topics_in
+from embedlog.cli.output import print_document, print_table
+from embedlog.cli.reassignment import document_of, read_assignment, read_topics
 
 _ACTIONS = {
     "generate": "Propose an assignment for --topics-to-move-json-file.",
@@ -31,7 +30,7 @@ _ACTIONS = {
 
 
 @verb()
-@actions(_ACTIONS)
+@action_options(_ACTIONS)
 @click.option(
     "--topics-to-move-json-file",
     type=click.Path(exists=True, dir_okay=False),
@@ -69,18 +68,18 @@ def reassign(
     if action == "generate":
         if topics_to_move_json_file is None:
             raise click.UsageError("--generate needs --topics-to-move-json-file")
-        return _generate(topics_in(topics_to_move_json_file), nodes)
+        return _generate(read_topics(topics_to_move_json_file), nodes)
     if action != "list" and reassignment_json_file is None:
         raise click.UsageError(f"--{action} needs --reassignment-json-file")
-    wanted = {} if reassignment_json_file is None else assignment_in(reassignment_json_file)
+    assignment = {} if reassignment_json_file is None else read_assignment(reassignment_json_file)
     with open_log(read_only=action in ("verify", "list")) as log:
         if action == "execute":
-            log.reassign(wanted, throttle=throttle)
-            while not no_wait and any(tp in log.reassignments() for tp in wanted):
+            log.reassign(assignment, throttle=throttle)
+            while not no_wait and any(tp in log.reassignments() for tp in assignment):
                 log.housekeep()
         elif action == "cancel":
-            log.reassign(dict.fromkeys(tp for tp in wanted if tp in log.reassignments()))
-        return _report(log, action, wanted)
+            log.reassign(dict.fromkeys(tp for tp in assignment if tp in log.reassignments()))
+        return _report(log, action, assignment)
 
 
 def _generate(topics: Sequence[str], nodes: str | None) -> int:
@@ -88,43 +87,56 @@ def _generate(topics: Sequence[str], nodes: str | None) -> int:
         chosen = None if nodes is None else [int(node) for node in nodes.split(",")]
     except ValueError:
         raise click.UsageError(f"--nodes: expected nodes such as 1,2,3, found {nodes!r}") from None
+    present: dict[TopicPartition, Sequence[int]] = {}
     with open_log() as log:
-        present = {tp: found for name in topics for tp, found in _present(log, name).items()}
+        for topic in topics:
+            present |= _present_nodes_of(log, topic)
         proposed = log.proposed_assignment(topics, chosen)
     if current().json:
-        document({"current": described(present), "proposed": described(proposed)})
-        return 0
-    for title, found in (
-        ("Current partition replica assignment", present),
-        ("Proposed partition reassignment configuration", proposed),
-    ):
-        click.echo(f"{title}\n{json.dumps(described(found), separators=(',', ':'))}\n")
+        print_document({"current": document_of(present), "proposed": document_of(proposed)})
+    else:
+        _print_assignment("Current partition replica assignment", present)
+        _print_assignment("Proposed partition reassignment configuration", proposed)
     return 0
 
 
-def _present(log: embedlog.Log, topic: str | None) -> dict[TopicPartition, Sequence[int]]:
+def _print_assignment(title: str, assignment: Mapping[TopicPartition, Sequence[int]]) -> None:
+    click.echo(f"{title}\n{json.dumps(document_of(assignment), separators=(',', ':'))}\n")
+
+
+def _present_nodes_of(log: embedlog.Log, topic: str | None) -> dict[TopicPartition, Sequence[int]]:
     return {
-        TopicPartition(each.topic, each.partition): each.replicas
-        for each in log.replicas(topic).partitions
+        TopicPartition(partition.topic, partition.partition): partition.replicas
+        for partition in log.replicas(topic).partitions
     }
 
 
-def _report(log: embedlog.Log, action: str, wanted: Mapping[TopicPartition, Sequence[int]]) -> int:
+def _report(
+    log: embedlog.Log, action: str, assignment: Mapping[TopicPartition, Sequence[int]]
+) -> int:
     moving = log.reassignments()
-    present = _present(log, None)
-    found = [
-        _Reached(tp, list(present.get(tp, ())), tp in moving, wanted.get(tp))
-        for tp in (moving if action == "list" else wanted)
+    present = _present_nodes_of(log, None)
+    partitions = [
+        _ReassignedPartition(tp, list(present.get(tp, ())), tp in moving, assignment.get(tp))
+        for tp in (moving if action == "list" else assignment)
     ]
     if current().json:
-        document([each.document() for each in found])
-    elif found:
-        rows = [(*each.tp, ",".join(map(str, each.replicas)) or None, each.state) for each in found]
-        table(("topic", "partition", "replicas", "state"), rows)
-    return 1 if action == "verify" and not all(each.complete for each in found) else 0
+        print_document([partition.document() for partition in partitions])
+    elif partitions:
+        rows = [
+            (*partition.tp, _join(partition.replicas) or None, partition.state)
+            for partition in partitions
+        ]
+        print_table(("topic", "partition", "replicas", "state"), rows)
+    is_complete = all(partition.complete for partition in partitions)
+    return 1 if action == "verify" and not is_complete else 0
 
 
-class _Reached(NamedTuple):
+def _join(nodes: Sequence[int]) -> str:
+    return ",".join(map(str, nodes))
+
+
+class _ReassignedPartition(NamedTuple):
     """A partition with its present nodes, and with the wanted ones, which a list of reassignments
     does not have.
     """
@@ -147,15 +159,10 @@ class _Reached(NamedTuple):
             return "complete"
         if not self.replicas:
             return "unknown partition"
-        present, wanted = (
-            ",".join(map(str, nodes)) for nodes in (self.replicas, self.wanted or ())
-        )
-        return f"replica set is {present} rather than {wanted}"
+        return f"replica set is {_join(self.replicas)} rather than {_join(self.wanted or ())}"
 
     def document(self) -> dict[str, Any]:
-        found = {**self.tp._asdict(), "replicas": self.replicas, "in_progress": self.in_progress}
-        return (
-            found
-            if self.wanted is None
-            else {**found, "wanted": self.wanted, "complete": self.complete}
-        )
+        document = {**self.tp._asdict(), "replicas": self.replicas, "in_progress": self.in_progress}
+        if self.wanted is not None:
+            document |= {"wanted": self.wanted, "complete": self.complete}
+        return document

@@ -1,9 +1,9 @@
 """Contains the verb `replicas`: directories, leaders and ISRs, and the comparison of
 kafka-replica-verification.
 
-REPLICASVERB-1  differences and partitions without a full ISR are findings: the exit status is 1
-REPLICASVERB-2  a directory that cannot be read is a finding of a comparison, too
-REPLICASVERB-3  only `--repair` changes the directories
+- Differences and partitions without a full ISR are findings: the exit status is 1.
+- A directory that cannot be read is a finding of a comparison, too.
+- Only `--repair` changes the directories.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import embedlog
 from embedlog.cli.arguments import topic_option
 from embedlog.cli.internal_topics import internal_option, tell_hidden
 from embedlog.cli.invocation import current, open_log, verb
-from embedlog.cli.output import document, table
+from embedlog.cli.output import print_document, print_table
 from embedlog.cli.terminal import tell
 
 ROUNDS = 10
@@ -45,17 +45,21 @@ def replicas(topic: str | None, verify: bool, repair: bool, include_internal: bo
     if verify or repair:
         return _verify(topic, repair=repair)
     with open_log() as log:
-        found = log.replicas(topic)
+        description = log.replicas(topic)
     hides = not include_internal and topic is None
     shown = [
-        each for each in found.partitions if not hides or not each.internal or _is_finding(each)
+        partition
+        for partition in description.partitions
+        if not hides or not partition.internal or _is_finding(partition)
     ]
     if current().json:
-        document(asdict(found) | {"partitions": [asdict(each) for each in shown]})
+        print_document(
+            asdict(description) | {"partitions": [asdict(partition) for partition in shown]}
+        )
     else:
-        _print(found, shown)
-    tell_hidden(range(len(found.partitions) - len(shown)), "internal partition")
-    return 1 if any(_is_finding(each) for each in found.partitions) else 0
+        _print(description, shown)
+    tell_hidden(range(len(description.partitions) - len(shown)), "internal partition")
+    return 1 if any(_is_finding(partition) for partition in description.partitions) else 0
 
 
 def _is_finding(partition: embedlog.ReplicatedPartitionDescription) -> bool:
@@ -63,29 +67,27 @@ def _is_finding(partition: embedlog.ReplicatedPartitionDescription) -> bool:
 
 
 def _print(
-    found: embedlog.ReplicasDescription, shown: list[embedlog.ReplicatedPartitionDescription]
+    description: embedlog.ReplicasDescription, shown: list[embedlog.ReplicatedPartitionDescription]
 ) -> None:
-    if found.voters:
-        answer = "a majority answers" if found.can_decide else "NO majority answers"
-        click.echo(f"Term {found.term}, voters {_nodes(found.voters)}: {answer}")
+    if description.voters:
+        answer = "a majority answers" if description.can_decide else "NO majority answers"
+        click.echo(f"Term {description.term}, voters {_nodes(description.voters)}: {answer}")
     columns = ["node", "state", "path", "rack", "leads", "holds", "since", "reason"]
-    table(
-        columns,
+    rows: list[list[Any]] = [
         [
-            [
-                each.node,
-                each.state,
-                each.path,
-                each.rack,
-                each.leads,
-                each.holds,
-                _time(each.since_ms),
-                each.reason,
-            ]
-            for each in found.directories
-        ],
-    )
-    for warning in found.warnings:
+            directory.node,
+            directory.state,
+            directory.path,
+            directory.rack,
+            directory.leads,
+            directory.holds,
+            _date_of(directory.since_ms),
+            directory.reason,
+        ]
+        for directory in description.directories
+    ]
+    print_table(columns, rows)
+    for warning in description.warnings:
         click.echo(f"Warning: {warning}")
     if shown:
         click.echo()
@@ -105,15 +107,20 @@ def _print(
             "bytes",
             "seconds",
         ]
-        table(columns, [row for partition in shown for row in _partition_rows(partition)])
-    if found.decisions:
+        print_table(columns, [row for partition in shown for row in _partition_rows(partition)])
+    if description.decisions:
         click.echo()
-        newest = found.decisions[-DECISIONS:]
+        newest = description.decisions[-DECISIONS:]
         rows = [
-            [each.offset, each.term, _time(each.timestamp_ms), "; ".join(each.changes)]
-            for each in newest
+            [
+                decision.offset,
+                decision.term,
+                _date_of(decision.timestamp_ms),
+                "; ".join(decision.changes),
+            ]
+            for decision in newest
         ]
-        table(["offset", "term", "time", "changes"], rows)
+        print_table(["offset", "term", "time", "changes"], rows)
 
 
 def _partition_rows(partition: embedlog.ReplicatedPartitionDescription) -> list[list[Any]]:
@@ -153,20 +160,18 @@ def _nodes(nodes: Iterable[int]) -> str:
     return ",".join(map(str, nodes)) or "none"
 
 
-def _time(time_ms: int | None) -> str | None:
-    return (
-        None
-        if time_ms is None
-        else datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(" ", "seconds")
-    )
+def _date_of(time_ms: int | None) -> str | None:
+    if time_ms is None:
+        return None
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(" ", "seconds")
 
 
-def _complete(log: embedlog.Log, topic: str | None) -> None:
+def _complete_replicas(log: embedlog.Log, topic: str | None) -> None:
     """Do rounds of housekeeping until every replica is in sync: one that cannot be loaded is copied
     there.
     """
     for _ in range(ROUNDS):
-        if not any(each.under_replicated for each in log.replicas(topic).partitions):
+        if not any(partition.under_replicated for partition in log.replicas(topic).partitions):
             return
         log.housekeep()
 
@@ -175,39 +180,40 @@ def _verify(topic: str | None, *, repair: bool) -> int:
     with open_log(read_only=not repair) as log:
         if repair:
             report = log.repair(topic)
-            _complete(log, topic)
+            _complete_replicas(log, topic)
             differences: list[Any] = [*report.repaired, *report.left]
         else:
             report = None
             differences = list(log.verify_replicas(topic))
-        absent = [each for each in log.replicas(topic).directories if not each.answers]
+        absent = [
+            directory for directory in log.replicas(topic).directories if not directory.answers
+        ]
     if current().json:
-        document([each._asdict() for each in differences])
+        print_document([difference._asdict() for difference in differences])
     elif differences:
         columns = ("topic", "partition", "node", "from", "to", "file")
-        table(
-            columns,
-            [
-                (
-                    each.topic,
-                    each.partition,
-                    each.node,
-                    each.first_offset,
-                    each.end_offset,
-                    each.path,
-                )
-                for each in differences
-            ],
-        )
+        rows = [
+            (
+                difference.topic,
+                difference.partition,
+                difference.node,
+                difference.first_offset,
+                difference.end_offset,
+                difference.path,
+            )
+            for difference in differences
+        ]
+        print_table(columns, rows)
     for directory in absent:
         tell(
             f"embedlog: node {directory.node} is not compared: "
             f"{directory.reason or directory.state}"
         )
     if report is not None:
-        for each, reason in report.left.items():
+        for difference, reason in report.left.items():
             tell(
-                f"embedlog: {each.topic}-{each.partition}, node {each.node}: not repaired: {reason}"
+                f"embedlog: {difference.topic}-{difference.partition}, node {difference.node}: "
+                f"not repaired: {reason}"
             )
         return 1 if report.left or absent else 0
     return 1 if differences or absent else 0

@@ -1,9 +1,8 @@
 """Contains the verb `topics`, with the options of kafka-topics.
 
-TOPICSVERB-1  a topic is named literally for `--create`, and by a regular expression otherwise, as
-    in Kafka
-TOPICSVERB-2  internal topics are listed if they are asked for, unlike in Kafka
-TOPICSVERB-3  only `--create` creates a directory
+- A topic is named literally for `--create`, and by a regular expression otherwise, as in Kafka.
+- Internal topics are listed if they are asked for, unlike in Kafka.
+- Only `--create` creates a directory.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from typing import Any
 import click
 
 import embedlog
-from embedlog.cli.arguments import actions, settings, topic_option, topic_settings
+from embedlog.cli.arguments import action_options, parse_settings, topic_option, topic_settings
 from embedlog.cli.internal_topics import (
     hidden_topics,
     internal_option,
-    no_match,
+    no_match_error,
     shown_topics,
     tell_hidden,
 )
 from embedlog.cli.invocation import current, open_log, verb
-from embedlog.cli.output import document, table
-from embedlog.cli.readable import Readable
+from embedlog.cli.output import print_document, print_table
+from embedlog.cli.readable import ReadableMembers
 from embedlog.cli.terminal import tell
 
 _ACTIONS = ("list", "create", "describe", "alter", "delete")
@@ -36,7 +35,7 @@ _FILTERS = {  # options of --describe, and the attribute of a partition that eac
 }
 
 
-def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
+def _add_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     for name, text in (
         ("--exclude-internal", "The default, as --include-internal has not been given."),
         (
@@ -51,11 +50,11 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
         ("--at-min-isr-partitions", "Describe partitions at min.insync.replicas."),
     ):
         function = click.option(name, is_flag=True, help=text)(function)
-    return actions({name: f"{name.capitalize()} topics." for name in _ACTIONS})(function)
+    return action_options({name: f"{name.capitalize()} topics." for name in _ACTIONS})(function)
 
 
 @verb(exclusive=[("--include-internal", "--exclude-internal")])
-@_flags
+@_add_flags
 @internal_option()
 @topic_option(help="The topic; a regular expression except for --create.")
 @click.option("--partitions", type=int, help="Number of partitions, for --create and --alter.")
@@ -88,7 +87,7 @@ def topics(action: str | None, topic: str | None, **options: Any) -> int:
         names = shown_topics(log, include_internal, topic)
         hidden = hidden_topics(log, include_internal) if topic is None else frozenset()
         if topic is not None and not names and not options["if_exists"]:
-            raise no_match(log, topic, "--topic")
+            raise no_match_error(log, topic, "--topic")
         if action == "describe":
             status = _describe(log, names, options)
             tell_hidden(hidden, "internal topic")
@@ -104,11 +103,11 @@ def topics(action: str | None, topic: str | None, **options: Any) -> int:
             for name in names:
                 log.delete_topic(name)
         if current().json:
-            document(
-                [{"topic": name, "partitions": options["partitions"]} for name in names]
-                if action == "alter"
-                else names
-            )
+            if action == "alter":
+                count = options["partitions"]
+                print_document([{"topic": name, "partitions": count} for name in names])
+            else:
+                print_document(names)
         elif action in ("list", None):
             click.echo("".join(f"{name}\n" for name in names), nl=False)
             if not names and not options["if_exists"]:
@@ -135,46 +134,30 @@ def _create(topic: str, options: dict[str, Any]) -> int:
         created = log.create_topic(
             topic,
             options["partitions"] if assignment is None else len(assignment),
-            settings(options["config"], "--config"),
+            parse_settings(options["config"], "--config"),
             replication_factor=options["replication_factor"],
             assignment=assignment,
             exist_ok=options["if_not_exists"],
         )
     if current().json:
-        document({"topic": topic, "created": created})
+        print_document({"topic": topic, "created": created})
     elif created:
         click.echo(f"Created topic {topic}.")
     return 0
 
 
 def _describe(log: embedlog.Log, names: list[str], options: dict[str, Any]) -> int:
-    found: list[dict[str, Any]] = []
-    wanted = [attribute for option, attribute in _FILTERS.items() if options[option]]
-    readable = Readable()
-    for topic in readable.topics(log, names):
-        name = topic.name
+    documents: list[dict[str, Any]] = []
+    attributes = [attribute for option, attribute in _FILTERS.items() if options[option]]
+    readable = ReadableMembers()
+    for topic in readable.describe_topics(log, names):
         if options["topics_with_overrides"] and not topic.config:
             continue
-        led = {each.partition: each for each in topic.partitions}
-        partitions = [
-            {
-                "partition": of.partition,
-                "leader": of.leader,
-                "replicas": list(of.replicas),
-                "isr": list(of.isr),
-                "log_start_offset": each and each.log_start_offset,
-                "log_end_offset": each and each.log_end_offset,
-                "size_bytes": each and each.size_bytes,
-            }
-            for of in log.replicas(name).partitions
-            for each in [led.get(of.partition)]
-            if of.topic == name
-            and (not wanted or any(getattr(of, attribute) for attribute in wanted))
-        ]
-        if partitions or not wanted:
-            found.append(
+        partitions = _partition_documents(log, topic, attributes)
+        if partitions or not attributes:
+            documents.append(
                 {
-                    "topic": name,
+                    "topic": topic.name,
                     "topic_id": topic.topic_id,
                     "internal": topic.internal,
                     "config": dict(topic.config),
@@ -182,17 +165,49 @@ def _describe(log: embedlog.Log, names: list[str], options: dict[str, Any]) -> i
                 }
             )
     if current().json:
-        document(found)
+        print_document(documents)
         return readable.status(True)
-    for each in found:
-        own = ",".join(f"{key}={value}" for key, value in each["config"].items())
-        click.echo(
-            f"{each['topic']}  id {each['topic_id']}  {len(each['partitions'])} partitions  {own}".rstrip()
-        )
-        columns = ["partition", "leader", "replicas", "isr", "start", "end", "bytes"]
-        rows = [
-            [",".join(map(str, cell)) if isinstance(cell, list) else cell for cell in row.values()]
-            for row in each["partitions"]
-        ]
-        table(columns, rows)
+    for document in documents:
+        _print_topic(document)
     return readable.status(True)
+
+
+def _partition_documents(
+    log: embedlog.Log, topic: embedlog.TopicDescription, attributes: list[str]
+) -> list[dict[str, Any]]:
+    """The partitions of a topic that have one of the attributes, all if none is given. One without
+    a leader has no offsets.
+    """
+    led_partitions = {partition.partition: partition for partition in topic.partitions}
+    documents = []
+    for replicated in log.replicas(topic.name).partitions:
+        if replicated.topic != topic.name:
+            continue
+        if attributes and not any(getattr(replicated, attribute) for attribute in attributes):
+            continue
+        led = led_partitions.get(replicated.partition)
+        documents.append(
+            {
+                "partition": replicated.partition,
+                "leader": replicated.leader,
+                "replicas": list(replicated.replicas),
+                "isr": list(replicated.isr),
+                "log_start_offset": None if led is None else led.log_start_offset,
+                "log_end_offset": None if led is None else led.log_end_offset,
+                "size_bytes": None if led is None else led.size_bytes,
+            }
+        )
+    return documents
+
+
+def _print_topic(document: dict[str, Any]) -> None:
+    partitions = document["partitions"]
+    config = ",".join(f"{key}={value}" for key, value in document["config"].items())
+    line = f"{document['topic']}  id {document['topic_id']}  {len(partitions)} partitions  {config}"
+    click.echo(line.rstrip())
+    columns = ["partition", "leader", "replicas", "isr", "start", "end", "bytes"]
+    rows = [
+        [",".join(map(str, cell)) if isinstance(cell, list) else cell for cell in row.values()]
+        for row in partitions
+    ]
+    print_table(columns, rows)

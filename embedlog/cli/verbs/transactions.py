@@ -1,7 +1,6 @@
 """Contains the verb `transactions`, with the actions of kafka-transactions.
 
-TRANSACTIONSVERB-1  `--abort` takes the transactional id over, which aborts its transaction and
-    fences its producer
+`--abort` takes the transactional id over, which aborts its transaction and fences its producer.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from datetime import UTC, datetime
 import click
 
 import embedlog
-from embedlog.cli.arguments import actions, topic_option
+from embedlog.cli.arguments import action_options, topic_option
 from embedlog.cli.invocation import current, open_log, verb
-from embedlog.cli.output import document, table
+from embedlog.cli.output import print_document, print_table
 from embedlog.cli.terminal import tell
 
 _ACTIONS = {
@@ -27,7 +26,7 @@ _ACTIONS = {
 
 
 @verb()
-@actions(_ACTIONS)
+@action_options(_ACTIONS)
 @click.option("--transactional-id", help="The transactional id.")
 @topic_option(help="Only open transactions of this topic.")
 def transactions(action: str | None, transactional_id: str | None, topic: str | None) -> int:
@@ -44,17 +43,22 @@ def transactions(action: str | None, transactional_id: str | None, topic: str | 
     with open_log() as log:
         if action in ("open", "find-hanging"):
             return _print_open(log, topic, hanging=action == "find-hanging")
-        found = [
-            each for each in log.transactions() if transactional_id in (None, each.transactional_id)
+        descriptions = [
+            description
+            for description in log.transactions()
+            if transactional_id in (None, description.transactional_id)
         ]
-    if transactional_id is not None and not found:
-        tell(_absent(transactional_id))
+    if transactional_id is not None and not descriptions:
+        tell(_absent_text(transactional_id))
     if current().json:
-        document(
-            [asdict(each) | {"partitions": [list(tp) for tp in each.partitions]} for each in found]
+        print_document(
+            [
+                asdict(description) | {"partitions": [list(tp) for tp in description.partitions]}
+                for description in descriptions
+            ]
         )
-    elif found:
-        table(
+    elif descriptions:
+        print_table(
             (
                 "transactional id",
                 "producer id",
@@ -64,57 +68,57 @@ def transactions(action: str | None, transactional_id: str | None, topic: str | 
                 "timeout ms",
                 "partitions",
             ),
-            [_row(each) for each in found],
+            [_row_of(description) for description in descriptions],
         )
-    return 0 if found or transactional_id is None else 1
+    return 0 if descriptions or transactional_id is None else 1
 
 
-def _row(each: embedlog.TransactionDescription) -> tuple[str | int | None, ...]:
-    partitions = ",".join(f"{tp.topic}-{tp.partition}" for tp in each.partitions) or None
-    started = _time(each.started_ms)
+def _row_of(transaction: embedlog.TransactionDescription) -> tuple[str | int | None, ...]:
+    partitions = ",".join(f"{tp.topic}-{tp.partition}" for tp in transaction.partitions) or None
+    started = _date_of(transaction.started_ms)
     return (
-        each.transactional_id,
-        each.producer_id,
-        each.producer_epoch,
-        each.state,
+        transaction.transactional_id,
+        transaction.producer_id,
+        transaction.producer_epoch,
+        transaction.state,
         started,
-        each.timeout_ms,
+        transaction.timeout_ms,
         partitions,
     )
 
 
-def _time(time_ms: int | None) -> str | None:
-    return (
-        None
-        if time_ms is None
-        else datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    )
+def _date_of(time_ms: int | None) -> str | None:
+    if time_ms is None:
+        return None
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def _print_open(log: embedlog.Log, topic: str | None, *, hanging: bool) -> int:
-    found = [
-        each
-        for each in log.open_transactions(topic)
-        if not hanging or each.transactional_id is None
+    transactions = [
+        transaction
+        for transaction in log.open_transactions(topic)
+        if not hanging or transaction.transactional_id is None
     ]
     if current().json:
-        document([each._asdict() for each in found])
-    elif found:
-        table(
+        print_document([transaction._asdict() for transaction in transactions])
+    elif transactions:
+        print_table(
             ("topic", "partition", "producer id", "epoch", "first offset", "transactional id"),
-            found,
+            transactions,
         )
-    return 1 if hanging and found else 0
+    return 1 if hanging and transactions else 0
 
 
-def _absent(transactional_id: str) -> str:
+def _absent_text(transactional_id: str) -> str:
     return f"embedlog: no transactional id {transactional_id!r}: embedlog transactions lists all"
 
 
 def _abort(transactional_id: str) -> int:
     with open_log(read_only=False) as log:
-        if transactional_id not in {each.transactional_id for each in log.transactions()}:
-            tell(_absent(transactional_id))
+        if transactional_id not in {
+            transaction.transactional_id for transaction in log.transactions()
+        }:
+            tell(_absent_text(transactional_id))
             return 1
         with log.producer(transactional_id=transactional_id) as producer:
             producer.init_transactions()

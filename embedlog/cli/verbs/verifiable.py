@@ -1,10 +1,9 @@
 """Contains the verb `verifiable`: a producer and a consumer that print a line of JSON for each
 event.
 
-VERIFIABLE-1  the lines have the names and keys of kafka-verifiable-producer and
-    kafka-verifiable-consumer
-VERIFIABLE-2  a record has a line `producer_send_success` only after it was acknowledged
-VERIFIABLE-3  the consumer prints the records before it commits them
+- The lines have the names and keys of kafka-verifiable-producer and kafka-verifiable-consumer.
+- A record has a line `producer_send_success` only after it was acknowledged.
+- The consumer prints the records before it commits them.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from embedlog import (
     TopicPartition,
     WakeupError,
 )
-from embedlog.cli.arguments import group_ids, settings, topic_option
-from embedlog.cli.invocation import VerbGroup, open_log, shared, verb
+from embedlog.cli.arguments import group_ids, parse_settings, topic_option
+from embedlog.cli.invocation import VerbGroup, open_log, shared_options, verb
 from embedlog.cli.output import text_of
-from embedlog.cli.pace import Pace, ended_by_signals
+from embedlog.cli.pace import Pace, end_by_signals
 
 POLL_MAX = 500  # records of one line `records_consumed`
 KAFKA_ASSIGNORS = {
@@ -46,14 +45,14 @@ Event: TypeAlias = dict[str, Any]
 
 
 @click.group(cls=VerbGroup)
-@shared
+@shared_options
 def verifiable() -> None:
     """Send or read records, with a line of JSON for each event (kafka-verifiable-producer,
     kafka-verifiable-consumer).
     """
 
 
-def _event(name: str, **facts: Any) -> Event:
+def _make_event(name: str, **facts: Any) -> Event:
     return {"timestamp": time.time_ns() // 1_000_000, "name": name, **facts}
 
 
@@ -107,34 +106,35 @@ def producer(topic: str, max_messages: int, throughput: int, acks: str, **option
     JSON lines: startup_complete, producer_send_success, producer_send_error, shutdown_complete,
     tool_data.
     """
-    given = {**settings(options["producer_settings"], "--producer-property"), "acks": acks}
+    config = {**parse_settings(options["producer_settings"], "--producer-property"), "acks": acks}
     pace = Pace(throughput)
     began = time.monotonic()
     with open_log(read_only=False) as log:
         log.describe_topic(topic)  # an unknown topic is refused before anything is sent
-        with log.producer(config=given) as client:
-            sending = _Sending(client, topic)
-            with ended_by_signals(sending.end):
-                _print(_event("startup_complete"))
-                for number in count() if max_messages < 0 else range(max_messages):
+        with log.producer(config=config) as client:
+            sending = _NumberSender(client, topic)
+            with end_by_signals(sending.end):
+                _print(_make_event("startup_complete"))
+                numbers: Iterable[int] = count() if max_messages < 0 else range(max_messages)
+                for number in numbers:
                     if not sending.wait(pace.wait_s(number)):
                         break
-                    sending.send(*_record(number, **options))
+                    sending.send(*_make_record(number, **options))
                 client.flush()
                 sending.wait(0)
-    _print(_event("shutdown_complete"))
+    _print(_make_event("shutdown_complete"))
     sent = sending.sent
     acked = sending.acknowledged
     rate = acked / max(time.monotonic() - began, 0.001)
     _print(
-        _event(
+        _make_event(
             "tool_data", sent=sent, acked=acked, target_throughput=throughput, avg_throughput=rate
         )
     )
     return 0 if sent == acked else 1
 
 
-def _record(
+def _make_record(
     number: int,
     *,
     value_prefix: int | None,
@@ -144,14 +144,11 @@ def _record(
 ) -> tuple[str | None, str, int | None]:
     """Key, value and timestamp of a record."""
     key = None if repeating_keys is None else str(number % repeating_keys)
-    return (
-        key,
-        f"{number}" if value_prefix is None else f"{value_prefix}.{number}",
-        None if created_ms < 0 else created_ms,
-    )
+    value = f"{number}" if value_prefix is None else f"{value_prefix}.{number}"
+    return key, value, None if created_ms < 0 else created_ms
 
 
-class _Sending:
+class _NumberSender:
     """Sends records and prints their results in the thread of the program."""
 
     def __init__(self, client: Producer[Any, Any], topic: str) -> None:
@@ -160,7 +157,8 @@ class _Sending:
         self._events: SimpleQueue[Event | None] = SimpleQueue()  # None is the end
         self._began = time.monotonic()
         self._ended = False
-        self.sent = self.acknowledged = 0
+        self.sent = 0
+        self.acknowledged = 0
 
     def end(self) -> None:
         """End the sending. For signal handlers."""
@@ -171,40 +169,42 @@ class _Sending:
         """Print results for this time, at least those that exist; returns whether the sending
         continues.
         """
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while not (self._ended and seconds):
             try:
-                left = until - time.monotonic()
-                event = self._events.get(timeout=left) if left > 0 else self._events.get_nowait()
+                wait_s = deadline - time.monotonic()
+                event = self._events.get(wait_s > 0, timeout=max(wait_s, 0))
             except Empty:
                 break
             if event is not None:
-                self.acknowledged += event["name"] == "producer_send_success"
+                if event["name"] == "producer_send_success":
+                    self.acknowledged += 1
                 _print(event)
         return not self._ended
 
     def send(self, key: str | None, value: str, created_ms: int | None) -> None:
         """Send one record; `created_ms` is the timestamp of a record at the start."""
         facts = {"key": key, "value": value, "topic": self._topic}
-        time_ms = (
-            None
-            if created_ms is None
-            else created_ms + int((time.monotonic() - self._began) * 1000)
-        )
+        time_ms = created_ms
+        if time_ms is not None:
+            time_ms += int((time.monotonic() - self._began) * 1000)
         self.sent += 1
-        encoded = None if key is None else key.encode()
-        future = self._client.send(self._topic, value.encode(), encoded, timestamp_ms=time_ms)
-        future.add_done_callback(partial(self._completed, facts))
+        encoded_key = None if key is None else key.encode()
+        future = self._client.send(self._topic, value.encode(), encoded_key, timestamp_ms=time_ms)
+        future.add_done_callback(partial(self._report_result, facts))
 
-    def _completed(self, facts: dict[str, str | None], future: Future[Any]) -> None:
+    def _report_result(self, facts: dict[str, str | None], future: Future[Any]) -> None:
         error = future.exception()
         if error is None:
-            place = future.result()
-            event = _event(
-                "producer_send_success", **facts, partition=place.partition, offset=place.offset
+            metadata = future.result()
+            event = _make_event(
+                "producer_send_success",
+                **facts,
+                partition=metadata.partition,
+                offset=metadata.offset,
             )
         else:
-            event = _event(
+            event = _make_event(
                 "producer_send_error", **facts, exception=type(error).__name__, message=str(error)
             )
         self._events.put(event)
@@ -266,78 +266,80 @@ def consumer(topic: str, group: str, max_messages: int, **options: Any) -> int:
     --verbose), records_consumed, offsets_committed, shutdown_requested (by a signal),
     shutdown_complete.
     """
-    given = {**settings(options["consumer_settings"], "--consumer-property"), **_member(options)}
+    config = {
+        **parse_settings(options["consumer_settings"], "--consumer-property"),
+        **_member_settings(options),
+    }
     revoked = partial(_print_partitions, "partitions_revoked")
     assigned = partial(_print_partitions, "partitions_assigned")
-    with open_log(read_only=False) as log, log.consumer(group_id=group, config=given) as client:
-        with ended_by_signals(client.wakeup):
-            _print(_event("startup_complete"))
+    with open_log(read_only=False) as log, log.consumer(group_id=group, config=config) as client:
+        with end_by_signals(client.wakeup):
+            _print(_make_event("startup_complete"))
             try:
                 client.subscribe([topic], on_assigned=assigned, on_revoked=revoked, on_lost=revoked)
                 _read(
                     client, max_messages, verbose=options["verbose"], automatic=options["automatic"]
                 )
             except WakeupError:
-                _print(_event("shutdown_requested"))
+                _print(_make_event("shutdown_requested"))
         client.close()
-    _print(_event("shutdown_complete"))
+    _print(_make_event("shutdown_complete"))
     return 0
 
 
-def _member(options: dict[str, Any]) -> dict[str, str]:
-    found = {
+def _member_settings(options: dict[str, Any]) -> dict[str, str]:
+    config = {
         "enable.auto.commit": "true" if options["automatic"] else "false",
         "auto.offset.reset": options["reset_policy"],
     }
     protocol = (options["group_protocol"] or "classic").lower()
     if protocol == "classic":
-        found["partition.assignment.strategy"] = _assignors(
+        config["partition.assignment.strategy"] = _assignor_names(
             options["assignment_strategy"] or "range"
         )
-        found["session.timeout.ms"] = str(options["session_timeout"])
+        config["session.timeout.ms"] = str(options["session_timeout"])
     elif options["assignment_strategy"] is not None:
         raise click.UsageError("--assignment-strategy is for --group-protocol classic")
     else:
-        found["group.protocol"] = protocol
+        config["group.protocol"] = protocol
     if options["group_instance_id"] is not None:
-        found["group.instance.id"] = options["group_instance_id"]
-    return found
+        config["group.instance.id"] = options["group_instance_id"]
+    return config
 
 
-def _assignors(given: str) -> str:
+def _assignor_names(text: str) -> str:
     """Names of assignors, separated by commas; Kafka's classes have their names here."""
     return ",".join(
         KAFKA_ASSIGNORS.get(name.strip().rpartition(".")[2], name.strip())
-        for name in given.split(",")
+        for name in text.split(",")
     )
 
 
-def _place(tp: TopicPartition) -> Event:
+def _partition_event(tp: TopicPartition) -> Event:
     return {"topic": tp.topic, "partition": tp.partition}
 
 
 def _print_partitions(name: str, partitions: Iterable[TopicPartition]) -> None:
-    _print(_event(name, partitions=[_place(tp) for tp in sorted(partitions)]))
+    _print(_make_event(name, partitions=[_partition_event(tp) for tp in sorted(partitions)]))
 
 
 def _read(client: Consumer[Any, Any], limit: int, *, verbose: bool, automatic: bool) -> None:
-    read = 0
-    while limit < 0 or read < limit:
-        found = client.poll(
-            None, max_records=POLL_MAX if limit < 0 else min(POLL_MAX, limit - read)
-        )
-        read += len(found)
-        offsets = _print_records(found, verbose=verbose)
+    read_count = 0
+    while limit < 0 or read_count < limit:
+        poll_limit = POLL_MAX if limit < 0 else min(POLL_MAX, limit - read_count)
+        records = client.poll(None, max_records=poll_limit)
+        read_count += len(records)
+        offsets = _print_records(records, verbose=verbose)
         if not automatic:
             _commit(client, offsets)
 
 
 def _print_records(
-    found: list[Record[Any, Any]], *, verbose: bool
+    records: list[Record[Any, Any]], *, verbose: bool
 ) -> dict[TopicPartition, OffsetAndMetadata | int]:
     """Print records; returns the positions after them."""
     parts: dict[TopicPartition, list[Record[Any, Any]]] = {}
-    for record in found:
+    for record in records:
         parts.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
         if verbose:
             facts = {
@@ -345,17 +347,21 @@ def _print_records(
                 "value": text_of(record.value),
                 "topic": record.topic,
             }
-            _print(_event("record_data", **facts, partition=record.partition, offset=record.offset))
+            _print(
+                _make_event(
+                    "record_data", **facts, partition=record.partition, offset=record.offset
+                )
+            )
     summaries = [
         {
-            **_place(tp),
+            **_partition_event(tp),
             "count": len(part),
             "minOffset": part[0].offset,
             "maxOffset": part[-1].offset,
         }
         for tp, part in parts.items()
     ]
-    _print(_event("records_consumed", count=len(found), partitions=summaries))
+    _print(_make_event("records_consumed", count=len(records), partitions=summaries))
     return {tp: part[-1].offset + 1 for tp, part in parts.items()}
 
 
@@ -374,9 +380,9 @@ def _commit(
     except EmbedlogError as error:
         result = {"error": str(error), "success": False}
     _print(
-        _event(
+        _make_event(
             "offsets_committed",
-            offsets=[{**_place(tp), "offset": offset} for tp, offset in offsets.items()],
+            offsets=[{**_partition_event(tp), "offset": offset} for tp, offset in offsets.items()],
             **result,
         )
     )

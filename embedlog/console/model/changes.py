@@ -1,8 +1,8 @@
 """Changes a log for the console: each change opens the log for writing, and closes it again.
 
-CHANGES-1  a log is created nowhere: only one that exists is opened
-CHANGES-2  the console itself does no housekeeping; the open log of a change does none but its own
-CHANGES-3  every wait of a change has a deadline of `DEADLINE_S`
+- A log is created nowhere: only one that exists is opened.
+- The console itself does no housekeeping; the open log of a change does none but its own.
+- Every wait of a change has a deadline of `DEADLINE_S`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 
 import embedlog
 from embedlog import Log, TopicPartition
-from embedlog.console.model.filters import FilterError, moment
+from embedlog.console.model.filters import FilterError, parse_moment
 
 DEADLINE_S = 30.0
 Change = Callable[[Log], str]
 
 
-def apply(places: Sequence[str], change: Change) -> str:
+def apply_change(paths: Sequence[str], change: Change) -> str:
     """Open the log, change it; returns a sentence about the result. Raises EmbedlogError."""
-    given = places[0] if len(places) == 1 else list(places)
-    with embedlog.open(given, create=False, housekeeping=False) as log:
+    path = paths[0] if len(paths) == 1 else list(paths)
+    with embedlog.open(path, create=False, housekeeping=False) as log:
         return change(log)
 
 
@@ -60,11 +60,12 @@ def reset_group(group: str, topic: str, to: Any) -> Change:
     """A change that commits other offsets for a group."""
 
     def change(log: Log) -> str:
-        found = log.reset_group_offsets(group, topic or None, to=to)
-        places = ", ".join(
-            f"{tp.topic}-{tp.partition} to {place.offset}" for tp, place in sorted(found.items())
+        offsets = log.reset_group_offsets(group, topic or None, to=to)
+        positions = ", ".join(
+            f"{tp.topic}-{tp.partition} to {committed.offset}"
+            for tp, committed in sorted(offsets.items())
         )
-        return f"reset {group}: {places}"
+        return f"reset {group}: {positions}"
 
     return change
 
@@ -106,13 +107,13 @@ def abort_transaction(transactional_id: str) -> Change:
 
 def settings_of(text: str) -> dict[str, str]:
     """Settings as they are typed: name=value, separated by spaces. Raises FilterError."""
-    found = {}
+    settings = {}
     for part in text.split():
         name, sign, value = part.partition("=")
         if not sign or not name:
             raise FilterError(f"settings: expected name=value, found {part!r:.60}")
-        found[name] = value
-    return found
+        settings[name] = value
+    return settings
 
 
 def headers_of(text: str) -> list[tuple[str, bytes]]:
@@ -132,17 +133,17 @@ def number_of(name: str, text: str, least: int = 0) -> int:
 
 def target_of(text: str, now_ms: int) -> Any:
     """The `to` of a reset: earliest, latest, an offset, +n or -n, or @time. Raises FilterError."""
-    given = text.strip()
-    if given in ("earliest", "latest"):
-        return given
-    if given.startswith("@"):
-        time_ms = moment("to", given[1:], now_ms)
+    target = text.strip()
+    if target in ("earliest", "latest"):
+        return target
+    if target.startswith("@"):
+        time_ms = parse_moment("to", target[1:], now_ms)
         if time_ms is not None:
             return datetime.fromtimestamp(time_ms / 1000, UTC)
-    elif given[:1] in ("+", "-") and given[1:].isdecimal() and len(given) <= 18:
-        return {"shift": int(given)}
-    elif given.isdecimal() and len(given) <= 18:
-        return int(given)
+    elif target[:1] in ("+", "-") and target[1:].isdecimal() and len(target) <= 18:
+        return {"shift": int(target)}
+    elif target.isdecimal() and len(target) <= 18:
+        return int(target)
     raise FilterError(
         f"to: expected earliest, latest, an offset, +n, -n or @time, found {text!r:.60}"
     )

@@ -1,7 +1,6 @@
 """Checks all files of a log, as the verb `check` does, and lists what was found.
 
-CONSOLEDAMAGE-1  nothing is repaired or written
-CONSOLEDAMAGE-2  a directory that cannot be opened is checked by its files
+Nothing is repaired or written. A directory that cannot be opened is checked by its files.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable, Sequence
 import embedlog
 from embedlog import CheckReport, EmbedlogError, Finding
 from embedlog.console.model import text
-from embedlog.console.model.grid import Grid, Row, grid, row
+from embedlog.console.model.grid import Grid, Row, make_grid, make_row
 from embedlog.console.model.reader import Task
 
 COLUMNS = "severity|topic|partition|offsets|file|byte|finding|meaning|remedy"
@@ -23,7 +22,7 @@ class CheckCancelledError(Exception):
     """Ends a check that was cancelled."""
 
 
-def check(task: Task, places: Sequence[str]) -> list[Grid]:
+def check(task: Task, paths: Sequence[str]) -> list[Grid]:
     """Read all files; the grid has a row for each finding. Raises EmbedlogError."""
 
     def progress(done: int, total: int) -> None:
@@ -32,65 +31,65 @@ def check(task: Task, places: Sequence[str]) -> list[Grid]:
             raise CheckCancelledError
 
     try:
-        reports = _reports(task, places, progress)
+        reports = _check_all(task, paths, progress)
     except CheckCancelledError:
         done, total, _ = task.progress or (0, 0, 0)
-        return [_grid(f"cancelled after {text.size(done)} of {text.size(total)}", [])]
-    findings = [found for report in reports for found in report.findings]
-    kinds = Counter(found.severity for found in findings)
+        return [_findings_grid(f"cancelled after {text.size(done)} of {text.size(total)}", [])]
+    findings = [finding for report in reports for finding in report.findings]
+    kinds = Counter(finding.severity for finding in findings)
     damage = kinds.pop("damage", 0)
     parts = [
         f"{damage} × damage" if damage else "no damage",
         *(f"{number} × {kind}" for kind, number in sorted(kinds.items())),
     ]
-    partitions = text.counted(sum(report.partitions for report in reports), "partition")
-    segments = text.counted(sum(report.segments for report in reports), "segment")
+    partitions = text.count_with_noun(sum(report.partitions for report in reports), "partition")
+    segments = text.count_with_noun(sum(report.segments for report in reports), "segment")
     size = text.size(sum(report.size_bytes for report in reports))
-    return [
-        _grid(
-            f"{', '.join(parts)} in {partitions}, {segments}, {size}",
-            [_row(*each, places) for each in enumerate(findings)],
-        )
-    ]
+    title = f"{', '.join(parts)} in {partitions}, {segments}, {size}"
+    rows = [_row_of_finding(number, finding, paths) for number, finding in enumerate(findings)]
+    return [_findings_grid(title, rows)]
 
 
-def _reports(
-    task: Task, places: Sequence[str], progress: Callable[[int, int], None]
+def _check_all(
+    task: Task, paths: Sequence[str], progress: Callable[[int, int], None]
 ) -> list[CheckReport]:
     try:
         return [task.log.check(progress=progress)]
     except EmbedlogError:
-        return [embedlog.check(place, progress=progress) for place in places]
+        return [embedlog.check(path, progress=progress) for path in paths]
 
 
-def _relative(path: str, places: Sequence[str]) -> str:
+def _relative_path(path: str, paths: Sequence[str]) -> str:
     """The path of a file below the directory; the whole one in a set."""
-    root = os.path.realpath(places[0]) + os.sep if len(places) == 1 else None
-    return path.removeprefix(root) if root else path
+    if len(paths) > 1:
+        return path
+    return path.removeprefix(os.path.realpath(paths[0]) + os.sep)
 
 
-def _grid(title: str, rows: list[Row]) -> Grid:
-    return grid(title, COLUMNS, rows, "partition|byte")
+def _findings_grid(title: str, rows: list[Row]) -> Grid:
+    return make_grid(title, COLUMNS, rows, "partition|byte")
 
 
-def _row(number: int, found: Finding, places: Sequence[str]) -> Row:
-    facts = "" if found.expected is None else f" (expected {found.expected}, found {found.found})"
+def _row_of_finding(number: int, finding: Finding, paths: Sequence[str]) -> Row:
+    facts = (
+        "" if finding.expected is None else f" (expected {finding.expected}, found {finding.found})"
+    )
     offsets = (
-        f"{found.first_offset}-{found.end_offset - 1}"
-        if 0 <= found.first_offset < found.end_offset
+        f"{finding.first_offset}-{finding.end_offset - 1}"
+        if 0 <= finding.first_offset < finding.end_offset
         else None
     )
-    return row(
+    return make_row(
         number,
         [
-            found.severity,
-            found.topic,
-            found.partition,
+            finding.severity,
+            finding.topic,
+            finding.partition,
             offsets,
-            _relative(found.path, places),
-            found.position,
-            f"{found.message}{facts}",
-            found.meaning,
-            found.remedy,
+            _relative_path(finding.path, paths),
+            finding.position,
+            f"{finding.message}{facts}",
+            finding.meaning,
+            finding.remedy,
         ],
     )

@@ -1,9 +1,9 @@
 """Selects records by key, value, header and time.
 
-FILTERS-1  a text is a substring; `/text/` is a regular expression, and `/text/i` one for letters in
-    any case
-FILTERS-2  a header is selected by its name, or by `name=text`, where the text is one of FILTERS-1
-FILTERS-3  all given conditions hold for a selected record; a null key or value contains no text
+- A text is a substring; `/text/` is a regular expression, and `/text/i` one for letters in any
+  case.
+- A header is selected by its name, or by `name=text` with a text in one of these forms.
+- All given conditions hold for a selected record; a null key or value contains no text.
 """
 
 from __future__ import annotations
@@ -37,23 +37,22 @@ class Filters:
     until: str = ""
 
     def __bool__(self) -> bool:
-        return any(getattr(self, each.name) for each in fields(self))
+        return any(getattr(self, field.name) for field in fields(self))
 
     def __str__(self) -> str:
-        return " ".join(
-            f"{each.name}={text}" for each in fields(self) if (text := getattr(self, each.name))
-        )
+        texts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return " ".join(f"{name}={text}" for name, text in texts.items() if text)
 
-    def compiled(self, now_ms: int) -> Matcher:
+    def compile(self, now_ms: int) -> Matcher:
         """The filter in a form that selects. Raises FilterError."""
-        name, sign, wanted = self.header.partition("=")
+        header_name, sign, header_text = self.header.partition("=")
         return Matcher(
-            pattern("key", self.key),
-            pattern("value", self.value),
-            name.encode() if name else None,
-            pattern("header", wanted) if sign else None,
-            moment("since", self.since, now_ms),
-            moment("until", self.until, now_ms),
+            key=parse_pattern("key", self.key),
+            value=parse_pattern("value", self.value),
+            header_name=header_name.encode() if header_name else None,
+            header_value=parse_pattern("header", header_text) if sign else None,
+            since_ms=parse_moment("since", self.since, now_ms),
+            until_ms=parse_moment("until", self.until, now_ms),
         )
 
 
@@ -68,7 +67,7 @@ class Matcher:
     since_ms: int | None = None
     until_ms: int | None = None
 
-    def searched(self) -> tuple[Pattern, str] | None:
+    def search_term(self) -> tuple[Pattern, str] | None:
         """The pattern and the column that a search of the log can use; None if only times are
         given.
         """
@@ -78,71 +77,69 @@ class Matcher:
             return self.key, "key"
         if self.header_value is not None and self.header_value != b"":
             return self.header_value, "headers"
-        return (self.header_name, "headers") if self.header_name else None
+        if self.header_name:
+            return self.header_name, "headers"
+        return None
 
     def accepts(self, record: Record[bytes, bytes]) -> bool:
         """Whether all conditions but the times hold."""
-        return (
-            (self.key is None or contains(self.key, record.key))
-            and (self.value is None or contains(self.value, record.value))
-            and (
-                (self.header_name is None and self.header_value is None) or self._has_header(record)
-            )
-        )
+        if self.key is not None and not contains(self.key, record.key):
+            return False
+        if self.value is not None and not contains(self.value, record.value):
+            return False
+        if self.header_name is None and self.header_value is None:
+            return True
+        return any(self._accepts_header(name, value) for name, value in record.headers)
 
-    def _has_header(self, record: Record[bytes, bytes]) -> bool:
-        return any(
-            (
-                self.header_name is None
-                or name.encode("utf-8", "surrogateescape") == self.header_name
-            )
-            and (self.header_value is None or contains(self.header_value, value))
-            for name, value in record.headers
-        )
+    def _accepts_header(self, name: str, value: bytes | None) -> bool:
+        encoded_name = name.encode("utf-8", "surrogateescape")
+        if self.header_name is not None and encoded_name != self.header_name:
+            return False
+        return self.header_value is None or contains(self.header_value, value)
 
 
-def contains(wanted: Pattern, data: Any) -> bool:
+def contains(pattern: Pattern, data: Any) -> bool:
     """Whether bytes match; decoded, if the pattern is for text."""
     if data is None:
         return False
-    if isinstance(wanted, bytes):
-        return wanted in data
-    if isinstance(wanted.pattern, bytes):
-        return re.search(wanted, data) is not None
-    return re.search(wanted, data.decode("utf-8", "replace")) is not None
+    if isinstance(pattern, bytes):
+        return pattern in data
+    if isinstance(pattern.pattern, bytes):
+        return re.search(pattern, data) is not None
+    return re.search(pattern, data.decode("utf-8", "replace")) is not None
 
 
-def pattern(name: str, text: str) -> Pattern | None:
+def parse_pattern(name: str, text: str) -> Pattern | None:
     """A substring as bytes, or an expression; None for an empty text. Raises FilterError."""
-    found = re.fullmatch(r"/(.*)/(i?)", text, re.DOTALL)
-    if found is None:
+    match = re.fullmatch(r"/(.*)/(i?)", text, re.DOTALL)
+    if match is None:
         return text.encode("utf-8", "surrogateescape") or None
-    flags = re.IGNORECASE if found[2] else re.NOFLAG
+    flags = re.IGNORECASE if match[2] else re.NOFLAG
     try:
-        return (
-            re.compile(found[1].encode("ascii"), flags)
-            if found[1].isascii()
-            else re.compile(found[1], flags)
-        )
+        if match[1].isascii():
+            return re.compile(match[1].encode("ascii"), flags)
+        return re.compile(match[1], flags)
     except (re.error, OverflowError, RecursionError) as problem:
         raise FilterError(f"{name}: not a regular expression: {problem}") from None
 
 
-def moment(name: str, text: str, now_ms: int) -> int | None:
+def parse_moment(name: str, text: str, now_ms: int) -> int | None:
     """A time in ms; None for an empty text. Raises FilterError."""
     text = text.strip()
     if not text:
         return None
-    if back := _BACK.fullmatch(text):
-        return max(now_ms - int(back[1]) * _UNITS_MS[back[2]], 0)
+    match = _BACK.fullmatch(text)
+    if match is not None:
+        return max(now_ms - int(match[1]) * _UNITS_MS[match[2]], 0)
+    if re.fullmatch(r"[0-9]{1,18}", text):
+        return int(text)
     try:
-        if re.fullmatch(r"[0-9]{1,18}", text):
-            return int(text)
-        found = datetime.fromisoformat(text)
-        made = (found if found.tzinfo else found.replace(tzinfo=UTC)) - _EPOCH
+        date = datetime.fromisoformat(text)
+        if date.tzinfo is None:
+            date = date.replace(tzinfo=UTC)
+        time_ms = (date - _EPOCH) // timedelta(milliseconds=1)
     except (ValueError, OverflowError):
         raise FilterError(f"{name}: expected {TIME_HINT}, found {text!r:.60}") from None
-    time_ms = made // timedelta(milliseconds=1)
     if time_ms < 0:
         raise FilterError(f"{name}: a time is not before 1970, found {text!r:.60}")
     return time_ms

@@ -1,8 +1,4 @@
-"""Defines `Grid`, the rows that a table of the console shows.
-
-GRID-1  the key of a row is unique in its grid, and is the same in later observations of the same
-    thing
-"""
+"""Defines `Grid`, the rows that a table of the console shows."""
 
 from __future__ import annotations
 
@@ -15,7 +11,10 @@ ROWS_MAX = 1000  # in a table: more would delay the keyboard
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a table; `value` is what a key of the keyboard acts on."""
+    """One line of a table; `value` is what a key of the keyboard acts on.
+
+    `key` is unique in its grid, and is the same in later observations of the same thing.
+    """
 
     key: str
     cells: tuple[str, ...]
@@ -31,31 +30,28 @@ class Grid:
     rows: tuple[Row, ...] = ()
     right: frozenset[str] = frozenset()
 
-    def matching(self, text: str) -> Grid:
+    def select_matching(self, text: str) -> Grid:
         """The rows that contain a text in any case, up to `ROWS_MAX`; the title has the number of
         the others.
         """
-        wanted = text.casefold()
-        rows = tuple(
-            row
-            for row in self.rows
-            if not wanted or any(wanted in cell.casefold() for cell in row.cells)
-        )
-        more = (
-            f", the first {ROWS_MAX:,} of {len(rows):,} rows: / limits them"
-            if len(rows) > ROWS_MAX
-            else ""
-        )
-        return Grid(self.title + more, self.columns, rows[:ROWS_MAX], self.right)
+        needle = text.casefold()
+        rows = self.rows
+        if needle:
+            rows = tuple(
+                row for row in rows if any(needle in cell.casefold() for cell in row.cells)
+            )
+        title = self.title
+        if len(rows) > ROWS_MAX:
+            title += f", the first {ROWS_MAX:,} of {len(rows):,} rows: / limits them"
+        return Grid(title, self.columns, rows[:ROWS_MAX], self.right)
 
 
-def grid(title: str, columns: str, rows: Iterable[Row], right: str = "") -> Grid:
+def make_grid(title: str, columns: str, rows: Iterable[Row], right: str = "") -> Grid:
     """A grid; names of columns are separated by `|`."""
-    return Grid(
-        title, tuple(columns.split("|")), tuple(rows), frozenset(filter(None, right.split("|")))
-    )
+    right_columns = frozenset(right.split("|")) if right else frozenset()
+    return Grid(title, tuple(columns.split("|")), tuple(rows), right_columns)
 
 
-def row(key: object, cells: Sequence[object], value: Any = None) -> Row:
+def make_row(key: object, cells: Sequence[object], value: Any = None) -> Row:
     """A row; None is an unknown value."""
     return Row(str(key), tuple("-" if cell is None else str(cell) for cell in cells), value)

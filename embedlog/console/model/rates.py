@@ -1,9 +1,8 @@
 """Computes rates of records and bytes from two observations of partitions.
 
-RATES-1  a rate needs two observations of the same partition; a partition of a new topic with the
-    same name has none
-RATES-2  deleted segments are no negative rate: the bytes of a partition have no rate if its start
-    has moved
+A rate needs two observations of the same partition; a partition of a new topic with the same name
+has none. Deleted segments are no negative rate: the bytes of a partition have no rate if its start
+has moved.
 """
 
 from __future__ import annotations
@@ -47,28 +46,31 @@ class Rates:
         if self._levels and passed_s <= 0:
             return
         self._rates = {
-            place: _rate(self._levels.get(place), level, passed_s)
-            for place, level in levels.items()
+            partition: _rate_between(self._levels.get(partition), level, passed_s)
+            for partition, level in levels.items()
         }
         self._time_s = time_s
         self._levels = dict(levels)
 
-    def of(self, places: Iterable[tuple[str, int]]) -> Rate:
+    def of(self, partitions: Iterable[tuple[str, int]]) -> Rate:
         """The sum of partitions; a part that is not known does not count."""
-        found = [self._rates.get(place, UNKNOWN) for place in places]
-        return Rate(_sum(each.records for each in found), _sum(each.size_bytes for each in found))
+        rates = [self._rates.get(partition, UNKNOWN) for partition in partitions]
+        return Rate(
+            _sum_known(rate.records for rate in rates),
+            _sum_known(rate.size_bytes for rate in rates),
+        )
 
 
-def _rate(before: Level | None, now: Level, passed_s: float) -> Rate:
-    if before is None or before.identity != now.identity:
+def _rate_between(earlier: Level | None, level: Level, passed_s: float) -> Rate:
+    if earlier is None or earlier.identity != level.identity:
         return UNKNOWN
-    records = max(now.end_offset - before.end_offset, 0) / passed_s
-    grown = now.size_bytes - before.size_bytes
-    if before.start_offset != now.start_offset or grown < 0:
+    records = max(level.end_offset - earlier.end_offset, 0) / passed_s
+    growth = level.size_bytes - earlier.size_bytes
+    if earlier.start_offset != level.start_offset or growth < 0:
         return Rate(records, None)
-    return Rate(records, grown / passed_s)
+    return Rate(records, growth / passed_s)
 
 
-def _sum(parts: Iterable[float | None]) -> float | None:
-    known = [part for part in parts if part is not None]
-    return sum(known) if known else None
+def _sum_known(parts: Iterable[float | None]) -> float | None:
+    values = [part for part in parts if part is not None]
+    return sum(values) if values else None

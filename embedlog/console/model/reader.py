@@ -1,12 +1,10 @@
 """Runs the reads of the console on a thread of its own, so that a slow disk never stops the
 keyboard.
 
-CONSOLEREADER-1  one thread does one task at a time; a new task replaces a waiting one of the same
-    name
-CONSOLEREADER-2  after an error, and when the directory was replaced, the next task opens the log
-    again
-CONSOLEREADER-3  the end of the application waits for a thread at most `CLOSE_S`; a daemon thread
-    does not keep the process
+- One thread does one task at a time; a new task replaces a waiting one of the same name.
+- After an error, and when the directory was replaced, the next task opens the log again.
+- The end of the application waits for a thread at most `CLOSE_S`; a daemon thread does not keep the
+  process.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from typing import Any
 
 import embedlog
 from embedlog import EmbedlogError, Log, StorageError
-from embedlog.console.model.text import line
+from embedlog.console.model.text import line_of
 
 CLOSE_S = 2.0
 WAIT_S = 1.0  # between two looks at the end of the application, if no notification arrives
@@ -32,7 +30,7 @@ class Task:
 
     name: str
     work: Callable[[Task], Any]
-    reader: Reader
+    reader: LogReader
     cancelled: threading.Event = field(default_factory=threading.Event)
     progress: tuple[int, int, int] | None = None  # bytes done, bytes in total, records found
 
@@ -43,7 +41,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TaskOutcome:
     """The result of a task, or its error in one line."""
 
     task: Task
@@ -51,13 +49,13 @@ class Outcome:
     error: str | None = None
 
 
-class Reader:
+class LogReader:
     """A thread with a log that it opens read-only at its first use."""
 
     def __init__(
-        self, name: str, places: Sequence[str], deliver: Callable[[Outcome], object]
+        self, name: str, paths: Sequence[str], deliver: Callable[[TaskOutcome], object]
     ) -> None:
-        self._places = list(places)
+        self._paths = list(paths)
         self._deliver = deliver
         self._changed = threading.Condition()
         self._waiting: dict[str, Task] = {}
@@ -93,37 +91,38 @@ class Reader:
         """Cancel everything; returns whether the thread ended in time."""
         with self._changed:
             self._closed = True
-            for task in (*self._waiting.values(), *filter(None, [self._running])):
+            for task in self._waiting.values():
                 task.cancelled.set()
+            if self._running is not None:
+                self._running.cancelled.set()
             self._changed.notify()
         self._thread.join(CLOSE_S)
         return not self._thread.is_alive()
 
     def log(self) -> Log:
         """The open log. For the thread. Raises EmbedlogError if it cannot be opened."""
-        identity = [_identity(place) for place in self._places]
+        identity = [_identity_of(path) for path in self._paths]
         if self._log is not None and identity != self._identity:
             self._forget()
         if self._log is None:
-            if len(self._places) == 1 and identity == [None]:
-                raise StorageError("the log directory does not exist", path=self._places[0])
-            self._log = embedlog.open(
-                self._places[0] if len(self._places) == 1 else self._places, read_only=True
-            )
+            if len(self._paths) == 1 and identity == [None]:
+                raise StorageError("the log directory does not exist", path=self._paths[0])
+            path = self._paths[0] if len(self._paths) == 1 else self._paths
+            self._log = embedlog.open(path, read_only=True)
             self._identity = identity
         return self._log
 
     # ---- the thread ------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while (task := self._next()) is not None:
-            outcome = self._outcome(task)
+        while (task := self._take_next()) is not None:
+            outcome = self._run_task(task)
             with self._changed:
                 self._running = None
             self._deliver(outcome)
         self._forget()
 
-    def _next(self) -> Task | None:
+    def _take_next(self) -> Task | None:
         with self._changed:
             while not self._waiting and not self._closed:
                 self._changed.wait(WAIT_S)
@@ -133,15 +132,17 @@ class Reader:
             self._since_s = time.monotonic()
             return self._running
 
-    def _outcome(self, task: Task) -> Outcome:
+    def _run_task(self, task: Task) -> TaskOutcome:
         try:
-            return Outcome(task, task.work(task))
+            return TaskOutcome(task, task.work(task))
         except (EmbedlogError, OSError) as error:
             self._forget()
-            return Outcome(task, error=line(error))
+            return TaskOutcome(task, error=line_of(error))
         except Exception as error:  # noqa: BLE001  the edge of the thread: the screen has to show what is wrong
             self._forget()
-            return Outcome(task, error=f"internal error: {type(error).__name__}: {line(error)}")
+            return TaskOutcome(
+                task, error=f"internal error: {type(error).__name__}: {line_of(error)}"
+            )
 
     def _forget(self) -> None:
         log = self._log
@@ -150,10 +151,10 @@ class Reader:
             log.close()
 
 
-def _identity(place: str) -> tuple[int, int] | None:
+def _identity_of(path: str) -> tuple[int, int] | None:
     """What distinguishes a directory from a later one of the same name; None if it is absent."""
     try:
-        found = os.stat(place)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

@@ -1,8 +1,7 @@
 """Formats bytes, texts, sizes, times and rates for the screen.
 
-CONSOLETEXT-1  each character is printable: control and format characters are replaced by signs or
-    numbers
-CONSOLETEXT-2  null is ∅, and bytes that are not UTF-8 are written as \\xNN
+Each character is printable: control and format characters are replaced by signs or numbers. Null is
+∅, and bytes that are not UTF-8 are written as \\xNN.
 """
 
 from __future__ import annotations
@@ -15,21 +14,19 @@ NULL = "∅"
 NONE = "-"
 
 
-def decoded(data: bytes) -> str:
+def decode(data: bytes) -> str:
     """Bytes as text; those that are not UTF-8 are written as \\xNN."""
     return data.decode("utf-8", "backslashreplace")
 
 
-def brief(data: bytes | None, characters: int = 200) -> str:
+def abbreviate(data: bytes | None, characters: int = 200) -> str:
     """The begin of a key or value, on one line."""
     if data is None:
         return NULL
-    text = visible(decoded(data[: 4 * characters]))
-    return (
-        text
-        if len(text) <= characters and len(data) <= 4 * characters
-        else text[: characters - 1] + "…"
-    )
+    text = visible(decode(data[: 4 * characters]))
+    if len(text) <= characters and len(data) <= 4 * characters:
+        return text
+    return text[: characters - 1] + "…"
 
 
 def size(count: float | None) -> str:
@@ -49,7 +46,7 @@ def count(number: int | None) -> str:
     return NONE if number is None else f"{number:,}"
 
 
-def counted(number: int, noun: str) -> str:
+def count_with_noun(number: int, noun: str) -> str:
     """A number and its noun, in the plural if there is not one."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
@@ -68,10 +65,10 @@ def time(time_ms: int | None) -> str:
     if time_ms is None or time_ms < 0:
         return NONE
     try:
-        found = datetime.fromtimestamp(time_ms // 1000, UTC)
+        date = datetime.fromtimestamp(time_ms // 1000, UTC)
     except (OverflowError, ValueError, OSError):
         return str(time_ms)
-    return f"{found:%Y-%m-%d %H:%M:%S}.{time_ms % 1000:03}"
+    return f"{date:%Y-%m-%d %H:%M:%S}.{time_ms % 1000:03}"
 
 
 def age(duration_s: float | None) -> str:
@@ -84,6 +81,6 @@ def age(duration_s: float | None) -> str:
     return f"{max(duration_s, 0):.0f} s"
 
 
-def line(error: BaseException) -> str:
+def line_of(error: BaseException) -> str:
     """An error as one line."""
     return visible(" ".join(str(error).split())) or type(error).__name__

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from textual.binding import Binding
 
 from embedlog.console.model import damage, text
-from embedlog.console.model.grid import grid
-from embedlog.console.model.reader import Outcome, Task
+from embedlog.console.model.grid import make_grid
+from embedlog.console.model.reader import Task, TaskOutcome
 from embedlog.console.panes.pane import GridsPane
 
 PROGRESS_S = 0.2
@@ -20,7 +20,7 @@ class DamagePane(GridsPane):
 
     NAME = "damage"
     LABEL = "Damage"
-    live = False
+    is_live = False
     BINDINGS: ClassVar[list[Binding]] = [
         Binding("c", "check", "check"),
         Binding("escape", "back", "cancel", show=False),
@@ -32,12 +32,12 @@ class DamagePane(GridsPane):
 
     def on_mount(self) -> None:
         super().on_mount()
-        self.put([grid("press c to read and check all files", damage.COLUMNS, [])])
+        self.put([make_grid("press c to read and check all files", damage.COLUMNS, [])])
         self.set_interval(PROGRESS_S, self._report)
 
     def work(self) -> Callable[[Task], Any]:
-        places = self.console.places
-        return lambda task: damage.check(task, places)
+        paths = self.console.paths
+        return lambda task: damage.check(task, paths)
 
     def action_check(self) -> None:
         if self._reading is None:
@@ -49,15 +49,17 @@ class DamagePane(GridsPane):
         else:
             super().action_back()
 
-    def received(self, outcome: Outcome) -> None:
+    def show_outcome(self, outcome: TaskOutcome) -> None:
         self.put(outcome.value)
 
-    def finished(self) -> None:
+    def end_task(self) -> None:
         """The check has ended, also with an error."""
         self._reading = None
 
     def _report(self) -> None:
         if self._reading is not None and self._reading.progress is not None:
-            done, total, _ = self._reading.progress
-            part = 100 * done // max(total, 1)
-            self.sections[0].state(f"checking: {part} % of {text.size(total)}; Escape cancels")
+            checked_bytes, total_bytes, _ = self._reading.progress
+            percent = 100 * checked_bytes // max(total_bytes, 1)
+            self.sections[0].show_state(
+                f"checking: {percent} % of {text.size(total_bytes)}; Escape cancels"
+            )

@@ -9,9 +9,9 @@ from textual.binding import Binding
 from textual.widgets import DataTable
 
 from embedlog.console.model import changes, observe
-from embedlog.console.model.reader import Outcome, Task
+from embedlog.console.model.reader import Task, TaskOutcome
 from embedlog.console.panes.pane import GridsPane
-from embedlog.console.widgets.dialogs import Field
+from embedlog.console.widgets.dialogs import FormField
 
 
 class GroupsPane(GridsPane):
@@ -31,38 +31,35 @@ class GroupsPane(GridsPane):
         group = self._group
         return lambda task: (group, observe.groups(task.log, group))
 
-    def received(self, outcome: Outcome) -> None:
+    def show_outcome(self, outcome: TaskOutcome) -> None:
         _, grids = outcome.value
         self.put(grids)
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
-        if (
-            event.data_table is self.sections[0].table
-            and (row := self.selected) is not None
-            and row.value != self._group
-        ):
+        row = self.selected
+        if event.data_table is not self.sections[0].table or row is None:
+            return
+        if row.value != self._group:
             self._group = row.value
             self.console.observe()
 
     def action_reset(self) -> None:
-        if (row := self.selected) is None:
+        row = self.selected
+        if row is None:
             return
         group = row.value
         fields = [
-            Field("topic", "Topic", "", "empty: all partitions with a committed offset"),
-            Field("to", "New offset", "", "earliest, latest, an offset, +n, -n, or @time"),
+            FormField("topic", "Topic", "", "empty: all partitions with a committed offset"),
+            FormField("to", "New offset", "", "earliest, latest, an offset, +n, -n, or @time"),
         ]
 
-        def check(given: Mapping[str, str]) -> tuple[str, Any]:
-            return given["topic"].strip(), changes.target_of(given["to"], self.console.now_ms())
+        def check(values: Mapping[str, str]) -> tuple[str, Any]:
+            return values["topic"].strip(), changes.target_of(values["to"], self.console.now_ms())
 
-        def then(found: tuple[str, Any]) -> None:
-            topic, to = found
-            where = f"of topic {topic}" if topic else "of all partitions"
-            self.confirm(
-                f"Reset the offsets {where} of group {group} to {to}?",
-                group,
-                changes.reset_group(group, topic, to),
-            )
+        def then(request: tuple[str, Any]) -> None:
+            topic, to = request
+            scope = f"of topic {topic}" if topic else "of all partitions"
+            question = f"Reset the offsets {scope} of group {group} to {to}?"
+            self.confirm(question, group, changes.reset_group(group, topic, to))
 
-        self.changing(f"Reset offsets of {group}", fields, check, then)
+        self.ask_for_change(f"Reset offsets of {group}", fields, check, then)

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from embedlog.console.model.changes import Change
-from embedlog.console.model.reader import Reader, Task
+from embedlog.console.model.reader import LogReader, Task
 
 
-class Host(Protocol):
+class PaneHost(Protocol):
     """The application of a tab."""
 
-    places: list[str]
+    paths: list[str]
     write: bool
-    observer: Reader
+    observer: LogReader
 
     def now_ms(self) -> int:
         """The time of the machine."""
@@ -22,7 +22,7 @@ class Host(Protocol):
     def say(self, text: str, *, error: bool = False) -> None:
         """Show a line at the bottom."""
 
-    def writes(self) -> bool:
+    def check_can_write(self) -> bool:
         """Whether changes are allowed; if not, a line at the bottom has the reason."""
 
     def observe(self) -> None:

@@ -28,12 +28,12 @@ class TransactionsPane(GridsPane):
         return lambda task: observe.transactions(task.log, now_ms)
 
     def action_abort(self) -> None:
-        if (row := self.selected) is not None:
-            name = row.value
-            question = (
-                f"Abort the transaction of {name}?\nIts producer is fenced: it cannot continue."
-            )
-            self.confirm(question, name, changes.abort_transaction(name))
+        row = self.selected
+        if row is None:
+            return
+        name = row.value
+        question = f"Abort the transaction of {name}?\nIts producer is fenced: it cannot continue."
+        self.confirm(question, name, changes.abort_transaction(name))
 
 
 class ReplicasPane(GridsPane):
@@ -85,5 +85,5 @@ class ProcessesPane(GridsPane):
     SHORT = "Procs"
 
     def work(self) -> Callable[[Task], Any]:
-        places = self.console.places
-        return lambda task: observe.processes(places, embedlog.processes)
+        paths = self.console.paths
+        return lambda task: observe.processes(paths, embedlog.processes)

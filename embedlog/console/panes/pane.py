@@ -1,8 +1,8 @@
 """Contains `Pane`, the base of the tabs, and `GridsPane`, a tab of tables.
 
-PANE-1  a tab gives the reader a function and shows its result; it reads nothing itself
-PANE-2  a key that changes the log says that the console is read-only, unless it was started with
-        `--write`; the footer and the help of a read-only console do not offer it
+A tab gives the reader a function and shows its result; it reads nothing itself. A key that changes
+the log says that the console is read-only, unless it was started with `--write`; the footer and the
+help of a read-only console do not offer it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from textual.widgets import Input
 
 from embedlog.console.model.changes import Change
 from embedlog.console.model.grid import Grid, Row
-from embedlog.console.model.reader import Outcome, Task
-from embedlog.console.panes.host import Host
-from embedlog.console.widgets.dialogs import Confirmation, Field, Form
+from embedlog.console.model.reader import Task, TaskOutcome
+from embedlog.console.panes.host import PaneHost
+from embedlog.console.widgets.dialogs import Confirmation, Form, FormField
 from embedlog.console.widgets.tables import GridTable, Section
 
 
@@ -32,21 +32,21 @@ class Pane(Vertical):
     SHORT: ClassVar[str] = ""  # in a narrow terminal, if it differs
     BINDINGS: ClassVar[list[Binding]] = []
     CHANGES: ClassVar[frozenset[str]] = frozenset()  # actions of its bindings that change the log
-    live: ClassVar[bool] = True  # whether the interval reads it again
+    is_live: ClassVar[bool] = True  # whether the interval reads it again
 
     def __init__(self) -> None:
         super().__init__(id=f"pane-{self.NAME}")
 
     @property
-    def console(self) -> Host:
+    def console(self) -> PaneHost:
         """The application."""
-        return cast(Host, self.app)
+        return cast(PaneHost, self.app)
 
     def work(self) -> Callable[[Task], Any]:
         """The function that reads what the tab shows."""
         raise NotImplementedError
 
-    def received(self, outcome: Outcome) -> None:
+    def show_outcome(self, outcome: TaskOutcome) -> None:
         """Show a result without error."""
         raise NotImplementedError
 
@@ -60,34 +60,38 @@ class Pane(Vertical):
         return self.console.write or action not in self.CHANGES
 
     def on_key(self, event: Key) -> None:
-        if any(
-            binding.key == event.key and binding.action in self.CHANGES for binding in self.BINDINGS
-        ):
-            # says why the key does nothing: with --write its binding had taken it
-            self.console.writes()
+        for binding in self.BINDINGS:
+            if binding.key == event.key and binding.action in self.CHANGES:
+                # says why the key does nothing: with --write its binding had taken it
+                self.console.check_can_write()
 
-    def changing(
+    def ask_for_change(
         self,
         title: str,
-        fields: Sequence[Field],
+        fields: Sequence[FormField],
         check: Callable[[Any], Any],
         then: Callable[[Any], None],
     ) -> None:
         """Ask with a form before a change; refused in a read-only console."""
-        if not self.console.writes():
+        if not self.console.check_can_write():
             return
-        self.app.push_screen(
-            Form(title, fields, check), lambda found: None if found is None else then(found)
-        )
+
+        def continue_with(result: Any) -> None:
+            if result is not None:
+                then(result)
+
+        self.app.push_screen(Form(title, fields, check), continue_with)
 
     def confirm(self, question: str, name: str, change: Change) -> None:
         """Change the log after the name was typed; refused in a read-only console."""
-        if not self.console.writes():
+        if not self.console.check_can_write():
             return
-        self.app.push_screen(
-            Confirmation(question, name),
-            lambda agreed: self.console.change(change) if agreed else None,
-        )
+
+        def change_if_confirmed(is_confirmed: bool | None) -> None:
+            if is_confirmed:
+                self.console.change(change)
+
+        self.app.push_screen(Confirmation(question, name), change_if_confirmed)
 
 
 class GridsPane(Pane):
@@ -112,14 +116,14 @@ class GridsPane(Pane):
     def on_mount(self) -> None:
         self._needle.display = False
 
-    def received(self, outcome: Outcome) -> None:
+    def show_outcome(self, outcome: TaskOutcome) -> None:
         self.put(outcome.value)
 
     def put(self, grids: Sequence[Grid]) -> None:
         """Show grids, limited to the text of `/`."""
         self._grids = list(grids)
         for section, grid in zip(self.sections, self._grids, strict=True):
-            section.put(grid.matching(self._needle.value))
+            section.put(grid.select_matching(self._needle.value))
 
     @property
     def selected(self) -> Row | None:

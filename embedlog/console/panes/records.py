@@ -1,8 +1,7 @@
 """Contains the tab of records: pages, filters, and the selected record in three views.
 
-RECORDSPANE-1  a page is read by the thread for searches, so that a search does not delay the other
-    tabs
-RECORDSPANE-2  the result of a replaced search is dropped
+A page is read by the thread for searches, so that a search does not delay the other tabs. The
+result of a replaced search is dropped.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from textual.containers import VerticalScroll
 from textual.widgets import DataTable, Static
 
 from embedlog.console.model import changes, pages, text, views
-from embedlog.console.model.filters import TIME_HINT, FilterError, Filters, moment
-from embedlog.console.model.grid import Grid, grid, row
-from embedlog.console.model.pages import Cursor, Page
-from embedlog.console.model.reader import Outcome, Task
+from embedlog.console.model.filters import TIME_HINT, FilterError, Filters, parse_moment
+from embedlog.console.model.grid import Grid, make_grid, make_row
+from embedlog.console.model.pages import PageCursor, RecordPage
+from embedlog.console.model.reader import Task, TaskOutcome
 from embedlog.console.panes.pane import Pane
-from embedlog.console.panes.topics import send
-from embedlog.console.widgets.dialogs import Field, Form
+from embedlog.console.panes.topics import ask_for_record
+from embedlog.console.widgets.dialogs import Form, FormField
 from embedlog.console.widgets.tables import Section
 
 PAGE = 100
@@ -37,7 +36,7 @@ class RecordsPane(Pane):
     NAME = "records"
     LABEL = "Records"
     CHANGES = frozenset({"send", "truncate"})
-    live = False
+    is_live = False
     BINDINGS: ClassVar[list[Binding]] = [
         Binding("slash", "filter", "filter"),
         Binding("g", "go", "go to"),
@@ -58,8 +57,8 @@ class RecordsPane(Pane):
         self.filters = Filters()
         self.view = views.NAMES[0]
         self.follows = False
-        self.page: Page | None = None
-        self._before: list[Cursor] = []  # where the previous pages begin
+        self.page: RecordPage | None = None
+        self._before: list[PageCursor] = []  # where the previous pages begin
         self._reading: Task | None = None
         self._shown: tuple[int, int] | None = None  # partition and offset of the record in the view
         self.section = Section(classes="section records")
@@ -79,7 +78,7 @@ class RecordsPane(Pane):
     def enter(self) -> None:
         super().enter()
         if self.page is None and self._reading is None:
-            self.read(lambda log, topic: pages.from_end(log, topic, self.partitions))
+            self.read(lambda log, topic: pages.cursor_at_end(log, topic, self.partitions))
 
     def open(self, topic: str, partitions: tuple[int, ...]) -> None:
         """Show the newest records of some partitions; of all, if none is given."""
@@ -90,7 +89,9 @@ class RecordsPane(Pane):
 
     # ---- reads -----------------------------------------------------------------------------------
 
-    def read(self, begin: Callable[[Any, str], Cursor], before: list[Cursor] | None = None) -> None:
+    def read(
+        self, begin: Callable[[Any, str], PageCursor], before: list[PageCursor] | None = None
+    ) -> None:
         """Read a page from a cursor, which is made by the reader; `before` are the pages before
         it.
         """
@@ -99,46 +100,44 @@ class RecordsPane(Pane):
         topic = self.topic
         filters = self.filters
         now_ms = self.console.now_ms()
-        matcher = filters.compiled(now_ms) if filters else None
+        matcher = filters.compile(now_ms) if filters else None
         earlier = before or []
 
-        def work(task: Task) -> tuple[str | None, list[Cursor], Page | None]:
-            names = task.log.topics()
-            name = topic if topic is not None else names[0] if names else None
+        def work(task: Task) -> tuple[str | None, list[PageCursor], RecordPage | None]:
+            name = topic
             if name is None:
-                return None, [], None
+                names = task.log.topics()
+                if not names:
+                    return None, [], None
+                name = names[0]
             cursor = begin(task.log, name)
             if matcher is None:
-                return name, earlier, pages.read(task.log, name, cursor, PAGE)
-            return name, earlier, pages.search(task.log, name, cursor, PAGE, matcher, task)
+                return name, earlier, pages.read_page(task.log, name, cursor, PAGE)
+            return name, earlier, pages.search_page(task.log, name, cursor, PAGE, matcher, task)
 
         self._reading = self.console.search(self.NAME, work)
 
-    def received(self, outcome: Outcome) -> None:
+    def show_outcome(self, outcome: TaskOutcome) -> None:
         if outcome.task.name == "record":
             self._show_record(*outcome.value)
         elif outcome.task is self._reading:
             self.topic, self._before, page = outcome.value
             self.put_page(page)
 
-    def finished(self, outcome: Outcome) -> None:
+    def end_task(self, outcome: TaskOutcome) -> None:
         """A task has ended, also with an error."""
         if outcome.task is self._reading:
             self._reading = None
 
     def tick(self) -> None:
         """The interval has passed: follow the end of the topic."""
-        if (
-            self.follows
-            and self._reading is None
-            and not self._before
-            and (self.page is None or self.page.cursor.newest_first)
-        ):
-            self.read(lambda log, topic: pages.from_end(log, topic, self.partitions))
+        is_at_end = not self._before and (self.page is None or self.page.cursor.newest_first)
+        if self.follows and self._reading is None and is_at_end:
+            self.read(lambda log, topic: pages.cursor_at_end(log, topic, self.partitions))
 
     # ---- the screen ------------------------------------------------------------------------------
 
-    def put_page(self, page: Page | None) -> None:
+    def put_page(self, page: RecordPage | None) -> None:
         """Show a page."""
         self.page = page
         self.section.put(self._grid(), top=not self.follows or self.section.table.cursor_row == 0)
@@ -150,11 +149,11 @@ class RecordsPane(Pane):
 
     def _grid(self) -> Grid:
         lines = self.page.lines if self.page is not None else ()
-        return grid(
+        return make_grid(
             self._title(),
             COLUMNS,
             [
-                row(
+                make_row(
                     f"{line.partition}-{line.offset}",
                     [
                         line.partition,
@@ -162,8 +161,8 @@ class RecordsPane(Pane):
                         text.time(line.timestamp_ms),
                         text.size(line.size_bytes),
                         line.header_count or "",
-                        text.brief(line.key, 40),
-                        text.brief(line.value),
+                        text.abbreviate(line.key, 40),
+                        text.abbreviate(line.value),
                     ],
                     (line.partition, line.offset),
                 )
@@ -175,35 +174,32 @@ class RecordsPane(Pane):
     def _title(self) -> str:
         if self.topic is None:
             return "no topic: press 1 and Enter"
-        where = (
-            "all partitions"
-            if not self.partitions
-            else f"partition {','.join(map(str, self.partitions))}"
-        )
-        parts = [f"topic {self.topic}", where]
+        parts = [f"topic {self.topic}"]
+        if self.partitions:
+            parts.append(f"partition {','.join(map(str, self.partitions))}")
+        else:
+            parts.append("all partitions")
         if self.page is not None:
             parts.append("newest first" if self.page.cursor.newest_first else "oldest first")
-            parts.append(
-                f"page {len(self._before) + 1}" + ("" if self.page.following else ", the last")
-            )
+            number = len(self._before) + 1
+            parts.append(f"page {number}" if self.page.following else f"page {number}, the last")
         if self.filters:
             parts.append(f"filter {self.filters}")
-            parts.append(
-                "" if self.page is None or self.page.complete else "cancelled: n continues"
-            )
+            if self.page is not None and not self.page.complete:
+                parts.append("cancelled: n continues")
         if self.follows:
             parts.append("following")
-        return " · ".join(filter(None, parts))
+        return " · ".join(parts)
 
     def _report(self) -> None:
         if self._reading is not None and self._reading.progress is not None:
-            done, total, found = self._reading.progress
-            part = 100 * done // max(total, 1)
+            searched_bytes, total_bytes, match_count = self._reading.progress
+            percent = 100 * searched_bytes // max(total_bytes, 1)
             state = (
-                f"{self._title()} · searching: {part} % of {text.size(total)}, {found} found; "
+                f"{self._title()} · searching: {percent} % of {text.size(total_bytes)}, {match_count} found; "
                 "Escape cancels"
             )
-            self.section.state(state)
+            self.section.show_state(state)
 
     # ---- the selected record ---------------------------------------------------------------------
 
@@ -216,24 +212,23 @@ class RecordsPane(Pane):
         selected = self.section.table.selected
         if selected is None or self.topic is None:
             return
-        place = selected.value
+        position = selected.value
         topic = self.topic
         view = self.view
 
         def work(task: Task) -> tuple[tuple[int, int], list[str] | None]:
-            record = pages.record_at(task.log, topic, *place)
-            return place, None if record is None else views.record_lines(record, view)
+            record = pages.read_record(task.log, topic, *position)
+            return position, None if record is None else views.record_lines(record, view)
 
-        if place != self._shown:
-            self._shown = place
+        if position != self._shown:
+            self._shown = position
             self.console.observer.submit("record", work)
 
-    def _show_record(self, place: tuple[int, int], lines: list[str] | None) -> None:
-        if place == self._shown:
-            shown = Text("\n").join(
-                map(Text, lines if lines is not None else ["this record was deleted"])
-            )
-            self.detail.update(shown)
+    def _show_record(self, position: tuple[int, int], lines: list[str] | None) -> None:
+        if position == self._shown:
+            if lines is None:
+                lines = ["this record was deleted"]
+            self.detail.update(Text("\n").join(map(Text, lines)))
             self.frame.border_title = f"view: {self.view}"
 
     # ---- keys ------------------------------------------------------------------------------------
@@ -244,7 +239,7 @@ class RecordsPane(Pane):
         self._select()
 
     def action_newest(self) -> None:
-        self.read(lambda log, topic: pages.from_end(log, topic, self.partitions))
+        self.read(lambda log, topic: pages.cursor_at_end(log, topic, self.partitions))
 
     def action_next(self) -> None:
         if self.page is None or self.page.following is None:
@@ -262,7 +257,7 @@ class RecordsPane(Pane):
 
     def action_follow(self) -> None:
         self.follows = not self.follows
-        self.section.state(self._title())
+        self.section.show_state(self._title())
         if self.follows:
             self.action_newest()
 
@@ -274,64 +269,65 @@ class RecordsPane(Pane):
             self.action_newest()
 
     def action_filter(self) -> None:
-        given = self.filters
+        present = self.filters
         fields = [
-            Field("key", "Key", given.key, "text, or /expression/, or /expression/i"),
-            Field("value", "Value", given.value, "the same"),
-            Field("header", "Header", given.header, "name, or name=text"),
-            Field("since", "Since", given.since, TIME_HINT),
-            Field("until", "Until", given.until, "exclusive"),
+            FormField("key", "Key", present.key, "text, or /expression/, or /expression/i"),
+            FormField("value", "Value", present.value, "the same"),
+            FormField("header", "Header", present.header, "name, or name=text"),
+            FormField("since", "Since", present.since, TIME_HINT),
+            FormField("until", "Until", present.until, "exclusive"),
         ]
 
         def check(values: Mapping[str, str]) -> Filters:
-            made = Filters(**values)
-            made.compiled(self.console.now_ms())
-            return made
+            filters = Filters(**values)
+            filters.compile(self.console.now_ms())
+            return filters
 
-        def then(made: Filters | None) -> None:
-            if made is not None:
-                self.filters = made
+        def then(filters: Filters | None) -> None:
+            if filters is not None:
+                self.filters = filters
                 self.action_newest()
 
         self.app.push_screen(Form("Filter records", fields, check), then)
 
     def action_go(self) -> None:
         fields = [
-            Field("where", "Position", "", "an offset, @time, beginning or end"),
-            Field(
+            FormField("where", "Position", "", "an offset, @time, beginning or end"),
+            FormField(
                 "partitions", "Partitions", ",".join(map(str, self.partitions)), "0,1,…; empty: all"
             ),
         ]
 
-        def then(found: tuple[Callable[[Any, str], Cursor], tuple[int, ...]] | None) -> None:
-            if found is not None:
-                begin, self.partitions = found
+        def then(target: tuple[Callable[[Any, str], PageCursor], tuple[int, ...]] | None) -> None:
+            if target is not None:
+                begin, self.partitions = target
                 self.read(begin)
 
-        self.app.push_screen(Form("Go to", fields, self._position), then)
+        self.app.push_screen(Form("Go to", fields, self._parse_position), then)
 
-    def _position(
-        self, given: Mapping[str, str]
-    ) -> tuple[Callable[[Any, str], Cursor], tuple[int, ...]]:
-        where = given["where"].strip()
+    def _parse_position(
+        self, values: Mapping[str, str]
+    ) -> tuple[Callable[[Any, str], PageCursor], tuple[int, ...]]:
+        where = values["where"].strip()
         chosen = tuple(
-            changes.number_of("partitions", each)
-            for each in given["partitions"].split(",")
-            if each.strip()
+            changes.number_of("partitions", number)
+            for number in values["partitions"].split(",")
+            if number.strip()
         )
         if where.startswith("@"):
-            time_ms = moment("position", where[1:], self.console.now_ms())
+            time_ms = parse_moment("position", where[1:], self.console.now_ms())
             if time_ms is None:
                 raise FilterError(f"position: expected {TIME_HINT} after @")
-            return lambda log, topic: pages.from_time(log, topic, chosen, time_ms), chosen
+            return lambda log, topic: pages.cursor_at_time(log, topic, chosen, time_ms), chosen
         if where in ("", "end"):
-            return lambda log, topic: pages.from_end(log, topic, chosen), chosen
+            return lambda log, topic: pages.cursor_at_end(log, topic, chosen), chosen
         offset = 0 if where == "beginning" else changes.number_of("position", where)
-        return lambda log, topic: pages.from_offset(log, topic, chosen, offset), chosen
+        return lambda log, topic: pages.cursor_at_offset(log, topic, chosen, offset), chosen
 
     def action_send(self) -> None:
         if self.topic is not None:
-            send(self, self.topic, self.partitions[0] if len(self.partitions) == 1 else None)
+            number = self.partitions[0] if len(self.partitions) == 1 else None
+            ask_for_record(self, self.topic, number)
 
     def action_truncate(self) -> None:
         selected = self.section.table.selected

@@ -11,9 +11,9 @@ from textual.widgets import DataTable
 
 from embedlog.console.model import changes, observe
 from embedlog.console.model.rates import Rates
-from embedlog.console.model.reader import Outcome, Task
+from embedlog.console.model.reader import Task, TaskOutcome
 from embedlog.console.panes.pane import GridsPane
-from embedlog.console.widgets.dialogs import Field
+from embedlog.console.widgets.dialogs import FormField
 
 
 class TopicsPane(GridsPane):
@@ -51,14 +51,15 @@ class TopicsPane(GridsPane):
         rates = self._partition_rates
         return lambda task: (topic, observe.partitions(task.log, topic, rates, time.monotonic()))
 
-    def received(self, outcome: Outcome) -> None:
+    def show_outcome(self, outcome: TaskOutcome) -> None:
         topic, grids = outcome.value
         if topic == self.topic:
             self.put(grids)
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         event.stop()
-        if (row := self.selected) is None:
+        row = self.selected
+        if row is None:
             return
         if self.topic is None:
             self._show(row.value)
@@ -84,37 +85,37 @@ class TopicsPane(GridsPane):
 
     def action_create(self) -> None:
         fields = [
-            Field("topic", "Name"),
-            Field("partitions", "Partitions", "1"),
-            Field("settings", "Settings", "", "name=value …"),
+            FormField("topic", "Name"),
+            FormField("partitions", "Partitions", "1"),
+            FormField("settings", "Settings", "", "name=value …"),
         ]
-        self.changing(
-            "Create a topic",
-            fields,
-            self._creation,
-            lambda found: self.confirm(
-                f"Create topic {found[0]} with {found[1]} partitions?",
-                found[0],
-                changes.create_topic(*found),
-            ),
-        )
 
-    def _creation(self, given: Mapping[str, str]) -> tuple[str, int, dict[str, str]]:
-        return (
-            given["topic"].strip(),
-            changes.number_of("partitions", given["partitions"], 1),
-            changes.settings_of(given["settings"]),
-        )
+        def check(values: Mapping[str, str]) -> tuple[str, int, dict[str, str]]:
+            return (
+                values["topic"].strip(),
+                changes.number_of("partitions", values["partitions"], 1),
+                changes.settings_of(values["settings"]),
+            )
 
-    def _present(self) -> str | None:
+        def then(creation: tuple[str, int, dict[str, str]]) -> None:
+            topic, partition_count, settings = creation
+            question = f"Create topic {topic} with {partition_count} partitions?"
+            self.confirm(question, topic, changes.create_topic(topic, partition_count, settings))
+
+        self.ask_for_change("Create a topic", fields, check, then)
+
+    def _present_topic(self) -> str | None:
         """The topic of the cursor, or the one whose partitions are shown."""
-        return self.topic or (self.selected.value if self.selected is not None else None)
+        if self.topic is not None:
+            return self.topic
+        row = self.selected
+        return None if row is None else row.value
 
     def action_delete(self) -> None:
-        if (topic := self._present()) is not None:
-            self.confirm(
-                f"Delete topic {topic} and all its records?", topic, changes.delete_topic(topic)
-            )
+        topic = self._present_topic()
+        if topic is not None:
+            question = f"Delete topic {topic} and all its records?"
+            self.confirm(question, topic, changes.delete_topic(topic))
 
     def action_truncate(self) -> None:
         if self.topic is None or self.selected is None:
@@ -122,47 +123,48 @@ class TopicsPane(GridsPane):
             return
         topic = self.topic
         number = self.selected.value
-        fields = [Field("offset", "Delete the records below this offset")]
-        self.changing(
-            f"Delete records of {topic}-{number}",
-            fields,
-            lambda given: changes.number_of("offset", given["offset"]),
-            lambda offset: self.confirm(
-                f"Delete the records of {topic}-{number} below offset {offset}?",
-                topic,
-                changes.delete_records(topic, number, offset),
-            ),
-        )
+        fields = [FormField("offset", "Delete the records below this offset")]
+
+        def check(values: Mapping[str, str]) -> int:
+            return changes.number_of("offset", values["offset"])
+
+        def then(offset: int) -> None:
+            question = f"Delete the records of {topic}-{number} below offset {offset}?"
+            self.confirm(question, topic, changes.delete_records(topic, number, offset))
+
+        self.ask_for_change(f"Delete records of {topic}-{number}", fields, check, then)
 
     def action_send(self) -> None:
-        if (topic := self._present()) is not None:
-            number = (
-                self.selected.value
-                if self.topic is not None and self.selected is not None
-                else None
-            )
-            send(self, topic, number)
+        topic = self._present_topic()
+        if topic is None:
+            return
+        number = None
+        if self.topic is not None and self.selected is not None:
+            number = self.selected.value
+        ask_for_record(self, topic, number)
 
 
-def send(pane: Any, topic: str, number: int | None) -> None:
+def ask_for_record(pane: Any, topic: str, number: int | None) -> None:
     """Ask for a record, and send it."""
     fields = [
-        Field("partition", "Partition", "" if number is None else str(number), "empty: by the key"),
-        Field("key", "Key", "", "empty: null"),
-        Field("text", "Value"),
-        Field("headers", "Headers", "", "name=value …"),
+        FormField(
+            "partition", "Partition", "" if number is None else str(number), "empty: by the key"
+        ),
+        FormField("key", "Key", "", "empty: null"),
+        FormField("text", "Value"),
+        FormField("headers", "Headers", "", "name=value …"),
     ]
 
-    def check(given: Mapping[str, str]) -> changes.Change:
-        chosen = (
-            changes.number_of("partition", given["partition"])
-            if given["partition"].strip()
-            else None
-        )
-        key, value = (given[name].encode("utf-8", "surrogateescape") for name in ("key", "text"))
-        return changes.send(topic, chosen, key or None, value, changes.headers_of(given["headers"]))
+    def check(values: Mapping[str, str]) -> changes.Change:
+        partition = None
+        if values["partition"].strip():
+            partition = changes.number_of("partition", values["partition"])
+        key = values["key"].encode("utf-8", "surrogateescape")
+        value = values["text"].encode("utf-8", "surrogateescape")
+        headers = changes.headers_of(values["headers"])
+        return changes.send(topic, partition, key or None, value, headers)
 
-    pane.changing(
+    pane.ask_for_change(
         f"Send a record to {topic}",
         fields,
         check,

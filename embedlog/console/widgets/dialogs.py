@@ -1,9 +1,4 @@
-"""Contains the dialogs: a form, a confirmation, and the help.
-
-DIALOGS-1  a form is left with Escape without an effect; a text without a meaning keeps it open,
-    with the reason
-DIALOGS-2  a confirmation needs the whole name of the changed thing; another text changes nothing
-"""
+"""Contains the dialogs: a form, a confirmation, and the help."""
 
 from __future__ import annotations
 
@@ -19,12 +14,12 @@ from textual.widgets import Input, Static
 
 from embedlog import EmbedlogError
 from embedlog.console.model.filters import FilterError
-from embedlog.console.model.text import line
-from embedlog.console.widgets.tables import plain
+from embedlog.console.model.text import line_of
+from embedlog.console.widgets.tables import plain_text
 from embedlog.display.visible_text import visible
 
 
-class Field(NamedTuple):
+class FormField(NamedTuple):
     """A line of a form."""
 
     name: str
@@ -43,10 +38,12 @@ class Dialog(ModalScreen[Any]):
 
 
 class Form(Dialog):
-    """Some lines of text; the result is what `check` makes of them."""
+    """Some lines of text; the result is what `check` makes of them. A text without a meaning keeps
+    the form open, with the reason.
+    """
 
     def __init__(
-        self, title: str, fields: Sequence[Field], check: Callable[[Mapping[str, str]], Any]
+        self, title: str, fields: Sequence[FormField], check: Callable[[Mapping[str, str]], Any]
     ) -> None:
         super().__init__()
         self._title = title
@@ -55,27 +52,31 @@ class Form(Dialog):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Static(plain(self._title), classes="title")
+            yield Static(plain_text(self._title), classes="title")
             for field in self._fields:
-                yield Static(plain(f"{field.label}  {field.hint}".rstrip()), classes="label")
+                yield Static(plain_text(f"{field.label}  {field.hint}".rstrip()), classes="label")
                 yield Input(field.value, id=field.name, select_on_focus=False, compact=True)
             yield Static("", id="problem", markup=False)
-            yield Static(plain("Enter: accept   Tab: next line   Escape: leave"), classes="keys")
+            yield Static(
+                plain_text("Enter: accept   Tab: next line   Escape: leave"), classes="keys"
+            )
 
     def on_input_submitted(self) -> None:
         values = {
             field.name: self.query_one(f"#{field.name}", Input).value for field in self._fields
         }
         try:
-            found = self._check(values)
+            result = self._check(values)
         except (FilterError, EmbedlogError) as problem:
-            self.query_one("#problem", Static).update(plain(line(problem), style="bold red"))
+            self.query_one("#problem", Static).update(
+                plain_text(line_of(problem), style="bold red")
+            )
             return
-        self.dismiss(found)
+        self.dismiss(result)
 
 
 class Confirmation(Dialog):
-    """Asks for the name of what is changed; the result is whether it was typed."""
+    """Asks for the whole name of what is changed; the result is whether it was typed."""
 
     def __init__(self, question: str, name: str) -> None:
         super().__init__()
@@ -85,9 +86,10 @@ class Confirmation(Dialog):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             for part in self._question.splitlines():
-                yield Static(plain(part))
+                yield Static(plain_text(part))
             yield Static(
-                plain(f"Type {visible(self._name)} to confirm; Escape leaves."), classes="label"
+                plain_text(f"Type {visible(self._name)} to confirm; Escape leaves."),
+                classes="label",
             )
             yield Input(id="name", select_on_focus=False, compact=True)
             yield Static("", id="problem", markup=False)
@@ -97,7 +99,7 @@ class Confirmation(Dialog):
             self.dismiss(True)
         else:
             self.query_one("#problem", Static).update(
-                plain(f"not {self._name}: nothing was changed", style="bold red")
+                plain_text(f"not {self._name}: nothing was changed", style="bold red")
             )
 
 
@@ -112,8 +114,8 @@ class Help(Dialog):
 
     def compose(self) -> ComposeResult:
         text = Text()
-        for where, key, what in self._rows:
-            text.append(f"{where:<14}{key:<10}{what}\n")
+        for owner, key, meaning in self._rows:
+            text.append(f"{owner:<14}{key:<10}{meaning}\n")
         with VerticalScroll(classes="dialog"):
             yield Static("Keys; Escape leaves", classes="title", markup=False)
             yield Static(text)

@@ -1,8 +1,8 @@
 """Contains `Section`, a title and a table that shows grids and keeps its cursor.
 
-GRIDTABLE-1  a cell is plain text with visible control characters (CONSOLE-3)
-GRIDTABLE-2  the cursor stays on the row with its key; if the row is gone, at its place
-GRIDTABLE-3  an observation with the same rows changes only the cells that differ
+- A cell is plain text with visible control characters: no text of a log controls the terminal.
+- The cursor stays on the row with its key; if the row is gone, at its number.
+- An observation with the same rows changes only the cells that differ.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from embedlog.console.model.grid import Grid, Row
 from embedlog.display.visible_text import visible
 
 
-def plain(text: str, *, right: bool = False, style: str = "") -> Text:
+def plain_text(text: str, *, right: bool = False, style: str = "") -> Text:
     """A text without markup."""
     return Text(
         visible(text), style=style, justify="right" if right else "left", no_wrap=True, end=""
@@ -47,7 +47,7 @@ class GridTable(DataTable[Text]):
         if grid.columns != before.columns:
             self.clear(columns=True)
             for name in grid.columns:
-                self.add_column(plain(name, right=name in grid.right, style="bold"), key=name)
+                self.add_column(plain_text(name, right=name in grid.right, style="bold"), key=name)
             before = Grid("", grid.columns)
         if [row.key for row in before.rows] == [row.key for row in grid.rows]:
             self._change_cells(before, grid)
@@ -61,7 +61,7 @@ class GridTable(DataTable[Text]):
         for old, new in zip(before.rows, grid.rows, strict=True):
             for name, was, cell in zip(grid.columns, old.cells, new.cells, strict=True):
                 if was != cell:
-                    text = plain(cell, right=name in grid.right)
+                    text = plain_text(cell, right=name in grid.right)
                     # a new width is computed from all rows
                     wider = text.cell_len > self._width(name)
                     self.update_cell(new.key, name, text, update_width=wider)
@@ -71,13 +71,13 @@ class GridTable(DataTable[Text]):
         return int(self.columns[ColumnKey(name)].content_width)
 
     def _replace(self, before: Grid, grid: Grid) -> None:
-        place = self.cursor_row
+        cursor_row = self.cursor_row
         scroll_y = self.scroll_y
-        key = before.rows[place].key if 0 <= place < len(before.rows) else None
+        key = before.rows[cursor_row].key if 0 <= cursor_row < len(before.rows) else None
         self.clear()
         for row in grid.rows:
             cells = (
-                plain(cell, right=name in grid.right)
+                plain_text(cell, right=name in grid.right)
                 for name, cell in zip(grid.columns, row.cells, strict=True)
             )
             self.add_row(*cells, key=row.key)
@@ -85,12 +85,12 @@ class GridTable(DataTable[Text]):
         for number, name in enumerate(grid.columns):
             widest = max((cell_len(visible(row.cells[number])) for row in grid.rows), default=0)
             self.columns[ColumnKey(name)].content_width = max(widest, cell_len(name))
-        found = next(
-            (number for number, row in enumerate(grid.rows) if row.key == key),
-            min(place, len(grid.rows) - 1),
-        )
+        new_cursor_row = max(min(cursor_row, len(grid.rows) - 1), 0)
+        for number, row in enumerate(grid.rows):
+            if row.key == key:
+                new_cursor_row = number
         if grid.rows:
-            self.move_cursor(row=max(found, 0), animate=False)
+            self.move_cursor(row=new_cursor_row, animate=False)
             self.scroll_to(y=scroll_y, animate=False)
 
     @property
@@ -118,14 +118,14 @@ class Section(Vertical):
         yield self.title
         yield self.table
 
-    def state(self, text: str) -> None:
+    def show_state(self, text: str) -> None:
         """Show a text instead of the title, until the next grid."""
         self._shown_title = None
-        self.title.update(plain(text))
+        self.title.update(plain_text(text))
 
     def put(self, grid: Grid, *, top: bool = False) -> None:
         """Show a grid; `top` moves the cursor to the first row."""
         if grid.title != self._shown_title:
             self._shown_title = grid.title
-            self.title.update(plain(grid.title))
+            self.title.update(plain_text(grid.title))
         self.table.put(grid, top=top)

@@ -8,7 +8,7 @@ import click
 
 import embedlog
 from embedlog.cli.invocation import current, directories, open_log, verb
-from embedlog.cli.output import document, size_of
+from embedlog.cli.output import print_document, size_of
 from embedlog.cli.progress import progress
 
 
@@ -20,9 +20,9 @@ def backup(destination: str) -> int:
     JSON: {"destination", "bytes"}.
     """
     with open_log() as log:
-        size = _copied(log, destination)
+        size = _copy(log, destination)
     if current().json:
-        document({"destination": destination, "bytes": size})
+        print_document({"destination": destination, "bytes": size})
     else:
         click.echo(f"Copied {size_of(size)} to {destination}.")
     return 0
@@ -36,19 +36,19 @@ def restore(source: str) -> int:
     Every batch is checked; a damaged backup is refused, and nothing of the copy is left. JSON:
     {"source", "bytes"}.
     """
-    places = directories()
-    if len(places) > 1:
+    paths = directories()
+    if len(paths) > 1:
         raise click.UsageError("restore to one directory; then add the others to its set")
     with embedlog.open(source, read_only=True, create=False) as log:
-        size = _copied(log, places[0])
+        size = _copy(log, paths[0])
     if current().json:
-        document({"source": source, "bytes": size})
+        print_document({"source": source, "bytes": size})
     else:
         click.echo(f"Restored {size_of(size)} from {source}.")
     return 0
 
 
-def _copied(log: embedlog.Log, destination: str) -> int:
+def _copy(log: embedlog.Log, destination: str) -> int:
     """Copy a log; the number of bytes."""
     copied = 0
     with progress() as advance:

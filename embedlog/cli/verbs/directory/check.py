@@ -1,10 +1,10 @@
 """Contains the verbs `check` and `repair`: what is damaged in the files of a log, what it means,
 and what repairs it.
 
-CHECKVERB-1  damage and invalid caches are findings: the exit status is 1
-CHECKVERB-2  `repair` changes files only with `--execute`
-CHECKVERB-3  of a set each directory is checked, and the replicas are compared; a set is repaired
-    from its replicas
+- Damage and invalid caches are findings: the exit status is 1.
+- `repair` changes files only with `--execute`.
+- Of a set each directory is checked, and the replicas are compared; a set is repaired from its
+  replicas.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import click
 
 import embedlog
 from embedlog.cli.invocation import current, directories, open_log, verb
-from embedlog.cli.output import document
+from embedlog.cli.output import print_document
 from embedlog.cli.progress import progress
 from embedlog.cli.terminal import tell
 
@@ -32,8 +32,8 @@ def check() -> int:
     "found", "meaning", "remedy"), "repaired", "partitions", "segments", "batches", "size_bytes".
     """
     with progress() as advance:
-        found = _checked(advance)
-    return _print(found)
+        report = _check_all(advance)
+    return _print(report)
 
 
 @verb()
@@ -47,49 +47,49 @@ def repair(execute: bool) -> int:
     No good record is removed, and no process may have the directory open. JSON: as of check.
     """
     with progress() as advance:
-        found = _repaired(advance) if execute else _checked(advance)
-    status = _print(found)
+        report = _repair_all(advance) if execute else _check_all(advance)
+    status = _print(report)
     if status and not execute:
         tell("embedlog: nothing was changed; --execute repairs what can be repaired")
     return status
 
 
-def _checked(advance: Advance) -> embedlog.CheckReport:
-    places = directories()
-    if len(places) == 1:
-        return embedlog.check(places[0], progress=advance)
+def _check_all(advance: Advance) -> embedlog.CheckReport:
+    paths = directories()
+    if len(paths) == 1:
+        return embedlog.check(paths[0], progress=advance)
     with open_log() as log:
         return log.check(progress=advance)
 
 
-def _repaired(advance: Advance) -> embedlog.CheckReport:
-    places = directories()
-    if len(places) == 1:
-        return embedlog.repair(places[0], progress=advance)
+def _repair_all(advance: Advance) -> embedlog.CheckReport:
+    paths = directories()
+    if len(paths) == 1:
+        return embedlog.repair(paths[0], progress=advance)
     with open_log(read_only=False) as log:
         return log.check(repair=True, progress=advance)
 
 
-def _print(found: embedlog.CheckReport) -> int:
+def _print(report: embedlog.CheckReport) -> int:
     if current().json:
-        document(
+        print_document(
             {
                 "findings": [
                     {
-                        "severity": each.severity,
-                        **each._asdict(),
-                        "meaning": each.meaning,
-                        "remedy": each.remedy,
+                        "severity": finding.severity,
+                        **finding._asdict(),
+                        "meaning": finding.meaning,
+                        "remedy": finding.remedy,
                     }
-                    for each in found.findings
+                    for finding in report.findings
                 ],
-                "repaired": list(found.repaired),
-                "partitions": found.partitions,
-                "segments": found.segments,
-                "batches": found.batches,
-                "size_bytes": found.size_bytes,
+                "repaired": list(report.repaired),
+                "partitions": report.partitions,
+                "segments": report.segments,
+                "batches": report.batches,
+                "size_bytes": report.size_bytes,
             }
         )
     else:
-        click.echo(str(found))
-    return 0 if found.good else 1
+        click.echo(str(report))
+    return 0 if report.good else 1

@@ -23,14 +23,14 @@ ABSENT = (
 
 def _refuse(context: click.Context, parameter: click.Parameter, value: object) -> None:
     if value:
-        known = "text, offsets, transactions and the state of share groups"
+        decoded = "text, offsets, transactions and the state of share groups"
         raise click.UsageError(
-            f"{parameter.opts[0]}: there are decoders of {known}; kafka-dump-log of Kafka has "
+            f"{parameter.opts[0]}: there are decoders of {decoded}; kafka-dump-log of Kafka has "
             "this one"
         )
 
 
-def _refused(function: click.decorators.FC) -> click.decorators.FC:
+def _refuse_absent_options(function: click.decorators.FC) -> click.decorators.FC:
     for name in ABSENT:
         is_flag = not name.endswith("class")
         function = click.option(
@@ -85,7 +85,7 @@ def _refused(function: click.decorators.FC) -> click.decorators.FC:
     default=2**31 - 1,
     help="Bytes of batches that are printed of each log.",
 )
-@_refused
+@_refuse_absent_options
 def dump_verb(
     partitions: tuple[str, ...],
     names: tuple[str, ...],
@@ -124,31 +124,35 @@ def dump_verb(
         max_bytes,
     )
     options = DumpOptions(content, verify_index_only, index_sanity_check, max_message_size)
-    paths = [Path(name) for each in names for name in each.split(",")] or _files_of(partitions)
-    good = True
+    if names:
+        paths = [Path(name) for argument in names for name in argument.split(",")]
+    else:
+        paths = _files_of(partitions)
+    is_good = True
     for line in dump(paths, options):
-        good = good and line.good
+        is_good = is_good and line.good
         if current().json:
             click.echo(json.dumps(line.facts, ensure_ascii=False))
         elif line.aside:
             tell(line.text)
         else:
             click.echo(line.text)
-    return 0 if good else 1
+    return 0 if is_good else 1
 
 
 def _files_of(partitions: tuple[str, ...]) -> list[Path]:
     """The files of partitions in all directories of the invocation. Raises UsageError for a
     partition that none has.
     """
-    found = []
+    files = []
     for name in partitions:
-        places = [Path(each) / name for each in directories() if (Path(each) / name).is_dir()]
-        if not places:
+        folders = [Path(directory) / name for directory in directories()]
+        folders = [folder for folder in folders if folder.is_dir()]
+        if not folders:
             text = (
                 "expected TOPIC-NUMBER, such as web-0; embedlog ls TOPIC lists the partitions of "
                 "a topic"
             )
             raise click.UsageError(f"no partition {name} in {', '.join(directories())}: {text}")
-        found += [path for place in places for path in partition_files(place)]
-    return found
+        files += [path for folder in folders for path in partition_files(folder)]
+    return files

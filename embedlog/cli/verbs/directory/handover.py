@@ -1,9 +1,8 @@
 """Contains the verb `handover`: a directory is given to a Kafka broker, and taken back, in one step
 each.
 
-HANDOVERVERB-1  the directory is opened and closed first, so that a crash is recovered; then nothing
-    of it is open
-HANDOVERVERB-2  a repetition completes an interrupted handover
+The directory is opened and closed first, so that a crash is recovered; then nothing of it is open.
+A repetition completes an interrupted handover.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from typing import Any
 import click
 
 import embedlog
-from embedlog.cli.arguments import settings
+from embedlog.cli.arguments import parse_settings
 from embedlog.cli.invocation import current, directories, verb
-from embedlog.cli.output import document, table
+from embedlog.cli.output import print_document, print_table
 from embedlog.handover import from_kafka, to_kafka
 from embedlog.handover.server_properties import Addresses
 from embedlog.handover.settings import CARRIED, Setting
@@ -49,7 +48,7 @@ DEFAULTS = Addresses()
 @click.option(
     "-c",
     "--config",
-    "given",
+    "config",
     multiple=True,
     metavar="KEY=VALUE",
     help="A setting of the broker. Repeatable.",
@@ -60,7 +59,7 @@ def handover(
     listen: str,
     listen_controller: str,
     metadata_dir: str | None,
-    given: tuple[str, ...],
+    config: tuple[str, ...],
     dry_run: bool,
 ) -> int:
     """Give the directory to a Kafka broker (to-kafka), or take it back when the broker has stopped
@@ -76,100 +75,113 @@ def handover(
     "reason"}. to-kafka also has "properties", the file. from-kafka also has "created", "deleted",
     "set_aside", "lost" and "clean".
     """
-    places = directories()
-    if len(places) != 1:
+    paths = directories()
+    if len(paths) != 1:
         raise click.UsageError(
             "handover needs one directory: that of a set is copied first, by `embedlog backup`"
         )
-    path = Path(places[0])
+    path = Path(paths[0])
     metadata = Path(metadata_dir) if metadata_dir else None
     if direction == "to-kafka":
         return _to_kafka(
             path,
             metadata,
             Addresses(listen, listen_controller),
-            settings(given, "--config"),
+            parse_settings(config, "--config"),
             dry_run=dry_run,
         )
-    if given:
+    if config:
         raise click.UsageError("--config is for to-kafka")
     return _from_kafka(path, metadata, dry_run=dry_run)
 
 
 def _to_kafka(
-    path: Path, metadata: Path | None, addresses: Addresses, given: dict[str, str], *, dry_run: bool
+    path: Path,
+    metadata: Path | None,
+    addresses: Addresses,
+    config: dict[str, str],
+    *,
+    dry_run: bool,
 ) -> int:
     to_kafka.check_last_use(path)
-    made = to_kafka.plan(path, metadata, addresses, given)
+    plan = to_kafka.plan(path, metadata, addresses, config)
     if not dry_run:
         embedlog.open(path, create=False).close()
-        made = to_kafka.hand_over(path, metadata, addresses, given)
+        plan = to_kafka.hand_over(path, metadata, addresses, config)
     facts = {
-        "directory": str(made.directory),
-        "cluster_id": made.meta.cluster_id,
-        "node_id": made.meta.node_id,
-        "metadata_directory": str(made.metadata),
-        "topics": made.topics,
-        "properties": str(made.properties_path),
+        "directory": str(plan.directory),
+        "cluster_id": plan.meta.cluster_id,
+        "node_id": plan.meta.node_id,
+        "metadata_directory": str(plan.metadata),
+        "topics": plan.topics,
+        "properties": str(plan.properties_path),
     }
     if current().json:
-        document(facts | {"settings": [each._asdict() for each in made.settings]})
+        print_document(facts | {"settings": [setting._asdict() for setting in plan.settings]})
         return 0
-    _print(made.settings)
-    count = f"{len(made.topics)} topics with {sum(made.topics.values())} partitions"
+    _print(plan.settings)
+    count = f"{len(plan.topics)} topics with {sum(plan.topics.values())} partitions"
     if dry_run:
         click.echo(f"A broker would get {count}.")
     else:
-        click.echo(f"The broker of node {made.meta.node_id} has {count}. Start it:")
-        click.echo(f"bin/kafka-server-start.sh {made.properties_path}")
+        click.echo(f"The broker of node {plan.meta.node_id} has {count}. Start it:")
+        click.echo(f"bin/kafka-server-start.sh {plan.properties_path}")
     return 0
 
 
 def _from_kafka(path: Path, metadata: Path | None, *, dry_run: bool) -> int:
-    found = from_kafka.plan(path, metadata) if dry_run else from_kafka.take_back(path, metadata)
+    plan = from_kafka.plan(path, metadata) if dry_run else from_kafka.take_back(path, metadata)
     if not dry_run:
         embedlog.open(path, create=False).close()
         from_kafka.finish(path)
     if current().json:
         facts: dict[str, Any] = {
             key: value
-            for key, value in asdict(found).items()
+            for key, value in asdict(plan).items()
             if key not in ("meta", "changed", "metadata")
         }
-        facts |= {"directory": str(found.directory), "metadata_directory": str(found.metadata)}
-        facts |= {"cluster_id": found.meta.cluster_id, "node_id": found.meta.node_id}
-        document(facts | {"settings": [each._asdict() for each in found.settings]})
+        facts |= {"directory": str(plan.directory), "metadata_directory": str(plan.metadata)}
+        facts |= {"cluster_id": plan.meta.cluster_id, "node_id": plan.meta.node_id}
+        print_document(facts | {"settings": [setting._asdict() for setting in plan.settings]})
         return 0
-    _print(found.settings)
-    for what, names in (
-        ("Created", found.created),
-        ("Deleted", found.deleted),
-        ("Set aside", found.set_aside),
+    _print(plan.settings)
+    for heading, names in (
+        ("Created", plan.created),
+        ("Deleted", plan.deleted),
+        ("Set aside", plan.set_aside),
     ):
         if names:
-            click.echo(f"{what}: {', '.join(names)}")
-    if found.lost:
-        click.echo(f"Only in the metadata of the broker: {', '.join(found.lost)}")
+            click.echo(f"{heading}: {', '.join(names)}")
+    if plan.lost:
+        click.echo(f"Only in the metadata of the broker: {', '.join(plan.lost)}")
     verb_text = "would be" if dry_run else "are"
     click.echo(
-        f"{len(found.topics)} topics with {sum(found.topics.values())} partitions {verb_text} back."
+        f"{len(plan.topics)} topics with {sum(plan.topics.values())} partitions {verb_text} back."
     )
     return 0
 
 
-def _print(outcomes: list[Setting]) -> None:
+def _print(settings: list[Setting]) -> None:
     """The settings, those with a loss last; of internal topics only these."""
     shown = [
-        each
-        for each in outcomes
-        if each.outcome != CARRIED or not (each.topic or "").startswith("__")
+        setting
+        for setting in settings
+        if setting.outcome != CARRIED or not (setting.topic or "").startswith("__")
     ]
-    ordered = sorted(shown, key=lambda each: (each.outcome != CARRIED, each.topic or "", each.name))
+    ordered = sorted(
+        shown, key=lambda setting: (setting.outcome != CARRIED, setting.topic or "", setting.name)
+    )
     if ordered:
-        table(
+        print_table(
             ("topic", "setting", "value", "outcome", "reason"),
             [
-                (each.topic, each.name, each.value, each.outcome, each.reason or None)
-                for each in ordered
+                (
+                    setting.topic,
+                    setting.name,
+                    setting.value,
+                    setting.outcome,
+                    setting.reason or None,
+                )
+                for setting in ordered
             ],
         )

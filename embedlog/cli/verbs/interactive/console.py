@@ -1,7 +1,7 @@
 """Contains the verb `console`: the application for a terminal, or for browsers.
 
-CONSOLEVERB-1  a directory that cannot be opened is an error before the screen is changed
-CONSOLEVERB-2  the web server listens on 127.0.0.1 unless another address is given
+A directory that cannot be opened is an error before the screen is changed. The web server listens
+on 127.0.0.1 unless another address is given.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def console(
     start.check_packages()
     if not web and not start.has_terminal():
         raise click.UsageError(
-            f"the console needs a terminal: {start.redirected()}, is none; --web serves it to a "
+            f"the console needs a terminal: {start.find_redirected_stream()}, is none; --web serves it to a "
             "browser"
         )
     with open_log():
         pass
-    places = invocation.directories()
+    paths = invocation.directories()
     if web:
-        return start.as_server(places, write=write, interval_s=interval_s, host=host, port=port)
-    return start.in_terminal(places, write=write, interval_s=interval_s)
+        return start.run_as_server(paths, write=write, interval_s=interval_s, host=host, port=port)
+    return start.run_in_terminal(paths, write=write, interval_s=interval_s)
