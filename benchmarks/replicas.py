@@ -18,8 +18,8 @@ import pyarrow as pa
 import embedlog
 from embedlog._native import system
 from embedlog.partition.replication.replica_log import Decision
-from embedlog.replica_set.copying import copy
-from embedlog.replica_set.leaders import Leader
+from embedlog.replicas.partition.copying import copy
+from embedlog.replicas.partition.leaders import Leader
 
 from . import references
 from .context import QUIET, Context, bytes_in, filled, log_files, pieces, remove, values_of

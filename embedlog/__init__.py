@@ -102,6 +102,13 @@ if TYPE_CHECKING:
         TopicOptions,
     )
     from embedlog.consumer.consumer import Consumer
+    from embedlog.descriptions.directories import (
+        DecisionDescription,
+        DirectoryDescription,
+        ReplicaDescription,
+        ReplicasDescription,
+        ReplicatedPartitionDescription,
+    )
     from embedlog.descriptions.groups import (
         GroupDescription,
         GroupPartition,
@@ -120,13 +127,6 @@ if TYPE_CHECKING:
     from embedlog.integrity.report import CheckReport, Finding
     from embedlog.log import Log, check, open, repair
     from embedlog.producer.producer import Producer
-    from embedlog.replica_description import (
-        DecisionDescription,
-        DirectoryDescription,
-        ReplicaDescription,
-        ReplicasDescription,
-        ReplicatedPartitionDescription,
-    )
     from embedlog.storage.process_list import (
         LockDescription,
         ProcessDescription,
@@ -288,6 +288,13 @@ _HOMES = {  # names by the module that is imported when one of them is used firs
         "TopicOptions",
     ),
     "consumer.consumer": ("Consumer",),
+    "descriptions.directories": (
+        "DecisionDescription",
+        "DirectoryDescription",
+        "ReplicaDescription",
+        "ReplicasDescription",
+        "ReplicatedPartitionDescription",
+    ),
     "descriptions.groups": (
         "GroupDescription",
         "GroupPartition",
@@ -317,13 +324,6 @@ _HOMES = {  # names by the module that is imported when one of them is used firs
         "repair",
     ),
     "producer.producer": ("Producer",),
-    "replica_description": (
-        "DecisionDescription",
-        "DirectoryDescription",
-        "ReplicaDescription",
-        "ReplicasDescription",
-        "ReplicatedPartitionDescription",
-    ),
     "storage.process_list": (
         "LockDescription",
         "ProcessDescription",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from embedlog.cli.program import main
+from embedlog.tools.cli.program import main
 
 if __name__ == "__main__":
     sys.exit(main())

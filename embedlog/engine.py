@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from embedlog.config.topic import LogConfig, TopicConfig
     from embedlog.coordination.groups.group_coordinator import Groups
     from embedlog.coordination.transactions.transaction_coordinator import Transactions
-    from embedlog.partition.api import LogPartition, WatchedLog
+    from embedlog.partition.interfaces import LogPartition, WatchedLog
     from embedlog.partition.interposer import Interposer
     from embedlog.partition.partition import Partition
     from embedlog.storage.liveness import Liveness
@@ -154,7 +154,7 @@ class Engine:
         )
         self._serve([home])
         if home.in_set and not self.read_only:
-            from embedlog.replica_set import set_up  # late: few directories belong to a set
+            from embedlog.replicas.members import set_up  # late: few directories belong to a set
 
             deadline_ns = files.deadline_after(self.config.lock_timeout_ms / 1000)
             if not set_up.enter_alone(

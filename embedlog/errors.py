@@ -44,29 +44,130 @@ from __future__ import annotations
 
 import errno as errno_names
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
-from embedlog._error_base import CorruptRecordError as CorruptRecordError
-from embedlog._error_base import EmbedlogError as EmbedlogError
-from embedlog._error_base import PlacedError as PlacedError
-from embedlog._error_base import in_file as in_file
-from embedlog._error_base import printable as printable
-from embedlog._replica_errors import ElectionNotNeededError as ElectionNotNeededError
-from embedlog._replica_errors import (
-    EligibleLeadersNotAvailableError as EligibleLeadersNotAvailableError,
-)
-from embedlog._replica_errors import LeaderNotAvailableError as LeaderNotAvailableError
-from embedlog._replica_errors import NoReassignmentInProgressError as NoReassignmentInProgressError
-from embedlog._replica_errors import NotEnoughDirectoriesError as NotEnoughDirectoriesError
-from embedlog._replica_errors import (
-    NotEnoughReplicasAfterAppendError as NotEnoughReplicasAfterAppendError,
-)
-from embedlog._replica_errors import NotEnoughReplicasError as NotEnoughReplicasError
-from embedlog._replica_errors import (
-    PreferredLeaderNotAvailableError as PreferredLeaderNotAvailableError,
-)
-from embedlog._replica_errors import ReplicaSetError as ReplicaSetError
+# ---- the root ------------------------------------------------------------------------------------
+
+
+def printable(text: str) -> str:
+    """The text on one line: a character that is not printable (newline, ESC, lone surrogate)
+    becomes its escape sequence.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
+        for each in text
+    )
+
+
+class EmbedlogError(Exception):
+    """Root of all errors of this package.
+
+    `message` is the sentence; the keywords are the facts: the file, the byte in it, the expected
+    and the found value.
+    """
+
+    retriable = False
+    remedy = ""  # the call that continues, where the message alone does not show it
+    # the other facts of a class, which are keywords of its constructor, too
+    _FACTS: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        position: int | None = None,
+        expected: object = None,
+        found: object = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = None if path is None else os.fspath(path)
+        self.position = position
+        self.expected = expected
+        self.found = found
+
+    def __str__(self) -> str:
+        place = self.path or ""
+        if self.position is not None:
+            place = f"{place} at byte {self.position}".strip()
+        facts = []
+        if self.expected is not None:
+            facts.append(f"expected {self.expected}")
+        if self.found is not None:
+            facts.append(f"found {self.found}")
+        text = ": ".join(part for part in (place, self._text(), ", ".join(facts)) if part)
+        return printable(f"{text}; {self.remedy}" if self.remedy else text)
+
+    def __reduce__(self) -> tuple[Callable[..., EmbedlogError], tuple[Any, ...], dict[str, Any]]:
+        return partial(type(self), **self._keywords()), (self.message,), dict(self.__dict__)
+
+    def _text(self) -> str:
+        """The message as it appears in `str()`."""
+        return self.message
+
+    def _keywords(self) -> dict[str, Any]:
+        """The keywords of a copy of this error, for pickles."""
+        facts = {
+            "path": self.path,
+            "position": self.position,
+            "expected": self.expected,
+            "found": self.found,
+        }
+        return facts | {name: getattr(self, name) for name in self._FACTS}
+
+
+class PlacedError(EmbedlogError):
+    """An error of one record or one offset, which `topic`, `partition` and `offset` name."""
+
+    _FACTS: ClassVar[tuple[str, ...]] = ("topic", "partition", "offset")
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+        **facts: Any,
+    ) -> None:
+        super().__init__(message, **facts)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+
+
+class CorruptRecordError(EmbedlogError):
+    """Stored bytes differ from the written ones; no record of them is returned. Restore the file,
+    or truncate it by a repair.
+    """
+
+
+class in_file:  # noqa: N801  (a context manager, read as a phrase)
+    """Adds this file to each CorruptRecordError that is raised inside and has no path.
+
+    `start` is the byte of the file at which the positions of such errors begin.
+    """
+
+    __slots__ = ("_path", "_start")
+
+    def __init__(self, path: str | os.PathLike[str], start: int = 0) -> None:
+        self._path = path
+        self._start = start
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, CorruptRecordError) and error.path is None:
+            error.path = os.fspath(self._path)
+            if error.position is not None:
+                error.position += self._start
+
 
 # ---- the data ------------------------------------------------------------------------------------
 
@@ -468,6 +569,128 @@ class UnsupportedFilesystemError(EmbedlogError):
     """Processes cannot share a log directory on this file system unless it is opened with
     `shared="locks"`.
     """
+
+
+# ---- the replicas --------------------------------------------------------------------------------
+
+
+class NotEnoughReplicasError(PlacedError):
+    """`min.insync.replicas` is above the number of directories in sync; nothing was written.
+
+    `isr` has the nodes in sync, `required` the setting, `away` the reason for each missing node. It
+    is retriable only in a set: with one directory the number never rises. Lower the setting with
+    `alter_topic`, or send with `acks=1`.
+    """
+
+    _FACTS = (*PlacedError._FACTS, "isr", "required", "away", "retriable")
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        isr: Sequence[int] = (),
+        required: int = 0,
+        away: Mapping[int, str] | None = None,
+        retriable: bool = False,
+        **facts: Any,
+    ) -> None:
+        super().__init__(message, **facts)
+        self.isr = list(isr)
+        self.required = required
+        self.away = dict(away or {})
+        self.retriable = retriable
+
+
+class NotEnoughReplicasAfterAppendError(NotEnoughReplicasError):
+    """The record is in the log at `offset`, but not in enough directories: it may be committed
+    later, or be lost.
+    """
+
+
+class LeaderNotAvailableError(PlacedError):
+    """The partition has no leader. `waits_for` has the reason for each node that an election waits
+    for.
+    """
+
+    _FACTS = (*PlacedError._FACTS, "waits_for")
+    retriable = True
+
+    def __init__(
+        self, message: str, *, waits_for: Mapping[int, str] | None = None, **facts: Any
+    ) -> None:
+        super().__init__(message, **facts)
+        self.waits_for = dict(waits_for or {})
+
+
+class NotEnoughDirectoriesError(EmbedlogError):
+    """A decision needs a majority of the voting directories, and fewer were reached.
+
+    `reached` and `voters` are nodes, `away` has the reason for each path. `undecided`: records were
+    written, and may still count later; read the state before a repetition.
+    """
+
+    _FACTS = ("reached", "voters", "away", "undecided")
+    retriable = True
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reached: Sequence[int] = (),
+        voters: Sequence[int] = (),
+        away: Mapping[str, str] | None = None,
+        undecided: bool = False,
+        **facts: Any,
+    ) -> None:
+        super().__init__(message, **facts)
+        self.reached = list(reached)
+        self.voters = list(voters)
+        self.away = dict(away or {})
+        self.undecided = undecided
+
+    def _text(self) -> str:
+        return "; ".join(
+            [self.message, *(f"{path}: {reason}" for path, reason in self.away.items())]
+        )
+
+
+class ReplicaSetError(EmbedlogError):
+    """The directories do not form a set: one is given twice, is a clone, belongs elsewhere, or was
+    opened alone.
+
+    `paths` has the directories that it concerns. Nothing was changed.
+    """
+
+    _FACTS = ("paths",)
+
+    def __init__(self, message: str, *, paths: Sequence[str] = (), **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.paths = list(paths)
+
+    def _text(self) -> str:
+        return f"{self.message} ({', '.join(self.paths)})" if self.paths else self.message
+
+
+class ElectionNotNeededError(EmbedlogError):
+    """The wanted replica leads already."""
+
+
+class PreferredLeaderNotAvailableError(EmbedlogError):
+    """The first replica of the assignment is not in sync, or its directory is away."""
+
+    retriable = True
+
+
+class EligibleLeadersNotAvailableError(EmbedlogError):
+    """No replica that may lead is available: bring a directory back, or allow an unclean
+    election.
+    """
+
+    retriable = True
+
+
+class NoReassignmentInProgressError(EmbedlogError):
+    """The partition has no reassignment that could be cancelled."""
 
 
 # ---- the handle ----------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.log_directory import LogDirectory
-from embedlog.replica_set import set_up
-from embedlog.replica_set.replica_set import ReplicaSet
+from embedlog.replicas.members import set_up
+from embedlog.replicas.replica_set import ReplicaSet
 from embedlog.storage import files
 from embedlog.storage.identity import new_id
 from embedlog.storage.liveness import Liveness
@@ -40,7 +40,7 @@ from embedlog.storage.set_liveness import SetLiveness
 from embedlog.topic import Topic, is_internal
 
 if TYPE_CHECKING:
-    from embedlog.partition.api import LogPartition, WatchedLog
+    from embedlog.partition.interfaces import LogPartition, WatchedLog
     from embedlog.partition.partition import Partition
 
 logger = logging.getLogger("embedlog")

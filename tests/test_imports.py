@@ -75,7 +75,7 @@ producer.send("events", b"value", key=b"key").result(timeout=30)""")
         "producer.transaction_manager",
         "transaction",
     )
-    late += ("coordination.host", "partition.api")  # for types only
+    late += ("coordination.host", "partition.interfaces")  # for types only
     assert {f"embedlog.{name}" for name in late}.isdisjoint(found)
     assert len([name for name in found if name.startswith("embedlog")]) <= 160
 

@@ -13,8 +13,8 @@ import pytest
 import embedlog
 from embedlog.errors import StorageError
 from embedlog.partition.log_context import AppendProgress
-from embedlog.replica_set.decisions import proposals
-from embedlog.replication.events import Refusal
+from embedlog.replicas.decisions import proposals
+from embedlog.replicas.rules.events import Refusal
 from embedlog.storage import file_names
 from tests.support.transactional_producers import TOPIC, begun, committed
 

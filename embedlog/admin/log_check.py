@@ -56,10 +56,10 @@ from embedlog.storage.manifest import Manifest, SegmentInfo
 from embedlog.topic import Topic, TopicRegistry
 
 if TYPE_CHECKING:
+    from embedlog.descriptions.directories import DirectoryDescription
     from embedlog.engine import Engine
     from embedlog.log_directory import LogDirectory
     from embedlog.partition.partition import Partition
-    from embedlog.replica_description import DirectoryDescription
     from embedlog.types import TopicPartition
 
 # of a partition whose segments are replaced during its check; small partitions are tried longer

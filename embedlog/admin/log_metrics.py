@@ -26,13 +26,13 @@ from embedlog import _logging
 from embedlog._metrics import Metrics, milliseconds
 from embedlog.admin.groups import GroupAdmin
 from embedlog.coordination.groups.offset_commits import OFFSETS_TOPIC
-from embedlog.errors import EmbedlogError, GroupNotFoundError
-from embedlog.replica_description import (
+from embedlog.descriptions.directories import (
     ReplicaDescription,
     ReplicasDescription,
     ReplicatedPartitionDescription,
 )
-from embedlog.replica_set.observation.replica_events import Meter, Timer
+from embedlog.errors import EmbedlogError, GroupNotFoundError
+from embedlog.replicas.observation.replica_events import Meter, Timer
 from embedlog.storage import file_names, files
 from embedlog.types import TopicPartition
 

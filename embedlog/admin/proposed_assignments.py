@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from random import randrange
 
+from embedlog.descriptions.directories import ReplicasDescription
 from embedlog.errors import InvalidReplicaAssignmentError, UnknownTopicOrPartitionError
-from embedlog.replica_description import ReplicasDescription
-from embedlog.replication.placement import Shape, place
+from embedlog.replicas.rules.placement import Shape, place
 from embedlog.types import TopicPartition
 
 

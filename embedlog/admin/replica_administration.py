@@ -22,11 +22,11 @@ from embedlog.types import TopicPartition, by_partition
 if TYPE_CHECKING:
     from embedlog.admin.replica_descriptions import ReplicaDescriber
     from embedlog.admin.topics import TopicAdmin
+    from embedlog.descriptions.directories import ReplicasDescription
     from embedlog.descriptions.replicas import Reassignment, RepairReport, ReplicaDifference
     from embedlog.integrity.report import CheckReport
     from embedlog.replica import ReplicatedEngine
-    from embedlog.replica_description import ReplicasDescription
-    from embedlog.replica_set.replica_set import ReplicaSet
+    from embedlog.replicas.replica_set import ReplicaSet
 
 
 ROUNDS = 10  # of housekeeping after a repair
@@ -72,7 +72,7 @@ class ReplicaAdministration:
         """
         from embedlog.admin import log_metrics, replica_metrics
         from embedlog.admin.replica_descriptions import describe_one
-        from embedlog.replica_set.observation.replica_events import ReplicaEvents
+        from embedlog.replicas.observation.replica_events import ReplicaEvents
 
         engine = self._engine
         of_set = self._of_set
@@ -128,7 +128,7 @@ class ReplicaAdministration:
         """Make the only directory the first one of a set, and open it again. After an error it is
         open as its files show it.
         """
-        from embedlog.replica_set import adoption
+        from embedlog.replicas.members import adoption
 
         engine = self._engine
         config = engine.config
@@ -228,7 +228,7 @@ class ReplicaAdministration:
         PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError, LeaderNotAvailableError,
         NotEnoughDirectoriesError, UnknownTopicOrPartitionError, ReplicaSetError for one directory.
         """
-        from embedlog.replication.events import Election
+        from embedlog.replicas.rules.events import Election
 
         if node is not None and not unclean:
             raise ValueError(

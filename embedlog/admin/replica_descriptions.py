@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from embedlog._native import system
-from embedlog.errors import EmbedlogError, UnknownTopicOrPartitionError
-from embedlog.partition.replication.replica_position import Place, Position
-from embedlog.replica_description import (
+from embedlog.descriptions.directories import (
     DecisionDescription,
     DirectoryDescription,
     ReplicaDescription,
     ReplicasDescription,
     ReplicatedPartitionDescription,
 )
-from embedlog.replica_set.observation import decision_words, directory_view
-from embedlog.replica_set.observation.answers import Answers
-from embedlog.replica_set.observation.directory_view import Missing, Observation
-from embedlog.replication import state as states
-from embedlog.replication.events import Found, Seen
-from embedlog.replication.records import LOG
-from embedlog.replication.state import State
+from embedlog.errors import EmbedlogError, UnknownTopicOrPartitionError
+from embedlog.partition.replication.replica_position import Place, Position
+from embedlog.replicas.observation import decision_words, directory_view
+from embedlog.replicas.observation.answers import Answers
+from embedlog.replicas.observation.directory_view import Missing, Observation
+from embedlog.replicas.rules import state as states
+from embedlog.replicas.rules.events import Found, Seen
+from embedlog.replicas.rules.records import LOG
+from embedlog.replicas.rules.state import State
 from embedlog.storage import checkpoints, file_names
 from embedlog.storage.identity import read_meta
 from embedlog.topic import is_internal
@@ -39,9 +39,9 @@ from embedlog.topic import is_internal
 if TYPE_CHECKING:
     from embedlog.engine import Engine
     from embedlog.replica import ReplicatedEngine
-    from embedlog.replica_set.membership import Membership
-    from embedlog.replica_set.open_directories import OpenDirectory
-    from embedlog.replication.records import RegisterBroker
+    from embedlog.replicas.members.membership import Membership
+    from embedlog.replicas.members.open_directories import OpenDirectory
+    from embedlog.replicas.rules.records import RegisterBroker
 
 DECISIONS: Final = -1  # the key of the decision log among the answers of directories
 MEASURED_MAX: Final = 200  # replicas that lack records, of which bytes and time are read

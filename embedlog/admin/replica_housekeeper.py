@@ -43,7 +43,7 @@ from embedlog.storage.call_deadline import bounded_waits
 if TYPE_CHECKING:
     from embedlog.log_directory import LogDirectory
     from embedlog.replica import ReplicatedEngine
-    from embedlog.replication.events import Place
+    from embedlog.replicas.rules.events import Place
 
 logger = logging.getLogger("embedlog")
 

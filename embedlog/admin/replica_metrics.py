@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from embedlog.replica_description import (
+from embedlog.descriptions.directories import (
     DirectoryDescription,
     ReplicaDescription,
     ReplicasDescription,
     ReplicatedPartitionDescription,
 )
-from embedlog.replica_set.observation.replica_events import Meter, ReplicaEvents, Timer
+from embedlog.replicas.observation.replica_events import Meter, ReplicaEvents, Timer
 from embedlog.types import TopicPartition
 
 

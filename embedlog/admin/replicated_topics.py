@@ -31,14 +31,14 @@ from embedlog.errors import (
     StorageError,
     TopicExistsError,
 )
-from embedlog.replication.events import CreatePartitions, DeleteTopic, Event, SetConfig
-from embedlog.replication.state import State
+from embedlog.replicas.rules.events import CreatePartitions, DeleteTopic, Event, SetConfig
+from embedlog.replicas.rules.state import State
 from embedlog.topic import Topic, check_name
 from embedlog.types import NewTopic, TopicPartition
 
 if TYPE_CHECKING:
     from embedlog.config.typed_options import TopicOptions
-    from embedlog.partition.api import LogPartition
+    from embedlog.partition.interfaces import LogPartition
     from embedlog.replica import ReplicatedEngine
 
 logger = logging.getLogger("embedlog")

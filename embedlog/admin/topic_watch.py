@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from embedlog.descriptions.topics import PartitionDescription, TopicDescription
     from embedlog.engine import Engine
     from embedlog.log_directory import LogDirectory
-    from embedlog.partition.api import LogPartition
+    from embedlog.partition.interfaces import LogPartition
 
 SETTLE_S: Final = 0.2  # twice the interval at which a reader's partition looks at its directory
 KEPT_S: Final = 10.0

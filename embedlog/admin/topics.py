@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from embedlog.config.typed_options import TopicOptions
     from embedlog.descriptions.topics import TopicDescription
     from embedlog.engine import Engine
-    from embedlog.partition.api import LogPartition
+    from embedlog.partition.interfaces import LogPartition
 
 _logger = logging.getLogger("embedlog")
 

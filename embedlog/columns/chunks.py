@@ -35,7 +35,7 @@ from embedlog.format.record_columns import OFFSET_MAX, OFFSET_MIN, Decoded, Wind
 from embedlog.format.visibility import READ_COMMITTED, end_offset, filter_visible
 
 if TYPE_CHECKING:
-    from embedlog.partition.api import ReadableLog
+    from embedlog.partition.interfaces import ReadableLog
 
 SHORT_BYTES = 0  # one batch, if a partition can read it alone
 FEW_OFFSETS = 16  # so few offsets of a scan are read batch by batch

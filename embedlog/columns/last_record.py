@@ -18,7 +18,7 @@ from embedlog.format.visibility import READ_COMMITTED, READ_UNCOMMITTED, end_off
 if TYPE_CHECKING:
     from embedlog._native._rows import Record
     from embedlog.format.record_columns import Decoded
-    from embedlog.partition.api import ReadableLog
+    from embedlog.partition.interfaces import ReadableLog
 
 READ_BYTES = 1 << 20
 

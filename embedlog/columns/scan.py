@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from embedlog.config.callables import Deserializer
     from embedlog.config.client import K, V
     from embedlog.engine import Engine
-    from embedlog.partition.api import LogPartition, ReadableLog
+    from embedlog.partition.interfaces import LogPartition, ReadableLog
     from embedlog.topic import Topic
 
 # a chunk costs as much overhead as half a MiB; decoded, with keys and values, it fits into 16 MiB

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from embedlog.partition.api import ReadableLog
+    from embedlog.partition.interfaces import ReadableLog
 
 
 class Split(NamedTuple):

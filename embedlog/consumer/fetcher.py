@@ -23,11 +23,11 @@ from embedlog.consumer.positions import Cursor
 from embedlog.consumer.truncation import check_position
 from embedlog.errors import SerializationError
 from embedlog.format.visibility import READ_COMMITTED, end_offset
-from embedlog.partition.usual.tail import BUFFER_BYTES as TAIL_BYTES
+from embedlog.partition.tail import BUFFER_BYTES as TAIL_BYTES
 
 if TYPE_CHECKING:
     from embedlog.config.callables import Deserializer
-    from embedlog.partition.api import TailedLog
+    from embedlog.partition.interfaces import TailedLog
     from embedlog.partition.log_context import Bounds
 
 

@@ -23,7 +23,7 @@ from embedlog.types import TopicPartition
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Record, RecordRun
-    from embedlog.partition.api import LogPartition, ReadableLog, TailedLog
+    from embedlog.partition.interfaces import LogPartition, ReadableLog, TailedLog
     from embedlog.partition.log_context import Bounds
 
 

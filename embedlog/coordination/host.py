@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from embedlog.config.topic import LogConfig
-    from embedlog.partition.api import DecisionLog, TransactionalLog, WatchedLog
+    from embedlog.partition.interfaces import DecisionLog, TransactionalLog, WatchedLog
     from embedlog.partition.interposer import Interposer
     from embedlog.partition.log_context import Context
     from embedlog.topic import Topic, TopicRegistry

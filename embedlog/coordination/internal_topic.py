@@ -58,7 +58,7 @@ from embedlog.storage.locks import owned
 
 if TYPE_CHECKING:
     from embedlog._native.system import Published
-    from embedlog.partition.api import DecisionLog
+    from embedlog.partition.interfaces import DecisionLog
 
 logger = logging.getLogger("embedlog")
 

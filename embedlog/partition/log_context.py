@@ -22,7 +22,7 @@ from embedlog._metrics import Metrics
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import EmbedlogError, InvalidRecordError, OffsetOutOfRangeError
 from embedlog.format.compression import LIMIT_BYTES
-from embedlog.partition.usual.recent_batches import RecentBatches
+from embedlog.partition.recent_batches import RecentBatches
 from embedlog.storage import checkpoints, file_names, files
 from embedlog.storage.descriptors import Handles
 

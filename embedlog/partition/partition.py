@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from embedlog.partition.recovery.loader import Loaded
     from embedlog.partition.replication.followers import Followers
     from embedlog.partition.split_points import SplitPoint
-    from embedlog.partition.usual.tail import Tail
+    from embedlog.partition.tail import Tail
     from embedlog.storage.manifest import SegmentInfo
     from embedlog.types import OffsetAndTimestamp
 

@@ -44,14 +44,14 @@ from embedlog.format.record_batch import (
 )
 from embedlog.format.record_columns import RELATIVE_MAX
 from embedlog.index import Place
-from embedlog.partition.checks.digest_check import DigestCheck, corrupt
-from embedlog.partition.checks.epoch_check import EpochCheck
+from embedlog.partition.continuations import Continuation, Continuations
+from embedlog.partition.digest_check import DigestCheck, corrupt
+from embedlog.partition.epoch_check import EpochCheck
+from embedlog.partition.point_reads import PointReads
 from embedlog.partition.segment_info import active_info
-from embedlog.partition.usual.continuations import Continuation, Continuations
-from embedlog.partition.usual.point_reads import PointReads
-from embedlog.partition.usual.short_reads import ShortReads
-from embedlog.partition.usual.tail import BUFFER_BYTES as TAIL_BYTES
-from embedlog.partition.usual.tail import Tail
+from embedlog.partition.short_reads import ShortReads
+from embedlog.partition.tail import BUFFER_BYTES as TAIL_BYTES
+from embedlog.partition.tail import Tail
 from embedlog.storage import file_names, files, interval_digests
 from embedlog.storage.descriptors import Handles
 from embedlog.storage.manifest import DIGESTED, GAPLESS, SegmentInfo

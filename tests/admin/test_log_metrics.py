@@ -10,7 +10,7 @@ import embedlog
 from embedlog import TopicPartition
 from embedlog._native import system
 from embedlog.admin.log_metrics import _is_undecided, report
-from embedlog.replica_description import ReplicaDescription, ReplicatedPartitionDescription
+from embedlog.descriptions.directories import ReplicaDescription, ReplicatedPartitionDescription
 from embedlog.storage import file_names
 from tests.support.producer_helpers import wait_until
 

@@ -14,7 +14,7 @@ import embedlog
 from embedlog.config.options import PARTITIONS_MAX
 from embedlog.errors import ConfigError, InvalidPartitionsError
 from tests.admin.test_topics import QUIET, tree
-from tests.cli.conftest import run
+from tests.tools.cli.conftest import run
 
 __all__ = ["run"]
 

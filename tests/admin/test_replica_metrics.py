@@ -11,13 +11,13 @@ import pytest
 import embedlog
 from embedlog import TopicPartition
 from embedlog.admin.replica_metrics import report
-from embedlog.replica_description import (
+from embedlog.descriptions.directories import (
     DirectoryDescription,
     ReplicaDescription,
     ReplicasDescription,
     ReplicatedPartitionDescription,
 )
-from embedlog.replica_set.observation.replica_events import ReplicaEvents
+from embedlog.replicas.observation.replica_events import ReplicaEvents
 
 QUIET = {"housekeeping": False}
 PATIENT_S = 20.0

@@ -17,10 +17,10 @@ import embedlog
 from embedlog.admin.replica_descriptions import ReplicaDescriber
 from embedlog.log_directory import LogDirectory
 from embedlog.replica import ReplicatedEngine
-from embedlog.replica_set.observation import directory_view
-from embedlog.replica_set.observation.answers import Answers
-from embedlog.replica_set.observation.directory_view import Observation
-from embedlog.replication.events import CreateTopic
+from embedlog.replicas.observation import directory_view
+from embedlog.replicas.observation.answers import Answers
+from embedlog.replicas.observation.directory_view import Observation
+from embedlog.replicas.rules.events import CreateTopic
 from tests.support.described_sets import PATIENT_S, changed, created, opened, replica, sent, states
 
 # ---- states of Kafka's controller ----------------------------------------------------------------

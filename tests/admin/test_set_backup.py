@@ -28,11 +28,11 @@ from embedlog.errors import (
 from embedlog.partition import pinned_segments
 from embedlog.partition.partition import Partition
 from embedlog.partition.pinned_segments import Pin
-from embedlog.replication.events import RaiseEpoch
+from embedlog.replicas.rules.events import RaiseEpoch
 from embedlog.storage import file_names
 from tests.admin.test_backup import KEPT, QUIET
 from tests.faults.harness.processes import until
-from tests.replica_set.test_opening import paths
+from tests.replicas.test_opening import paths
 from tests.support.changes_during_copies import deleting
 
 SHORT = {**QUIET, "lock.timeout.ms": 2000}

@@ -200,7 +200,7 @@ TABLE: dict[str, Effect] = {
     ),
     "min_insync_replicas": Seen(sent(), [(1, None), (2, "NotEnoughReplicasError")]),
     "unclean_leader_election_enable": Elsewhere(
-        "replica_set/test_election_policies.py::test_the_setting_elects_a_replica_outside_the_isr_with_a_warning",
+        "replicas/test_election_policies.py::test_the_setting_elects_a_replica_outside_the_isr_with_a_warning",
         "a set of directories loses one",
     ),
     "min_cleanable_dirty_ratio": Seen(compacted(), [(0.5, 1), (1, 2)]),

@@ -18,9 +18,9 @@ from embedlog._native import system
 from embedlog._native._rows import record_run
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from embedlog.format.record_batch import Chain, scan
+from embedlog.partition import point_reads
+from embedlog.partition.recent_batches import RecentBatches
 from embedlog.partition.truncation import log_cut
-from embedlog.partition.usual import point_reads
-from embedlog.partition.usual.recent_batches import RecentBatches
 from embedlog.storage import file_names
 from tests.consumer.test_few_records import SMALL, T0, compare, filled, flip, opened, whole
 

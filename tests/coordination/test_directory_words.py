@@ -15,7 +15,7 @@ from embedlog.admin import directory_jobs, housekeeper
 from embedlog.coordination import directory
 from embedlog.coordination.transactions import recovery_due
 from embedlog.errors import EmbedlogError
-from embedlog.replica_set.following import copy_rate
+from embedlog.replicas.partition import copy_rate
 from embedlog.storage import file_names
 
 QUIET: dict[str, Any] = {"housekeeping": False}

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog.cli.program import main
 from embedlog.integrity import report
 from embedlog.integrity.directory_check import check_closed
+from embedlog.tools.cli.program import main
 from tests.support.broker_directories import GENERATIONS, Generation, batch, build
 
 NEWEST = GENERATIONS[-1]

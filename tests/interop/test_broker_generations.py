@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import embedlog
-from tests.handover.given_directories import give
 from tests.support.broker_directories import GENERATIONS, TORN_BYTES, Generation, build
 from tests.support.kafka_log_reader import ReadRecord, read_partition
+from tests.tools.handover.given_directories import give
 
 CONFIG: dict[str, Any] = {"housekeeping": False}
 COMPACT: dict[str, Any] = {

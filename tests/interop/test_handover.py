@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog.handover import metadata_image
+from embedlog.tools.handover import metadata_image
 from tests.faults.harness.processes import until
 from tests.kafka import client, oracle
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from embedlog.replication.records import (
+from embedlog.replicas.rules.records import (
     TOPIC,
     Config,
     NoOp,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog.partition.api import LogPartition
+from embedlog.partition.interfaces import LogPartition
 from embedlog.partition.partition import Partition
 from embedlog.topic import Topic
 from embedlog.types import TopicPartition

@@ -15,10 +15,10 @@ from typing import Any, Final
 import pytest
 
 import embedlog
-from embedlog.cli.program import main
 from embedlog.partition import segment_info
 from embedlog.partition.segment_list import SegmentList
 from embedlog.storage import files
+from embedlog.tools.cli.program import main
 
 PATIENT_S: Final = 20.0
 STORM_S: Final = 4.0

@@ -40,8 +40,8 @@ INTEGRATIONS = (
     "progress",
     "plot",
     "mirror",
-    "console",
-    "cli",
+    "tools.console",
+    "tools.cli",
 )
 
 
@@ -54,8 +54,11 @@ MODULES: dict[str, Path] = {dotted_name(path): path for path in sorted(PACKAGE.r
 
 
 def unit_of(dotted: str) -> str:
-    """`embedlog.a.b` belongs to unit `a`."""
+    """`embedlog.a.b.c` belongs to unit `a.b` if that is one, otherwise to unit `a`."""
     parts = dotted.split(".")
+    nested = ".".join(parts[1:3])
+    if nested in ALLOWED:
+        return nested
     return parts[1] if len(parts) > 1 else parts[0]
 
 
@@ -259,9 +262,9 @@ def test_integrations_use_public_names_only(name: str) -> None:
         if found != own and not found.startswith(f"{own}.")
     }
     of_verbs = {
-        "embedlog.cli.verbs.directory.dump": ["dump"],
-        "embedlog.cli.verbs.directory.handover": ["handover"],
-        "embedlog.cli.transfer.received_files": ["errors", "storage"],
+        "embedlog.tools.cli.verbs.directory.dump": ["tools.dump"],
+        "embedlog.tools.cli.verbs.directory.handover": ["tools.handover"],
+        "embedlog.tools.cli.transfer.received_files": ["errors", "storage"],
     }
     allowed = (*INTEGRATIONS, "display", *of_verbs.get(name, []))
     assert {found for found in others if unit_of(found) not in allowed} <= {"embedlog"}

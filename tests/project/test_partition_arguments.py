@@ -287,7 +287,7 @@ def test_every_verb_that_takes_partitions_is_tested_here() -> None:
             ):
                 found.add(name)
     assert {"seek", "commit", "scan"} <= found
-    elsewhere = {"reassign"}  # it needs a set of directories: tests/replica_set/test_assignments.py
+    elsewhere = {"reassign"}  # it needs a set of directories: tests/replicas/test_assignments.py
     assert found - elsewhere - {"commit_async"} <= known, (
         "commit_async passes the error to its callback"
     )

@@ -21,8 +21,8 @@ from embedlog.errors import (
 )
 from embedlog.partition.partition import Partition
 from embedlog.partition.replication.replica_log import Decision, Leading
-from embedlog.replica_set.copying import copy
-from embedlog.replica_set.leaders import Leader
+from embedlog.replicas.partition.copying import copy
+from embedlog.replicas.partition.leaders import Leader
 from embedlog.storage.checkpoints import EpochCache, read_epochs
 from tests.support.decision_logs import Process as Decider
 from tests.support.decision_logs import begun

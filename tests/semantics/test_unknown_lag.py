@@ -11,12 +11,12 @@ import pytest
 
 import embedlog
 from embedlog import TopicPartition
-from embedlog.cli.verbs.groups import document_of_group
-from embedlog.console.model import observe
-from embedlog.console.model.text import NONE
 from embedlog.exporters import prometheus
 from embedlog.plot.history import History
 from embedlog.testing import assert_lag
+from embedlog.tools.cli.verbs.groups import document_of_group
+from embedlog.tools.console.model import observe
+from embedlog.tools.console.model.text import NONE
 
 FIRST = TopicPartition("jobs", 0)
 SECOND = TopicPartition("jobs", 1)

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog.cli.program import main
 from embedlog.integrity.directory_check import check_closed
+from embedlog.tools.cli.program import main
 from tests.support.killed_processes import count_changes, is_killed_before
 
 CONFIG = {"housekeeping": False}

@@ -22,11 +22,11 @@ from embedlog.config.topic import TopicConfig
 from embedlog.errors import EmbedlogError
 from embedlog.partition.log_context import Context
 from embedlog.partition.partition import Partition
-from embedlog.replica_set.decisions.copies import Copy
-from embedlog.replica_set.decisions.decision_log import DecisionLog
-from embedlog.replication.events import Add, Event, Identity, SetConfig, SetVoter
-from embedlog.replication.records import NODE
-from embedlog.replication.state import State
+from embedlog.replicas.decisions.copies import Copy
+from embedlog.replicas.decisions.decision_log import DecisionLog
+from embedlog.replicas.rules.events import Add, Event, Identity, SetConfig, SetVoter
+from embedlog.replicas.rules.records import NODE
+from embedlog.replicas.rules.state import State
 from embedlog.storage import identity
 
 TOPIC = "__replica_state"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import embedlog
-from embedlog.replica_description import (
+from embedlog.descriptions.directories import (
     ReplicaDescription,
     ReplicasDescription,
     ReplicatedPartitionDescription,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embedlog._native import system
-from embedlog.replica_set import membership
+from embedlog.replicas.members import membership
 from embedlog.storage import file_names, files
 
 CHANGES = ("pwrite", "fsync", "fdatasync", "ftruncate", "rename", "unlink", "mkdir", "fallocate")

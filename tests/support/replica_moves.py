@@ -9,7 +9,7 @@ from typing import Any
 import embedlog
 from embedlog import TopicPartition
 from embedlog._native import system
-from embedlog.replication.records import Partition
+from embedlog.replicas.rules.records import Partition
 from tests.support.replica_directories import failing
 
 WAIT_S = 60

@@ -19,13 +19,13 @@ from embedlog.errors import StorageError
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.partition import Partition
 from embedlog.partition.replication.followers import Followers
-from embedlog.replica_set.decisions.proposals import Decided, Steps, derived
-from embedlog.replica_set.open_directories import OpenDirectories, OpenDirectory
-from embedlog.replica_set.partition_replicas import PartitionReplicas
-from embedlog.replica_set.replicated_partition import ReplicatedPartition
-from embedlog.replication.events import Event, Place, Refusal
-from embedlog.replication.records import Partition as PartitionRecord
-from embedlog.replication.state import State, apply_all
+from embedlog.replicas.decisions.proposals import Decided, Steps, derived
+from embedlog.replicas.members.open_directories import OpenDirectories, OpenDirectory
+from embedlog.replicas.partition.partition_replicas import PartitionReplicas
+from embedlog.replicas.partition.replicated_partition import ReplicatedPartition
+from embedlog.replicas.rules.events import Event, Place, Refusal
+from embedlog.replicas.rules.records import Partition as PartitionRecord
+from embedlog.replicas.rules.state import State, apply_all
 from tests.support.replica_logs import SMALL
 from tests.support.replica_sets import PLACE, incarnation, with_topic
 

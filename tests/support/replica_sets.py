@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from embedlog.replication.decide import decide
-from embedlog.replication.events import (
+from embedlog.replicas.rules.decide import decide
+from embedlog.replicas.rules.events import (
     Add,
     CreateTopic,
     Event,
@@ -21,8 +21,8 @@ from embedlog.replication.events import (
     Refusal,
     Seen,
 )
-from embedlog.replication.records import Partition, Record, Tombstone, decode, encode
-from embedlog.replication.state import State, apply, apply_all
+from embedlog.replicas.rules.records import Partition, Record, Tombstone, decode, encode
+from embedlog.replicas.rules.state import State, apply, apply_all
 
 CLUSTER = "cluster"
 TOPIC_ID = UUID(int=1)

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from embedlog.replication.decide import decide
-from embedlog.replication.events import (
+from embedlog.replicas.rules.decide import decide
+from embedlog.replicas.rules.events import (
     AlterIsr,
     CancelReassignment,
     Elect,
@@ -29,8 +29,8 @@ from embedlog.replication.events import (
     Seen,
     SetConfig,
 )
-from embedlog.replication.records import NO_LEADER, Partition
-from embedlog.replication.state import State, apply_all
+from embedlog.replicas.rules.records import NO_LEADER, Partition
+from embedlog.replicas.rules.state import State, apply_all
 from tests.support.replica_sets import PLACE, identity, incarnation, partition, with_topic
 
 Log = tuple[tuple[int, int], ...]  # leader epoch and number of each record

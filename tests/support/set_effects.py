@@ -11,8 +11,7 @@ import embedlog
 from embedlog import OffsetAndMetadata, TopicPartition
 from embedlog._native import system
 from embedlog.config.topic import LogConfig
-from embedlog.replica_set import copying
-from embedlog.replica_set.following import follower_lags
+from embedlog.replicas.partition import copying, follower_lags
 from tests.support.option_effects import World
 from tests.support.stamped_batches import run_of
 from tests.support.throttled_copies import joined_in_a_round

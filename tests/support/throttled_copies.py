@@ -9,7 +9,7 @@ from unittest import mock
 
 import embedlog
 from embedlog import TopicPartition
-from embedlog.replica_set import copying
+from embedlog.replicas.partition import copying
 
 
 def joined_in_a_round(

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 enum { PROBE_STACK_BYTES = 1 << 18 };
+#define PROBE_NAME "embedlog-probe"       /* as the system shows the thread */
 #define PROBE_IDLE_NS 60000000000LL       /* of one sleep of a thread that has no question */
 
 struct el_probe {
@@ -74,6 +75,8 @@ static int start_thread(el_probe *probe) {
     sigfillset(&every);
     pthread_sigmask(SIG_SETMASK, &every, &before);      /* a new thread inherits this mask */
     code = pthread_create(&thread, &attributes, probe_thread, probe);
+    if (!code)
+        pthread_setname_np(thread, PROBE_NAME);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     if (code)

@@ -49,7 +49,7 @@ from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, top
 
 if TYPE_CHECKING:
     from embedlog.coordination.transactions.transaction_coordinator import Transactions
-    from embedlog.partition.api import DecisionLog
+    from embedlog.partition.interfaces import DecisionLog
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 RESOLVE_S: Final = 0.1  # between two checks of a transaction during a wait for it

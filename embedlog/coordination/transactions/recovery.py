@@ -20,7 +20,7 @@ from embedlog.format.record_columns import EPOCH_MAX
 from embedlog.transaction import Transaction, covers, producer_identity_of
 
 if TYPE_CHECKING:
-    from embedlog.partition.api import TransactionalLog
+    from embedlog.partition.interfaces import TransactionalLog
 
 logger = logging.getLogger("embedlog")
 

@@ -18,7 +18,7 @@ from embedlog.topic import is_internal
 from embedlog.transaction import Moment, Refusal, Transaction
 
 if TYPE_CHECKING:
-    from embedlog.partition.api import DurableLog
+    from embedlog.partition.interfaces import DurableLog
 
 D = TypeVar("D", bound="DurableLog")
 

@@ -70,7 +70,7 @@ from embedlog.storage.parallel_syncs import TransactionSyncs
 from embedlog.transaction import PREPARED, Refusal, Status, Transaction
 
 if TYPE_CHECKING:
-    from embedlog.partition.api import DurableLog, TransactionalLog
+    from embedlog.partition.interfaces import DurableLog, TransactionalLog
 
 logger = logging.getLogger("embedlog")
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from embedlog.coordination.transactions.transaction_view import TransactionEntries
     from embedlog.format.process_slot import ProcessSlot
     from embedlog.format.record_batch import EncodedRun
-    from embedlog.partition.api import TransactionalLog
+    from embedlog.partition.interfaces import TransactionalLog
     from embedlog.partition.log_context import Appended, AppendProgress
     from embedlog.storage.liveness import Liveness
     from embedlog.storage.parallel_syncs import TransactionSyncs

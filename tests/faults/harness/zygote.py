@@ -42,8 +42,8 @@ def load_tasks() -> None:
     from tests.faults.replicas import operators, power_cuts, set_tasks  # noqa: F401
     from tests.faults.spark import landing  # noqa: F401
     from tests.faults.transactions import cuts  # noqa: F401
-    from tests.handover import crashing  # noqa: F401
     from tests.machine import actor  # noqa: F401
+    from tests.tools.handover import crashing  # noqa: F401
 
 
 def serve(control: socket.socket) -> None:

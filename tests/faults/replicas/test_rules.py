@@ -11,7 +11,7 @@ from tests.support.campaign_report import add_counts
 from tests.support.child_pytest import run_pytest
 
 ROLES = "partition/replication/test_roles"
-PARTITION = "replica_set/test_partition_replicas"
+PARTITION = "replicas/test_partition_replicas"
 
 RULES: dict[str, tuple[str, str]] = {  # by rule: mutant, test
     "REPLICA-1": (
@@ -40,11 +40,11 @@ RULES: dict[str, tuple[str, str]] = {  # by rule: mutant, test
     ),
     "REPLICA-7": (
         "any_change_is_new",
-        "replication/test_elections::test_two_shrinks_from_one_decision_do_not_both_count",
+        "replicas/rules/test_elections::test_two_shrinks_from_one_decision_do_not_both_count",
     ),
     "REPLICA-8": (
         "elect_any_replica",
-        "replication/test_elections::test_a_replica_outside_of_isr_and_elr_is_never_elected",
+        "replicas/rules/test_elections::test_a_replica_outside_of_isr_and_elr_is_never_elected",
     ),
     "REPLICA-9": (
         "older_decision_counts",
@@ -52,7 +52,7 @@ RULES: dict[str, tuple[str, str]] = {  # by rule: mutant, test
     ),
     "REPLICA-10": (
         "shown_at_once",
-        "replica_set/test_reads_after_failovers::test_a_leader_returns_nothing_before_the_start_of_its_epoch_is_committed",
+        "replicas/test_reads_after_failovers::test_a_leader_returns_nothing_before_the_start_of_its_epoch_is_committed",
     ),
     "REPLICA-11": (
         "always_complete",
@@ -60,15 +60,15 @@ RULES: dict[str, tuple[str, str]] = {  # by rule: mutant, test
     ),
     "REPLICA-12": (
         "strangers_continue",
-        "replica_set/test_registration::test_replica_12_a_crashed_directory_had_the_registered_opening_others_are_strangers",
+        "replicas/test_registration::test_replica_12_a_crashed_directory_had_the_registered_opening_others_are_strangers",
     ),
     "REPLICA-13": (
         "no_member_is_awaited",
-        "replication/test_elections::test_after_a_power_loss_all_members_are_awaited",
+        "replicas/rules/test_elections::test_after_a_power_loss_all_members_are_awaited",
     ),
     "REPLICA-14": (
         "leader_syncs_alone",
-        "replica_set/test_parallel_sync::test_a_record_is_acknowledged_when_all_directories_have_synced_it",
+        "replicas/test_parallel_sync::test_a_record_is_acknowledged_when_all_directories_have_synced_it",
     ),
     "REPLICA-15": (
         "any_epoch_leads",
@@ -84,15 +84,15 @@ RULES: dict[str, tuple[str, str]] = {  # by rule: mutant, test
     ),
     "REPLICA-18": (
         "errors_are_raised",
-        "replica_set/test_returning::test_an_error_of_a_disk_reaches_no_caller",
+        "replicas/test_returning::test_an_error_of_a_disk_reaches_no_caller",
     ),
     "REPLICA-19": (
         "one_opens_alone",
-        "replica_set/test_membership::test_replica_19_open_refuses_one_directory_of_a_set_unless_it_is_alone_or_reads",
+        "replicas/test_membership::test_replica_19_open_refuses_one_directory_of_a_set_unless_it_is_alone_or_reads",
     ),
     "REPLICA-20": (
         "nothing_is_lacking",
-        "replica_set/test_deleted_records::test_a_follower_begins_again_if_it_may_lack_a_removed_tombstone",
+        "replicas/test_deleted_records::test_a_follower_begins_again_if_it_may_lack_a_removed_tombstone",
     ),
     "REPLICA-21": (
         "stable_at_the_marker",
@@ -100,15 +100,15 @@ RULES: dict[str, tuple[str, str]] = {  # by rule: mutant, test
     ),
     "REPLICA-22": (
         "decisions_count_at_once",
-        "replica_set/test_decisions_of_clients::test_a_reader_of_decisions_waits_for_their_commit",
+        "replicas/test_decisions_of_clients::test_a_reader_of_decisions_waits_for_their_commit",
     ),
     "REPLICA-23": (
         "deleted_topics_stay",
-        "replica_set/test_deleted_topics::test_a_directory_that_was_away_loses_a_deleted_topic",
+        "replicas/test_deleted_topics::test_a_directory_that_was_away_loses_a_deleted_topic",
     ),
     "REPLICA-24": (
         "added_again_is_removed",
-        "replica_set/test_assignments::test_a_replica_that_was_added_again_is_not_removed",
+        "replicas/test_assignments::test_a_replica_that_was_added_again_is_not_removed",
     ),
     "REPLICA-25": (
         "no_late_copies",
@@ -116,15 +116,15 @@ RULES: dict[str, tuple[str, str]] = {  # by rule: mutant, test
     ),
     "REPLICA-26": (
         "damage_is_raised",
-        "replica_set/test_verification::test_a_reader_of_a_damaged_leader_gets_the_bytes_of_another_replica",
+        "replicas/test_verification::test_a_reader_of_a_damaged_leader_gets_the_bytes_of_another_replica",
     ),
     "REPLICA-27": (
         "near_at_any_offset",
-        "replica_set/test_nearby_reads::test_the_position_never_goes_back_to_a_lower_epoch",
+        "replicas/test_nearby_reads::test_the_position_never_goes_back_to_a_lower_epoch",
     ),
     "REPLICA-28": (
         "members_last",
-        "replica_set/test_growth_of_a_log::test_a_growth_that_is_killed_at_a_main_step_loses_nothing",
+        "replicas/test_growth_of_a_log::test_a_growth_that_is_killed_at_a_main_step_loses_nothing",
     ),
 }
 

@@ -5,7 +5,7 @@ from tests.support.mutants import (
     coordination,
     partition,
     replica_rules,
-    replica_set,
+    replicas,
     states,
     storage,
 )
@@ -31,7 +31,7 @@ __all__ = [
     "names",
     "partition",
     "replica_rules",
-    "replica_set",
+    "replicas",
     "states",
     "storage",
     "undo_mutant",

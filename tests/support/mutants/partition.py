@@ -6,7 +6,7 @@ from embedlog._native import system
 from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import AbortedTransaction
 from embedlog.partition.compaction import swap
-from embedlog.partition.usual.continuations import Continuation
+from embedlog.partition.continuations import Continuation
 from embedlog.storage import file_names, files
 from tests.support.mutants.registry import replaces
 
@@ -91,7 +91,7 @@ def _entered_where_the_index_says(original, self, info, offset):
     return place, Continuation(info.base, place.position, -1, self._digests.seed(info, place)), -1
 
 
-@replaces("no_epoch_check", "embedlog.partition.checks.epoch_check:EpochCheck.check")
+@replaces("no_epoch_check", "embedlog.partition.epoch_check:EpochCheck.check")
 def _any_epoch(original, self, path, batches, position):
     return None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from embedlog._native.replication import ROLE_LEADER
 from embedlog.partition.replication import replica_log
-from embedlog.replication.events import Found, Refusal
+from embedlog.replicas.rules.events import Found, Refusal
 from tests.support.mutants.registry import replaces
 
 
@@ -52,7 +52,9 @@ def _only_given_members(
     return original(self, followers, epoch, deadline_ns)
 
 
-@replaces("absent_member_left", "embedlog.replica_set.partition_replicas:PartitionReplicas._evict")
+@replaces(
+    "absent_member_left", "embedlog.replicas.partition.partition_replicas:PartitionReplicas._evict"
+)
 def _not_evicted(
     original: Any, self: Any, leader: Any, node: int, end: int, deadline_ns: int
 ) -> None:
@@ -64,7 +66,7 @@ def _has_everything(original: Any, self: Any, leader: Any, needed: int, *, durab
     return True
 
 
-@replaces("any_change_is_new", "embedlog.replication.elections:at_change")
+@replaces("any_change_is_new", "embedlog.replicas.rules.elections:at_change")
 def _of_any_change(original: Any, state: Any, place: Any, change: int) -> Any:
     return state.partitions.get(place) or Refusal.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -83,22 +85,22 @@ def _installed_over_any(
     return True
 
 
-@replaces("shown_at_once", "embedlog.replica_set.led_partition:LedPartition._shown")
+@replaces("shown_at_once", "embedlog.replicas.partition.led_partition:LedPartition._shown")
 def _shown_before_the_start(original: Any, self: Any, deadline_ns: int) -> Any:
     return self._led(deadline_ns)
 
 
-@replaces("always_complete", "embedlog.replica_set.leaders:Leaders._seen")
+@replaces("always_complete", "embedlog.replicas.partition.leaders:Leaders._seen")
 def _seen_complete(original: Any, self: Any, member: Any) -> Any:
     return replace(original(self, member), found=Found.COMPLETE)
 
 
-@replaces("strangers_continue", "embedlog.replica_set.registration:strangeness")
+@replaces("strangers_continue", "embedlog.replicas.members.registration:strangeness")
 def _none_is_a_stranger(original: Any, entered: Any, state: Any) -> str:
     return ""
 
 
-@replaces("no_member_is_awaited", "embedlog.replication.elections:_after_crash")
+@replaces("no_member_is_awaited", "embedlog.replicas.rules.elections:_after_crash")
 def _crashed_leads_at_once(original: Any, state: Any, old: Any, seen: Any) -> Any:
     return [
         node
@@ -107,12 +109,12 @@ def _crashed_leads_at_once(original: Any, state: Any, old: Any, seen: Any) -> An
     ]
 
 
-@replaces("leader_syncs_alone", "embedlog.replica_set.parallel_sync:sync_all")
+@replaces("leader_syncs_alone", "embedlog.replicas.partition.parallel_sync:sync_all")
 def _first_alone(original: Any, replicas: Any, end: int, deadline_ns: int) -> Any:
     return original(replicas[:1], end, deadline_ns)
 
 
-@replaces("everything_survived", "embedlog.replica_set.replicated_partition:survived")
+@replaces("everything_survived", "embedlog.replicas.partition.replicated_partition:survived")
 def _taken_for_present(original: Any, progress: Any, leader: Any, stamp: Any) -> None:
     return None
 
@@ -123,7 +125,8 @@ def _needed_in_a_set(original: Any, self: Any, end: int, first_base: int) -> boo
 
 
 @replaces(
-    "errors_are_raised", "embedlog.replica_set.partition_directories:PartitionDirectories.blame"
+    "errors_are_raised",
+    "embedlog.replicas.partition.partition_directories:PartitionDirectories.blame",
 )
 def _nothing_is_blamed(
     original: Any, self: Any, problem: Any, deadline_ns: int | None = None
@@ -131,21 +134,21 @@ def _nothing_is_blamed(
     raise problem
 
 
-@replaces("one_opens_alone", "embedlog.replica_set.set_up:enter_alone")
+@replaces("one_opens_alone", "embedlog.replicas.members.set_up:enter_alone")
 def _not_checked(
     original: Any, directory: Any, *, alone: bool, deadline_ns: int, mode: int = 0o666
 ) -> bool:
     return True
 
 
-@replaces("nothing_is_lacking", "embedlog.replica_set.copying:lacks_deleted")
+@replaces("nothing_is_lacking", "embedlog.replicas.partition.copying:lacks_deleted")
 def _no_deleted_record_is_lacking(original: Any, follower: Any, leader: Any) -> bool:
     return False
 
 
 @replaces(
     "decisions_count_at_once",
-    "embedlog.replica_set.replicated_partition:ReplicatedPartition.confirm",
+    "embedlog.replicas.partition.replicated_partition:ReplicatedPartition.confirm",
 )
 def _not_confirmed(original: Any, self: Any, end: int, epoch: int) -> bool:
     return True
@@ -183,14 +186,14 @@ def _not_noted(original: Any, self: Any, place: Any, topic: str) -> None:
 
 @replaces(
     "damage_is_raised",
-    "embedlog.replica_set.partition_directories:PartitionDirectories._note_damage",
+    "embedlog.replicas.partition.partition_directories:PartitionDirectories._note_damage",
 )
 def _damage_is_an_error(original: Any, self: Any, node: int, problem: Any) -> None:
     raise problem
 
 
 @replaces(
-    "near_at_any_offset", "embedlog.replica_set.reading.nearby_partition:NearbyPartition._near"
+    "near_at_any_offset", "embedlog.replicas.partition.nearby_partition:NearbyPartition._near"
 )
 def _follower_of_any_epoch(original: Any, self: Any, offset: int) -> Any:
     self._epoch, self._nodes = self._replicas.in_rack(self._rack)
@@ -201,7 +204,7 @@ def _follower_of_any_epoch(original: Any, self: Any, offset: int) -> Any:
     return None
 
 
-@replaces("members_last", "embedlog.replica_set.adoption:begin")
+@replaces("members_last", "embedlog.replicas.members.adoption:begin")
 def _no_file_of_members(original: Any, path: Any, *, deadline_ns: int, mode: int = 0o666) -> None:
     return None
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from embedlog.replication import elections
+from embedlog.replicas.rules import elections
 from embedlog.transaction import PREPARED, SETTLED, Status, Transaction
 from tests.support.mutants.registry import replaces
 
@@ -111,29 +111,29 @@ def _commit_of_any_generation(
 # ---- replicas ----------------------------------------------------------------------------------------
 
 
-@replaces("decide_after_another_decision", "embedlog.replication.elections:at_change")
+@replaces("decide_after_another_decision", "embedlog.replicas.rules.elections:at_change")
 def _decided_from_the_past(original, state, place, change):
     partition = state.partitions.get(place)
     return original(state, place, change) if partition is None else partition
 
 
-@replaces("elect_any_replica", "embedlog.replication.elections:_candidates")
+@replaces("elect_any_replica", "embedlog.replicas.rules.elections:_candidates")
 def _any_complete_replica(original, state, old, seen):
     return elections.complete(state, old.replicas, seen)
 
 
-@replaces("elect_without_waiting", "embedlog.replication.elections:_after_crash")
+@replaces("elect_without_waiting", "embedlog.replicas.rules.elections:_after_crash")
 def _the_crashed_that_are_there(original, state, old, seen):
     members = [node for node in (*old.isr, *old.elr) if node in seen]
     return [node for node in members if seen[node].found.value == "crashed"]
 
 
-@replaces("elect_first_log", "embedlog.replication.elections:best")
+@replaces("elect_first_log", "embedlog.replicas.rules.elections:best")
 def _the_first_in_the_assignment(original, old, candidates, seen):
     return min(candidates, key=old.replicas.index)
 
 
-@replaces("elect_in_same_epoch", "embedlog.replication.elections:changed")
+@replaces("elect_in_same_epoch", "embedlog.replicas.rules.elections:changed")
 def _changed_in_the_old_epoch(
     original,
     state,
@@ -159,12 +159,12 @@ def _changed_in_the_old_epoch(
     return replace(new, leader_epoch=old.leader_epoch)
 
 
-@replaces("newcomer_of_any_incarnation", "embedlog.replication.elections:_is_eligible")
+@replaces("newcomer_of_any_incarnation", "embedlog.replicas.rules.elections:_is_eligible")
 def _eligible_in_any_incarnation(original, state, node, incarnation):
     return True
 
 
-@replaces("observed_in_any_incarnation", "embedlog.replication.state:found")
+@replaces("observed_in_any_incarnation", "embedlog.replicas.rules.state:found")
 def _found_in_any_incarnation(original, state, seen, node):
     registered = state.nodes.get(node)
     same = {
@@ -175,6 +175,6 @@ def _found_in_any_incarnation(original, state, seen, node):
     return original(state, same, node)
 
 
-@replaces("elr_outlives_its_need", "embedlog.replication.topics:_ended")
+@replaces("elr_outlives_its_need", "embedlog.replicas.rules.topics:_ended")
 def _no_elr_ends(original, state):
     return []

@@ -1,0 +1,438 @@
+"""Reads the records of one visible batch at an offset or a time, for readers that take few records
+at random places.
+
+POINT-1  only the usual case is served: a mapped page or a log that no process has open, and one
+    batch. For a reader of committed records it is a batch without a transaction. In all other cases
+    the answer is None, and the general reader finds out why
+POINT-2  a batch that was verified and decoded is kept in the memory of this process, within
+    `RECENT_BYTES_MAX` for all partitions of the directory. It is returned again without a read
+    while the page and its generation are those of its read. Small ones that are not compressed are
+    not kept: a read costs as much as the replacement of an older one
+POINT-3  a cut, a compaction and a rebuilt page change the generation or the page. The log start,
+    the visible end and a deletion are read from the page each time
+POINT-4  without a page, a read counts only if no writer was found until its end, as for every
+    reader of a closed log
+POINT-5  an entry of the time index selects where a search by time begins, if the batch that it
+    names has its timestamp. The batches after it are verified like those at an offset
+POINT-6  a new generation closes the files that were opened before it: a segment that was replaced
+    keeps its name. A thread may just open one of them, so a read that misses its generation closes
+    them again
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from embedlog._native import short_read
+from embedlog._native._rows import RecordRun, record_run
+from embedlog._native.short_read import ANY_TIME, FOUND, TOO_SMALL
+from embedlog.errors import CorruptRecordError, StorageError
+from embedlog.format import compression
+from embedlog.format.buffer_pool import shared_pool
+from embedlog.format.record_columns import CODEC_MASK, HEADER_SIZE
+from embedlog.partition.continuations import Continuation
+from embedlog.partition.short_reads import BUFFER_BYTES, FILES, POOLED_BYTES_MIN, READ_BYTES_MAX
+from embedlog.storage import file_names, interval_digests
+from embedlog.storage.control_page import PageFile
+from embedlog.types import OffsetAndTimestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from embedlog.partition.continuations import Continuations
+    from embedlog.partition.epoch_check import EpochCheck
+    from embedlog.partition.recent_batches import RecentBatches
+    from embedlog.partition.recovery.loader import Loaded
+    from embedlog.partition.segment_list import SegmentList
+    from embedlog.partition.state import PartitionState
+    from embedlog.storage.descriptors import Handle
+    from embedlog.storage.manifest import SegmentInfo
+
+KEPT_BYTES_MIN: Final = 32 << 10  # of a batch that is not compressed
+PLACES_MAX: Final = 64  # segments that are remembered
+TRANSACTIONAL: Final = 0x10
+SINCE_READS_MAX: Final = 4  # of a search by time: its entry may be the one before
+OBJECT_BYTES: Final = 1024  # of a kept batch, in addition to its records section
+
+
+class PointRead(NamedTuple):
+    """The records of one batch from an offset on, and the published offsets of that moment."""
+
+    run: RecordRun
+    size_bytes: int  # of the batch in the log
+    log_start: int
+    visible_end: int
+    epoch: int
+
+
+class _Kept(NamedTuple):
+    """A verified batch."""
+
+    run: RecordRun  # from its first record on; nothing is taken from it
+    size_bytes: int
+    transactional: bool
+    source: PageFile | Loaded
+    generation: int
+
+
+class _Files:
+    """Open files of a segment, and the segment with their descriptors. Both are replaced
+    together.
+    """
+
+    __slots__ = ("names", "opened")
+
+    def __init__(self, names: tuple[str, ...], point: short_read.Point) -> None:
+        self.names = names
+        self.opened: tuple[list[Handle], short_read.Point] = ([], point)
+
+
+class _Place:
+    """A segment of one generation. `source`: the control page, or the files as a reader of a closed
+    log loaded them.
+    """
+
+    __slots__ = ("end", "files", "generation", "info", "source", "timed")
+
+    def __init__(
+        self, info: SegmentInfo, source: PageFile | Loaded, end: int, generation: int
+    ) -> None:
+        self.info = info
+        self.source = source
+        self.end = end
+        self.generation = generation
+        names = FILES if info.digested else FILES[:2]
+        unopened = self.point((-1, -1, -1))
+        self.files = _Files(names, unopened)
+        self.timed = _Files((*names, file_names.TIME_INDEX), unopened)
+
+    def point(self, fds: tuple[int, int, int]) -> short_read.Point:
+        info = self.info
+        source = self.source
+        segment = short_read.Segment(
+            info.base, info.size, info.index_entries, info.digest, *fds, info.gapless
+        )
+        return short_read.Point(
+            segment,
+            source.page if isinstance(source, PageFile) else source.published,
+            end=self.end,
+            generation=self.generation,
+            flags=info.flags,
+            times=(info.time_entries, info.lateness_ms if info.min_timestamp >= 0 else -1),
+        )
+
+
+class PointReads:
+    """Reads of single batches of one partition. Threads: any."""
+
+    def __init__(
+        self,
+        state: PartitionState,
+        segments: SegmentList,
+        epochs: EpochCheck,
+        continuations: Continuations,
+        notice: Callable[[int], None],
+    ) -> None:
+        """`notice` is called with a generation before files of it are opened, and with -1 if one
+        may be of another (POINT-6).
+        """
+        self._state = state
+        self._segments = segments
+        self._epochs = epochs
+        self._continuations = continuations
+        self._notice = notice
+        self._handles = state.context.handles
+        self._directory = str(state.path)
+        self._recent: RecentBatches = state.context.recent_batches
+        self._places: tuple[_Place, ...] = ()  # in the order of their base offsets, as `_bases`
+        self._bases: tuple[int, ...] = ()
+        self._kept: dict[int, _Kept] = {}  # by base offset
+        # base offsets of the kept batches in order; both under the mutex of `RecentBatches`
+        self._firsts: list[int] = []
+        self._buffer_bytes = BUFFER_BYTES
+
+    def forget(self) -> None:
+        """Drop all kept batches and places: the files may have been replaced."""
+        self._bases = ()
+        self._places = ()
+        self._recent.drop(self)
+
+    def dropped(self, first: int) -> None:
+        """For `RecentBatches`, in its mutex: this batch is not kept any more."""
+        if self._kept.pop(first, None) is not None:
+            del self._firsts[bisect_left(self._firsts, first)]
+
+    def read(self, offset: int, committed: bool) -> PointRead | None:
+        """The records of the batch that holds `offset`, from there on; None if the general reader
+        must read it.
+        """
+        out = short_read.placed()
+        place = self._known(offset)
+        if place is None or not short_read.place_begin(
+            place.files.opened[1].raw, offset, committed, out
+        ):
+            place = self._placed(offset)
+            if place is None or not short_read.place_begin(
+                place.files.opened[1].raw, offset, committed, out
+            ):
+                return None
+        kept = self._held(offset, place)
+        if kept is None:
+            kept = self._verified(offset, ANY_TIME, committed, place, out)
+            if kept is None:
+                return None
+        if committed and kept.transactional:
+            return None
+        run = kept.run.at(offset)
+        if not run.count:
+            return None  # compaction removed the last records of this batch
+        self._state.traffic.bytes_out += kept.size_bytes
+        return PointRead(run, kept.size_bytes, out.log_start, out.visible_end, out.epoch)
+
+    def since(self, timestamp_ms: int, committed: bool) -> OffsetAndTimestamp | None:
+        """The first visible record with this timestamp or a later one; None if the general reader
+        must find it.
+        """
+        now = self._state.published()
+        out = short_read.placed()
+        info = self._listed(lambda: next(self._segments.reaching(timestamp_ms, now), None))
+        if info is None or info.max_timestamp < timestamp_ms:
+            return None
+        start = max(info.base, now.log_start)
+        place = self._known(start)
+        if (
+            place is None
+            or place.info.base != info.base
+            or not self._begins(place, timestamp_ms, committed, out)
+        ):
+            place = self._placed(start)
+            if place is None or not self._begins(place, timestamp_ms, committed, out):
+                return None
+        offset = out.next_offset
+        for _ in range(SINCE_READS_MAX):
+            if offset >= out.visible_end:
+                return None
+            kept = self._held(offset, place) or self._verified(
+                offset, timestamp_ms, committed, place, out
+            )
+            found = None if kept is None else kept.run.at(offset).since(timestamp_ms)
+            if kept is not None and found is not None:
+                return OffsetAndTimestamp(*found, kept.run.leader_epoch)
+            following = out.next_offset if kept is None else kept.run.end
+            if following <= offset:
+                return None
+            offset = following
+        return None
+
+    def _begins(self, place: _Place, timestamp_ms: int, committed: bool, out: Any) -> bool:
+        """Whether the time index shows where a search begins: at `next_offset`."""
+        opened = self._acquired(place, place.timed)
+        if opened is None:
+            return False
+        handles, point = opened
+        try:
+            found = bool(
+                short_read.place_since(point.raw, timestamp_ms, committed, handles[-1].fd, out)
+            )
+        finally:
+            self._handles.release_together(handles)
+        return found or self._missed(place)
+
+    def _held(self, offset: int, place: _Place) -> _Kept | None:
+        """The kept batch that holds `offset`."""
+        recent = self._recent
+        with recent.mutex:
+            at = bisect_right(self._firsts, offset)
+            if not at:
+                return None
+            first = self._firsts[at - 1]
+            kept = self._kept[first]
+            if (
+                kept.run.end <= offset
+                or kept.generation != place.generation
+                or kept.source is not place.source
+            ):
+                return None
+            recent.used(self, first)
+            return kept
+
+    # ---- places ----------------------------------------------------------------------------------
+
+    def _source(self) -> PageFile | Loaded | None:
+        """The source of the published offsets now. A reader of a closed log looks for a writer
+        first, at intervals.
+        """
+        state = self._state
+        if state.context.read_only:
+            state.follow_writer()
+        return state.page_file or state.static
+
+    def _known(self, offset: int) -> _Place | None:
+        bases = self._bases
+        places = self._places
+        at = bisect_right(bases, offset) - 1
+        if at < 0 or at >= len(places) or self._state.closed:
+            return None
+        place = places[at]
+        return place if place.source is self._source() else None
+
+    def _placed(self, offset: int) -> _Place | None:
+        """The segment that has `offset` now."""
+        state = self._state
+        if state.closed or state.context.locked:
+            return None
+        now = state.published()
+        source = self._source()
+        if source is None:
+            return None
+        if not isinstance(source, PageFile):
+            now = source.published
+        if now.generation % 2 or not now.log_start <= offset < now.log_end:
+            return None
+        self._notice(now.generation)
+        info = self._listed(lambda: self._segments.at(offset, now))
+        if info is None:
+            return None
+        place = _Place(
+            info, source, -1 if info.base == now.segment_base else info.next_offset, now.generation
+        )
+        known = {
+            each.info.base: each
+            for each in self._places[-PLACES_MAX:]
+            if each.generation == now.generation
+        }
+        known[info.base] = place
+        places = tuple(known[base] for base in sorted(known))
+        self._places = places
+        self._bases = tuple(each.info.base for each in places)
+        return place
+
+    def _listed(self, search: Callable[[], SegmentInfo | None]) -> SegmentInfo | None:
+        """The result of a search in the list of segments; None also if the list cannot be made, as
+        after a deletion.
+        """
+        try:
+            return search()
+        except StorageError:
+            return None
+
+    # ---- reading ---------------------------------------------------------------------------------
+
+    def _acquired(
+        self, place: _Place, files: _Files
+    ) -> tuple[list[Handle], short_read.Point] | None:
+        """The open files of a place, until `release_together`, with the point that has their
+        descriptors.
+        """
+        known, point = files.opened
+        try:
+            handles = self._handles.acquire_together(
+                self._directory, place.info.base, files.names, known
+            )
+        except StorageError:
+            return None
+        if handles is not known:
+            fds = [handle.fd for handle in handles]
+            point = place.point((fds[0], fds[1], fds[2] if place.info.digested else -1))
+            files.opened = (handles, point)
+        return handles, point
+
+    def _verified(
+        self, offset: int, timestamp_ms: int, committed: bool, place: _Place, out: Any
+    ) -> _Kept | None:
+        """The batch that holds `offset`, or the first one after it as new as `timestamp_ms`, read
+        and verified.
+        """
+        opened = self._acquired(place, place.files)
+        if opened is None:
+            return None
+        try:
+            data = self._data(offset, timestamp_ms, committed, opened[1], out)
+        finally:
+            self._handles.release_together(opened[0])
+        if data is None:
+            self._missed(place)
+            return None
+        if not (isinstance(place.source, PageFile) or place.source is self._source()):
+            return None
+        return self._decoded(data, place, out)
+
+    def _missed(self, place: _Place) -> bool:
+        """After a read without a result: forget its files if they were replaced meanwhile.
+        False.
+        """
+        if self._state.published().generation != place.generation:
+            self._notice(-1)
+        return False
+
+    def _data(
+        self, offset: int, timestamp_ms: int, committed: bool, point: short_read.Point, out: Any
+    ) -> memoryview | None:
+        buffer = _memory(self._buffer_bytes)
+        code = short_read.place_read(point, offset, timestamp_ms, committed, buffer, out)
+        if code == TOO_SMALL and out.found.need <= READ_BYTES_MAX:
+            buffer = _memory(out.found.need)
+            code = short_read.place_read(point, offset, timestamp_ms, committed, buffer, out)
+        if code != FOUND:
+            return None
+        need = out.found.need
+        if need > self._buffer_bytes or 2 * need < self._buffer_bytes:
+            self._buffer_bytes = need + need // 16
+        return buffer
+
+    def _decoded(self, data: memoryview, place: _Place, out: Any) -> _Kept | None:
+        found = out.found
+        batch = out.batch
+        if not self._epochs.is_latest(found.epoch, out.first_offset):
+            return None
+        start = batch.position
+        body = data[start + HEADER_SIZE : start + batch.size]
+        codec = batch.attributes & CODEC_MASK
+        if codec:
+            try:
+                body = memoryview(
+                    compression.expand(codec, body, self._state.context.decompressed_max)
+                ).cast("B")
+            except (CorruptRecordError, compression.LimitExceeded):
+                return None
+        state = self._state
+        run = record_run(state.topic, state.number, short_read.row_of(out), body, batch.base_offset)
+        if run is None or not run.count:
+            return None
+        transactional = bool(batch.attributes & TRANSACTIONAL)
+        kept = _Kept(run, batch.size, transactional, place.source, place.generation)
+        end = found.position + found.need
+        if end == found.size and start + batch.size == found.need:  # a tail begins there
+            digested = place.info.digested
+            chain = (
+                interval_digests.State(found.number, end, found.chain.digest, end)
+                if digested
+                else None
+            )
+            self._continuations.put(
+                run.end, Continuation(place.info.base, end, batch.leader_epoch, chain)
+            )
+        if codec or batch.size >= KEPT_BYTES_MIN:
+            self._keep(batch.base_offset, kept, len(body) if codec else len(data))
+        return kept
+
+    def _keep(self, first: int, kept: _Kept, memory_bytes: int) -> None:
+        if memory_bytes >= POOLED_BYTES_MIN:
+            memory_bytes = 1 << (memory_bytes - 1).bit_length()  # a block of the pool
+        size_bytes = memory_bytes + kept.run.count // 2 + OBJECT_BYTES
+        if not self._recent.fits(size_bytes):
+            return
+        with self._recent.mutex:
+            if first not in self._kept:
+                insort(self._firsts, first)
+            self._kept[first] = kept
+            self._recent.keep(self, first, size_bytes)
+        if self._state.closed or (self._state.page_file or self._state.static) is not kept.source:
+            self._recent.drop(self)  # it was closed meanwhile
+
+
+def _memory(size: int) -> memoryview:
+    return (
+        shared_pool().lease(size).view if size >= POOLED_BYTES_MIN else memoryview(bytearray(size))
+    )

@@ -1,0 +1,360 @@
+"""This module moves leaders and replicas between the directories of a set, as callers and settings
+ask.
+
+SETMOVE-1  a reassignment is decided, then the added replicas copy and join as every replica outside
+    the ISR does
+SETMOVE-2  after the whole target has joined, one decision finishes it. It is installed before a
+    replica is removed (REPLICA-24)
+SETMOVE-3  every step is found again in the decisions and the directories: any process continues
+    after a stop
+SETMOVE-4  before the leader changes on request, its ISR copies what it has: an election loses no
+    record of `acks=1` that was there before. So do the end and the cancellation of a reassignment
+    that take the leader away
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from embedlog import _logging
+from embedlog.descriptions.replicas import Reassignment
+from embedlog.errors import (
+    ElectionNotNeededError,
+    EligibleLeadersNotAvailableError,
+    EmbedlogError,
+    LeaderNotAvailableError,
+    PreferredLeaderNotAvailableError,
+    UnknownTopicOrPartitionError,
+)
+from embedlog.replicas.decisions.proposals import MakeEvent, Steps
+from embedlog.replicas.decisions.refusals import error_of
+from embedlog.replicas.partition.catching_up import CatchUp
+from embedlog.replicas.partition.leaders import LeaderChanged
+from embedlog.replicas.partition.partition_replicas import PartitionReplicas
+from embedlog.replicas.rules.events import (
+    CancelReassignment,
+    Elect,
+    Election,
+    Event,
+    FinishReassignment,
+    Place,
+    Reassign,
+    Refusal,
+)
+from embedlog.replicas.rules.records import NO_LEADER, Partition
+from embedlog.replicas.verification.partition_repair import repair_damaged
+from embedlog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from embedlog.replicas.decisions.decision_log import DecisionLog
+    from embedlog.replicas.members.set_directory import SetDirectory
+    from embedlog.replicas.members.set_members import SetMembers
+    from embedlog.replicas.rules.state import State
+    from embedlog.replicas.set_topics import SetTopics
+
+logger = logging.getLogger("embedlog")
+
+
+SUPERSEDED = frozenset(
+    {
+        Refusal.INVALID_UPDATE_VERSION,
+        Refusal.NO_REASSIGNMENT_IN_PROGRESS,
+        Refusal.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+
+
+class OpenSet(Protocol):
+    """The open set, as far as assignments need it."""
+
+    members: SetMembers
+    decisions: DecisionLog
+    topics: SetTopics
+
+    def deadline(self) -> int: ...
+    def live(self) -> frozenset[int]: ...
+    def replicas(self, place: Place, topic: str) -> PartitionReplicas: ...
+    def decide(self, make_event: Callable[[State], Event], *, reason: str = "") -> State: ...
+
+
+class Assignments:
+    """The leaders and replicas of an open set. Threads: any."""
+
+    def __init__(self, replica_set: OpenSet) -> None:
+        self._set = replica_set
+        self._catching_up: dict[Place, CatchUp] = {}
+        # the state for which no directory had a replica too many
+        self._cleared: State | None = None
+
+    def _opened(self) -> list[SetDirectory]:
+        """The directories that this process has open and that do not fail."""
+        live = self._set.live()
+        return [
+            each.directory for each in self._set.members.opened() if each.directory.node in live
+        ]
+
+    # ---- elections -------------------------------------------------------------------------------
+
+    def elect(
+        self, topic: str | None, number: int | None, kind: Election, node: int | None = None
+    ) -> dict[TopicPartition, int]:
+        """Elect leaders of these partitions; the nodes of those that changed.
+
+        For one partition a refusal is an error; of several, those that need no election are left
+        out. An error of one of them is raised after the others were elected. Raises
+        UnknownTopicOrPartitionError, ElectionNotNeededError, PreferredLeaderNotAvailableError,
+        EligibleLeadersNotAvailableError, LeaderNotAvailableError, NotEnoughDirectoriesError.
+        """
+        found = dict[TopicPartition, int]()
+        problems = list[EmbedlogError]()
+        if kind is Election.UNCLEAN:
+            # a directory that was just brought back is meant, not the one before it
+            self._set.members.tend(by_hand=True)
+        places = self.places(topic, number)
+        for tp, place in places.items():
+            try:
+                found[tp] = self._elect(place, tp, kind, node)
+            except (ElectionNotNeededError, UnknownTopicOrPartitionError):
+                if len(places) == 1:
+                    raise
+            except LeaderNotAvailableError as problem:
+                problems.append(problem)
+            except (PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError) as problem:
+                problems.append(type(problem)(f"{tp.topic}-{tp.partition}: {problem.message}"))
+        if problems:
+            raise problems[0]
+        return found
+
+    def _elect(self, place: Place, tp: TopicPartition, kind: Election, node: int | None) -> int:
+        replicas = self._set.replicas(place, tp.topic)
+        if kind is Election.PREFERRED:
+            self._commit(replicas)
+
+        def event(state: State) -> Event:
+            decided = replicas.decided(state)
+            return Elect(place, kind, decided.partition_epoch, replicas.observed(decided), node)
+
+        state = self._set.decide(event, reason=f"{kind.value} election")
+        if replicas.decided(state).leader == NO_LEADER:
+            raise error_of(Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+        return replicas.leader(self._set.deadline()).node
+
+    def _commit(self, replicas: PartitionReplicas) -> None:
+        """SETMOVE-4."""
+        with suppress(LeaderChanged, EmbedlogError):
+            leader = replicas.leader(self._set.deadline())
+            replicas.commit(leader, leader.partition.published().log_end, self._set.deadline())
+
+    def rebalance(self, percentage: int) -> dict[TopicPartition, int]:
+        """Return leaders to the first replicas of their partitions, for each node that leads too
+        few of its own.
+
+        `percentage`: of the partitions with this node as the first replica, the share that other
+        nodes may lead.
+        """
+        state = self._set.decisions.hint()
+        live = self._set.live()
+        found: dict[TopicPartition, int] = {}
+        for preferred in live:
+            own = [each for each in state.partitions.values() if each.replicas[0] == preferred]
+            away = [each for each in own if each.leader != preferred]
+            if not own or 100 * len(away) <= percentage * len(own):
+                continue
+            for each in away:
+                if preferred in each.isr and not each.adding and not each.removing:
+                    tp = TopicPartition(state.topics[each.topic_id].name, each.number)
+                    with suppress(
+                        ElectionNotNeededError,
+                        PreferredLeaderNotAvailableError,
+                        UnknownTopicOrPartitionError,
+                    ):
+                        found[tp] = self._elect(
+                            (each.topic_id, each.number), tp, Election.PREFERRED, None
+                        )
+        return found
+
+    def places(self, topic: str | None, number: int | None) -> dict[TopicPartition, Place]:
+        """The partitions that the arguments select. Raises UnknownTopicOrPartitionError."""
+        if topic is None and number is not None:
+            raise TypeError("a partition is given with its topic")
+        self._set.topics.refresh()
+        state = self._set.decisions.hint()
+        if topic is not None:
+            self._set.topics.live(topic)
+        found = {
+            TopicPartition(name, place[1]): place
+            for place in sorted(state.partitions)
+            if (name := state.topics[place[0]].name) == topic or topic is None
+            if number in (None, place[1])
+        }
+        if not found and number is not None:
+            raise UnknownTopicOrPartitionError(
+                f"topic {topic!r} has no partition {number}", found=number
+            )
+        return found
+
+    # ---- reassignments ---------------------------------------------------------------------------
+
+    def reassign(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None], throttle: int | None = None
+    ) -> None:
+        """Begin reassignments, replace their targets, or cancel them (None), all by one decision.
+
+        Raises UnknownTopicOrPartitionError, InvalidReplicaAssignmentError,
+        NoReassignmentInProgressError, NotEnoughDirectoriesError.
+        """
+        places = {tp: self.places(tp.topic, tp.partition)[tp] for tp in targets}
+
+        def step(place: Place, topic: str, target: Sequence[int] | None) -> MakeEvent:
+            def event(state: State, offset: int) -> Event:
+                decided = state.partitions.get(place)
+                change = -1 if decided is None else decided.partition_epoch
+                if target is not None:
+                    return Reassign(place, change, tuple(target), throttle)
+                seen = {} if decided is None else self._set.replicas(place, topic).observed(decided)
+                return CancelReassignment(place, change, seen)
+
+            return event
+
+        for tp in (tp for tp, target in targets.items() if target is None):
+            decided = self._set.decisions.hint().partitions.get(places[tp])
+            if decided is not None and decided.leader in decided.adding:
+                self._commit(self._set.replicas(places[tp], tp.topic))
+        steps = [step(places[tp], tp.topic, target) for tp, target in targets.items()]
+        self._set.decisions.decide_all(steps, self._set.deadline(), reason="reassignment")
+        for tp, place in places.items():
+            if not self.advance(place, tp.topic):
+                self._set.replicas(place, tp.topic).leader(self._set.deadline())
+        self.clear()
+
+    def in_progress(self) -> dict[TopicPartition, Reassignment]:
+        """The reassignments that are not finished."""
+        state = self._set.decisions.hint()
+        return {
+            TopicPartition(state.topics[place[0]].name, place[1]): self._progress(
+                place, each, state
+            )
+            for place, each in sorted(state.partitions.items())
+            if each.adding or each.removing
+        }
+
+    def _progress(self, place: Place, decided: Partition, state: State) -> Reassignment:
+        target = tuple(node for node in decided.replicas if node not in decided.removing)
+        records = size = None
+        with suppress(EmbedlogError):
+            topic = state.topics[place[0]].name
+            leader = self._set.replicas(place, topic).leader(self._set.deadline()).partition
+            missing = [node for node in target if node not in decided.isr]
+            present = {
+                each.node: each.present(place, topic)
+                for each in self._opened()
+                if each.node in missing
+            }
+            now = leader.published()
+            sizes = [0 if each is None else each.size_bytes() for each in present.values()]
+            ends = [
+                now.log_start if each is None else each.published().log_end
+                for each in present.values()
+            ]
+            records = now.log_end - min([now.log_end, *ends])
+            size = max([0, *(leader.size_bytes() - each for each in sizes)])
+        return Reassignment(target, decided.adding, decided.removing, records, size)
+
+    def tend(
+        self, place: Place, topic: str, ending: Callable[[], bool], until_ns: int | None = None
+    ) -> None:
+        """Copy, commit, let replicas join, and finish a reassignment, as far as each is possible
+        now. For the housekeeper.
+
+        `until_ns`: a copy to a replica outside the ISR ends after the chunk in progress, and a
+        later call continues it.
+        """
+        replicas = self._set.replicas(place, topic)
+        waiting = frozenset[int]()
+        # without one, the other partitions do not wait
+        replicas.leader(self._set.deadline(), wait=False)
+        if replicas.damaged:
+            repair_damaged(replicas, self._set.deadline, ending)
+        decided = self._set.decisions.hint().partitions.get(place)
+        if decided is None or set(decided.replicas) <= set(decided.isr):
+            self._catching_up.pop(place, None)
+        else:
+            copies = self._catching_up.get(place)
+            if copies is None:
+                copies = self._catching_up[place] = CatchUp(replicas, self._set.deadline)
+            try:
+                waiting = copies.waiting(decided, ending, until_ns)
+            except LeaderChanged:
+                return
+        replicas.tend(self._set.deadline(), waiting)
+        self.advance(place, topic)
+
+    def advance(self, place: Place, topic: str) -> bool:
+        """Finish the reassignment of a partition if its target is in the ISR (SETMOVE-2); True if
+        it is finished now.
+        """
+        decided = self._set.decisions.hint().partitions.get(place)
+        if decided is None or not (decided.adding or decided.removing):
+            return False
+        target = [node for node in decided.replicas if node not in decided.removing]
+        if not set(target) <= set(decided.isr):
+            return False
+        replicas = self._set.replicas(place, topic)
+        if decided.leader not in target:
+            self._commit(replicas)
+
+        def event(state: State, offset: int) -> Event:
+            now = state.partitions.get(place, decided)
+            return FinishReassignment(place, decided.partition_epoch, replicas.observed(now))
+
+        found = self._set.decisions.propose(
+            Steps([event]),
+            self._set.deadline(),
+            reason="all replicas of the reassignment are in sync",
+        )
+        if isinstance(found, Refusal):
+            if found not in SUPERSEDED:
+                logger.info("%s: the reassignment is not finished: %s", replicas.name, found.value)
+            return False
+        replicas.leader(self._set.deadline())
+        return True
+
+    def clear(self) -> None:
+        """Remove the replicas of this set's topics that no decision names (SETMOVE-2), in the
+        directories of this process.
+
+        Their files of topics get the decided settings.
+        """
+        state = self._set.decisions.hint()
+        if state is self._cleared:
+            return
+        done = True
+        for opened in self._opened():
+            try:
+                at = self._set.members.workers.at
+                at(opened.path, partial(opened.note_settings, state))
+                for topic_id, number in at(opened.path, partial(opened.unassigned, state)):
+                    topic = state.topics[topic_id].name
+                    done &= self._remove((topic_id, number), topic, opened.node)
+            except EmbedlogError as problem:
+                what = f"settings, or replicas that were moved away, stay in {opened.path}"
+                _logging.report(logger, logging.WARNING, (opened.path, "clear"), what, problem)
+                done = False
+        self._cleared = state if done else None
+
+    def _remove(self, place: Place, topic: str, node: int) -> bool:
+        """Remove one replica. The decision without it counts and is installed before."""
+        state = self._set.decisions.settle(self._set.deadline())
+        decided = state.partitions.get(place)
+        if decided is None or node in decided.replicas:
+            return False
+        leader = self._set.replicas(place, topic).leader(self._set.deadline())
+        # it may fail meanwhile
+        opened = next((each for each in self._opened() if each.node == node), None)
+        if opened is None or leader.epoch < decided.leader_epoch:
+            return False
+        return self._set.members.workers.at(opened.path, partial(opened.drop, place, state))

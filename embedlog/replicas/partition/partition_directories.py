@@ -1,0 +1,353 @@
+"""This module uses the replicas of one partition in the open directories: those that answer, and
+the failures of the others.
+
+PARTITIONDIRECTORY-1  an error of a directory concerns all of its partitions. An error of the
+    process is raised
+PARTITIONDIRECTORY-2  damage concerns one replica, which rests for a while: the other partitions of
+    its directory stay in use
+PARTITIONDIRECTORY-3  a missing or malformed file of a partition, or a newer topic id, is damage of
+    this replica, unless its whole directory is missing
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from embedlog import _logging
+from embedlog._native import system
+from embedlog.errors import (
+    CorruptRecordError,
+    EmbedlogError,
+    ForeignDirectoryError,
+    LeaderNotAvailableError,
+    LockTimeoutError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
+from embedlog.replicas.members.open_directories import (
+    DAMAGE,
+    Damage,
+    OpenDirectories,
+    OpenDirectory,
+)
+from embedlog.replicas.partition.copy_rate import RateLimit, Throttle, is_throttled
+from embedlog.replicas.rules.events import Place, Refusal
+from embedlog.replicas.rules.records import NO_LEADER
+from embedlog.replicas.rules.records import Partition as Decided
+from embedlog.storage.call_deadline import NEVER_NS, bounded, wait_end
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from embedlog.config.topic import TopicConfig
+    from embedlog.partition.partition import Partition
+    from embedlog.replicas.decisions import proposals
+    from embedlog.replicas.members.directory_workers import DirectoryWorker, Make
+    from embedlog.replicas.rules.state import State
+
+logger = logging.getLogger("embedlog")
+
+# at most, between two looks for a leader: decisions wake a waiting process earlier
+CHECK_NS: Final = 200_000_000
+
+
+class Decisions(Protocol):
+    """The decision log of the set."""
+
+    def hint(self) -> State:
+        """The state by one reachable copy (QUORUM-7)."""
+
+    def is_newest(self, state: State) -> bool:
+        """Whether a hint has all decisions that count. False without a majority."""
+
+    def settle(self, deadline_ns: int | None = None) -> State:
+        """The newest state, in which every record counts. Raises NotEnoughDirectoriesError."""
+
+    def settled(self) -> State:
+        """The state at the last decision or settlement of this process: all of its records count,
+        and later ones may exist.
+        """
+
+    def propose(
+        self, steps: proposals.Steps, deadline_ns: int | None = None, *, reason: str = ""
+    ) -> proposals.Decided | Refusal:
+        """Decide about events, each derived from the newest state. The reason is for the log."""
+
+
+class PartitionDirectories:
+    """The replicas of one partition, for this process. Threads: any."""
+
+    def __init__(
+        self, directories: OpenDirectories, decisions: Decisions, place: Place, topic: str
+    ) -> None:
+        self._directories = directories
+        self._decisions = decisions
+        self._place = place
+        self.topic = topic
+        self.number = place[1]
+        self.name = f"{topic}-{self.number}"
+        # the nodes whose replica was found damaged here, until it is repaired
+        self.damaged: dict[int, Damage] = {}
+
+    @property
+    def place(self) -> Place:
+        return self._place
+
+    @property
+    def topic_id(self) -> UUID:
+        return self._place[0]
+
+    @property
+    def changes(self) -> int:
+        """A number that changes when a directory of the set fails or returns (OPENDIRECTORY-4)."""
+        return self._directories.changes
+
+    def version(self) -> int:
+        """A number that changes with each decision."""
+        return self._directories.version()
+
+    def wait(
+        self, version: int, deadline_ns: int, tails: Sequence[tuple[system.Page, int]] = ()
+    ) -> bool:
+        """Sleep until the next decision after a version or a committed record at a tail, at most
+        until the deadline, or for CHECK_NS. False without a sleep at the deadline, and if this
+        thread has other work (CALLDEADLINE-3).
+        """
+        now_ns = system.boot_ns()
+        until = wait_end(deadline_ns)
+        if now_ns >= until:
+            return False
+        self._directories.wait(version, min(until, now_ns + CHECK_NS), tails)
+        return True
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this process changes nothing: it reads whatever replica it reaches."""
+        return self._directories.read_only
+
+    def worker(self, node: int) -> DirectoryWorker | None:
+        """The worker of the directory of a node; None if calls about it are made by the thread of
+        the caller.
+        """
+        return self._directories.worker(node)
+
+    def making(self, node: int) -> Make:
+        """What makes calls that change the replica of a node (OPENDIRECTORY-6)."""
+        return self._directories.making(node)
+
+    def lock_deadline(self, deadline_ns: int) -> int:
+        """The time until which one lock is waited for."""
+        return self._directories.lock_deadline(deadline_ns)
+
+    def throttle(self, config: TopicConfig, source: int, target: int, rate: int | None) -> Throttle:
+        """The limits of copies to a replica outside the ISR: of its topic, and the `rate` of a
+        reassignment.
+        """
+        out, into = self._directories.rates
+        limits = []
+        named = is_throttled(config.leader_replication_throttled_replicas, self.number, source)
+        rates = [each for each in (out if named else None, rate) if each is not None]
+        found = self._directories.member(source)
+        if rates and found is not None and found.directory is not None:
+            limits.append(RateLimit(found.directory.copies_out, min(rates)))
+        named = is_throttled(config.follower_replication_throttled_replicas, self.number, target)
+        found = self._directories.member(target)
+        if into is not None and named and found is not None and found.directory is not None:
+            limits.append(RateLimit(found.directory.copies_in, into))
+        return Throttle(limits)
+
+    def deleted(self) -> bool:
+        """Whether the topic was deleted, as far as one copy of the decision log shows."""
+        return self._place not in self._decisions.hint().partitions
+
+    def usable(self, node: int) -> OpenDirectory | None:
+        """The directory of a node if this process uses its replica now, otherwise None."""
+        damage = self.damaged.get(node)
+        return None if damage is not None and damage.rests() else self._directories.get(node)
+
+    def is_open(self, node: int) -> bool:
+        """Whether the directory of a node is usable, although the replica in it may be damaged."""
+        return self._directories.get(node) is not None
+
+    def reached(self, node: int, *, damaged: bool = False) -> Partition | None:
+        """The replica of a node; None if its directory is away or fails, or if it rests after
+        damage, unless `damaged`.
+        """
+        member = self._directories.get(node) if damaged else self.usable(node)
+        try:
+            return None if member is None else self._partition(member)
+        except EmbedlogError as problem:
+            self.blame(problem)
+            return None
+
+    def unloaded(self) -> dict[int, EmbedlogError]:
+        """The members of the decided ISR whose directory is usable, and whose replica cannot be
+        loaded.
+        """
+        found: dict[int, EmbedlogError] = {}
+        for node in self.decided(self._decisions.hint()).isr:
+            member = self._directories.get(node)
+            try:
+                if member is not None:
+                    self._partition(member).published()
+            except DAMAGE as problem:
+                found[node] = problem
+        return found
+
+    def lacks(self, end: int) -> bool:
+        """Whether every member of the decided ISR is reached, and none has the records below `end`:
+        they are lost.
+
+        The decision log of a minority does not show that: other replicas may have been elected
+        meanwhile.
+        """
+        with suppress(EmbedlogError):
+            state = self._decisions.hint()
+            members = [self.reached(node) for node in self.decided(state).isr]
+            lacking = all(
+                member is not None and member.published().log_end < end for member in members
+            )
+            return lacking and self._decisions.is_newest(state)
+        return False
+
+    def _partition(self, member: OpenDirectory) -> Partition:
+        if member.directory is None:
+            raise LeaderNotAvailableError(f"the directory of node {member.node} is away")
+        directory = member.directory
+        if self._directories.worker(member.node) is None or directory.is_present(
+            self._place, self.topic
+        ):
+            return directory.replica(self._place, self.topic, self._decisions.hint)
+        opened = partial(directory.replica, self._place, self.topic, self._decisions.hint)
+        return self._directories.at(member.node, opened, slow=True)
+
+    def _loaded(self, member: OpenDirectory) -> Partition:
+        """The replica, with its files loaded in the thread of its directory."""
+        partition = self._partition(member)
+        if partition.mapped_page is None:
+            self._directories.at(member.node, partition.published, slow=True)
+        return partition
+
+    def learn(self, decided: Decided) -> None:
+        """Open the directories of replicas that another process has added to the set
+        (SETMEMBERS-8).
+        """
+        if any(self._directories.member(node) is None for node in decided.replicas):
+            self._directories.follow()
+
+    def decided(self, state: State) -> Decided:
+        """The decision of a state about this partition. Raises UnknownTopicOrPartitionError: the
+        topic was deleted.
+        """
+        found = state.partitions.get(self._place)
+        if found is None:  # its decision was there when this object was made
+            raise UnknownTopicOrPartitionError(
+                f"topic {self.topic} was deleted", found=f"no decision about {self.name}"
+            )
+        return found
+
+    def _unavailable(self, decided: Decided | None, reason: str) -> LeaderNotAvailableError:
+        nodes = sorted(decided.replicas) if decided is not None else ()
+        states = [f"{node}: {self._reason(node)}" for node in nodes]
+        text = f"no replica of {self.name} leads before the deadline"
+        if decided is not None and decided.foreign and decided.leader == NO_LEADER:
+            known = self._decisions.hint().nodes
+            named = ", ".join(
+                f"{node} ({known[node].path if node in known else 'retired'})"
+                for node in decided.foreign
+            )
+            text += (
+                f": node {named} was replaced, or begins from a copy, and may lack acknowledged "
+                "records. Bring back a directory"
+                " that has them, or select a leader by elect(topic, partition, unclean=True, "
+                "node=…)"
+            )
+        return LeaderNotAvailableError(
+            f"{text}; {reason}" if reason else text, found="; ".join(states) or None
+        )
+
+    def _reason(self, node: int) -> str:
+        member = next((each for each in self._directories if each.node == node), None)
+        if member is None:
+            return "not registered"
+        if self.usable(node) is None and self.is_open(node):
+            return "its replica is damaged"
+        return member.problem or ("usable" if member.directory is not None else "away")
+
+    # ---- failures --------------------------------------------------------------------------------
+
+    def failing(self, problem: EmbedlogError) -> int | None:
+        """The node that `blame` returns for an error; nothing is noted. None if it belongs to this
+        process.
+        """
+        return self._directories.blame(problem, missing=not self.deleted())
+
+    def blame(self, problem: EmbedlogError, deadline_ns: int | None = None) -> int:
+        """The node whose directory fails. Raises the error if it belongs to this process
+        (PARTITIONDIRECTORY-1).
+
+        A lock for which the caller did not wait long enough shows nothing about its directory: it
+        is raised at the deadline. Damage without another replica in the ISR is raised too: no
+        election could help.
+        """
+        until = bounded(NEVER_NS if deadline_ns is None else deadline_ns)
+        if isinstance(problem, LockTimeoutError) and system.boot_ns() >= until:
+            raise problem  # CALLDEADLINE-2
+        node = self._directories.blame(problem, missing=not self.deleted())
+        if node is None:
+            raise problem
+        decided = self.decided(self._decisions.hint())
+        absent = isinstance(problem, UnknownTopicOrPartitionError) or self._is_missing_file(problem)
+        gone = self._directories.missing(node) if absent else None
+        problem = gone or problem
+        if (
+            isinstance(problem, CorruptRecordError)
+            or (absent and gone is None)
+            or self._is_unreadable(problem)
+        ):
+            if decided.isr == (node,) and not decided.elr:
+                raise problem
+            if node in decided.replicas:
+                self._note_damage(node, problem)
+        elif node in decided.replicas:  # else it was moved away from there
+            self._directories.fail(node, problem)
+            logger.warning("%s: node %d failed: %s", self.name, node, problem)
+        return node
+
+    def _is_unreadable(self, problem: EmbedlogError) -> bool:
+        """Whether a file with facts of this partition cannot be read (PARTITIONDIRECTORY-3)."""
+        return (
+            isinstance(problem, ForeignDirectoryError)
+            and problem.path is not None
+            and self.name == Path(problem.path).parent.name
+        )
+
+    def _is_missing_file(self, problem: EmbedlogError) -> bool:
+        """Whether a file of this partition is missing (PARTITIONDIRECTORY-3)."""
+        inside = problem.path is not None and self.name in (
+            Path(problem.path).name,
+            Path(problem.path).parent.name,
+        )
+        return inside and isinstance(problem, StorageError) and problem.errno == errno.ENOENT
+
+    def note_repair(self, node: int) -> None:
+        """Use a replica again that was found damaged."""
+        self.damaged.pop(node, None)
+        self._directories.note_repair(node, self.name)
+
+    def _note_damage(self, node: int, problem: EmbedlogError) -> None:
+        """Use another replica for a while: the rest of the directory stays in use
+        (PARTITIONDIRECTORY-2).
+        """
+        self.damaged.setdefault(node, Damage()).found()
+        self._directories.note_damage(node, self.name, problem)
+        what = f"{self.name}: the replica of node {node} is damaged"
+        _logging.report(
+            logger, logging.WARNING, (problem.path, self.name, "damaged"), what, problem
+        )

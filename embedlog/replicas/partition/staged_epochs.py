@@ -1,0 +1,79 @@
+"""This module prepares the leader-epoch-checkpoints of partitions that one decision gave other
+leaders.
+
+Each of them replaces this file in the new leader and in its followers. One after another, their
+syncs are most of the time of a failover. A file system writes those that are requested together
+with few commits of its journal.
+
+STAGEDEPOCHS-1  the files are temporaries and nothing depends on them (EPOCHFILE-2): an error leaves
+    the work to its usual place
+STAGEDEPOCHS-2  the first partition waits for its own files only; each later step prepares twice as
+    many, up to `STEP_MAX`
+STAGEDEPOCHS-3  no lock of a partition is taken. While one thread prepares, the others do not wait
+    for it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from embedlog.errors import EmbedlogError
+from embedlog.storage import files
+
+if TYPE_CHECKING:
+    from embedlog.partition.replication.replica_log import Staging
+    from embedlog.replicas.rules.state import State
+
+# partitions: those of three replicas are synced by one call (`files.SYNCS_MAX`)
+STEP_MAX: Final = 21
+
+
+class Elected(Protocol):
+    """A partition with a new leader."""
+
+    def stage_epochs(self, state: State) -> Iterable[Staging]:
+        """Write the files of its leader and followers in this state."""
+
+
+class StagedEpochs:
+    """The partitions of one decision, in the order in which they are probably used. Threads:
+    any.
+    """
+
+    def __init__(self, elected: Sequence[Elected]) -> None:
+        self._left = list(elected)
+        self._step = 1
+        self._mutex = threading.Lock()
+
+    def prepare(self, partition: Elected, state: State) -> None:
+        """Prepare a partition that is about to be used, and the ones after it, unless that was
+        done.
+        """
+        if not self._mutex.acquire(blocking=False):
+            return
+        try:
+            if partition in self._left:
+                at = self._left.index(partition)
+                chosen = self._left[at : at + self._step]
+                del self._left[at : at + self._step]
+                self._step = min(2 * self._step, STEP_MAX)
+                _stage(chosen, state)
+        finally:
+            self._mutex.release()
+
+
+def _stage(chosen: Sequence[Elected], state: State) -> None:
+    staged: list[Staging] = []
+    synced: list[bool] = []
+    try:
+        for each in chosen:
+            staged += each.stage_epochs(state)
+        synced = files.sync_all([each.fd for each in staged])
+    finally:
+        for number, one in enumerate(staged):
+            # a temporary that is left is removed by the next open
+            with contextlib.suppress(EmbedlogError):
+                one.ended(synced=number < len(synced) and synced[number])

@@ -1,0 +1,311 @@
+"""This module opens the directories of a set together: their copies of the decision log, their
+registration, their partitions.
+
+REPLICASET-1  a set opens with the directories that answer (`set_members`); what needs a majority
+    fails without one
+REPLICASET-2  a partition has one object for this process, whichever directory leads; a consumer
+    with a rack has its own one, to read
+REPLICASET-3  the decided settings of a topic apply to its partitions in each directory, whatever
+    the file of topics there has
+REPLICASET-4  a topic is created with the `min.insync.replicas` of the log, unless it has its own.
+    Only a decided value applies to the high watermark, to the ELR, and to all processes
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import random
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+from embedlog._native import system
+from embedlog.config.topic import LogConfig, TopicConfig
+from embedlog.errors import EmbedlogError, StorageError, UnknownTopicOrPartitionError
+from embedlog.replicas.assignments import Assignments
+from embedlog.replicas.members.growth import SetGrowth
+from embedlog.replicas.members.member_directories import MakeDirectory
+from embedlog.replicas.members.membership import CheckedSet
+from embedlog.replicas.members.open_directories import DAMAGE
+from embedlog.replicas.members.set_members import SetMembers
+from embedlog.replicas.observation.replica_events import ReplicaEvents
+from embedlog.replicas.partition.copied_partition import CopiedPartition
+from embedlog.replicas.partition.nearby_partition import NearbyPartition
+from embedlog.replicas.partition.partition_replicas import PartitionReplicas
+from embedlog.replicas.partition.replicated_partition import ReplicatedPartition
+from embedlog.replicas.rules.events import CreateTopic, Event, Observed, Place
+from embedlog.replicas.rules.records import LOG
+from embedlog.replicas.rules.state import LEAST, State
+from embedlog.replicas.set_topics import SetTopics
+from embedlog.replicas.verification.verification import Verification
+from embedlog.storage.file_names import partition_name
+from embedlog.topic import Topic
+
+logger = logging.getLogger("embedlog")
+
+
+class ReplicaSet:
+    """The open directories of one set, and what they decide. Threads: any."""
+
+    def __init__(
+        self,
+        make: MakeDirectory,
+        config: LogConfig,
+        check_open: Callable[[], None],
+        *,
+        read_only: bool = False,
+        restored: bool = False,
+    ) -> None:
+        self._config = config
+        self._check_open = check_open
+        self._read_only = read_only
+        self._mutex = threading.Lock()
+        self._replicas: dict[Place, PartitionReplicas] = {}
+        self._partitions: dict[Place, ReplicatedPartition] = {}
+        self._topics: SetTopics | None = None  # as `topics`, once the set is open
+        self.events = ReplicaEvents(lambda: self.members.log_directories())
+        self.members = SetMembers(
+            make, config, read_only=read_only, restored=restored, observer=self.events.observe
+        )
+
+    def open(self, checked: CheckedSet, racks: Mapping[str, str | None] | None = None) -> None:
+        """Open the directories, register them, and read the decisions. Raises the errors of
+        `SetMembers.open`.
+
+        `racks`: those that were given, by path; others are as they were registered.
+        """
+        self.members.open(checked, racks or {})
+        self.directories = self.members.directories
+        self.decisions = self.members.decisions
+        self.topics = self._topics = SetTopics(self.decisions.hint)
+        self.topics.settings_changed = self._apply_settings
+        self.assignments = Assignments(self)
+        self.verification = Verification(self)
+        self.growth = SetGrowth(self.members, self.assignments, self._config)
+        voters = self.decisions.hint().voters
+        if not checked.is_registered and len(voters) == 2:
+            logger.info(
+                "a set of two directories needs both for each decision: a third one on another "
+                "disk lets either fail, also a"
+                " small one without replicas: add_directory(path, replicas=False)"
+            )
+
+    @property
+    def least_default(self) -> int:
+        """`min.insync.replicas` of a topic without a decided value, for this process
+        (LEADERS-9).
+        """
+        return self._config.min_insync_replicas
+
+    def deadline(self) -> int:
+        """The deadline (boot clock, ns) of work that begins at this call."""
+        return system.boot_ns() + self._config.lock_timeout_ms * 1_000_000
+
+    # ---- partitions ------------------------------------------------------------------------------
+
+    def replicas(self, place: Place, topic: str) -> PartitionReplicas:
+        """The replicas of one partition."""
+        with self._mutex:
+            found = self._replicas.get(place)
+            if found is None:
+                found = self._replicas[place] = PartitionReplicas(
+                    self.directories, self.decisions, place, topic
+                )
+                found.peers = self.used
+                found.unclean_default = self._config.unclean_leader_election_enable
+                found.least_default = self.least_default
+            return found
+
+    def used(self) -> list[PartitionReplicas]:
+        """The replicas of all partitions that this process uses."""
+        with self._mutex:
+            return list(self._replicas.values())
+
+    def is_damaged(self, problem: EmbedlogError) -> bool:
+        """Whether an error is damage of a replica, or of the decision log, whose records another
+        directory has.
+        """
+        node = self.directories.blame(problem, missing=True)
+        parts = () if problem.path is None else Path(problem.path).parts
+        missing = isinstance(problem, StorageError) and problem.errno == errno.ENOENT
+        if node is None or not (missing or isinstance(problem, DAMAGE)):
+            return False
+        if partition_name(LOG, 0) in parts:
+            return len(self.decisions.nodes) > 1
+        state = self.decisions.hint()
+        return any(
+            partition_name(state.topics[topic_id].name, number) in parts and set(each.isr) - {node}
+            for (topic_id, number), each in state.partitions.items()
+        )
+
+    def partition(self, name: str, number: int) -> ReplicatedPartition:
+        """The partition of a topic that `topics` has. Raises UnknownTopicOrPartitionError."""
+        topic, topic_id = self.topics.identified(name)
+        if type(number) is not int:
+            raise TypeError(f"a partition's number is an int, not {type(number).__name__}")
+        if not 0 <= number < topic.partitions:
+            raise UnknownTopicOrPartitionError(
+                f"topic {name!r} has no partition {number}",
+                expected=f"0 to {topic.partitions - 1}",
+                found=number,
+            )
+        place = topic_id, number
+        found = self._partitions.get(place)
+        if found is None:
+            replicas = self.replicas(place, name)
+            made = ReplicatedPartition(
+                replicas,
+                lambda: self._topic_config(name),
+                self._config.lock_timeout_ms,
+                self._check_open,
+            )
+            found = self._partitions.setdefault(place, made)
+        return found
+
+    def nearby(self, name: str, number: int, rack: str) -> NearbyPartition:
+        """The partition for one consumer in a rack. Raises UnknownTopicOrPartitionError."""
+        replicas = self.replicas(self.partition(name, number).place, name)
+        return NearbyPartition(
+            replicas,
+            lambda: self._topic_config(name),
+            self._config.lock_timeout_ms,
+            self._check_open,
+            rack,
+        )
+
+    def copied(self, name: str, number: int) -> CopiedPartition:
+        """The partition for a copy of its files. Raises UnknownTopicOrPartitionError."""
+        replicas = self.replicas(self.partition(name, number).place, name)
+        return CopiedPartition(
+            replicas,
+            lambda: self._topic_config(name),
+            self._config.lock_timeout_ms,
+            self._check_open,
+        )
+
+    def settings_of(self, topic: Topic) -> Mapping[str, str]:
+        """The decided settings of a topic of a directory; its own ones if no decision has it."""
+        found = None if self._topics is None else self._topics.get(topic.name)
+        return topic.config if found is None or found.topic_id != topic.topic_id else found.config
+
+    def _apply_settings(self) -> None:
+        """Apply changed settings to the partitions of all directories in this process
+        (REPLICASET-3).
+        """
+        for each in self.members.opened():
+            each.directory.log_directory.apply_settings()
+
+    def _topic_config(self, name: str) -> TopicConfig:
+        return self._config.topic_config(self.topics.live(name).config)
+
+    # ---- decisions -------------------------------------------------------------------------------
+
+    def decide(self, make_event: Callable[[State], Event], *, reason: str = "") -> State:
+        """The state after a decision. `reason` is for the log. Raises the error of a refusal,
+        NotEnoughDirectoriesError.
+        """
+        state = self.decisions.decide(make_event, self.deadline(), reason=reason).state
+        self.topics.refresh()
+        return state
+
+    def create_topic(
+        self, topic: Topic, *, factor: int, assignment: Mapping[int, Sequence[int]] | None = None
+    ) -> None:
+        """Create a topic. Raises TopicExistsError, InvalidReplicationFactorError,
+        InvalidReplicaAssignmentError.
+        """
+        topic_id = UUID(bytes=topic.id_bytes)
+        given = (
+            None
+            if assignment is None
+            else tuple(tuple(assignment[number]) for number in sorted(assignment))
+        )
+        start = random.randrange(1 << 16)
+        shift = random.randrange(1 << 16)
+        least = {LEAST: str(self.least_default)} if self.least_default > 1 else {}
+        config = {**least, **topic.config}  # REPLICASET-4
+
+        def event(state: State) -> Event:
+            return CreateTopic(
+                topic.name,
+                topic_id,
+                self.live(),
+                topic.partitions,
+                factor,
+                start,
+                shift,
+                assignment=given,
+                config=config,
+            )
+
+        state = self.decide(event)
+        for number in range(len(state.partitions_of(topic_id))):
+            self.replicas((topic_id, number), topic.name).begin(self.deadline())
+
+    def retire(self, name: str, topic_id: UUID) -> None:
+        """Retire the partitions of a deleted topic in the directories that this process uses;
+        others do so when they see it.
+        """
+        for each in self.members.opened():
+            try:
+                self.members.workers.at(each.path, partial(each.directory.retire, name, topic_id))
+            except EmbedlogError as problem:
+                logger.warning(
+                    "the partitions of the deleted topic %s stay in %s: %s",
+                    name,
+                    each.path,
+                    problem,
+                )
+
+    def deleted_topics(self, names: Collection[str] | None = None) -> list[tuple[str, UUID]]:
+        """The topics, or those with these names, that a directory of this process has although no
+        decision does.
+
+        Raises NotEnoughDirectoriesError.
+        """
+        found = self._undecided(self.decisions.hint(), names)
+        return (
+            sorted(self._undecided(self.decisions.settle(self.deadline()), names)) if found else []
+        )
+
+    def _undecided(self, state: State, names: Collection[str] | None) -> set[tuple[str, UUID]]:
+        found = set[tuple[str, UUID]]()
+        for each in self.members.opened():
+            if each.node not in state.nodes:
+                continue  # its topics are those of a log that becomes a set, or of another set
+            with suppress(EmbedlogError):  # of a directory that fails: it is asked after its return
+                found |= self.members.workers.at(
+                    each.path, partial(each.directory.undecided, state, names)
+                )
+        return found
+
+    def observed(self, state: State) -> Mapping[Place, Observed]:
+        """The replicas of all partitions with an ELR."""
+        return {
+            place: each
+            for place, each in self.members.observed(state).items()
+            if state.partitions[place].elr
+        }
+
+    def size(self) -> int:
+        """The number of directories that take replicas."""
+        return sum(each.replicas for each in self.decisions.hint().nodes.values())
+
+    def live(self) -> frozenset[int]:
+        """The nodes whose directories this process uses."""
+        return frozenset(each.node for each in self.directories if each.usable(system.boot_ns()))
+
+    def close(self) -> None:
+        """Before the directories are left: bring the high watermarks of the partitions that were
+        used here to their followers.
+        """
+        if self._read_only:
+            return
+        with self._mutex:
+            used = list(self._replicas.values())
+        for each in used:
+            each.close(self.deadline())

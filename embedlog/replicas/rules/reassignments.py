@@ -1,0 +1,113 @@
+"""Decides about other replicas of one partition: start, cancellation and end of a reassignment.
+
+REASSIGN-1  during a reassignment the assignment is the target, followed by the replicas that are
+    removed at its end
+REASSIGN-2  a new target replaces the present one; a cancellation returns to the assignment before
+    the first one. A replica that was added for a replaced target is both added and removed: the end
+    removes it, and so does the cancellation
+REASSIGN-3  the end needs every replica of the target in the ISR. One decision makes the target
+    assignment and ISR, with a leader from it, in a new leader epoch
+REASSIGN-4  the throttle of a reassignment is in the Partition record until the end, so that every
+    process obeys it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from embedlog.replicas.rules.elections import (
+    Decision,
+    at_change,
+    best,
+    changed,
+    complete,
+    left_over,
+)
+from embedlog.replicas.rules.events import (
+    CancelReassignment,
+    FinishReassignment,
+    Observed,
+    Reassign,
+    Refusal,
+)
+from embedlog.replicas.rules.records import Partition
+from embedlog.replicas.rules.state import State, throttle_of, throttled
+
+
+def reassign(state: State, event: Reassign) -> Decision:
+    """The first step to other replicas. Nothing if the target is the present assignment."""
+    old = at_change(state, event.place, event.change)
+    if isinstance(old, Refusal):
+        return old
+    target = event.target
+    usable = state.usable()
+    if (
+        not target
+        or len(set(target)) != len(target)
+        or not all(node in usable or node in old.replicas for node in target)
+    ):
+        return Refusal.INVALID_REPLICA_ASSIGNMENT
+    original = set(old.replicas).difference(old.adding)
+    removing = tuple(node for node in old.replicas if node not in target)
+    replicas = target + removing
+    adding = tuple(node for node in replicas if node not in original)
+    if (replicas, removing, adding, event.throttle) == (
+        old.replicas,
+        old.removing,
+        old.adding,
+        throttle_of(old),
+    ):
+        return ()
+    new = changed(
+        state, old, isr=old.isr, eligible=old.elr, replicas=replicas, recovering=old.recovering
+    )
+    return (
+        throttled(
+            replace(new, removing=removing, adding=adding),
+            event.throttle if removing or adding else None,
+        ),
+    )
+
+
+def cancel(state: State, event: CancelReassignment) -> Decision:
+    """The assignment without the added replicas."""
+    old = at_change(state, event.place, event.change)
+    if isinstance(old, Refusal):
+        return old
+    if not old.adding and not old.removing:
+        return Refusal.NO_REASSIGNMENT_IN_PROGRESS
+    kept = [node for node in old.replicas if node not in old.adding]
+    if not set(kept) & set(old.isr):
+        return Refusal.INVALID_REPLICA_ASSIGNMENT
+    return _settled(state, old, kept, event.seen)
+
+
+def finish(state: State, event: FinishReassignment) -> Decision:
+    """The target as the assignment (REASSIGN-3)."""
+    old = at_change(state, event.place, event.change)
+    if isinstance(old, Refusal):
+        return old
+    if not old.adding and not old.removing:
+        return Refusal.NO_REASSIGNMENT_IN_PROGRESS
+    target = [node for node in old.replicas if node not in old.removing]
+    if not set(target) <= set(old.isr):
+        return Refusal.REASSIGNMENT_IN_PROGRESS
+    return _settled(state, old, target, event.seen)
+
+
+def _settled(state: State, old: Partition, replicas: Sequence[int], seen: Observed) -> Decision:
+    """The partition without a reassignment; the leader stays if it can."""
+    candidates = complete(state, [node for node in replicas if node in old.isr], seen)
+    if not candidates:
+        return Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    leader = old.leader if old.leader in candidates else best(old, candidates, seen)
+    new = changed(
+        state,
+        old,
+        isr=old.isr,
+        eligible=left_over(state, old, seen),
+        replicas=replicas,
+        leader=leader,
+    )
+    return (throttled(replace(new, removing=(), adding=()), None),)

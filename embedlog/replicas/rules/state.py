@@ -1,0 +1,317 @@
+"""Computes the state of a set from the records of its decision log, and the views of partitions and
+replicas.
+
+STATE-1  a state is immutable; `apply` returns another one and leaves the old one unchanged
+STATE-2  a state depends only on the newest record of every key in the order of the log, so
+    compaction does not change it
+STATE-3  the states of partitions and replicas are views with the names of Kafka's controller:
+    computed, not stored
+STATE-4  a setting of a topic is its own, else the one of the resource "" of kind NODE, else the
+    default of its option
+STATE-5  no decision depends on the settings of a log: those of two processes may differ
+STATE-6  a setting of a topic is original while its newest record is that of the topic's creation.
+    Each process that knows the topic has always known this value. A later value may be unknown to a
+    process for any time, and earlier records lack it
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from embedlog.config.options import parse
+from embedlog.config.topic import TopicConfig
+from embedlog.replicas.rules.events import Found, Observed, Place
+from embedlog.replicas.rules.records import (
+    NODE,
+    ORIGINAL,
+    TOPIC,
+    Config,
+    NoOp,
+    Partition,
+    Record,
+    RegisterBroker,
+    RemoveTopic,
+    Tombstone,
+    Topic,
+    UnregisterBroker,
+)
+
+Setting: TypeAlias = tuple[int, str, str]  # kind, resource, name
+# tag of a Partition record: bytes per second for the copies of its reassignment
+_THROTTLE: Final = 10001
+_RATE: Final = struct.Struct(">q")
+LEAST: Final = "min.insync.replicas"
+UNCLEAN: Final = "unclean.leader.election.enable"
+_FLUSH: Final = "flush.messages"
+_DECISIVE: Final = (LEAST, _FLUSH, UNCLEAN)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Directories, topics, partitions and settings after a number of decisions. `highest_node` was
+    ever registered.
+    """
+
+    cluster_id: str
+    nodes: Mapping[int, RegisterBroker] = field(default_factory=lambda: MappingProxyType({}))
+    topics: Mapping[UUID, Topic] = field(default_factory=lambda: MappingProxyType({}))
+    partitions: Mapping[Place, Partition] = field(default_factory=lambda: MappingProxyType({}))
+    settings: Mapping[Setting, str] = field(default_factory=lambda: MappingProxyType({}))
+    original: frozenset[Setting] = frozenset()  # of the settings (STATE-6)
+    highest_node: int = -1
+
+    @property
+    def voters(self) -> tuple[int, ...]:
+        """The nodes of which a majority decides."""
+        return tuple(sorted(node for node, each in self.nodes.items() if each.voter))
+
+    @property
+    def generation(self) -> int:
+        """The generation of the set."""
+        return max((each.generation for each in self.nodes.values()), default=0)
+
+    def usable(self) -> dict[int, str | None]:
+        """The nodes that take replicas, with their racks."""
+        return {
+            node: each.rack
+            for node, each in sorted(self.nodes.items())
+            if each.replicas and not each.leaving
+        }
+
+    def partitions_of(self, topic_id: UUID) -> list[Partition]:
+        """The partitions of a topic by number."""
+        found = [each for (topic, _), each in self.partitions.items() if topic == topic_id]
+        return sorted(found, key=lambda partition: partition.number)
+
+    def config(self, topic: str) -> TopicConfig:
+        """The settings of a topic that decisions depend on (STATE-4). Raises ConfigError for a
+        stored value out of range.
+        """
+        values = (
+            (name, self.settings.get((TOPIC, topic, name), self.settings.get((NODE, "", name))))
+            for name in _DECISIVE
+        )
+        return _parsed(tuple((name, value) for name, value in values if value is not None))
+
+    def required(self, partition: Partition, default: int = 1) -> int:
+        """The size of the ISR from which records are committed: `min.insync.replicas`, at most the
+        number of replicas.
+
+        `default`: that of a process, for its own appends to a topic without a decided value
+        (STATE-5).
+        """
+        topic = self.topics.get(partition.topic_id)
+        decided = topic is not None and self._decides(topic.name, LEAST)
+        least = (
+            self.config(topic.name).min_insync_replicas
+            if topic is not None and decided
+            else default
+        )
+        return min(least, len(partition.replicas))
+
+    def unclean(self, topic: str) -> bool | None:
+        """Whether a replica outside the ISR may lead without a request, as decided for the topic;
+        None without a decision.
+        """
+        return (
+            self.config(topic).unclean_leader_election_enable
+            if self._decides(topic, UNCLEAN)
+            else None
+        )
+
+    def _decides(self, topic: str, name: str) -> bool:
+        """Whether there is a decision about a setting of a topic, or about that of all topics."""
+        return (TOPIC, topic, name) in self.settings or (NODE, "", name) in self.settings
+
+    def durable(self, partition: Partition) -> bool:
+        """Whether every record of the topic was synced before its acknowledgement, in each process
+        (STATE-6).
+        """
+        topic = self.topics.get(partition.topic_id)
+        if topic is None or (TOPIC, topic.name, _FLUSH) not in self.original:
+            return False
+        return self.config(topic.name).flush_messages == 1
+
+
+@lru_cache(maxsize=256)
+def _parsed(settings: tuple[tuple[str, str], ...]) -> TopicConfig:
+    return parse(TopicConfig, dict(settings))
+
+
+def apply(state: State, record: Record) -> State:
+    """The state after one more record."""
+    return apply_all(state, (record,))
+
+
+def apply_all(state: State, records: Iterable[Record]) -> State:
+    """The state after more records, in the order of the log."""
+    draft = Draft(state)
+    for record in records:
+        draft.apply(record)
+    return draft.state()
+
+
+class Draft:
+    """A state that is being changed. Threads: one."""
+
+    def __init__(self, state: State) -> None:
+        self._old = state
+        self._nodes = dict(state.nodes)
+        self._topics = dict(state.topics)
+        self._partitions = dict(state.partitions)
+        self._settings = dict(state.settings)
+        self._original = set(state.original)
+        self._highest = state.highest_node
+
+    def apply(self, record: Record) -> None:
+        """Apply one more record."""
+        match record:
+            case RegisterBroker():
+                self._nodes[record.node] = record
+                self._highest = max(self._highest, record.node)
+            case UnregisterBroker():
+                self._nodes.pop(record.node, None)
+                self._highest = max(self._highest, record.node)
+            case Topic():
+                self._topics[record.topic_id] = record
+            case Partition():
+                self._partitions[record.topic_id, record.number] = record
+            case Config():
+                self._set(record)
+            case RemoveTopic():
+                self._remove(record.topic_id)
+            case NoOp() | Tombstone():
+                pass
+
+    def _set(self, record: Config) -> None:
+        key = (record.kind, record.resource, record.name)
+        self._original.discard(key)
+        if record.value is None:
+            self._settings.pop(key, None)
+            return
+        self._settings[key] = record.value
+        if ORIGINAL in record.others:
+            self._original.add(key)
+
+    def _remove(self, topic_id: UUID) -> None:
+        topic = self._topics.pop(topic_id, None)
+        self._partitions = {
+            place: each for place, each in self._partitions.items() if place[0] != topic_id
+        }
+        if topic is not None:
+            gone = (TOPIC, topic.name)
+            self._settings = {
+                key: value for key, value in self._settings.items() if key[:2] != gone
+            }
+            self._original = {key for key in self._original if key[:2] != gone}
+
+    def state(self) -> State:
+        """The state now. It must not be used after the next `apply`: both have the same
+        mappings.
+        """
+        return replace(
+            self._old,
+            nodes=MappingProxyType(self._nodes),
+            topics=MappingProxyType(self._topics),
+            partitions=MappingProxyType(self._partitions),
+            settings=MappingProxyType(self._settings),
+            original=frozenset(self._original),
+            highest_node=self._highest,
+        )
+
+
+# ---- views ---------------------------------------------------------------------------------------
+
+
+class PartitionState(Enum):
+    """The state of a partition, with the names of Kafka's controller."""
+
+    NON_EXISTENT = "NonExistentPartition"
+    NEW = "NewPartition"
+    ONLINE = "OnlinePartition"
+    OFFLINE = "OfflinePartition"
+
+
+class ReplicaState(Enum):
+    """The state of a replica, with the names of Kafka's controller."""
+
+    NON_EXISTENT = "NonExistentReplica"
+    NEW = "NewReplica"
+    ONLINE = "OnlineReplica"
+    OFFLINE = "OfflineReplica"
+    DELETION_STARTED = "ReplicaDeletionStarted"
+    DELETION_SUCCESSFUL = "ReplicaDeletionSuccessful"
+    DELETION_INELIGIBLE = "ReplicaDeletionIneligible"
+
+
+def partition_state(
+    state: State, place: Place, *, installed: bool, seen: Observed
+) -> PartitionState:
+    """The state of a partition. `installed`: a decision about it was stored in a leader's page at
+    any time.
+    """
+    partition = state.partitions.get(place)
+    if partition is None:
+        return PartitionState.NON_EXISTENT
+    if not installed:
+        return PartitionState.NEW
+    return PartitionState.ONLINE if serves(state, partition, seen) else PartitionState.OFFLINE
+
+
+def replica_state(
+    state: State, place: Place, node: int, *, live: bool, held: bool, known: bool = True
+) -> ReplicaState:
+    """The state of a replica. `live`: its directory answers; `held`: it has the partition's
+    directory.
+
+    `known`: the replica was assigned before. It separates a finished deletion from a replica that
+    never was.
+    """
+    partition = state.partitions.get(place)
+    if partition is not None and node in partition.replicas:
+        if not live:
+            return ReplicaState.OFFLINE
+        return ReplicaState.ONLINE if held else ReplicaState.NEW
+    if held:
+        return ReplicaState.DELETION_STARTED if live else ReplicaState.DELETION_INELIGIBLE
+    return ReplicaState.DELETION_SUCCESSFUL if known else ReplicaState.NON_EXISTENT
+
+
+def serves(state: State, partition: Partition, seen: Observed) -> bool:
+    """Whether the leader is complete, and its directory has the incarnation in which it was
+    elected.
+    """
+    complete = found(state, seen, partition.leader) is Found.COMPLETE
+    return complete and state.nodes[partition.leader].incarnation == partition.leader_incarnation
+
+
+def found(state: State, seen: Observed, node: int) -> Found:
+    """The observed state of a node's replica, away if it was observed in another incarnation
+    (EVENT-2).
+    """
+    registered = state.nodes.get(node)
+    replica = seen.get(node)
+    if registered is None or replica is None or replica.incarnation != registered.incarnation:
+        return Found.AWAY
+    return replica.found
+
+
+def throttle_of(partition: Partition) -> int | None:
+    """Bytes per second for the copies of a reassignment; None without a limit."""
+    found = dict(partition.others).get(_THROTTLE)
+    return int(_RATE.unpack(found)[0]) if found is not None and len(found) == _RATE.size else None
+
+
+def throttled(partition: Partition, throttle: int | None) -> Partition:
+    """The partition with another limit."""
+    others = tuple(each for each in partition.others if each[0] != _THROTTLE)
+    if throttle is not None:
+        others = tuple(sorted((*others, (_THROTTLE, _RATE.pack(throttle)))))
+    return replace(partition, others=others)

@@ -1,0 +1,90 @@
+"""This module shows the decided topics of a set to the engine, as `TopicRegistry` shows those of a
+directory.
+
+SETTOPICS-1  the topics are those of the newest state that one copy of the decision log shows
+    (QUORUM-7)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from embedlog.config.options import nearest
+from embedlog.errors import UnknownTopicOrPartitionError
+from embedlog.replicas.members.set_directory import topic_of
+from embedlog.topic import Topic
+
+if TYPE_CHECKING:
+    from embedlog.replicas.rules.state import State
+
+
+class SetTopics:
+    """The topics of an open set. Threads: any."""
+
+    def __init__(self, hint: Callable[[], State]) -> None:
+        self._hint = hint
+        # called after the settings of a topic changed
+        self.settings_changed: Callable[[], None] = lambda: None
+        self._state: State | None = None
+        # replaced as a whole, so that both are of one state
+        self._topics: dict[str, tuple[Topic, UUID]] = {}
+
+    def has_changed(self) -> bool:
+        """Whether a decision changed a topic since the last `refresh`."""
+        return self._hint() is not self._state
+
+    def refresh(self) -> bool:
+        """Take the newest state over; True if it is another one."""
+        state = self._hint()
+        if state is self._state:
+            return False
+        while True:
+            before = self._topics
+            found = {
+                topic.name: (topic_of(state, each), each) for each, topic in state.topics.items()
+            }
+            self._topics = found
+            self._state = state
+            if _settings(before) != _settings(found):
+                self.settings_changed()
+            newest = self._hint()
+            if newest is state:
+                return True
+            # another thread may have taken it over meanwhile, and this one the older state after it
+            state = newest
+
+    def get(self, name: str) -> Topic | None:
+        """The topic; None if there is none with this name."""
+        found = self._topics.get(name)
+        return None if found is None else found[0]
+
+    def live(self, name: str) -> Topic:
+        """The topic. Raises UnknownTopicOrPartitionError, with similar names."""
+        return self.identified(name)[0]
+
+    def identified(self, name: str) -> tuple[Topic, UUID]:
+        """As `live`, with its id."""
+        found = self._topics.get(name)
+        if found is None:
+            near = nearest(name, list(self._topics))
+            hint = f"did you mean {near[0]!r}?" if near else "create_topic() creates it"
+            raise UnknownTopicOrPartitionError(f"topic {name!r} is unknown; {hint}")
+        return found
+
+    def every_name(self) -> Iterable[str]:
+        """Names of all topics, without an order."""
+        return self._topics.keys()
+
+    def names(self) -> list[str]:
+        """Names of all topics, sorted, including internal ones."""
+        return sorted(self._topics)
+
+    def all(self) -> list[Topic]:
+        """Every topic by name."""
+        return [topic for _, (topic, _) in sorted(self._topics.items())]
+
+
+def _settings(topics: Mapping[str, tuple[Topic, UUID]]) -> dict[str, Mapping[str, str]]:
+    return {name: topic.config for name, (topic, _) in topics.items()}

@@ -1,0 +1,93 @@
+"""This module begins a replica again that cannot be loaded or repaired, or whose directory is
+missing.
+
+RENEWAL-1  the leader's records are read with all checks first: without a good source nothing is
+    changed
+RENEWAL-2  the replica leaves the ISR and the ELR by a settled decision before its files are set
+    aside (REPLICA-5)
+RENEWAL-3  a replica that another process has loaded meanwhile stays: under its append lock its page
+    shows that
+RENEWAL-4  an interruption leaves a replica outside the ISR that is damaged, missing or empty. The
+    next round begins again
+RENEWAL-5  the files that are set aside are those of a retired partition, and are removed after
+    `file.delete.delay.ms`
+RENEWAL-6  a loaded replica whose append lock cannot be taken, because the repair of an interrupted
+    append finds damage, loses its role first. Its log begins again by a cut, which other processes
+    with this page follow (APPENDLOCK-4)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from embedlog._native import system
+from embedlog.errors import (
+    CorruptRecordError,
+    EmbedlogError,
+    LeaderNotAvailableError,
+)
+from embedlog.partition.replication.replica_log import Fenced, NotLeader
+from embedlog.replicas.members.open_directories import DAMAGE
+from embedlog.replicas.partition.leaders import LeaderChanged
+from embedlog.replicas.verification.comparison import SourceDamagedError, check
+
+if TYPE_CHECKING:
+    from embedlog.replicas.partition.partition_replicas import PartitionReplicas
+
+logger = logging.getLogger("embedlog")
+
+
+def load_problem(
+    replicas: PartitionReplicas, node: int, deadline: Callable[[], int]
+) -> EmbedlogError | None:
+    """The damage for which a replica cannot be loaded or repaired; None without one. Raises other
+    errors of the directory.
+
+    A damaged leader-epoch-checkpoint is made again (LOGEPOCHS-1).
+    """
+    try:
+        partition = replicas.reached(node, damaged=True)
+        if partition is not None:
+            with partition.replica.exclusive(deadline()) as held:
+                held.epochs()
+    except DAMAGE as problem:
+        return problem
+    return None
+
+
+def renew(
+    replicas: PartitionReplicas, node: int, problem: EmbedlogError, deadline: Callable[[], int]
+) -> None:
+    """Begin a replica again, empty, outside the ISR. Raises EligibleLeadersNotAvailableError,
+    CorruptRecordError if the leader is damaged as well, LeaderNotAvailableError,
+    NotEnoughDirectoriesError.
+    """
+    until = deadline()
+    while True:
+        leader = replicas.leader(until)
+        try:
+            if leader.node == node:
+                replicas.hand_over(leader, until, "its replica is damaged")
+            else:
+                check(leader.partition, leader.shown().log_start)
+                replicas.leave(leader, node, until, f"node {node}: {problem}", lost=True)
+                if replicas.begin_again(leader, node, until):
+                    logger.warning(
+                        "%s: node %d is copied again from node %d: %s",
+                        replicas.name,
+                        node,
+                        leader.node,
+                        problem,
+                    )
+                return
+        except SourceDamagedError as found:
+            text = f"{replicas.name} is damaged also in its leader, node {leader.node}"
+            raise CorruptRecordError(text, path=found.difference.path, found=found) from found
+        except (LeaderChanged, Fenced, NotLeader):
+            pass
+        if system.boot_ns() >= until:
+            raise LeaderNotAvailableError(
+                f"the leader of {replicas.name} changed until the deadline of a repair"
+            )
