@@ -36,7 +36,7 @@ class Pages:
         identity = system.identity(bytes(16), bytes(16), 0, 0, 0)
         for directory, partition in zip(self.directories, self.partitions, strict=True):
             directory.write_directory(identity)
-            partition.write(identity, system.Published(), 0)
+            partition.write(identity, system.Published(), 0, cache=0)
 
     @staticmethod
     def _made(path: Path) -> system.Page:
