@@ -67,6 +67,7 @@ class SetOptions(Options):
         unit="percent",
         low=0,
         high=100,
+        differs="Kafka 4 has removed it: its controller has no threshold.",
     )
     leader_replication_throttled_rate: int | None = option(
         None,

@@ -10,7 +10,8 @@ import org.apache.kafka.server.config.AbstractKafkaConfig;
 import org.apache.kafka.storage.internals.log.LogConfig;
 
 /**
- * Every configuration name of one Kafka, with the kind it belongs to: tests/data/options-VERSION.txt is what this prints, sorted.
+ * Every configuration name of one Kafka: the kind it belongs to, the name, and the default; an option that must be given has none.
+ * tests/data/options-VERSION.txt is what this prints, sorted.
  *
  *     java -cp "$(EMBEDLOG_ORACLE_DIR)/VERSION/lib/*" tests/kafka/OptionNames.java | sort      (needs a JDK)
  */
@@ -25,7 +26,10 @@ public class OptionNames {
     }
 
     static void print(String kind, ConfigDef definition) {
-        for (String name : definition.names()) System.out.println(kind + "\t" + name);
+        for (ConfigDef.ConfigKey key : definition.configKeys().values()) {
+            String name = kind + "\t" + key.name;
+            System.out.println(key.hasDefault() ? name + "\t" + ConfigDef.convertToString(key.defaultValue, key.type) : name);
+        }
     }
 
     public static void main(String[] arguments) throws Exception {
