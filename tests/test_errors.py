@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import embedlog
 from embedlog import errors
 from embedlog.errors import EmbedlogError
 
@@ -41,6 +42,11 @@ def test_an_error_crosses_processes_with_all_its_facts(error: type[EmbedlogError
     assert str(after) == str(before)
     assert after.__dict__ == before.__dict__
     assert getattr(after, "errno", None) == getattr(before, "errno", None)
+
+
+def test_every_error_is_a_name_of_the_package() -> None:
+    bases = {"PlacedError"}
+    assert set(errors.__all__) - set(embedlog.__all__) == bases
 
 
 @each_error

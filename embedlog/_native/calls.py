@@ -15,7 +15,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -119,18 +119,11 @@ CALLS: Final = (
     "list",
     "point",
 )
-ACTIONS: Final = (
-    "none",
-    "fail",
-    "short",
-    "torn_kill",
-    "kill_before",
-    "kill_after",
-    "stop_before",
-    "stop_after",
-    "delay",
-    "hang",
-)
+# the names of the enumeration `el_action` by their numbers
+ACTIONS: Final[Mapping[str, int]] = {
+    name.removeprefix("EL_FAULT_").lower(): number
+    for name, number in (ffi.typeof("enum el_action").relements if TEST_BUILD else {}).items()
+}
 
 
 def errno_of(code: int) -> int:
@@ -156,7 +149,7 @@ def fault_arm(
     mask = 0
     for kind in kinds:
         mask |= 1 << CALLS.index(kind)
-    lib.el_fault_arm(mask, nth, ACTIONS.index(action), error, sticky, os.fsencode(name))
+    lib.el_fault_arm(mask, nth, ACTIONS[action], error, sticky, os.fsencode(name))
 
 
 def fault_off() -> None:

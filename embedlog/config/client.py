@@ -13,6 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from embedlog.config.options import INT_MAX, Options, configuration, dotted, option
+from embedlog.config.topic import CODEC_NAMES
 from embedlog.errors import ConfigError
 
 _EMPTY = (("", None),)  # Kafka's default for the name of a client or a rack
@@ -140,7 +141,7 @@ class ProducerConfig(Options):
         low=1, high=INT_MAX, differs="Kafka: above 1, a retry without idempotence may reorder.",
     )
     compression_type: str = option(
-        "none", "Codec of whole batches.", "choice", choices=("none", "gzip", "snappy", "lz4", "zstd"),
+        "none", "Codec of whole batches.", "choice", choices=("none", *CODEC_NAMES[1:]),
         spellings=((None, "none"),),
     )
     compression_gzip_level: int = option(-1, "Level for gzip; -1 is the default of zlib.", low=1, high=9, also=(-1,))

@@ -33,6 +33,7 @@ from embedlog.errors import ConfigError, RecordTooLargeError
 __all__ = ["LogConfig", "TopicConfig", "parse"]
 
 DAY_MS = 86_400_000
+# the number of a codec is its index
 CODEC_NAMES = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 
 _TIERED = "there is no tiered storage"

@@ -133,7 +133,9 @@ def expand(codec: int, data: Buffer, limit: int) -> Buffer:
     them in another way.
     """
     if not 0 <= codec < len(CODECS):
-        raise CorruptRecordError("codec of a batch", expected="0 to 4", found=codec)
+        raise CorruptRecordError(
+            "codec of a batch", expected=f"0 to {len(CODECS) - 1}", found=codec
+        )
     try:
         return _DECOMPRESS[codec](data, limit)
     except (RuntimeError, ValueError, EOFError, zlib.error, zstd.ZstdError) as error:

@@ -152,8 +152,9 @@ def test_a_directory_has_the_gauges_of_a_broker() -> None:
         first["InSyncReplicasCount"],
         first["ReplicasCount"],
         first["UnderReplicated"],
+        first["UnderMinIsr"],
         first["AtMinIsr"],
-    ) == (2, 3, 1, 1)
+    ) == (2, 3, 1, 0, 1)
     assert first["replicas"][3] == {"ConsumerLag": 40, "lag-bytes": 4000, "lag-seconds": 1.5}
 
 

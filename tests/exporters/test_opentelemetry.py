@@ -13,6 +13,7 @@ import pytest
 import embedlog
 from embedlog.exporters import opentelemetry
 from embedlog.exporters.samples import families, samples
+from tests.conftest import ROOT
 
 QUIET = {"housekeeping": False}
 TIMERS_WITHOUT_EVENTS = {
@@ -173,6 +174,19 @@ def test_instruments_need_their_package(tmp_path: Path, monkeypatch: pytest.Monk
         pytest.raises(embedlog.MissingExtraError, match=r"embedlog\[opentelemetry\]"),
     ):
         opentelemetry.instrument(log)
+
+
+NAMES = sorted({family.source for family in families()})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_metric_is_on_the_page(name: str) -> None:
+    assert f"`{name}`" in (ROOT / "docs" / "metrics.md").read_text()
+
+
+def test_every_metric_has_a_test() -> None:
+    texts = [path.read_text() for path in (ROOT / "tests" / "admin").rglob("test_*.py")]
+    assert [name for name in NAMES if not any(f'"{name}"' in text for text in texts)] == []
 
 
 def test_every_sample_has_a_family(tmp_path: Path) -> None:

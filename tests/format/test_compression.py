@@ -16,9 +16,14 @@ import lz4.frame
 import pytest
 import zstandard
 
+from embedlog.config.client import ProducerConfig
+from embedlog.config.options import options_of
+from embedlog.config.topic import CODEC_NAMES
 from embedlog.errors import CorruptRecordError, MissingExtraError
 from embedlog.format import compression, zstd
 from embedlog.format.compression import GZIP, LZ4, SNAPPY, ZSTD, compress, decompress
+from embedlog.spark import write_options
+from embedlog.tools.cli import arguments
 
 SECTION = b"".join(
     bytes.fromhex(head) + b"abc" * 100 + b"\0"
@@ -38,7 +43,17 @@ def plain(codec: int, data: bytes, limit: int = 1 << 24) -> bytes:
     return bytes(decompress(codec, data, limit))
 
 
-@pytest.mark.parametrize("codec", range(5))
+def test_every_list_of_codecs_has_all_in_the_same_order() -> None:
+    """The number of a codec is its index in the first two of them."""
+    names = compression.CODECS
+    assert ("uncompressed", *names[1:]) == CODEC_NAMES
+    assert names == options_of(ProducerConfig)["compression_type"].choices
+    assert names == arguments.CODECS
+    assert names == write_options.CODECS
+    assert len(names) == len(compression._COMPRESS) == len(compression._DECOMPRESS)
+
+
+@pytest.mark.parametrize("codec", range(len(compression.CODECS)))
 def test_random_data_comes_back(rng: random.Random, codec: int) -> None:
     for size in (0, 1, 100, 32_767, 32_768, 32_769, 65_536, 65_537, 300_000):
         data = rng.randbytes(size // 2) + bytes(size - size // 2)
@@ -230,7 +245,7 @@ def test_a_snappy_block_that_claims_more_than_the_format_can_do() -> None:
         plain(SNAPPY, b"\xff\xff\x7f" + b"\0" * 20)
 
 
-@pytest.mark.parametrize("codec", [5, 6, 7, -1])
+@pytest.mark.parametrize("codec", [*range(len(compression.CODECS), 8), -1])
 def test_a_codec_that_is_none(codec: int) -> None:
     with pytest.raises(CorruptRecordError, match="codec of a batch"):
         plain(codec, b"")

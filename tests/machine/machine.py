@@ -33,6 +33,7 @@ from tests.faults.partition.crashes import KINDS, MODES
 from tests.machine.actor import LOG_CONFIG, Actor, Outcome, seen
 from tests.machine.model import (
     HOUR_MS,
+    SETTINGS,
     Housekept,
     Model,
     Row,
@@ -71,25 +72,6 @@ values = st.sampled_from(
 )
 headers = st.sampled_from(((), (), (("h", b"1"),), (("h", None), ("h", b"")), (("ü", b"x" * 40),)))
 codecs = st.sampled_from(("none", "gzip", "snappy", "lz4", "zstd"))
-SETTINGS: Mapping[str, tuple[str, ...]] = {
-    "cleanup.policy": ("delete", "compact", "compact,delete"),
-    "max.message.bytes": ("1048588", "400"),
-    "message.timestamp.type": ("CreateTime", "LogAppendTime"),
-    "message.timestamp.before.max.ms": (str(2**63 - 1), str(HOUR_MS), str(24 * HOUR_MS)),
-    "message.timestamp.after.max.ms": (str(HOUR_MS), "60000", str(24 * HOUR_MS)),
-    "compression.type": ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
-    "retention.ms": ("-1", str(HOUR_MS)),
-    "retention.bytes": ("-1", "500"),
-    "segment.bytes": ("700", "1500", "1048576"),
-    "index.interval.bytes": ("0", "4096"),
-    "min.insync.replicas": ("1", "1", "2"),
-    "min.compaction.lag.ms": ("0", str(HOUR_MS)),
-    "delete.retention.ms": ("0", str(24 * HOUR_MS)),
-    "min.cleanable.dirty.ratio": ("0.0", "0.5"),
-    "file.delete.delay.ms": ("0", "60000"),
-    "flush.messages": ("1", str(2**63 - 1)),
-    "preallocate": ("false", "true"),
-}
 setting_names = st.lists(st.sampled_from(sorted(SETTINGS)), max_size=2, unique=True)
 setting_choices = st.integers(0, 5)
 

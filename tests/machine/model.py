@@ -15,24 +15,26 @@ from dataclasses import dataclass, field
 
 HOUR_MS = 3_600_000
 NEVER = -1
-DEFAULTS: Mapping[str, str] = {
-    "cleanup.policy": "delete",
-    "max.message.bytes": "1048588",
-    "message.timestamp.type": "CreateTime",
-    "message.timestamp.before.max.ms": str(2**63 - 1),
-    "message.timestamp.after.max.ms": str(HOUR_MS),
-    "retention.ms": str(NEVER),
-    "retention.bytes": str(NEVER),
-    "min.insync.replicas": "1",
-    "min.compaction.lag.ms": "0",
-    "delete.retention.ms": str(24 * HOUR_MS),
-    "compression.type": "producer",
-    "segment.bytes": "1048576",
-    "index.interval.bytes": "4096",
-    "min.cleanable.dirty.ratio": "0.5",
-    "file.delete.delay.ms": "60000",
-    "flush.messages": str(2**63 - 1),
-    "preallocate": "false",
+# the settings that topics of the machine may have: the default, and other values. A value that is
+# there twice is drawn more often
+SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "cleanup.policy": ("delete", "compact", "compact,delete"),
+    "max.message.bytes": ("1048588", "400"),
+    "message.timestamp.type": ("CreateTime", "LogAppendTime"),
+    "message.timestamp.before.max.ms": (str(2**63 - 1), str(HOUR_MS), str(24 * HOUR_MS)),
+    "message.timestamp.after.max.ms": (str(HOUR_MS), "60000", str(24 * HOUR_MS)),
+    "compression.type": ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+    "retention.ms": (str(NEVER), str(HOUR_MS)),
+    "retention.bytes": (str(NEVER), "500"),
+    "segment.bytes": ("1048576", "700", "1500"),
+    "index.interval.bytes": ("4096", "0"),
+    "min.insync.replicas": ("1", "1", "2"),
+    "min.compaction.lag.ms": ("0", str(HOUR_MS)),
+    "delete.retention.ms": (str(24 * HOUR_MS), "0"),
+    "min.cleanable.dirty.ratio": ("0.5", "0.0"),
+    "file.delete.delay.ms": ("60000", "0"),
+    "flush.messages": (str(2**63 - 1), "1"),
+    "preallocate": ("false", "true"),
 }
 BATCH_OVERHEAD_BYTES = 61
 
@@ -173,7 +175,7 @@ class Topic:
     settings: dict[str, str]
 
     def setting(self, name: str) -> str:
-        return self.settings.get(name, DEFAULTS[name])
+        return self.settings.get(name, SETTINGS[name][0])
 
     def number(self, name: str) -> int:
         return int(self.setting(name))

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from embedlog._native import codec
 from embedlog._native.lazy_numpy import np
+from embedlog.format.compression import CODECS
 from embedlog.format.producer_state import add_sequence
 from embedlog.format.record_batch import (
     CODEC_MASK,
@@ -25,7 +26,6 @@ from embedlog.format.record_batch import (
 )
 from embedlog.storage import files
 
-CODECS: Final = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 HORIZON: Final = 0x40  # attribute: the base timestamp is the delete horizon
 _HEADER = struct.Struct(">qiibIhiqqqhii")  # format.md 3.1
 _CHECKED_FROM = 21  # the checksum covers the attributes and what follows
@@ -81,6 +81,7 @@ class RawBatch:
         horizon = "OptionalLong.empty"
         if self.attributes & HORIZON:
             horizon = f"OptionalLong[{self.base_timestamp}]"
+        codec_number = self.attributes & CODEC_MASK
         return {
             "baseOffset": self.base_offset,
             "lastOffset": self.last_offset,
@@ -97,7 +98,7 @@ class RawBatch:
             self.timestamp_type: self.max_timestamp,
             "size": self.size,
             "magic": self.magic,
-            "compresscodec": CODECS.get(self.attributes & CODEC_MASK, "unknown"),
+            "compresscodec": CODECS[codec_number] if codec_number < len(CODECS) else "unknown",
             "crc": self.crc,
             "isvalid": self.is_valid,
         }

@@ -74,6 +74,9 @@ def test_each_tab_looks_as_stored_and_is_reached_by_its_number(compare: Compare)
                 await screen.shows(text)
                 if number == 2:
                     await screen.shows("CreateTime")
+                if number == 6:  # all settings would have the new ones of each version
+                    await screen.press("o")
+                    await screen.hides("none")
                 await compare(screen.app.pane.NAME, screen)
             await screen.press("c")
             await screen.shows("no damage in ")
