@@ -16,8 +16,9 @@ SILENT: Final = -1000 - errno.ETIMEDOUT  # no answer in time
 
 
 class Probe:
-    """The thread of the C core that writes a byte of a file when it is asked. It ends with the last
-    reference; one that is inside a disk that hangs ends when that continues.
+    """The thread of the C core that writes a byte of a file when it is asked. It starts with a
+    question, and ends seconds after the last one, or with the last reference; one that is inside a
+    disk that hangs ends when that continues.
     """
 
     def __init__(self, path: str, position: int) -> None:
@@ -25,6 +26,10 @@ class Probe:
         if raw == ffi.NULL:
             raise MemoryError
         self.raw: Any = ffi.gc(raw, lib.el_probe_end)
+
+    def rest(self) -> None:
+        """End the thread now: no question is expected."""
+        lib.el_probe_rest(self.raw)
 
 
 def ask(probes: Sequence[Probe], timeout_ns: int) -> list[int]:

@@ -92,6 +92,57 @@ def test_the_thread_ends_with_the_probe(tmp_path: Path) -> None:
     wait_until(lambda: threads() == before)
 
 
+def test_the_thread_leaves_when_the_owner_rests_and_returns_with_a_question(tmp_path: Path) -> None:
+    before = threads()
+    disk = make_disk(tmp_path / "lock")
+    for _ in range(20):
+        assert probe.ask([disk], ANSWER_NS) == [0]
+        disk.rest()
+        wait_until(lambda: threads() == before)
+    disk.rest()  # also without a thread
+    assert probe.ask([disk], ANSWER_NS) == [0]
+
+
+def test_a_thread_that_hangs_leaves_after_its_answer(tmp_path: Path) -> None:
+    before = threads()
+    disk = make_disk(tmp_path / "lock")
+    system.fault_arm(["pwrite"], 1, "hang", name="lock")
+    assert probe.ask([disk], SHORT_NS) == [probe.SILENT]
+    disk.rest()
+    assert threads() == before + 1
+    system.fault_off()
+    wait_until(lambda: threads() == before)
+    assert probe.ask([disk], ANSWER_NS) == [0]
+
+
+def test_the_thread_of_a_directory_that_is_not_used_any_more_ends(tmp_path: Path) -> None:
+    before = threads()
+    disk = make_disk(tmp_path / "lock")
+    assert probe.ask([disk], ANSWER_NS) == [0]
+    wait_until(lambda: threads() == before, 30)
+    assert probe.ask([disk], ANSWER_NS) == [0]
+
+
+def test_many_threads_ask_while_the_owner_rests(tmp_path: Path) -> None:
+    """No question is lost between a thread that leaves and the next one."""
+    before = threads()
+    disk = make_disk(tmp_path / "lock")
+    answers: list[int] = []
+
+    def ask() -> None:
+        for _ in range(200):
+            answers.extend(probe.ask([disk], ANSWER_NS))
+            disk.rest()
+
+    askers = [threading.Thread(target=ask) for _ in range(4)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join()
+    assert answers == [0] * 800
+    wait_until(lambda: threads() == before)
+
+
 def test_many_threads_ask_the_same_disk(tmp_path: Path) -> None:
     disk = make_disk(tmp_path / "lock")
     answers: list[int] = []

@@ -4,6 +4,7 @@ and nothing is lost.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import subprocess
@@ -293,6 +294,25 @@ def test_a_program_ends_while_a_disk_hangs(tmp_path: Path, closes: bool) -> None
         assert process.stdout is not None
         assert process.stdout.readline() == "ends\n"
         assert process.wait(FIRST_S) == 0
+
+
+def test_a_closed_set_leaves_no_threads(tmp_path: Path) -> None:
+    """Also if nobody collects the objects of the closed log."""
+    with embedlog.open(paths(tmp_path), config=CONFIG) as log:
+        log.create_topic("t", assignment={0: [1, 2, 3]})
+    gc.collect()
+    before = len(os.listdir("/proc/self/task"))
+    gc.disable()
+    try:
+        for _ in range(3):
+            with (
+                embedlog.open(paths(tmp_path), config=CONFIG) as log,
+                log.producer(linger_ms=0) as producer,
+            ):
+                timed_sends(producer, numbers(0, 2))
+        wait_until(lambda: len(os.listdir("/proc/self/task")) <= before)
+    finally:
+        gc.enable()
 
 
 def test_a_forked_child_has_threads_of_its_own(tmp_path: Path) -> None:

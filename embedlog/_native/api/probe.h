@@ -7,8 +7,11 @@
 enum { EL_PROBES_MAX = 64 };
 typedef struct el_probe el_probe;
 
-/* A probe that writes a newline at `position` of the file at `path`; NULL without memory. Its thread starts with the first question. */
+/* A probe that writes a newline at `position` of the file at `path`; NULL without memory. Its thread starts with a question, and leaves
+ * some seconds after the last one. */
 el_probe *el_probe_new(const char *path, int64_t position);
+/* Lets the thread leave as soon as it has answered: no question is expected. Threads: any. */
+void el_probe_rest(el_probe *probe);
 /* Ends the probe. A thread that is inside the disk ends, and gives the memory back, when the disk continues. */
 void el_probe_end(el_probe *probe);
 /* Asks `count` probes, at most EL_PROBES_MAX, at the same time. codes[i]: EL_OK if the write of probes[i] has ended after the call

@@ -2,6 +2,7 @@
  *
  * Questions are counted. A question that is asked while the thread writes is answered by the end of this write: the disk has taken a
  * write after the question. The memory belongs to the owner and to the thread, because a thread in a disk that hangs outlives its owner.
+ * A thread without questions leaves after a while, or at once if the owner rests; the next question starts another one.
  * The thread takes no signals. */
 #include "system/system.h"
 
@@ -13,15 +14,16 @@
 
 enum { PROBE_STACK_BYTES = 1 << 18 };
 #define PROBE_NAME "embedlog-probe"       /* as the system shows the thread */
-#define PROBE_IDLE_NS 60000000000LL       /* of one sleep of a thread that has no question */
+#define PROBE_IDLE_NS 5000000000LL        /* without a question, after which the thread leaves */
 
 struct el_probe {
-    _Atomic uint32_t asked;               /* the number of the last question; the thread sleeps on it */
+    _Atomic uint32_t calls;               /* of the thread: a question, or to leave; it sleeps on this count */
+    _Atomic uint32_t asked;               /* the number of the last question */
     _Atomic uint32_t answered;            /* that of the last question with an answer; callers sleep on it */
     _Atomic int32_t code;                 /* the last answer */
     _Atomic int32_t owners;               /* of this memory: the caller of el_probe_new, and the thread */
     _Atomic int32_t has_thread;
-    _Atomic int32_t ends;
+    _Atomic int32_t leaves;               /* the thread leaves as soon as it has answered */
     pid_t process;
     int64_t position;
     char path[];
@@ -46,17 +48,39 @@ static int32_t write_byte(const el_probe *probe) {
     return closed < 0 ? closed : EL_OK;
 }
 
+static void call_thread(el_probe *probe) {
+    atomic_fetch_add(&probe->calls, 1);
+    el_futex_wake(&probe->calls, 1);
+}
+
+/* Whether the probe had no thread: the caller is, or starts, its thread now. */
+static int claim_thread(el_probe *probe) {
+    int32_t none = 0;
+    return atomic_compare_exchange_strong(&probe->has_thread, &none, 1);
+}
+
+/* Whether the thread has left. A question that came meanwhile either starts another thread, or keeps this one. */
+static int leave(el_probe *probe) {
+    atomic_store(&probe->has_thread, 0);
+    return atomic_load(&probe->asked) == atomic_load(&probe->answered) || !claim_thread(probe);
+}
+
 static void *probe_thread(void *argument) {
     el_probe *probe = argument;
-    while (!atomic_load(&probe->ends)) {
+    pthread_setname_np(pthread_self(), PROBE_NAME);
+    for (;;) {
+        uint32_t calls = atomic_load(&probe->calls);
         uint32_t question = atomic_load(&probe->asked);
-        if (question == atomic_load(&probe->answered)) {
-            el_futex_wait(&probe->asked, question, PROBE_IDLE_NS);
-            continue;
+        if (question != atomic_load(&probe->answered)) {
+            atomic_store(&probe->code, write_byte(probe));
+            atomic_store(&probe->answered, question);
+            el_futex_wake(&probe->answered, INT32_MAX);
+        } else if (atomic_exchange(&probe->leaves, 0)) {
+            if (leave(probe))
+                break;
+        } else if (el_futex_wait(&probe->calls, calls, PROBE_IDLE_NS) == -ETIMEDOUT) {
+            atomic_store(&probe->leaves, 1);
         }
-        atomic_store(&probe->code, write_byte(probe));
-        atomic_store(&probe->answered, question);
-        el_futex_wake(&probe->answered, INT32_MAX);
     }
     give_back(probe);
     return NULL;
@@ -75,8 +99,6 @@ static int start_thread(el_probe *probe) {
     sigfillset(&every);
     pthread_sigmask(SIG_SETMASK, &every, &before);      /* a new thread inherits this mask */
     code = pthread_create(&thread, &attributes, probe_thread, probe);
-    if (!code)
-        pthread_setname_np(thread, PROBE_NAME);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     if (code)
@@ -90,22 +112,19 @@ static int start_thread(el_probe *probe) {
 static int32_t ask(el_probe *probe, uint32_t *question) {
     if (probe->process != getpid())
         return EL_SYSTEM_ERROR(ETIMEDOUT);
-    int32_t none = 0;
-    if (atomic_compare_exchange_strong(&probe->has_thread, &none, 1)) {
-        int code = start_thread(probe);
-        if (code) {
-            atomic_store(&probe->has_thread, 0);
-            return EL_SYSTEM_ERROR(code);
-        }
-    }
     uint32_t last = atomic_load(&probe->asked);
     *question = last;
-    if (last != atomic_load(&probe->answered))          /* the thread writes now */
+    if (last == atomic_load(&probe->answered)) {        /* else the thread writes now */
+        *question = last + 1;
+        if (atomic_compare_exchange_strong(&probe->asked, &last, last + 1))
+            call_thread(probe);                         /* else another thread has asked the same question */
+    }
+    if (!claim_thread(probe))
         return EL_OK;
-    *question = last + 1;
-    if (atomic_compare_exchange_strong(&probe->asked, &last, last + 1))
-        el_futex_wake(&probe->asked, 1);
-    return EL_OK;                                       /* else another thread has asked the same question */
+    int code = start_thread(probe);
+    if (code)
+        atomic_store(&probe->has_thread, 0);
+    return code ? EL_SYSTEM_ERROR(code) : EL_OK;
 }
 
 /* The answer, or -(1000 + ETIMEDOUT) after the deadline (boot clock). */
@@ -133,12 +152,15 @@ el_probe *el_probe_new(const char *path, int64_t position) {
     return probe;
 }
 
+void el_probe_rest(el_probe *probe) {
+    if (probe->process != getpid())
+        return;
+    atomic_store(&probe->leaves, 1);
+    call_thread(probe);
+}
+
 void el_probe_end(el_probe *probe) {
-    atomic_store(&probe->ends, 1);
-    if (probe->process == getpid()) {
-        atomic_fetch_add(&probe->asked, 1);             /* nobody asks any more: it only wakes the thread */
-        el_futex_wake(&probe->asked, 1);
-    }
+    el_probe_rest(probe);                               /* nobody asks any more */
     give_back(probe);
 }
 

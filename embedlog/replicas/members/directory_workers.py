@@ -500,6 +500,7 @@ class DirectoryWorkers:
         for worker in list(self._workers.values()):
             for name in LANES:
                 worker.lane(name).end()
+            worker.disk.rest()
 
     def hang(self) -> list[Path]:
         """The directories that hang now."""
