@@ -4,6 +4,7 @@ and nothing is lost.
 
 from __future__ import annotations
 
+import errno
 import gc
 import multiprocessing
 import os
@@ -294,6 +295,24 @@ def test_a_program_ends_while_a_disk_hangs(tmp_path: Path, closes: bool) -> None
         assert process.stdout is not None
         assert process.stdout.readline() == "ends\n"
         assert process.wait(FIRST_S) == 0
+
+
+@pytest.mark.parametrize("problem", [errno.EMFILE, errno.EACCES], ids=["EMFILE", "EACCES"])
+def test_a_process_that_opens_no_file_is_not_beside_a_disk_that_hangs(
+    tmp_path: Path, problem: int
+) -> None:
+    """An append opens no file; the question whether the disks hang does."""
+    with embedlog.open(paths(tmp_path), config=CONFIG) as log:
+        log.create_topic("t", assignment={0: [1, 2, 3]})
+        with log.producer(linger_ms=0) as producer:
+            timed_sends(producer, numbers(0, 20))
+            system.fault_arm(["open"], 1, "fail", problem, sticky=True, name=str(tmp_path))
+            for number in range(20, 25):
+                wait_for_pause()
+                timed_sends(producer, numbers(number, 1))
+            system.fault_off()
+        assert sent_values(log) == numbers(0, 25)
+        assert len(isr(log)) == 3
 
 
 def test_a_closed_set_leaves_no_threads(tmp_path: Path) -> None:

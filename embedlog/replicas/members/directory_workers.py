@@ -358,11 +358,14 @@ def answer(workers: Iterable[DirectoryWorker]) -> bool:
 def ask(workers: Sequence[DirectoryWorker]) -> list[DirectoryWorker]:
     """Probe these directories at the same time; those that did not answer at once. Whether they
     hang, only a call in their lanes shows.
+
+    An error is an answer. The call itself finds it, or needs no descriptor and no thread, as the
+    probe does.
     """
     asked = [worker for worker in workers if not worker.hangs][: probe.COUNT_MAX]
     codes = probe.ask([worker.disk for worker in asked], PROBE_NS) if asked else []
     for worker, code in zip(asked, codes, strict=True):
-        if code >= 0:
+        if code != probe.SILENT:
             worker.note_answer()
     return [worker for worker in workers if not worker.is_recent()]
 
