@@ -14,7 +14,7 @@ el_probe *el_probe_new(const char *path, int64_t position);
 void el_probe_rest(el_probe *probe);
 /* Ends the probe. A thread that is inside the disk ends, and gives the memory back, when the disk continues. */
 void el_probe_end(el_probe *probe);
-/* Asks `count` probes, at most EL_PROBES_MAX, at the same time. codes[i]: EL_OK if the write of probes[i] has ended after the call
- * began; -(1000 + errno) of its error; -(1000 + ETIMEDOUT) if there was no answer within `timeout_ns`. Threads: any. In a forked child,
- * which has no such threads, all answers are missing. */
+/* Asks `count` probes, at most EL_PROBES_MAX, at the same time. codes[i]: EL_OK if a write of probes[i] has ended after the call began,
+ * or as it began (its thread had not told it yet); -(1000 + errno) of its error; -(1000 + ETIMEDOUT) if there was no answer within
+ * `timeout_ns`. Threads: any. In a forked child, which has no such threads, all answers are missing. */
 int32_t el_probe_ask(el_probe *const *probes, int32_t count, int64_t timeout_ns, int32_t *codes);

@@ -1,7 +1,8 @@
 /* Probes of disks: each has a thread that writes one byte when it is asked, so that nobody else waits for a disk that hangs.
  *
- * Questions are counted. A question that is asked while the thread writes is answered by the end of this write: the disk has taken a
- * write after the question. The memory belongs to the owner and to the thread, because a thread in a disk that hangs outlives its owner.
+ * Questions are counted. A question that is asked while the thread writes is answered by the end of this write. A write that has just
+ * ended, but is not told yet, is such a write, too. The memory belongs to the owner and to the thread, because a thread in a disk that
+ * hangs outlives its owner.
  * A thread without questions leaves after a while, or at once if the owner rests; the next question starts another one.
  * The thread takes no signals. */
 #include "system/system.h"
