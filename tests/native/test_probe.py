@@ -73,59 +73,59 @@ def test_a_disk_that_hangs_is_silent_and_the_others_answer(tmp_path: Path, kind:
 
 
 def test_a_probe_ends_although_its_disk_hangs(tmp_path: Path) -> None:
-    before = threads()
+    wait_until(lambda: threads() == 0, 30)  # of earlier tests
     disk = make_disk(tmp_path / "lock")
     system.fault_arm(["pwrite"], 1, "hang", name="lock")
     assert probe.ask([disk], SHORT_NS) == [probe.SILENT]
     del disk
-    assert threads() == before + 1
+    wait_until(lambda: threads() == 1)
     system.fault_off()
-    wait_until(lambda: threads() == before)
+    wait_until(lambda: threads() == 0)
 
 
 def test_the_thread_ends_with_the_probe(tmp_path: Path) -> None:
-    before = threads()
+    wait_until(lambda: threads() == 0, 30)  # of earlier tests
     disks = [make_disk(tmp_path / str(number)) for number in range(5)]
     assert probe.ask(disks, ANSWER_NS) == [0] * 5
-    assert threads() == before + 5
+    wait_until(lambda: threads() == 5)
     del disks
-    wait_until(lambda: threads() == before)
+    wait_until(lambda: threads() == 0)
 
 
 def test_the_thread_leaves_when_the_owner_rests_and_returns_with_a_question(tmp_path: Path) -> None:
-    before = threads()
+    wait_until(lambda: threads() == 0, 30)  # of earlier tests
     disk = make_disk(tmp_path / "lock")
     for _ in range(20):
         assert probe.ask([disk], ANSWER_NS) == [0]
         disk.rest()
-        wait_until(lambda: threads() == before)
+        wait_until(lambda: threads() == 0)
     disk.rest()  # also without a thread
     assert probe.ask([disk], ANSWER_NS) == [0]
 
 
 def test_a_thread_that_hangs_leaves_after_its_answer(tmp_path: Path) -> None:
-    before = threads()
+    wait_until(lambda: threads() == 0, 30)  # of earlier tests
     disk = make_disk(tmp_path / "lock")
     system.fault_arm(["pwrite"], 1, "hang", name="lock")
     assert probe.ask([disk], SHORT_NS) == [probe.SILENT]
     disk.rest()
-    assert threads() == before + 1
+    wait_until(lambda: threads() == 1)
     system.fault_off()
-    wait_until(lambda: threads() == before)
+    wait_until(lambda: threads() == 0)
     assert probe.ask([disk], ANSWER_NS) == [0]
 
 
 def test_the_thread_of_a_directory_that_is_not_used_any_more_ends(tmp_path: Path) -> None:
-    before = threads()
+    wait_until(lambda: threads() == 0, 30)  # of earlier tests
     disk = make_disk(tmp_path / "lock")
     assert probe.ask([disk], ANSWER_NS) == [0]
-    wait_until(lambda: threads() == before, 30)
+    wait_until(lambda: threads() == 0, 30)
     assert probe.ask([disk], ANSWER_NS) == [0]
 
 
 def test_many_threads_ask_while_the_owner_rests(tmp_path: Path) -> None:
     """No question is lost between a thread that leaves and the next one."""
-    before = threads()
+    wait_until(lambda: threads() == 0, 30)  # of earlier tests
     disk = make_disk(tmp_path / "lock")
     answers: list[int] = []
 
@@ -140,7 +140,7 @@ def test_many_threads_ask_while_the_owner_rests(tmp_path: Path) -> None:
     for asker in askers:
         asker.join()
     assert answers == [0] * 800
-    wait_until(lambda: threads() == before)
+    wait_until(lambda: threads() == 0)
 
 
 def test_many_threads_ask_the_same_disk(tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ METRIC: Final = (
         [
             before(
                 '        "RecoveredLogs": int',
-                '        "LogDirectoryCount": len(found.directories),\n',
+                '        "LogDirectoryCount": len(description.directories),\n',
             )
         ],
     ),
