@@ -433,14 +433,14 @@ def index_floor_file(fd: int, count: int, target: int) -> tuple[int, bytes] | No
     """Number and bytes of the last entry <= target among the first `count` of a file; None if all
     are greater.
     """
-    return _found(lib.el_index_floor_file, fd, count, target, lib.EL_INDEX_ENTRY_SIZE)
+    return _find_floor(lib.el_index_floor_file, fd, count, target, lib.EL_INDEX_ENTRY_SIZE)
 
 
 def time_floor_file(fd: int, count: int, timestamp_ms: int) -> tuple[int, bytes] | None:
-    return _found(lib.el_time_floor_file, fd, count, timestamp_ms, lib.EL_TIME_ENTRY_SIZE)
+    return _find_floor(lib.el_time_floor_file, fd, count, timestamp_ms, lib.EL_TIME_ENTRY_SIZE)
 
 
-def _found(
+def _find_floor(
     search: Any, fd: int, count: int, target: int, entry_size: int
 ) -> tuple[int, bytes] | None:
     entry = ffi.new("uint8_t[]", entry_size)

@@ -12,6 +12,7 @@ from typing import Any, Final
 from embedlog._native.calls import ffi, lib
 
 COUNT_MAX: Final[int] = lib.EL_PROBES_MAX  # of one question
+ANSWER_NS: Final[int] = lib.EL_PROBE_NS  # for an answer, before a slower way is taken
 SILENT: Final = -1000 - errno.ETIMEDOUT  # no answer in time
 
 
@@ -34,7 +35,7 @@ class Probe:
 
 def ask(probes: Sequence[Probe], timeout_ns: int) -> list[int]:
     """The answers of all probes, which are asked at the same time: 0 if the disk has taken a write
-    since the call began, SILENT, or the code of an error of the system.
+    since the call began, or just before; SILENT; or the code of an error of the system.
     """
     codes = ffi.new("int32_t[]", len(probes))
     raws = ffi.new("el_probe *[]", [probe.raw for probe in probes])

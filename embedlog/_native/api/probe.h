@@ -4,7 +4,7 @@
  * A system call on a disk that hangs returns when the disk continues, and nothing ends it before. So a thread of the probe makes it, and
  * the callers wait for the thread for a limited time. */
 
-enum { EL_PROBES_MAX = 64 };
+enum { EL_PROBES_MAX = 64, EL_PROBE_NS = 20000000 /* for an answer, before a slower way is taken */ };
 typedef struct el_probe el_probe;
 
 /* A probe that writes a newline at `position` of the file at `path`; NULL without memory. Its thread starts with a question, and leaves

@@ -75,13 +75,11 @@ typedef struct {                     /* a leader with the followers to which it 
     int32_t count;
     int32_t epoch;                   /* of the leader */
     int32_t all_in_sync;             /* acks=all: as of el_writer; 0: only the leader takes the run */
-    int32_t reserved;
+    int32_t probe_count;
     int64_t apart_until_ns;          /* a follower was slow: until then (boot clock) the caller copies */
     int64_t answered_ns;             /* the last time at which the followers had all records, as far as this process knows */
     int64_t recent_ns;               /* since then, while the followers are written in the call without a question */
-    el_probe **probes;               /* of the disks of all of them, for questions after that */
-    int32_t probe_count;
-    int32_t reserved_too;
+    el_probe **probes;               /* `probe_count`, of the disks of all of them: for questions after that */
 } el_together;
 
 /* Appends as el_append to a leader, then to each follower, and raises the high watermark (REPLICA-15).

@@ -19,7 +19,6 @@
 
 enum { SLOW_NS = 250000000 };             /* a write of a follower that lasts longer */
 #define APART_NS 10000000000LL
-#define PROBE_NS 20000000LL               /* for the answers of disks */
 #define TURN_NS 200000LL                  /* for the runs of other processes that are before one's own */
 #define COMMIT_NS 2000000LL                /* for the leader's lock, before the commit is left to the caller */
 
@@ -159,7 +158,7 @@ static int32_t commit_together(el_together *together, const el_taken *taken) {
 /* Whether all disks answer now. An error is an answer: the append finds it itself, or, without a descriptor or a thread, needs none. */
 static int probe_disks(const el_together *together) {
     int32_t codes[EL_PROBES_MAX];
-    if (!together->probe_count || el_probe_ask(together->probes, together->probe_count, PROBE_NS, codes) != EL_OK)
+    if (!together->probe_count || el_probe_ask(together->probes, together->probe_count, EL_PROBE_NS, codes) != EL_OK)
         return 0;
     for (int32_t at = 0; at < together->probe_count; at++)
         if (codes[at] == EL_SYSTEM_ERROR(ETIMEDOUT))

@@ -46,8 +46,6 @@ LOOK_NS: Final = 250_000_000  # after the limit, in which a thread that hangs do
 LIMITS: Final = 4  # after so many limits a call hangs, although its thread runs now and then
 # a byte of the directory's lock file, after the note of its holder: nobody reads it
 PROBED_AT: Final = 96
-# for the answers of probes; a disk that is slower is asked by a thread of its directory
-PROBE_NS: Final = 20_000_000
 # for an answer of a directory that hangs, as far as this process knows
 KNOWN_NS: Final = 1_000_000_000
 # after the deadline of a lock or a sync, until which its own error is waited for
@@ -363,7 +361,7 @@ def ask(workers: Sequence[DirectoryWorker]) -> list[DirectoryWorker]:
     probe does.
     """
     asked = [worker for worker in workers if not worker.hangs][: probe.COUNT_MAX]
-    codes = probe.ask([worker.disk for worker in asked], PROBE_NS) if asked else []
+    codes = probe.ask([worker.disk for worker in asked], probe.ANSWER_NS) if asked else []
     for worker, code in zip(asked, codes, strict=True):
         if code != probe.SILENT:
             worker.note_answer()
