@@ -78,12 +78,12 @@ def threads() -> set[str]:
 def test_whoever_runs_beats_until_the_end(here: Liveness, begin: Begin) -> None:
     before = threads()
     lease = begin()
-    assert len(threads()) == len(before) + 1
+    assert len(threads() - before) == 1
     assert wait_for_beat(here, lease.process_slot).held
     assert not lease.expired
     lease.end()
     lease.end()
-    assert threads() == before
+    assert threads() <= before  # those of earlier tests may end meanwhile
     assert here.slot_state(lease.process_slot) == SlotState(
         False, here.slot_state(lease.process_slot).heartbeat
     )
@@ -95,7 +95,7 @@ def test_the_log_ends_its_leases_when_it_closes(mine: Liveness, begin: Begin) ->
     one = begin()
     two = begin()
     mine.close()
-    assert threads() == before
+    assert threads() <= before  # those of earlier tests may end meanwhile
     assert one.expired
     assert two.expired
 
@@ -103,7 +103,7 @@ def test_the_log_ends_its_leases_when_it_closes(mine: Liveness, begin: Begin) ->
 def test_a_lease_that_nobody_has_any_more_stops_beating(begin: Begin) -> None:
     before = threads()
     begin()
-    assert threads() == before
+    assert threads() <= before  # those of earlier tests may end meanwhile
 
 
 def test_an_end_that_comes_twice_does_not_end_the_successor(here: Liveness, begin: Begin) -> None:
