@@ -240,6 +240,7 @@ test-all: install check
 
 check: install
 	@$(BIN)/ruff check .
+	@if command -v clang-format >/dev/null; then clang-format --dry-run --Werror embedlog/_native/*/*.[ch]; fi
 	@$(BIN)/mypy
 	@$(PYTEST) -q tests/project/test_types.py
 

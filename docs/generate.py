@@ -199,8 +199,19 @@ def commented_fields(name: str) -> list[tuple[str, str, str]]:
     body = re.search(rf"typedef struct \{{([^}}]*)\}} {name};", text)
     if body is None:
         raise ValueError(f"no struct {name} in {SYSTEM_HEADER.name}")
-    fields = re.findall(r"(u?)int(\d+)_t (\w+);[ ]*(?:/\* (.*?) \*/)?", body[1])
-    return [("ui"[not sign] + bits, f"`{field}`", comment) for sign, bits, field, comment in fields]
+    above_field = r"(?:^ +/\* ((?:[^*]|\*(?!/))*) \*/\n)?"
+    beside_field = r"[ ]*(?:/\* (.*?) \*/)?$"
+    fields = re.findall(
+        above_field + r"^ +(u?)int(\d+)_t (\w+);" + beside_field, body[1], re.MULTILINE
+    )
+    return [
+        (
+            "ui"[not sign] + bits,
+            f"`{field}`",
+            " ".join((above or beside).replace(" * ", " ").split()),
+        )
+        for above, sign, bits, field, beside in fields
+    ]
 
 
 def published_tuple() -> str:

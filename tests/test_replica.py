@@ -105,7 +105,7 @@ def test_writing_goes_on_without_a_directory_that_was_removed(tmp_path: Path, lo
         wanted: list[bytes] = []
         deadline_s = time.monotonic() + 30
         with log.producer(linger_ms=0) as producer:
-            # the paths are compared once a millisecond (CAPPENDLOCK-4)
+            # the paths are compared once a millisecond
             while len(wanted) < 60 or is_used(log, lost):
                 assert time.monotonic() < deadline_s
                 if len(wanted) == 20:

@@ -52,7 +52,7 @@ class Waiter:
     def __init__(self) -> None:
         self._word = ffi.new("uint32_t *")
         self._directories = ffi.new("el_watched_directory[]", DIRECTORIES_MAX)
-        self.spin_until_ns = 0  # boot clock: until then `wait` does not sleep (CWAIT-6)
+        self.spin_until_ns = 0  # boot clock: until then `wait` does not sleep
 
     def wait(
         self,

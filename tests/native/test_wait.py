@@ -1,7 +1,5 @@
 """Waits on pages of one and of several directories: each reason ends them, and no publication is
 slept through.
-
-The rules are CWAIT-1 and CWAIT-4 to CWAIT-6.
 """
 
 from __future__ import annotations

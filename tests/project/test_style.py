@@ -20,7 +20,7 @@ from tests.support import python_source
 pytestmark = pytest.mark.xdist_group("tests/project/prose")  # the worker that reads all texts
 
 LINE_COLUMNS_MAX = 130
-C_LINE_COLUMNS_MAX = 150
+C_LINE_COLUMNS_MAX = 100
 
 OURS = ("embedlog", "pyspark_embedlog", "tests", "benchmarks", "docs", "examples", "release")
 PYTHON = [ROOT / "setup.py", *sorted(path for top in OURS for path in (ROOT / top).rglob("*.py"))]

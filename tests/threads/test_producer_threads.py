@@ -1,7 +1,7 @@
 """Several threads on one producer at the same time: records, futures, callbacks, flush, close and
 failures are all counted.
 
-Without the GIL these tests fail if a function of `_rows` does not enter its section (THREADS-1):
+Without the GIL these tests fail if a function of `_rows` does not enter its section:
 `test_sections` shows it.
 """
 

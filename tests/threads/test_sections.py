@@ -28,7 +28,7 @@ from embedlog._native import _rows
 from tests.support.crowd import crowd
 _rows.set_sections_off({off})
 """
-# THREADS-1: records of eight threads are encoded into the same batches
+# records of eight threads are encoded into the same batches
 SEND = """
 with embedlog.open(sys.argv[1]) as log:
     log.create_topic("t")
@@ -41,7 +41,7 @@ with embedlog.open(sys.argv[1]) as log:
     with log.consumer("t", auto_offset_reset="earliest", consumer_timeout_ms=0) as consumer:
         assert sum(1 for record in consumer) == 160_001
 """
-# THREADS-4: a list is shortened while its items are copied
+# a list is shortened while its items are copied
 COPY = """
 items = [b"%d" % number for number in range(500)]
 ended = threading.Event()

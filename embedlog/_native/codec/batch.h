@@ -29,7 +29,8 @@ enum el_position {
 #define TRANSACTIONAL_BATCH 0x10
 #define CONTROL_BATCH 0x20
 
-/* The largest offset of a log. In a segment with such a base, sums of a checked offset and a delta do not overflow int64_t. */
+/* The largest offset of a log. In a segment with such a base, sums of a checked offset and a delta
+ * do not overflow int64_t. */
 #define LOG_OFFSET_MAX (INT64_MAX - INT32_MAX - 1)
 
 _Static_assert(sizeof(el_batch) == 80, "record_columns.batch_dtype has the same 80 bytes");
@@ -41,11 +42,14 @@ static inline int32_t el_sequence_after(int32_t first, int32_t last_delta) {
     return (int32_t)(((int64_t)first + last_delta + 1) & INT32_MAX);
 }
 
-/* Whether a batch with these offsets fits into the segment with base `segment_base` (-1: unknown): index entries store relative offsets
- * in 31 bits (format.md 2.2). */
+/* Whether a batch with these offsets fits into the segment with base `segment_base` (-1: unknown):
+ * index entries store relative offsets in 31 bits (format.md 2.2). */
 static inline int offsets_fit(int64_t base_offset, int32_t last_delta, int64_t segment_base) {
-    if (last_delta < 0 || base_offset < 0 || base_offset > LOG_OFFSET_MAX - last_delta) return 0;
-    return segment_base < 0 || (base_offset >= segment_base && base_offset - segment_base <= INT32_MAX - last_delta);
+    if (last_delta < 0 || base_offset < 0 || base_offset > LOG_OFFSET_MAX - last_delta) {
+        return 0;
+    }
+    return segment_base < 0 ||
+           (base_offset >= segment_base && base_offset - segment_base <= INT32_MAX - last_delta);
 }
 
 static inline void load_header(const uint8_t *at, el_batch *batch) {

@@ -12,8 +12,12 @@ uint32_t el_murmur2(const uint8_t *data, size_t size) {
     }
     if (size > 0) {
         uint32_t tail = data[0];
-        if (size > 1) tail |= (uint32_t)data[1] << 8;
-        if (size > 2) tail |= (uint32_t)data[2] << 16;
+        if (size > 1) {
+            tail |= (uint32_t)data[1] << 8;
+        }
+        if (size > 2) {
+            tail |= (uint32_t)data[2] << 16;
+        }
         h = (h ^ tail) * m;
     }
     h = (h ^ (h >> 13)) * m;

@@ -1,6 +1,7 @@
 /* XXH3 with 64 bits, the default secret and a seed: a published algorithm, in scalar C.
  *
- * The digest of a batch header (21 bytes) is on the path of every append. Longer data are small files, so no vector code is worth its size. */
+ * The digest of a batch header (21 bytes) is on the path of every append. Longer data are small
+ * files, so no vector code is worth its size. */
 #include "api/native.h"
 
 #define PRIME32_1 0x9E3779B1u
@@ -14,7 +15,12 @@
 #define PRIME_MX1 0x165667919E3779F9ull
 #define PRIME_MX2 0x9FB21C651E98DF25ull
 
-enum { SECRET_SIZE = 192, LANES = 8, STRIPE = 8 * LANES, BLOCK_STRIPES = (SECRET_SIZE - STRIPE) / 8 };
+enum {
+    SECRET_SIZE = 192,
+    LANES = 8,
+    STRIPE = 8 * LANES,
+    BLOCK_STRIPES = (SECRET_SIZE - STRIPE) / 8
+};
 
 /* The default secret of XXH3. */
 static const uint8_t SECRET[SECRET_SIZE] = {
@@ -44,12 +50,15 @@ static inline uint64_t avalanche(uint64_t sum) {
 }
 
 static inline uint64_t mix16(const uint8_t *at, const uint8_t *secret, uint64_t seed) {
-    return fold(load_le64(at) ^ (load_le64(secret) + seed), load_le64(at + 8) ^ (load_le64(secret + 8) - seed));
+    return fold(load_le64(at) ^ (load_le64(secret) + seed),
+                load_le64(at + 8) ^ (load_le64(secret + 8) - seed));
 }
 
-/* ---- Up to 240 bytes ----------------------------------------------------------------------------------------- */
+/* ---- Up to 240 bytes ------------------------------------------------------------------------- */
 
-static inline uint64_t secret_pair(size_t at) { return load_le64(SECRET + at) ^ load_le64(SECRET + at + 8); }
+static inline uint64_t secret_pair(size_t at) {
+    return load_le64(SECRET + at) ^ load_le64(SECRET + at + 8);
+}
 
 static inline uint64_t avalanche_64(uint64_t sum) { /* of XXH64 */
     sum = (sum ^ (sum >> 33)) * PRIME64_2;
@@ -58,20 +67,27 @@ static inline uint64_t avalanche_64(uint64_t sum) { /* of XXH64 */
 }
 
 static uint64_t hash_16(const uint8_t *data, size_t size, uint64_t seed) {
-    if (size == 0) return avalanche_64(seed ^ secret_pair(56));
+    if (size == 0) {
+        return avalanche_64(seed ^ secret_pair(56));
+    }
     if (size < 4) {
-        uint64_t combined = (uint64_t)data[0] << 16 | (uint64_t)data[size / 2] << 24 | data[size - 1] | (uint64_t)size << 8;
-        return avalanche_64(combined ^ ((uint64_t)(load_le32(SECRET) ^ load_le32(SECRET + 4)) + seed));
+        uint64_t combined = (uint64_t)data[0] << 16 | (uint64_t)data[size / 2] << 24 |
+                            data[size - 1] | (uint64_t)size << 8;
+        return avalanche_64(combined ^
+                            ((uint64_t)(load_le32(SECRET) ^ load_le32(SECRET + 4)) + seed));
     }
     if (size < 9) {
         seed ^= (uint64_t)__builtin_bswap32((uint32_t)seed) << 32;
-        uint64_t keyed = ((uint64_t)load_le32(data + size - 4) + ((uint64_t)load_le32(data) << 32)) ^ (secret_pair(8) - seed);
+        uint64_t keyed =
+            ((uint64_t)load_le32(data + size - 4) + ((uint64_t)load_le32(data) << 32)) ^
+            (secret_pair(8) - seed);
         keyed ^= (keyed << 49 | keyed >> 15) ^ (keyed << 24 | keyed >> 40);
         keyed *= PRIME_MX2;
         keyed = (keyed ^ ((keyed >> 35) + size)) * PRIME_MX2;
         return keyed ^ (keyed >> 28);
     }
-    uint64_t low = load_le64(data) ^ (secret_pair(24) + seed), high = load_le64(data + size - 8) ^ (secret_pair(40) - seed);
+    uint64_t low = load_le64(data) ^ (secret_pair(24) + seed);
+    uint64_t high = load_le64(data + size - 8) ^ (secret_pair(40) - seed);
     return avalanche(size + __builtin_bswap64(low) + high + fold(low, high));
 }
 
@@ -88,36 +104,49 @@ static inline uint64_t hash_128(const uint8_t *data, size_t size, uint64_t seed)
 
 static uint64_t hash_240(const uint8_t *data, size_t size, uint64_t seed) {
     uint64_t sum = (uint64_t)size * PRIME64_1;
-    for (size_t i = 0; i < 8; i++) sum += mix16(data + 16 * i, SECRET + 16 * i, seed);
+    for (size_t i = 0; i < 8; i++) {
+        sum += mix16(data + 16 * i, SECRET + 16 * i, seed);
+    }
     sum = avalanche(sum);
-    for (size_t i = 8; i < size / 16; i++) sum += mix16(data + 16 * i, SECRET + 16 * (i - 8) + 3, seed);
+    for (size_t i = 8; i < size / 16; i++) {
+        sum += mix16(data + 16 * i, SECRET + 16 * (i - 8) + 3, seed);
+    }
     return avalanche(sum + mix16(data + size - 16, SECRET + 136 - 17, seed));
 }
 
-/* ---- More than 240 bytes ------------------------------------------------------------------------------------- */
+/* ---- More than 240 bytes --------------------------------------------------------------------- */
 
 static inline void add_stripe(uint64_t *lanes, const uint8_t *stripe, const uint8_t *secret) {
     for (size_t i = 0; i < LANES; i++) {
-        uint64_t value = load_le64(stripe + 8 * i), keyed = value ^ load_le64(secret + 8 * i);
+        uint64_t value = load_le64(stripe + 8 * i);
+        uint64_t keyed = value ^ load_le64(secret + 8 * i);
         lanes[i ^ 1] += value;
         lanes[i] += (keyed & UINT32_MAX) * (keyed >> 32);
     }
 }
 
 static inline void scramble(uint64_t *lanes, const uint8_t *secret) {
-    for (size_t i = 0; i < LANES; i++) lanes[i] = (lanes[i] ^ (lanes[i] >> 47) ^ load_le64(secret + 8 * i)) * PRIME32_1;
+    for (size_t i = 0; i < LANES; i++) {
+        lanes[i] = (lanes[i] ^ (lanes[i] >> 47) ^ load_le64(secret + 8 * i)) * PRIME32_1;
+    }
 }
 
 static uint64_t hash_long(const uint8_t *data, size_t size, const uint8_t *secret) {
-    uint64_t lanes[LANES] = {PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3, PRIME64_4, PRIME32_2, PRIME64_5, PRIME32_1};
+    uint64_t lanes[LANES] = {PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3,
+                             PRIME64_4, PRIME32_2, PRIME64_5, PRIME32_1};
     size_t stripes = (size - 1) / STRIPE;
     for (size_t i = 0; i < stripes; i++) {
         add_stripe(lanes, data + STRIPE * i, secret + 8 * (i % BLOCK_STRIPES));
-        if (i % BLOCK_STRIPES == BLOCK_STRIPES - 1) scramble(lanes, secret + SECRET_SIZE - STRIPE);
+        if (i % BLOCK_STRIPES == BLOCK_STRIPES - 1) {
+            scramble(lanes, secret + SECRET_SIZE - STRIPE);
+        }
     }
     add_stripe(lanes, data + size - STRIPE, secret + SECRET_SIZE - STRIPE - 7);
     uint64_t sum = (uint64_t)size * PRIME64_1;
-    for (size_t i = 0; i < LANES; i += 2) sum += fold(lanes[i] ^ load_le64(secret + 11 + 8 * i), lanes[i + 1] ^ load_le64(secret + 19 + 8 * i));
+    for (size_t i = 0; i < LANES; i += 2) {
+        sum += fold(lanes[i] ^ load_le64(secret + 11 + 8 * i),
+                    lanes[i + 1] ^ load_le64(secret + 19 + 8 * i));
+    }
     return avalanche(sum);
 }
 
@@ -131,9 +160,15 @@ static uint64_t hash_long_seeded(const uint8_t *data, size_t size, uint64_t seed
 }
 
 uint64_t el_xxh3_64(const uint8_t *data, size_t size, uint64_t seed) {
-    if (size <= 16) return hash_16(data, size, seed);
-    if (size <= 128) return hash_128(data, size, seed);
-    if (size <= 240) return hash_240(data, size, seed);
+    if (size <= 16) {
+        return hash_16(data, size, seed);
+    }
+    if (size <= 128) {
+        return hash_128(data, size, seed);
+    }
+    if (size <= 240) {
+        return hash_240(data, size, seed);
+    }
     return seed ? hash_long_seeded(data, size, seed) : hash_long(data, size, SECRET);
 }
 

@@ -1,22 +1,26 @@
 /* Locks and unlocks a partition for an append.
  *
- * CAPPENDLOCK-1  after every locking the paths must still lead to the lock file and the control page of this process (APPEND-1)
- * CAPPENDLOCK-2  the owner field is set after the locking and cleared before the unlocking; a process that finds it set repairs first
- *                (APPEND-2)
- * CAPPENDLOCK-3  a lock file with an unchanged change time has kept its name: a rename and a removal change it. A moved directory is
- *                found at the path of the control page, which every locking reads
- * CAPPENDLOCK-4  the paths of a follower's files are compared once a millisecond, and after each decision on the partition. An append
- *                in between is the same as one before the removal of the files. A follower that is opened in their place joins the
- *                ISR with a decision, and takes a run only at its own log end
- * CAPPENDLOCK-5  the paths of a leader are compared before its append, and not again before the commit of the same call: the commit
- *                writes nothing but the page, which shows another leader if the directory was opened again meanwhile */
+ * - After every locking the paths must still lead to the lock file and the control page of this
+ *   process (APPEND-1).
+ * - The owner field is set after the locking and cleared before the unlocking; a process that finds
+ *   it set repairs first (APPEND-2).
+ * - A lock file with an unchanged change time has kept its name: a rename and a removal change it.
+ *   A moved directory is found at the path of the control page, which every locking reads.
+ * - The paths of a follower's files are compared once a millisecond, and after each decision on the
+ *   partition. An append in between is the same as one before the removal of the files. A follower
+ *   that is opened in their place joins the ISR with a decision, and takes a run only at its own
+ *   log end.
+ * - The paths of a leader are compared before its append, and not again before the commit of the
+ *   same call: the commit writes nothing but the page, which shows another leader if the directory
+ *   was opened again meanwhile. */
 #include "log/control_page.h"
 #include "testing/mutants.h"
 
-enum { SETTLED_MS = 2000 };                /* a change time that is older differs from that of every later change */
-enum { COMPARED_NS = 1000000 };            /* between comparisons of a follower's paths */
+/* a change time that is older differs from that of every later change */
+enum { SETTLED_MS = 2000 };
+enum { COMPARED_NS = 1000000 }; /* between comparisons of a follower's paths */
 
-typedef struct {                           /* an open file that must be the one at its path */
+typedef struct { /* an open file that must be the one at its path */
     const char *path;
     int32_t fd;
     int64_t device, inode;
@@ -27,54 +31,70 @@ static int same_file(const el_file_facts *one, int64_t device, int64_t inode) {
     return one->device == device && one->inode == inode;
 }
 
-/* Whether the path of an open file still leads to it (CAPPENDLOCK-3). */
+/* Whether the path of an open file still leads to it: an unchanged change time is enough. */
 static int is_current(const el_named *file) {
     el_file_facts found;
-    if (*file->changed_ns && el_facts(file->fd, &found) == EL_OK && found.links && found.changed_ns == *file->changed_ns &&
-        same_file(&found, file->device, file->inode))
+    if (*file->changed_ns && el_facts(file->fd, &found) == EL_OK && found.links &&
+        found.changed_ns == *file->changed_ns && same_file(&found, file->device, file->inode)) {
         return 1;
-    if (el_facts_of(file->path, &found) < 0 || !same_file(&found, file->device, file->inode))
+    }
+    if (el_facts_of(file->path, &found) < 0 || !same_file(&found, file->device, file->inode)) {
         return 0;
+    }
     int settled = file->fd >= 0 && found.changed_ns / 1000000 < el_kernel_ms() - SETTLED_MS;
     *file->changed_ns = settled ? found.changed_ns : 0;
     return 1;
 }
 
-/* Whether the paths lead to the files of this process: 0, EL_MUST_REMAP, EL_LOST_DIRECTORY, or an error. */
+/* Whether the paths lead to the files of this process: 0, EL_MUST_REMAP, EL_LOST_DIRECTORY, or an
+ * error. */
 static int32_t check_identity(el_writer *writer) {
     el_file_facts named;
-    if (el_is_mutant(EL_NO_IDENTITY))
+    if (el_is_mutant(EL_NO_IDENTITY)) {
         return EL_OK;
-    if (!is_current(&(el_named){writer->lock_path, writer->lock_fd, writer->lock_device, writer->lock_inode, &writer->lock_changed_ns}))
+    }
+    if (!is_current(&(el_named){writer->lock_path, writer->lock_fd, writer->lock_device,
+                                writer->lock_inode, &writer->lock_changed_ns})) {
         return EL_MUST_REMAP;
-    if (el_facts_of(writer->page_path, &named) < 0 || !same_file(&named, writer->page_device, writer->page_inode))
+    }
+    if (el_facts_of(writer->page_path, &named) < 0 ||
+        !same_file(&named, writer->page_device, writer->page_inode)) {
         return EL_MUST_REMAP;
-    const el_named directory = {writer->directory_lock_path, writer->directory_lock_fd, writer->directory_lock_device,
-                                writer->directory_lock_inode, &writer->directory_lock_changed_ns};
-    if (directory.path && !is_current(&directory))
+    }
+    const el_named directory = {writer->directory_lock_path, writer->directory_lock_fd,
+                                writer->directory_lock_device, writer->directory_lock_inode,
+                                &writer->directory_lock_changed_ns};
+    if (directory.path && !is_current(&directory)) {
         return EL_LOST_DIRECTORY;
+    }
     return page_of(writer)->magic == EL_PAGE_MAGIC ? EL_OK : EL_MUST_REMAP;
 }
 
 static int32_t check_state(const el_writer *writer) {
     const el_page *page = page_of(writer);
-    if (atomic_load(&page->words[EL_WORD_FLAGS]) & EL_FLAG_DELETED)
+    if (atomic_load(&page->words[EL_WORD_FLAGS]) & EL_FLAG_DELETED) {
         return EL_IS_DELETED;
-    if (atomic_load(&page->words[EL_WORD_FLAGS]) & EL_FLAG_REPLACED)
+    }
+    if (atomic_load(&page->words[EL_WORD_FLAGS]) & EL_FLAG_REPLACED) {
         return EL_MUST_REMAP;
-    if (atomic_load(&page->words[EL_WORD_OWNER]) || atomic_load(&page->words[EL_WORD_ROLL_INTENT]))
+    }
+    if (atomic_load(&page->words[EL_WORD_OWNER]) ||
+        atomic_load(&page->words[EL_WORD_ROLL_INTENT])) {
         return EL_MUST_REPAIR;
+    }
     return EL_OK;
 }
 
 static void release(el_writer *writer) {
     el_page *page = page_of(writer);
-    if (!el_is_mutant(EL_NO_APPEND_LOCK))
+    if (!el_is_mutant(EL_NO_APPEND_LOCK)) {
         el_unlock(writer->lock_fd);
+    }
     el_announce(&page->lock_word, &page->lock_waiters);
 }
 
-/* Takes a lock that another process holds. The time of a wait that ended at its deadline belongs to the next one. */
+/* Takes a lock that another process holds. The time of a wait that ended at its deadline belongs to
+ * the next one. */
 static int32_t wait_for_lock(el_writer *writer, int64_t deadline_ns) {
     el_page *page = page_of(writer);
     int64_t began_ns = el_boot_ns();
@@ -84,8 +104,9 @@ static int32_t wait_for_lock(el_writer *writer, int64_t deadline_ns) {
     int64_t waited_ns = el_boot_ns() - began_ns;
     writer->lock_waits += rc >= 0;
     writer->lock_waited_ns += waited_ns;
-    if (waited_ns > writer->lock_waited_max_ns)
+    if (waited_ns > writer->lock_waited_max_ns) {
         writer->lock_waited_max_ns = waited_ns;
+    }
     return rc;
 }
 
@@ -93,16 +114,20 @@ static int32_t begin(el_writer *writer, int64_t deadline_ns, int compared) {
     el_page *page = page_of(writer);
     if (!el_is_mutant(EL_NO_APPEND_LOCK)) {
         int32_t rc = el_lock_try(writer->lock_fd, 1);
-        if (rc == EL_SYSTEM_ERROR(EAGAIN))
+        if (rc == EL_SYSTEM_ERROR(EAGAIN)) {
             rc = wait_for_lock(writer, deadline_ns);
-        if (rc < 0)
+        }
+        if (rc < 0) {
             return rc;
+        }
     }
     int32_t rc = el_page_enter(writer->page, 1);
-    if (rc == EL_OK && !compared)
+    if (rc == EL_OK && !compared) {
         rc = check_identity(writer);
-    if (rc == EL_OK)
+    }
+    if (rc == EL_OK) {
         rc = check_state(writer);
+    }
     if (rc == EL_OK && !el_is_mutant(EL_NO_OWNER_WORD)) {
         atomic_store(&page->words[EL_WORD_OWNER_SINCE], el_boot_ns());
         atomic_store(&page->words[EL_WORD_OWNER], writer->process);
@@ -116,12 +141,17 @@ static int32_t begin(el_writer *writer, int64_t deadline_ns, int compared) {
     return EL_OK;
 }
 
-int32_t el_append_begin(el_writer *writer, int64_t deadline_ns) { return begin(writer, deadline_ns, 0); }
+int32_t el_append_begin(el_writer *writer, int64_t deadline_ns) {
+    return begin(writer, deadline_ns, 0);
+}
 
-int32_t el_append_again(el_writer *writer, int64_t deadline_ns) { return begin(writer, deadline_ns, 1); }
+int32_t el_append_again(el_writer *writer, int64_t deadline_ns) {
+    return begin(writer, deadline_ns, 1);
+}
 
 int32_t el_follow_begin(el_writer *follower, int64_t now_ns, int32_t partition_epoch) {
-    int compared = follower->compared_epoch == partition_epoch && now_ns - follower->compared_ns < COMPARED_NS;
+    int compared =
+        follower->compared_epoch == partition_epoch && now_ns - follower->compared_ns < COMPARED_NS;
     int32_t rc = begin(follower, 0, compared);
     if (rc == EL_OK && !compared) {
         follower->compared_ns = now_ns;
@@ -132,8 +162,9 @@ int32_t el_follow_begin(el_writer *follower, int64_t now_ns, int32_t partition_e
 
 int32_t el_append_end(el_writer *writer, int32_t broken) {
     el_point("before-unlock");
-    if (!broken)
+    if (!broken) {
         el_page_set(writer->page, EL_WORD_OWNER, 0);
+    }
     release(writer);
     return EL_OK;
 }

@@ -1,8 +1,10 @@
 /* Interval digests: one record for each entry of the offset index, in a file beside the segment.
  *
- * CDIGESTS-1  a record contains the chain digest of all batches before the batch of its entry, and a checksum
- * CDIGESTS-2  a record is at number x size: a missing or damaged record is skipped, its neighbours remain valid
- * CDIGESTS-3  a reader with a known chain compares it at every later record; a difference is damage */
+ * - A record contains the chain digest of all batches before the batch of its entry, and a
+ *   checksum.
+ * - A record is at number x size: a missing or damaged record is skipped, its neighbours remain
+ *   valid.
+ * - A reader with a known chain compares it at every later record; a difference is damage. */
 #include "system/system.h"
 
 #include <string.h>
@@ -26,7 +28,8 @@ static uint32_t check_of(int64_t base, int64_t number, int64_t position, uint64_
     return el_crc32c(0, all, sizeof all);
 }
 
-int32_t el_digest_record(uint8_t *record, int64_t base, int64_t number, int64_t position, uint64_t digest) {
+int32_t el_digest_record(uint8_t *record, int64_t base, int64_t number, int64_t position,
+                         uint64_t digest) {
     store_be32(record, (uint32_t)position);
     store_be32(record + CHECK_AT, check_of(base, number, position, digest));
     store_be64(record + DIGEST_AT, digest);
@@ -39,11 +42,12 @@ static int load(const uint8_t *record, int64_t base, int64_t number, el_record_f
     return load_be32(record + CHECK_AT) == check_of(base, number, out->position, out->digest);
 }
 
-/* ---- iteration over the records ------------------------------------------------------------------ */
+/* ---- iteration over the records -------------------------------------------------------------- */
 
 typedef struct {
     const el_digests *file;
-    int64_t number, from;                 /* number of the record in `found`; number of the first record in the window */
+    /* number of the record in `found`; number of the first record in the window */
+    int64_t number, from;
     int64_t held;
     int64_t failure;
     el_record_found found;
@@ -52,23 +56,28 @@ typedef struct {
 
 static int fill(el_walker *walker) {
     const el_digests *file = walker->file;
-    int64_t left = file->count - walker->number, want = left < EL_WINDOW_RECORDS ? left : EL_WINDOW_RECORDS;
-    int64_t got = el_pread(file->fd, walker->window, want * EL_DIGEST_RECORD_SIZE, walker->number * EL_DIGEST_RECORD_SIZE);
+    int64_t left = file->count - walker->number;
+    int64_t want = left < EL_WINDOW_RECORDS ? left : EL_WINDOW_RECORDS;
+    int64_t got = el_pread(file->fd, walker->window, want * EL_DIGEST_RECORD_SIZE,
+                           walker->number * EL_DIGEST_RECORD_SIZE);
     walker->failure = got < 0 ? got : 0;
     walker->from = walker->number;
     walker->held = got < 0 ? 0 : got / EL_DIGEST_RECORD_SIZE;
-    return walker->held > 0;              /* 0: the file is shorter than its count */
+    return walker->held > 0; /* 0: the file is shorter than its count */
 }
 
 /* Moves to the first valid record from `number` on; 0 if there is none. */
 static int walk_to(el_walker *walker, int64_t number) {
     const el_digests *file = walker->file;
     for (walker->number = number; walker->number < file->count; walker->number++) {
-        if (walker->number >= walker->from + walker->held && !fill(walker))
+        if (walker->number >= walker->from + walker->held && !fill(walker)) {
             break;
-        const uint8_t *record = walker->window + (walker->number - walker->from) * EL_DIGEST_RECORD_SIZE;
-        if (load(record, file->base, walker->number, &walker->found))
+        }
+        const uint8_t *record =
+            walker->window + (walker->number - walker->from) * EL_DIGEST_RECORD_SIZE;
+        if (load(record, file->base, walker->number, &walker->found)) {
             return 1;
+        }
     }
     walker->number = file->count;
     return 0;
@@ -83,29 +92,38 @@ static int walk_from(el_walker *walker, const el_digests *file, int64_t number) 
 int64_t el_digest_at(const el_digests *file, int64_t number, int64_t position, uint64_t *digest) {
     uint8_t record[EL_DIGEST_RECORD_SIZE];
     el_record_found found;
-    if (number < 0 || number >= file->count)
+    if (number < 0 || number >= file->count) {
         return 0;
+    }
     int64_t got = el_pread(file->fd, record, sizeof record, number * EL_DIGEST_RECORD_SIZE);
-    if (got < 0)
+    if (got < 0) {
         return got;
-    if (got < (int64_t)sizeof record || !load(record, file->base, number, &found) || found.position != position)
+    }
+    if (got < (int64_t)sizeof record || !load(record, file->base, number, &found) ||
+        found.position != position) {
         return 0;
+    }
     *digest = found.digest;
     return 1;
 }
 
-int64_t el_digests_reach(const el_digests *file, int64_t from, int64_t position, int64_t limit, int64_t end) {
+int64_t el_digests_reach(const el_digests *file, int64_t from, int64_t position, int64_t limit,
+                         int64_t end) {
     el_walker walker;
     int64_t best = 0;
-    for (int more = walk_from(&walker, file, from); more; more = walk_to(&walker, walker.number + 1)) {
+    for (int more = walk_from(&walker, file, from); more;
+         more = walk_to(&walker, walker.number + 1)) {
         int64_t place = walker.found.position;
-        if (place > limit && place <= end && (best || place > position))
+        if (place > limit && place <= end && (best || place > position)) {
             return best ? best : place;
-        if (place > position && place <= end)
+        }
+        if (place > position && place <= end) {
             best = place;
+        }
     }
-    if (walker.failure < 0)
+    if (walker.failure < 0) {
         return walker.failure;
+    }
     return end <= limit ? end : best;
 }
 
@@ -117,37 +135,47 @@ static int64_t differs(el_problem *problem, int64_t position, uint64_t expected,
     return EL_ECORRUPT;
 }
 
-int64_t el_digests_compare(const el_digests *file, int64_t from, const uint8_t *data, int64_t size, const el_batch *batches,
-                           int64_t count, el_compared *state, el_problem *problem) {
+int64_t el_digests_compare(const el_digests *file, int64_t from, const uint8_t *data, int64_t size,
+                           const el_batch *batches, int64_t count, el_compared *state,
+                           el_problem *problem) {
     el_walker walker;
     int64_t at = 0;
     memset(problem, 0, sizeof *problem);
     int more = walk_from(&walker, file, from);
     for (int64_t row = 0;; row++) {
-        for (; more && walker.found.position <= state->position; more = walk_to(&walker, walker.number + 1)) {
+        for (; more && walker.found.position <= state->position;
+             more = walk_to(&walker, walker.number + 1)) {
             int64_t place = walker.found.position;
-            if (place < state->position && place > state->agreed)   /* no batch starts at the position of a record */
+            if (place < state->position &&
+                place > state->agreed) { /* no batch starts at the position of a record */
                 return differs(problem, place, walker.found.digest, 0);
-            if (place == state->position && walker.found.digest != state->digest)
+            }
+            if (place == state->position && walker.found.digest != state->digest) {
                 return differs(problem, place, walker.found.digest, state->digest);
-            if (place == state->position)
+            }
+            if (place == state->position) {
                 state->agreed = place;
+            }
         }
-        if (row == count)
+        if (row == count) {
             return walker.failure < 0 ? walker.failure : walker.number;
-        if (size - at < EL_DIGEST_SIZE || batches[row].size < EL_DIGEST_SIZE)
+        }
+        if (size - at < EL_DIGEST_SIZE || batches[row].size < EL_DIGEST_SIZE) {
             return EL_EINVALID;
+        }
         state->digest = el_chain_digest(data + at, state->digest);
         state->position += batches[row].size;
         at += batches[row].size;
     }
 }
 
-int64_t el_digests_before(const uint8_t *data, int64_t size, const el_batch *batches, int64_t count, uint64_t digest, uint64_t *out) {
+int64_t el_digests_before(const uint8_t *data, int64_t size, const el_batch *batches, int64_t count,
+                          uint64_t digest, uint64_t *out) {
     int64_t at = 0;
     for (int64_t row = 0; row < count; row++) {
-        if (size - at < EL_DIGEST_SIZE || batches[row].size < EL_DIGEST_SIZE)
+        if (size - at < EL_DIGEST_SIZE || batches[row].size < EL_DIGEST_SIZE) {
             return EL_EINVALID;
+        }
         out[row] = digest;
         digest = el_chain_digest(data + at, digest);
         at += batches[row].size;

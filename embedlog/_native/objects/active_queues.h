@@ -7,7 +7,8 @@
 /* Drops the list of queues; none of them will be written any more. */
 void el_queues_drop(el_accumulator *self);
 
-/* Removes empty queues from the list: the due ones as a list of Python, and the time until the next one is due (INT64_MAX: none). */
+/* Removes empty queues from the list: the due ones as a list of Python, and the time until the next
+ * one is due (INT64_MAX: none). */
 PyObject *el_queues_ready(el_accumulator *self, int64_t *pause_ns);
 
 /* The unsettled batches; the list keeps them alive, but not their place in a queue. */

@@ -1,7 +1,8 @@
-/* The Arrow C data interface: the three structs of the published ABI, and their use by this extension.
+/* The Arrow C data interface: the three structs of the published ABI, and their use by this
+ * extension.
  *
- * The Arrow specification fixes the structs. Every exported struct frees itself through its own `release`, which may be called from
- * any thread, with or without the GIL. */
+ * The Arrow specification fixes the structs. Every exported struct frees itself through its own
+ * `release`, which may be called from any thread, with or without the GIL. */
 #ifndef EL_ARROW_H
 #define EL_ARROW_H
 
@@ -55,14 +56,15 @@ struct ArrowArrayStream {
 
 #endif /* ARROW_C_STREAM_INTERFACE */
 
-/* Fills `out` from a Python description. 0, or -1 with a Python exception set and nothing left to release.
- * A schema is (format, name, nullable, children, dictionary or None), an array is
- * (length, null_count, offset, buffers, children, dictionary or None). A buffer is None or has the buffer protocol.
- * REQUIRES: the GIL. The array keeps the buffers' owners alive until it is released. */
+/* Fills `out` from a Python description. 0, or -1 with a Python exception set and nothing left to
+ * release. A schema is (format, name, nullable, children, dictionary or None), an array is (length,
+ * null_count, offset, buffers, children, dictionary or None). A buffer is None or has the buffer
+ * protocol. REQUIRES: the GIL. The array keeps the buffers' owners alive until it is released. */
 int el_arrow_schema_fill(PyObject *description, struct ArrowSchema *out);
 int el_arrow_array_fill(PyObject *description, struct ArrowArray *out);
 
-/* arrow_array_stream(schema, next) -> capsule; `next()` gives an array's description, or None at the end. */
+/* arrow_array_stream(schema, next) -> capsule; `next()` gives an array's description, or None at
+ * the end. */
 PyObject *el_arrow_stream_capsule(PyObject *self, PyObject *args);
 
 /* The functions of this part, for the module's table. */

@@ -1,9 +1,12 @@
-/* Arrow export as a stream: each `get_next` calls a Python function for the description of the next array.
+/* Arrow export as a stream: each `get_next` calls a Python function for the description of the next
+ * array.
  *
- * CARROWSTREAM-1  a consumer calls from any thread, usually without the GIL: every entry takes it
- * CARROWSTREAM-2  a Python exception becomes an errno and a text, so that the consumer's error contains its message
- * CARROWSTREAM-3  the function is not called again after the end or after an error
- * CARROWSTREAM-4  the section of the schema is the lock of the stream's state: it protects memory from two threads that call it at once */
+ * - A consumer calls from any thread, usually without the GIL: every entry takes it.
+ * - A Python exception becomes an errno and a text, so that the consumer's error contains its
+ *   message.
+ * - The function is not called again after the end or after an error.
+ * - The section of the schema is the lock of the stream's state: it protects memory from two
+ *   threads that call it at once. */
 #include "objects/arrow.h"
 
 #include "objects/section.h"
@@ -18,11 +21,13 @@ typedef struct {
     int error_code;
 } StreamHolding;
 
-/* Ends the stream. The first error is kept until the release: a consumer may be reading its text. */
+/* Ends the stream. The first error is kept until the release: a consumer may be reading its
+ * text. */
 static void stream_end(StreamHolding *holding, PyObject *error, int code) {
     el_section section;
     el_section_enter(&section, holding->schema);
-    PyObject *next = holding->next, *unused = holding->error ? error : NULL;
+    PyObject *next = holding->next;
+    PyObject *unused = holding->error ? error : NULL;
     holding->next = NULL;
     if (!holding->error) {
         holding->error = error;
@@ -94,7 +99,9 @@ static const char *stream_last_error(struct ArrowArrayStream *stream) {
     StreamHolding *holding = stream->private_data;
     PyGILState_STATE gil = PyGILState_Ensure();
     const char *text = holding->error ? PyUnicode_AsUTF8AndSize(holding->error, NULL) : NULL;
-    if (!text) PyErr_Clear();
+    if (!text) {
+        PyErr_Clear();
+    }
     PyGILState_Release(gil);
     return text;
 }
@@ -102,7 +109,9 @@ static const char *stream_last_error(struct ArrowArrayStream *stream) {
 static void stream_release(struct ArrowArrayStream *stream) {
     StreamHolding *holding = stream->private_data;
     stream->release = NULL;
-    if (!Py_IsInitialized()) return;
+    if (!Py_IsInitialized()) {
+        return;
+    }
     PyGILState_STATE gil = PyGILState_Ensure();
     Py_XDECREF(holding->schema);
     Py_XDECREF(holding->next);
@@ -113,16 +122,22 @@ static void stream_release(struct ArrowArrayStream *stream) {
 
 static void stream_capsule_free(PyObject *capsule) {
     struct ArrowArrayStream *stream = PyCapsule_GetPointer(capsule, "arrow_array_stream");
-    if (stream && stream->release) stream->release(stream);
+    if (stream && stream->release) {
+        stream->release(stream);
+    }
     PyMem_Free(stream);
 }
 
 PyObject *el_arrow_stream_capsule(PyObject *self, PyObject *args) {
     PyObject *schema, *next;
-    if (!PyArg_ParseTuple(args, "OO", &schema, &next)) return NULL;
+    if (!PyArg_ParseTuple(args, "OO", &schema, &next)) {
+        return NULL;
+    }
     struct ArrowArrayStream *stream = PyMem_Calloc(1, sizeof *stream);
     StreamHolding *holding = PyMem_Calloc(1, sizeof *holding);
-    PyObject *capsule = stream && holding ? PyCapsule_New(stream, "arrow_array_stream", stream_capsule_free) : PyErr_NoMemory();
+    PyObject *capsule = stream && holding
+                            ? PyCapsule_New(stream, "arrow_array_stream", stream_capsule_free)
+                            : PyErr_NoMemory();
     if (!capsule) {
         PyMem_Free(holding);
         PyMem_Free(stream);

@@ -1,10 +1,12 @@
 /* Callbacks of settled records, and the count of failures that were not observed.
  *
- * CCALLBACKS-1  a callback is stored with its batch in the caller's thread, where this may fail. To enqueue it later means to link the batch
- *               into the accumulator's list, which cannot fail
- * CCALLBACKS-2  callbacks of a batch run in record order, batches in the order of settlement, each callback once, in any thread
- * CCALLBACKS-3  an exception in a callback does not stop the others
- * CCALLBACKS-4  a failed record is unobserved until its future is read, unless it has a callback of the user */
+ * - A callback is stored with its batch in the caller's thread, where this may fail. To enqueue it
+ *   later means to link the batch into the accumulator's list, which cannot fail.
+ * - Callbacks of a batch run in record order, batches in the order of settlement, each callback
+ *   once, in any thread.
+ * - An exception in a callback does not stop the others.
+ * - A failed record is unobserved until its future is read, unless it has a callback of the
+ *   user. */
 #include "objects/objects.h"
 
 #include <structmember.h>
@@ -13,24 +15,37 @@ PyTypeObject *el_tally_type;
 
 enum { CAPACITY_FIRST = 4 };
 
-/* ---- storing ---------------------------------------------------------------------------------------------------- */
+/* ---- storing --------------------------------------------------------------------------------- */
 
 static int callbacks_reserve(el_producer_batch *batch) {
-    if (batch->callback_end < batch->callback_capacity) return 0;
+    if (batch->callback_end < batch->callback_capacity) {
+        return 0;
+    }
     int32_t capacity = batch->callback_capacity ? batch->callback_capacity : CAPACITY_FIRST / 2;
-    el_callback *moved = capacity > INT32_MAX / 2 ? NULL : PyMem_Realloc(batch->callbacks, (size_t)capacity * 2 * sizeof *moved);
-    if (!moved) return PyErr_NoMemory(), -1;
+    el_callback *moved =
+        capacity > INT32_MAX / 2
+            ? NULL
+            : PyMem_Realloc(batch->callbacks, (size_t)capacity * 2 * sizeof *moved);
+    if (!moved) {
+        return PyErr_NoMemory(), -1;
+    }
     batch->callbacks = moved;
     batch->callback_capacity = capacity * 2;
     return 0;
 }
 
 int el_callback_add(el_producer_batch *batch, el_future *future, PyObject *callable, int quiet) {
-    if (callbacks_reserve(batch) < 0) return -1;
+    if (callbacks_reserve(batch) < 0) {
+        return -1;
+    }
     int32_t place = batch->callback_end++;
-    for (; place > batch->callback_first && batch->callbacks[place - 1].future->index > future->index; place--)
+    for (;
+         place > batch->callback_first && batch->callbacks[place - 1].future->index > future->index;
+         place--) {
         batch->callbacks[place] = batch->callbacks[place - 1];
-    batch->callbacks[place] = (el_callback){(el_future *)Py_NewRef(EL_OBJECT(future)), Py_NewRef(callable), quiet};
+    }
+    batch->callbacks[place] =
+        (el_callback){(el_future *)Py_NewRef(EL_OBJECT(future)), Py_NewRef(callable), quiet};
     return 0;
 }
 
@@ -62,27 +77,37 @@ int el_callbacks_visit(el_producer_batch *batch, visitproc visit, void *arg) {
     return 0;
 }
 
-/* ---- running ---------------------------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 void el_callbacks_enqueue(el_producer_batch *batch) {
     el_accumulator *shared = batch->accumulator;
-    if (batch->enqueued) return;
+    if (batch->enqueued) {
+        return;
+    }
     batch->enqueued = 1;
     Py_INCREF(EL_OBJECT(batch));
-    if (shared->ready_last) shared->ready_last->next = batch;
-    else shared->ready_first = batch;
+    if (shared->ready_last) {
+        shared->ready_last->next = batch;
+    } else {
+        shared->ready_first = batch;
+    }
     shared->ready_last = batch;
     el_wake_thread(shared);
 }
 
-/* Removes the first batch, whose callbacks have all run. An unsettled one is the mark of a waiting thread. */
+/* Removes the first batch, whose callbacks have all run. An unsettled one is the mark of a waiting
+ * thread. */
 static void ready_pop(el_accumulator *shared) {
     el_producer_batch *batch = shared->ready_first;
     shared->ready_first = batch->next;
-    if (!shared->ready_first) shared->ready_last = NULL;
+    if (!shared->ready_first) {
+        shared->ready_last = NULL;
+    }
     batch->next = NULL;
     batch->enqueued = 0;
-    if (!el_is_settled(batch)) el_batch_settle(batch, EL_DELIVERED);
+    if (!el_is_settled(batch)) {
+        el_batch_settle(batch, EL_DELIVERED);
+    }
     Py_DECREF(EL_OBJECT(batch));
 }
 
@@ -95,7 +120,9 @@ static void raised_keep(PyObject **first, PyObject *callable) {
     }
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
-    if (value && trace) PyException_SetTraceback(value, trace);
+    if (value && trace) {
+        PyException_SetTraceback(value, trace);
+    }
     *first = value;
     Py_XDECREF(type);
     Py_XDECREF(trace);
@@ -111,38 +138,48 @@ PyObject *el_callbacks_run(PyObject *object, PyObject *unused) {
             continue;
         }
         self->calling++;
-        PyObject *answer = PyObject_CallFunctionObjArgs(self->run_callback, EL_OBJECT(next.future), next.callable, NULL);
-        if (!answer) raised_keep(&raised, next.callable);
+        PyObject *answer = PyObject_CallFunctionObjArgs(self->run_callback, EL_OBJECT(next.future),
+                                                        next.callable, NULL);
+        if (!answer) {
+            raised_keep(&raised, next.callable);
+        }
         Py_XDECREF(answer);
         Py_DECREF(next.callable);
         Py_DECREF(EL_OBJECT(next.future));
         self->calling--;
     }
-    if (!raised) Py_RETURN_NONE;
+    if (!raised) {
+        Py_RETURN_NONE;
+    }
     PyErr_SetObject(EL_OBJECT(Py_TYPE(raised)), raised);
     Py_DECREF(raised);
     return NULL;
 }
 
-/* ---- observed failures ------------------------------------------------------------------------------------------ */
+/* ---- observed failures ----------------------------------------------------------------------- */
 
 void el_future_observe(el_future *future) {
     el_tally *tally = future->batch->tally;
-    if (future->observed || !tally) return;
+    if (future->observed || !tally) {
+        return;
+    }
     future->observed = 1;
     int64_t count = future->index == EL_WHOLE ? future->batch->count : 1;
     int64_t before = __atomic_load_n(&tally->unobserved, __ATOMIC_RELAXED);
     int64_t after;
     do {
         after = before - (count < before ? count : before);
-    } while (!__atomic_compare_exchange_n(&tally->unobserved, &before, after, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    } while (!__atomic_compare_exchange_n(&tally->unobserved, &before, after, 1, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED));
 }
 
 int64_t el_callbacks_observe(el_producer_batch *batch, int64_t count) {
     int64_t heard = 0;
     for (int32_t i = batch->callback_first; i < batch->callback_end; i++) {
         el_future *future = batch->callbacks[i].future;
-        if (batch->callbacks[i].quiet || future->observed) continue;
+        if (batch->callbacks[i].quiet || future->observed) {
+            continue;
+        }
         future->observed = 1;
         heard += future->index == EL_WHOLE ? count : 1;
     }
@@ -151,7 +188,9 @@ int64_t el_callbacks_observe(el_producer_batch *batch, int64_t count) {
 
 static PyObject *tally_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {NULL};
-    return PyArg_ParseTupleAndKeywords(args, keywords, ":Tally", names) ? PyType_GenericAlloc(type, 0) : NULL;
+    return PyArg_ParseTupleAndKeywords(args, keywords, ":Tally", names)
+               ? PyType_GenericAlloc(type, 0)
+               : NULL;
 }
 
 static void tally_dealloc(PyObject *object) {
@@ -161,7 +200,8 @@ static void tally_dealloc(PyObject *object) {
 }
 
 static PyObject *tally_get(PyObject *object, void *unused) {
-    return PyLong_FromLongLong(__atomic_load_n(&((el_tally *)object)->unobserved, __ATOMIC_RELAXED));
+    return PyLong_FromLongLong(
+        __atomic_load_n(&((el_tally *)object)->unobserved, __ATOMIC_RELAXED));
 }
 
 static PyGetSetDef tally_fields[] = {
@@ -170,11 +210,15 @@ static PyGetSetDef tally_fields[] = {
 };
 
 static PyType_Slot tally_slots[] = {
-    {Py_tp_new, tally_new}, {Py_tp_dealloc, tally_dealloc}, {Py_tp_getset, tally_fields},
-    {Py_tp_doc, "Counts failed records that were not observed."}, {0, NULL},
+    {Py_tp_new, tally_new},
+    {Py_tp_dealloc, tally_dealloc},
+    {Py_tp_getset, tally_fields},
+    {Py_tp_doc, "Counts failed records that were not observed."},
+    {0, NULL},
 };
 
-static PyType_Spec tally_spec = {"embedlog._native._rows.Tally", sizeof(el_tally), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, tally_slots};
+static PyType_Spec tally_spec = {"embedlog._native._rows.Tally", sizeof(el_tally), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, tally_slots};
 
 int el_tally_ready(PyObject *module) {
     el_tally_type = el_type_ready(module, &tally_spec);

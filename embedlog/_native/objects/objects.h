@@ -1,12 +1,15 @@
 /* Declarations shared by the files of `_rows`, the extension with Python objects.
  *
- * COBJECTS-1  the GIL is the lock of all structures here, or without it the section of the accumulator (section.h). Both are released only
- *             for sleeping, and for joining and checksumming sealed batches, which no thread changes any more
- * COBJECTS-2  a producer batch is one Kafka batch from its first record until it is settled (delivered or failed). A future is a pointer to
- *             its batch and an index, so that one store settles a thousand futures
- * COBJECTS-3  a partition queue contains the unsettled batches of one partition in record order. A batch leaves it when it is settled;
- *             only the thread that has entered the queue takes batches
- * COBJECTS-4  fast functions return None for every unusual case and leave it to Python, which can raise precise errors */
+ * - The GIL is the lock of all structures here, or without it the section of the accumulator
+ *   (section.h). Both are released only for sleeping, and for joining and checksumming sealed
+ *   batches, which no thread changes any more.
+ * - A producer batch is one Kafka batch from its first record until it is settled (delivered or
+ *   failed). A future is a pointer to its batch and an index, so that one store settles a thousand
+ *   futures.
+ * - A partition queue contains the unsettled batches of one partition in record order. A batch
+ *   leaves it when it is settled; only the thread that has entered the queue takes batches.
+ * - Fast functions return None for every unusual case and leave it to Python, which can raise
+ *   precise errors. */
 #ifndef EL_OBJECTS_H
 #define EL_OBJECTS_H
 
@@ -25,47 +28,49 @@ static inline void el_replace(PyObject **place, PyObject *object) {
     Py_XDECREF(old);
 }
 
-/* ---- columns of byte strings ------------------------------------------------------------------------------------ */
+/* ---- columns of byte strings ----------------------------------------------------------------- */
 
-/* A column given by Python as None or as (data, offsets, validity, validity_offset); holds its buffers. */
+/* A column given by Python as None or as (data, offsets, validity, validity_offset); holds its
+ * buffers. */
 typedef struct {
     Py_buffer data, offsets, validity;
-    const uint8_t *bits;         /* validity, or NULL: no nulls */
-    int64_t bits_offset;         /* in bits */
-    Py_ssize_t count;            /* rows */
-    int width;                   /* of an offset: 4 or 8; 0: the column is absent */
+    const uint8_t *bits; /* validity, or NULL: no nulls */
+    int64_t bits_offset; /* in bits */
+    Py_ssize_t count;    /* rows */
+    int width;           /* of an offset: 4 or 8; 0: the column is absent */
 } el_column;
 
 /* 0, or -1 with an exception set and no buffer held. */
 int el_column_take(PyObject *given, el_column *column);
 void el_column_release(el_column *column);
 
-/* Row `row` as bytes, or None for a null: a new reference. NULL with an exception set: the offsets leave the data.
- * REQUIRES: 0 <= row < count. */
+/* Row `row` as bytes, or None for a null: a new reference. NULL with an exception set: the offsets
+ * leave the data. REQUIRES: 0 <= row < count. */
 PyObject *el_column_item(const el_column *column, Py_ssize_t row);
 
 /* Finds the bytes of a row: 1, 0 for a null, or -1 with an exception set. */
 int el_column_find(const el_column *column, Py_ssize_t row, const uint8_t **data, Py_ssize_t *size);
 
-/* ---- records ---------------------------------------------------------------------------------------------------- */
+/* ---- records --------------------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject_HEAD
-    PyObject *topic, *key, *value, *headers;
+    PyObject_HEAD PyObject *topic, *key, *value, *headers;
     int64_t offset, timestamp_ms;
     int32_t partition, leader_epoch;
     int8_t timestamp_type;
-    int8_t shared;               /* may contain the user's objects: the collector visits it, and freeing it may free other records */
+    /* may contain the user's objects: the collector visits it, and freeing it may free other
+     * records */
+    int8_t shared;
 } el_record;
 
 extern PyTypeObject *el_record_type;
 extern PyObject *el_no_headers; /* the empty tuple, shared by all */
 
-/* A record with all its objects NULL, or NULL with an exception set. Only for bytes, None and headers made here: they are in no
- * cycle. */
+/* A record with all its objects NULL, or NULL with an exception set. Only for bytes, None and
+ * headers made here: they are in no cycle. */
 el_record *el_record_alloc(void);
 
-/* ---- futures, producer batches, partition queues ----------------------------------------------------------------- */
+/* ---- futures, producer batches, partition queues --------------------------------------------- */
 
 typedef struct el_producer_batch el_producer_batch;
 typedef struct el_queue el_queue;
@@ -80,127 +85,139 @@ typedef struct el_waiter {
 
 /* A callback that runs when a record is settled. */
 typedef struct {
-    el_future *future;           /* owned */
-    PyObject *callable;          /* owned */
-    int quiet;                   /* of the producer: it does not count as observation of a failure by the user */
+    el_future *future;  /* owned */
+    PyObject *callable; /* owned */
+    int quiet; /* of the producer: it does not count as observation of a failure by the user */
 } el_callback;
 
 /* Count of the records that failed for one reason in one place and were not observed. */
 typedef struct {
-    PyObject_HEAD
-    int64_t unobserved;
+    PyObject_HEAD int64_t unobserved;
 } el_tally;
 
 enum el_batch_state { EL_OPEN, EL_SEALED, EL_TAKEN, EL_DELIVERED, EL_FAILED };
 
 struct el_producer_batch {
-    PyObject_HEAD
-    el_accumulator *accumulator; /* owned */
-    el_queue *queue;             /* owned until the batch is settled; NULL for a promise */
-    el_producer_batch *next;     /* next in the partition queue, or in the queue of callbacks; owned */
-    PyObject *topic;             /* NULL for a promise */
-    uint8_t *data;               /* EL_HEADER_SIZE free bytes, then records */
+    PyObject_HEAD el_accumulator *accumulator; /* owned */
+    el_queue *queue;         /* owned until the batch is settled; NULL for a promise */
+    el_producer_batch *next; /* next in the partition queue, or in the queue of callbacks; owned */
+    PyObject *topic;         /* NULL for a promise */
+    uint8_t *data;           /* EL_HEADER_SIZE free bytes, then records */
     int64_t size, capacity;
-    int64_t record_most;         /* bytes of the largest record; 0 for a run */
+    int64_t record_most; /* bytes of the largest record; 0 for a run */
     int64_t base_timestamp, max_timestamp, min_timestamp;
-    int keyless; /* whether a record has no key: a topic that has become compacted meanwhile refuses the batch */
-    int64_t opened_ns;           /* monotonic */
+    /* whether a record has no key: a topic that has become compacted meanwhile refuses the batch */
+    int keyless;
+    int64_t opened_ns; /* monotonic */
     int64_t base_offset, append_time_ms;
-    PyObject *run;               /* encoded by send_batch, instead of data */
-    PyObject *result;            /* of a promise */
-    PyObject *error;             /* exception instance when failed */
-    el_tally *tally;             /* after a failure: counter of its unobserved records; owned, or NULL */
-    el_callback *callbacks;      /* from callback_first on they have not run, in record order */
+    PyObject *run;          /* encoded by send_batch, instead of data */
+    PyObject *result;       /* of a promise */
+    PyObject *error;        /* exception instance when failed */
+    el_tally *tally;        /* after a failure: counter of its unobserved records; owned, or NULL */
+    el_callback *callbacks; /* from callback_first on they have not run, in record order */
     int32_t callback_first, callback_end, callback_capacity;
     el_waiter *waiters;
     int32_t partition, count;
-    int8_t state;                /* enum el_batch_state */
-    int8_t early;                /* failed inside send(): callbacks run in the caller's thread */
-    int8_t pinned;               /* read without the GIL: the data must stay, whatever the state */
-    int8_t urgent;               /* a thread waits for it: do not wait for the linger time */
-    int8_t enqueued;             /* in the queue of callbacks */
+    int8_t state;    /* enum el_batch_state */
+    int8_t early;    /* failed inside send(): callbacks run in the caller's thread */
+    int8_t pinned;   /* read without the GIL: the data must stay, whatever the state */
+    int8_t urgent;   /* a thread waits for it: do not wait for the linger time */
+    int8_t enqueued; /* in the queue of callbacks */
 };
 
 typedef struct {
-    int64_t batches, records, bytes, plain_bytes, bytes_most, record_most, latency_ns, latency_most_ns, queue_ns, queue_most_ns;
+    int64_t batches, records, bytes, plain_bytes, bytes_most, record_most, latency_ns,
+        latency_most_ns, queue_ns, queue_most_ns;
 } el_metrics;
 
 struct el_queue {
-    PyObject_HEAD
-    el_accumulator *accumulator; /* owned */
+    PyObject_HEAD el_accumulator *accumulator; /* owned */
     PyObject *topic;
-    el_producer_batch *first, *last; /* owned list; the last batch may be open */
+    el_producer_batch *first, *last;   /* owned list; the last batch may be open */
     el_producer_batch *unacknowledged; /* shared by the futures of acks=0, or NULL */
     el_queue *next_active;
-    int64_t limit;               /* bytes of a batch, header included */
+    int64_t limit; /* bytes of a batch, header included */
     int64_t capacity_hint;
     int64_t queued_bytes;
-    int64_t packed_max;          /* larger records sections are compressed by the thread */
+    int64_t packed_max; /* larger records sections are compressed by the thread */
     int32_t partition, codec;
-    int32_t batch_count;         /* unsettled batches */
+    int32_t batch_count; /* unsettled batches */
     int8_t active;
-    int8_t used;                 /* it has had a batch */
-    int8_t busy;                 /* entered by a thread */
-    int8_t check_due;            /* the producer's thread must check it, even if it is empty */
-    int64_t not_before_ns;       /* time of the next attempt after a failed one */
-    int64_t producer_id;         /* stamped into its batches, -1: none */
+    int8_t used;           /* it has had a batch */
+    int8_t busy;           /* entered by a thread */
+    int8_t check_due;      /* the producer's thread must check it, even if it is empty */
+    int64_t not_before_ns; /* time of the next attempt after a failed one */
+    int64_t producer_id;   /* stamped into its batches, -1: none */
     int32_t next_sequence;
     int16_t producer_epoch;
-    int64_t seen;                /* content of the producer's slot after the last own append; -1 without a producer */
-    el_metrics metrics;          /* of appends by callers, since they were last collected */
-    int64_t checked_ns;          /* last write or check by the producer's thread */
-    int64_t flush_ns;            /* upper bound of unsynced time; later the thread must sync */
-    int64_t batch_bytes_max;     /* the thread rejects larger batches */
-    int keys_required;           /* the thread rejects batches with a record without a key */
-    int64_t past_ms, future_ms;  /* the thread rejects batches with a timestamp that is farther from now */
-    PyObject *target, *mutex, *writer, *config, *followers, *packer; /* for inline appends; NULL: disabled, no followers, not compressed */
-    el_append_call append; el_writer *raw; /* of the other extension: Python passes both addresses */
-    el_together_call append_together; el_together *together; /* the same with followers */
+    /* content of the producer's slot after the last own append; -1 without a producer */
+    int64_t seen;
+    el_metrics metrics;      /* of appends by callers, since they were last collected */
+    int64_t checked_ns;      /* last write or check by the producer's thread */
+    int64_t flush_ns;        /* upper bound of unsynced time; later the thread must sync */
+    int64_t batch_bytes_max; /* the thread rejects larger batches */
+    int keys_required;       /* the thread rejects batches with a record without a key */
+    /* the thread rejects batches with a timestamp that is farther from now */
+    int64_t past_ms, future_ms;
+    /* for inline appends; NULL: disabled, no followers, not compressed */
+    PyObject *target, *mutex, *writer, *config, *followers, *packer;
+    /* of the other extension: Python passes both addresses */
+    el_append_call append;
+    el_writer *raw;
+    el_together_call append_together;
+    el_together *together; /* the same with followers */
 };
 
 struct el_accumulator {
-    PyObject_HEAD
-    int64_t memory_limit, memory_used; /* memory_used: with el_store */
+    PyObject_HEAD int64_t memory_limit, memory_used; /* memory_used: with el_store */
     int64_t linger_ns;
-    int64_t waiting;             /* threads that wait for memory */
-    int64_t record_count;        /* accepted since the start */
+    int64_t waiting;                      /* threads that wait for memory */
+    int64_t record_count;                 /* accepted since the start */
     el_queue *first_active, *last_active; /* queues with batches, owned */
-    el_producer_batch *ready_first, *ready_last; /* settled batches with callbacks to run, in the order of settlement; owned list */
-    int64_t calling;             /* running callbacks */
-    PyObject *metadata, *run_callback, *await_future, *raised_of, *deadline_error, *forked_error, *state_error;
+    /* settled batches with callbacks to run, in the order of settlement; owned list */
+    el_producer_batch *ready_first, *ready_last;
+    int64_t calling; /* running callbacks */
+    PyObject *metadata, *run_callback, *await_future, *raised_of, *deadline_error, *forked_error,
+        *state_error;
     PyThread_type_lock wake_lock; /* held, except between a wake and the end of the wait */
-    unsigned long thread;        /* the sending thread, after its first wait; 0 before */
-    uint32_t direct_count, direct_seen; /* batches appended by callers (with el_store), and how many of them the thread has seen */
-    int8_t polling;              /* the thread checks within a millisecond: no wake is needed */
+    unsigned long thread;         /* the sending thread, after its first wait; 0 before */
+    /* batches appended by callers (with el_store), and how many of them the thread has seen */
+    uint32_t direct_count, direct_seen;
+    int8_t polling; /* the thread checks within a millisecond: no wake is needed */
     long pid;
     int8_t woken, idle, unacknowledged, closed;
-    int8_t ended;                /* the thread has ended or never started: no batch is taken and no callback runs any more */
-    int8_t shut;                 /* no transaction is open: records are refused */
+    /* the thread has ended or never started: no batch is taken and no callback runs any more */
+    int8_t ended;
+    int8_t shut; /* no transaction is open: records are refused */
 };
 
 struct el_future {
-    PyObject_HEAD
-    el_producer_batch *batch;    /* owned */
+    PyObject_HEAD el_producer_batch *batch; /* owned */
     int64_t timestamp_ms;
-    int32_t index;               /* of the record in its batch, or one of the two values below */
-    int8_t observed;             /* its failure was requested */
+    int32_t index;   /* of the record in its batch, or one of the two values below */
+    int8_t observed; /* its failure was requested */
 };
 
 enum { EL_WHOLE = -1, EL_NOT_AWAITED = -2 };
 
-extern PyTypeObject *el_accumulator_type, *el_queue_type, *el_producer_batch_type, *el_future_type, *el_router_type, *el_tally_type;
+extern PyTypeObject *el_accumulator_type, *el_queue_type, *el_producer_batch_type, *el_future_type,
+    *el_router_type, *el_tally_type;
 
-static inline int el_is_settled(const el_producer_batch *batch) { return batch->state >= EL_DELIVERED; }
+static inline int el_is_settled(const el_producer_batch *batch) {
+    return batch->state >= EL_DELIVERED;
+}
 
 int64_t el_now_ns(void);
 
 /* Ends the sleep of the accumulator's thread, now or at its next wait. */
 void el_wake_thread(el_accumulator *accumulator);
 
-/* A batch without a queue, or NULL with an exception set. May run any code, as it may start a garbage collection. */
+/* A batch without a queue, or NULL with an exception set. May run any code, as it may start a
+ * garbage collection. */
 el_producer_batch *el_batch_new(el_accumulator *accumulator);
 
-/* Appends the batch to the queue, which takes over the reference. Cannot fail. REQUIRES: the last batch is closed. */
+/* Appends the batch to the queue, which takes over the reference. Cannot fail. REQUIRES: the last
+ * batch is closed. */
 void el_queue_link(el_queue *queue, el_producer_batch *batch);
 
 /* Drops a list of batches one by one: a chain would be freed by a recursion of its length. */
@@ -209,17 +226,19 @@ void el_batches_drop(el_producer_batch **first);
 /* Closes the open batch of the queue, if there is one, and wakes the thread. */
 void el_queue_seal(el_queue *queue);
 
-/* A future without a batch, or NULL with an exception set. May run any code, as it may start a garbage collection. */
+/* A future without a batch, or NULL with an exception set. May run any code, as it may start a
+ * garbage collection. */
 el_future *el_future_new(int64_t timestamp_ms);
 
 /* Makes it the future of a record, or of the whole batch. Cannot fail. */
 void el_future_join(el_future *future, el_producer_batch *batch, int32_t index);
 
-/* Settles the batch: releases its memory, unlinks it from its queue, wakes waiters, enqueues callbacks. Cannot fail, runs no
- * callback. */
+/* Settles the batch: releases its memory, unlinks it from its queue, wakes waiters, enqueues
+ * callbacks. Cannot fail, runs no callback. */
 void el_batch_settle(el_producer_batch *batch, enum el_batch_state state);
 
-/* The same for a failure. `tally`, if given, counts its records, except those with callbacks of the user. */
+/* The same for a failure. `tally`, if given, counts its records, except those with callbacks of the
+ * user. */
 void el_batch_fail(el_producer_batch *batch, PyObject *error, PyObject *tally);
 
 /* Stores a callback with its batch: 0, or -1 with an exception set and the batch unchanged. */
@@ -228,7 +247,8 @@ int el_callback_add(el_producer_batch *batch, el_future *future, PyObject *calla
 /* Enqueues the callbacks of the batch. Cannot fail. */
 void el_callbacks_enqueue(el_producer_batch *batch);
 
-/* Runs the queue of callbacks, each once. An exception does not stop the others; the first one is raised at the end. */
+/* Runs the queue of callbacks, each once. An exception does not stop the others; the first one is
+ * raised at the end. */
 PyObject *el_callbacks_run(PyObject *accumulator, PyObject *unused);
 
 /* Marks the failure as observed: its records leave the tally. */
@@ -240,35 +260,38 @@ int64_t el_callbacks_observe(el_producer_batch *batch, int64_t count);
 void el_callbacks_drop(el_producer_batch *batch);
 int el_callbacks_visit(el_producer_batch *batch, visitproc visit, void *arg);
 
-/* Writes the 61 bytes before the batch's records, which are in place, and the row at position 0. `sequence`: of the first
- * record. */
-void el_header_write(uint8_t *head, const el_producer_batch *batch, int64_t size, int64_t base_offset, int codec, int32_t sequence, el_batch *row);
+/* Writes the 61 bytes before the batch's records, which are in place, and the row at position 0.
+ * `sequence`: of the first record. */
+void el_header_write(uint8_t *head, const el_producer_batch *batch, int64_t size,
+                     int64_t base_offset, int codec, int32_t sequence, el_batch *row);
 
 /* Enters the queue: 1, or 0 if another thread has entered it. */
 int el_queue_enter(el_queue *queue);
 void el_queue_leave(el_queue *queue);
 
-/* Appends all batches up to this one in the caller's thread: 1 if it is settled, 0 if the producer's thread must do it. It is -1 with
- * the exception of a signal handler. */
+/* Appends all batches up to this one in the caller's thread: 1 if it is settled, 0 if the
+ * producer's thread must do it. It is -1 with the exception of a signal handler. */
 int el_direct_write(el_producer_batch *batch, int64_t limit_ns);
 PyObject *el_open_direct(PyObject *queue, PyObject *args);
 PyObject *el_collect_inline(PyObject *queue, PyObject *unused);
 PyObject *el_disable_inline(PyObject *queue, PyObject *unused);
 
-/* Sends the batch and sleeps until it is settled: 1, 0 after the timeout (negative: none), -1 with an exception. */
+/* Sends the batch and sleeps until it is settled: 1, 0 after the timeout (negative: none), -1 with
+ * an exception. */
 int el_batch_wait(el_producer_batch *batch, double timeout_s);
 
-/* ---- one record before it is in a queue -------------------------------------------------------------------------- */
+/* ---- one record before it is in a queue ------------------------------------------------------ */
 
 typedef struct {
     const uint8_t *key, *value;
     Py_ssize_t key_size, value_size; /* -1: null */
-    PyObject *headers;           /* list or tuple of (str, bytes or None), or NULL */
-    int64_t header_bytes;        /* encoded, the count included */
+    PyObject *headers;               /* list or tuple of (str, bytes or None), or NULL */
+    int64_t header_bytes;            /* encoded, the count included */
     int64_t timestamp_ms;
 } el_item;
 
-/* 1 if the objects have exactly the types that need no conversion (then fills the item), else 0. Never raises. */
+/* 1 if the objects have exactly the types that need no conversion (then fills the item), else 0.
+ * Never raises. */
 int el_item_take(el_item *item, PyObject *value, PyObject *key, PyObject *headers);
 
 /* Upper bound of a batch that holds only this record, as Kafka estimates it. */
@@ -277,11 +300,11 @@ int64_t el_item_bound(const el_item *item);
 /* 1 if the item fits into the open batch of the queue. */
 int el_queue_fits(const el_queue *queue, const el_item *item);
 
-/* Encodes the item at the end of the queue and returns its future. None: the producer accepts no records now. NULL with an exception
- * set. In both cases the queue is unchanged. */
+/* Encodes the item at the end of the queue and returns its future. None: the producer accepts no
+ * records now. NULL with an exception set. In both cases the queue is unchanged. */
 PyObject *el_queue_put(el_queue *queue, const el_item *item);
 
-/* ---- the module's parts ----------------------------------------------------------------------------------------- */
+/* ---- the module's parts ---------------------------------------------------------------------- */
 
 int el_record_ready(PyObject *module);
 int el_accumulator_ready(PyObject *module);
@@ -294,11 +317,13 @@ int el_router_ready(PyObject *module);
 int el_arrow_import_ready(PyObject *module);
 int el_scope_ready(PyObject *module);
 
-/* Creates a type from its spec and adds it to the module: a borrowed reference that lives as long as the module, or NULL. */
+/* Creates a type from its spec and adds it to the module: a borrowed reference that lives as long
+ * as the module, or NULL. */
 PyTypeObject *el_type_ready(PyObject *module, PyType_Spec *spec);
 
-extern PyMethodDef el_record_methods[], el_column_methods[], el_view_methods[], el_run_methods[], el_producer_batch_functions[],
-    el_arrow_import_methods[], el_settling_functions[], el_batch_functions[], el_clock_functions[];
+extern PyMethodDef el_record_methods[], el_column_methods[], el_view_methods[], el_run_methods[],
+    el_producer_batch_functions[], el_arrow_import_methods[], el_settling_functions[],
+    el_batch_functions[], el_clock_functions[];
 
 #define EL_RETURN_TRUTH(x) return PyBool_FromLong(x)
 

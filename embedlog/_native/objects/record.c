@@ -1,7 +1,9 @@
 /* Record: one record as a Python object.
  *
- * CRECORDTYPE-1  records of bytes are in no cycle: they take no part in garbage collection (tp_is_gc) and have no header for it
- * CRECORDTYPE-2  records may contain records (deserialised values, deeply nested): they are freed one after another, not recursively */
+ * - Records of bytes are in no cycle: they take no part in garbage collection (tp_is_gc) and have
+ *   no header for it.
+ * - Records may contain records (deserialised values, deeply nested): they are freed one after
+ *   another, not recursively. */
 #include "objects/objects.h"
 
 #include <structmember.h>
@@ -9,17 +11,20 @@
 PyTypeObject *el_record_type;
 PyObject *el_no_headers;
 
-/* From Python 3.14 on the interpreter defers deallocations deep in the stack. It checks the type, not tp_is_gc, and links such objects
- * through the header before an object of the collector. Records of bytes have memory for it, or the link would overwrite other memory. */
+/* From Python 3.14 on the interpreter defers deallocations deep in the stack. It checks the type,
+ * not tp_is_gc, and links such objects through the header before an object of the collector.
+ * Records of bytes have memory for it, or the link would overwrite other memory. */
 enum { DEFERRED_SINCE = 0x030E0000, HEADER_BYTES = 2 * sizeof(uintptr_t) };
 
 #ifdef Py_GIL_DISABLED
-static size_t header_bytes(void) { return 0; } /* without the GIL no object has a header: the link is inside */
+static size_t header_bytes(void) {
+    return 0;
+} /* without the GIL no object has a header: the link is inside */
 #else
 static size_t header_bytes(void) { return Py_Version >= DEFERRED_SINCE ? HEADER_BYTES : 0; }
 #endif
 
-/* ---- the type --------------------------------------------------------------------------------------------------- */
+/* ---- the type -------------------------------------------------------------------------------- */
 
 static void record_free(el_record *record) {
     PyTypeObject *type = Py_TYPE(EL_OBJECT(record));
@@ -27,12 +32,16 @@ static void record_free(el_record *record) {
     Py_XDECREF(record->key);
     Py_XDECREF(record->value);
     Py_XDECREF(record->headers);
-    if (record->shared) PyObject_GC_Del(record);
-    else PyObject_Free((char *)record - header_bytes());
+    if (record->shared) {
+        PyObject_GC_Del(record);
+    } else {
+        PyObject_Free((char *)record - header_bytes());
+    }
     Py_DECREF(type);
 }
 
-/* Records that were dropped while others were being freed, linked by their `offset`: the outermost deallocation frees them. */
+/* Records that were dropped while others were being freed, linked by their `offset`: the outermost
+ * deallocation frees them. */
 static _Thread_local intptr_t dropped;
 static _Thread_local int depth;
 
@@ -57,8 +66,11 @@ static void record_free_shared(el_record *record) {
 
 static void record_dealloc(PyObject *self) {
     el_record *record = (el_record *)self;
-    if (record->shared) record_free_shared(record);
-    else record_free(record);
+    if (record->shared) {
+        record_free_shared(record);
+    } else {
+        record_free(record);
+    }
 }
 
 static int record_is_gc(PyObject *self) { return ((el_record *)self)->shared; }
@@ -85,7 +97,9 @@ static int record_clear(PyObject *self) {
 el_record *el_record_alloc(void) {
     size_t before = header_bytes();
     char *block = PyObject_Malloc(before + sizeof(el_record));
-    if (!block) return (el_record *)PyErr_NoMemory();
+    if (!block) {
+        return (el_record *)PyErr_NoMemory();
+    }
     memset(block, 0, before + sizeof(el_record));
     return (el_record *)PyObject_Init((PyObject *)(void *)(block + before), el_record_type);
 }
@@ -93,7 +107,9 @@ el_record *el_record_alloc(void) {
 /* The same for any objects. The caller tracks it after filling it. */
 static el_record *record_alloc_shared(void) {
     el_record *record = PyObject_GC_New(el_record, el_record_type);
-    if (!record) return NULL;
+    if (!record) {
+        return NULL;
+    }
     memset((char *)record + sizeof(PyObject), 0, sizeof *record - sizeof(PyObject));
     record->shared = 1;
     return record;
@@ -101,21 +117,31 @@ static el_record *record_alloc_shared(void) {
 
 /* Objects that cannot be part of a cycle and own no other objects. */
 static int is_plain(PyObject *object) {
-    return object == Py_None || object == el_no_headers || Py_IS_TYPE(object, &PyBytes_Type) || Py_IS_TYPE(object, &PyUnicode_Type) ||
-           Py_IS_TYPE(object, &PyLong_Type) || Py_IS_TYPE(object, &PyFloat_Type) || Py_IS_TYPE(object, &PyBool_Type);
+    return object == Py_None || object == el_no_headers || Py_IS_TYPE(object, &PyBytes_Type) ||
+           Py_IS_TYPE(object, &PyUnicode_Type) || Py_IS_TYPE(object, &PyLong_Type) ||
+           Py_IS_TYPE(object, &PyFloat_Type) || Py_IS_TYPE(object, &PyBool_Type);
 }
 
 static PyObject *record_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"topic", "partition", "offset", "timestamp_ms", "timestamp_type", "key", "value", "headers", "leader_epoch", NULL};
-    PyObject *topic, *key, *value, *headers = el_no_headers;
-    int partition, leader_epoch = -1;
+    static char *names[] = {"topic", "partition", "offset",  "timestamp_ms", "timestamp_type",
+                            "key",   "value",     "headers", "leader_epoch", NULL};
+    PyObject *topic;
+    PyObject *key;
+    PyObject *value;
+    PyObject *headers = el_no_headers;
+    int partition;
+    int leader_epoch = -1;
     signed char timestamp_type;
     long long offset, timestamp_ms;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OiLLbOO|Oi:Record", names, &topic, &partition, &offset, &timestamp_ms,
-                                     &timestamp_type, &key, &value, &headers, &leader_epoch))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OiLLbOO|Oi:Record", names, &topic, &partition,
+                                     &offset, &timestamp_ms, &timestamp_type, &key, &value,
+                                     &headers, &leader_epoch)) {
         return NULL;
+    }
     headers = PySequence_Tuple(headers);
-    if (!headers) return NULL;
+    if (!headers) {
+        return NULL;
+    }
     int plain = is_plain(topic) && is_plain(key) && is_plain(value) && is_plain(headers);
     el_record *record = plain ? el_record_alloc() : record_alloc_shared();
     if (!record) {
@@ -131,30 +157,40 @@ static PyObject *record_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     record->timestamp_ms = timestamp_ms;
     record->timestamp_type = timestamp_type;
     record->leader_epoch = leader_epoch;
-    if (record->shared) PyObject_GC_Track(record);
+    if (record->shared) {
+        PyObject_GC_Track(record);
+    }
     return EL_OBJECT(record);
 }
 
 static PyObject *record_fields(const el_record *r) {
-    return Py_BuildValue("(OiLLbOOOi)", r->topic, r->partition, (long long)r->offset, (long long)r->timestamp_ms, r->timestamp_type, r->key,
-                         r->value, r->headers, r->leader_epoch);
+    return Py_BuildValue("(OiLLbOOOi)", r->topic, r->partition, (long long)r->offset,
+                         (long long)r->timestamp_ms, r->timestamp_type, r->key, r->value,
+                         r->headers, r->leader_epoch);
 }
 
 /* Names of the fields in the order of `record_fields`. */
-static const char *const field_names[] = {"topic", "partition", "offset",  "timestamp_ms", "timestamp_type",
-                                          "key",   "value",     "headers", "leader_epoch"};
+static const char *const field_names[] = {"topic",        "partition",      "offset",
+                                          "timestamp_ms", "timestamp_type", "key",
+                                          "value",        "headers",        "leader_epoch"};
 
 static PyObject *record_asdict(PyObject *self, PyObject *unused) {
-    PyObject *values = record_fields((el_record *)self), *found = values ? PyDict_New() : NULL;
-    for (size_t at = 0; found && at < sizeof field_names / sizeof *field_names; at++)
-        if (PyDict_SetItemString(found, field_names[at], PyTuple_GetItem(values, (Py_ssize_t)at)) < 0) Py_CLEAR(found);
+    PyObject *values = record_fields((el_record *)self);
+    PyObject *found = values ? PyDict_New() : NULL;
+    for (size_t at = 0; found && at < sizeof field_names / sizeof *field_names; at++) {
+        if (PyDict_SetItemString(found, field_names[at], PyTuple_GetItem(values, (Py_ssize_t)at)) <
+            0) {
+            Py_CLEAR(found);
+        }
+    }
     Py_XDECREF(values);
     return found;
 }
 
 /* Only notebooks call it, so the module of the tables is imported here. */
 static PyObject *record_html(PyObject *self, PyObject *unused) {
-    PyObject *tables = PyImport_ImportModule("embedlog.display.tables"), *fields = tables ? record_asdict(self, NULL) : NULL;
+    PyObject *tables = PyImport_ImportModule("embedlog.display.tables"),
+             *fields = tables ? record_asdict(self, NULL) : NULL;
     PyObject *found = fields ? PyObject_CallMethod(tables, "record", "(O)", fields) : NULL;
     Py_XDECREF(fields);
     Py_XDECREF(tables);
@@ -167,39 +203,53 @@ enum { SHOWN_MAX = 200 }; /* bytes or characters of a key or value in the repr *
 static PyObject *short_repr(PyObject *object) {
     int text = Py_IS_TYPE(object, &PyUnicode_Type);
     Py_ssize_t size = text || Py_IS_TYPE(object, &PyBytes_Type) ? PyObject_Size(object) : 0;
-    if (size <= SHOWN_MAX) return PyObject_Repr(object);
+    if (size <= SHOWN_MAX) {
+        return PyObject_Repr(object);
+    }
     PyObject *begin = PySequence_GetSlice(object, 0, SHOWN_MAX);
-    PyObject *found = begin ? PyUnicode_FromFormat("%R... (%zd %s)", begin, size, text ? "characters" : "bytes") : NULL;
+    PyObject *found =
+        begin ? PyUnicode_FromFormat("%R... (%zd %s)", begin, size, text ? "characters" : "bytes")
+              : NULL;
     Py_XDECREF(begin);
     return found;
 }
 
 static PyObject *record_repr(PyObject *self) {
     el_record *r = (el_record *)self;
-    PyObject *key = short_repr(r->key), *value = key ? short_repr(r->value) : NULL, *found = NULL;
-    if (value)
-        found = PyUnicode_FromFormat("Record(topic=%R, partition=%d, offset=%lld, timestamp_ms=%lld, timestamp_type=%d, key=%U, value=%U, "
+    PyObject *key = short_repr(r->key);
+    PyObject *value = key ? short_repr(r->value) : NULL;
+    PyObject *found = NULL;
+    if (value) {
+        found = PyUnicode_FromFormat("Record(topic=%R, partition=%d, offset=%lld, "
+                                     "timestamp_ms=%lld, timestamp_type=%d, key=%U, value=%U, "
                                      "headers=%R, leader_epoch=%d)",
-                                     r->topic, r->partition, (long long)r->offset, (long long)r->timestamp_ms, r->timestamp_type, key, value,
+                                     r->topic, r->partition, (long long)r->offset,
+                                     (long long)r->timestamp_ms, r->timestamp_type, key, value,
                                      r->headers, r->leader_epoch);
+    }
     Py_XDECREF(key);
     Py_XDECREF(value);
     return found;
 }
 
 static PyObject *record_compare(PyObject *self, PyObject *other, int op) {
-    if ((op != Py_EQ && op != Py_NE) || !Py_IS_TYPE(other, el_record_type)) Py_RETURN_NOTIMPLEMENTED;
-    PyObject *mine = record_fields((el_record *)self), *theirs = record_fields((el_record *)other);
+    if ((op != Py_EQ && op != Py_NE) || !Py_IS_TYPE(other, el_record_type)) {
+        Py_RETURN_NOTIMPLEMENTED;
+    }
+    PyObject *mine = record_fields((el_record *)self);
+    PyObject *theirs = record_fields((el_record *)other);
     PyObject *answer = mine && theirs ? PyObject_RichCompare(mine, theirs, op) : NULL;
     Py_XDECREF(mine);
     Py_XDECREF(theirs);
     return answer;
 }
 
-/* The position alone: equal records have the same one, and a value of the user need not be hashable. */
+/* The position alone: equal records have the same one, and a value of the user need not be
+ * hashable. */
 static Py_hash_t record_hash(PyObject *self) {
     el_record *record = (el_record *)self;
-    PyObject *place = Py_BuildValue("(OiL)", record->topic, record->partition, (long long)record->offset);
+    PyObject *place =
+        Py_BuildValue("(OiL)", record->topic, record->partition, (long long)record->offset);
     Py_hash_t hash = place ? PyObject_Hash(place) : -1;
     Py_XDECREF(place);
     return hash;
@@ -213,20 +263,30 @@ static PyMemberDef record_members[] = {
     {"topic", T_OBJECT_EX, offsetof(el_record, topic), READONLY, "Name of the topic."},
     {"partition", T_INT, offsetof(el_record, partition), READONLY, "Number of the partition."},
     {"offset", T_LONGLONG, offsetof(el_record, offset), READONLY, "Offset in the partition."},
-    {"timestamp_ms", T_LONGLONG, offsetof(el_record, timestamp_ms), READONLY, "Milliseconds since 1970 UTC, or -1."},
-    {"timestamp", T_LONGLONG, offsetof(el_record, timestamp_ms), READONLY, "timestamp_ms, under the name of other clients."},
-    {"timestamp_type", T_BYTE, offsetof(el_record, timestamp_type), READONLY, "0 CreateTime, 1 LogAppendTime."},
+    {"timestamp_ms", T_LONGLONG, offsetof(el_record, timestamp_ms), READONLY,
+     "Milliseconds since 1970 UTC, or -1."},
+    {"timestamp", T_LONGLONG, offsetof(el_record, timestamp_ms), READONLY,
+     "timestamp_ms, under the name of other clients."},
+    {"timestamp_type", T_BYTE, offsetof(el_record, timestamp_type), READONLY,
+     "0 CreateTime, 1 LogAppendTime."},
     {"key", T_OBJECT_EX, offsetof(el_record, key), READONLY, "bytes, or None."},
     {"value", T_OBJECT_EX, offsetof(el_record, value), READONLY, "bytes, or None."},
-    {"headers", T_OBJECT_EX, offsetof(el_record, headers), READONLY, "Tuple of (str, bytes or None)."},
-    {"leader_epoch", T_INT, offsetof(el_record, leader_epoch), READONLY, "Leader epoch of its batch, or -1."},
+    {"headers", T_OBJECT_EX, offsetof(el_record, headers), READONLY,
+     "Tuple of (str, bytes or None)."},
+    {"leader_epoch", T_INT, offsetof(el_record, leader_epoch), READONLY,
+     "Leader epoch of its batch, or -1."},
     {NULL},
 };
 
-/* Names of other clients. A getter that raises costs nothing for other names, as a tp_getattro would. */
-static PyObject *record_get_absent(PyObject *object, void *hint) { return PyErr_SetString(PyExc_AttributeError, hint), NULL; }
+/* Names of other clients. A getter that raises costs nothing for other names, as a tp_getattro
+ * would. */
+static PyObject *record_get_absent(PyObject *object, void *hint) {
+    return PyErr_SetString(PyExc_AttributeError, hint), NULL;
+}
 
-#define ABSENT(name, hint) {name, record_get_absent, NULL, "Absent: its AttributeError states what to use.", "a Record has no " name "; " hint}
+#define ABSENT(name, hint)                                                                         \
+    {name, record_get_absent, NULL, "Absent: its AttributeError states what to use.",              \
+     "a Record has no " name "; " hint}
 
 static PyGetSetDef record_absent[] = {
     ABSENT("checksum", "the log checks every batch when it is read"),
@@ -239,7 +299,8 @@ static PyGetSetDef record_absent[] = {
 
 /* A record is no container. Iteration and `in` use sq_item, an index of any type mp_subscript. */
 static PyObject *no_container(void) {
-    PyErr_SetString(PyExc_TypeError, "a Record is no container: its fields are attributes such as record.value, and record._asdict() is "
+    PyErr_SetString(PyExc_TypeError, "a Record is no container: its fields are attributes such as "
+                                     "record.value, and record._asdict() is "
                                      "the dict of all");
     return NULL;
 }
@@ -257,15 +318,26 @@ static PyMethodDef record_own_methods[] = {
 };
 
 static PyType_Slot record_slots[] = {
-    {Py_tp_new, record_new},     {Py_tp_dealloc, record_dealloc},          {Py_tp_traverse, record_traverse},
-    {Py_tp_clear, record_clear}, {Py_tp_is_gc, record_is_gc},              {Py_tp_repr, record_repr},
-    {Py_tp_hash, record_hash},   {Py_tp_richcompare, record_compare},      {Py_tp_members, record_members},
-    {Py_sq_item, record_item},   {Py_mp_subscript, record_subscript},
-    {Py_tp_methods, record_own_methods}, {Py_tp_getset, record_absent}, {Py_tp_doc, "One record; read-only."}, {0, NULL},
+    {Py_tp_new, record_new},
+    {Py_tp_dealloc, record_dealloc},
+    {Py_tp_traverse, record_traverse},
+    {Py_tp_clear, record_clear},
+    {Py_tp_is_gc, record_is_gc},
+    {Py_tp_repr, record_repr},
+    {Py_tp_hash, record_hash},
+    {Py_tp_richcompare, record_compare},
+    {Py_tp_members, record_members},
+    {Py_sq_item, record_item},
+    {Py_mp_subscript, record_subscript},
+    {Py_tp_methods, record_own_methods},
+    {Py_tp_getset, record_absent},
+    {Py_tp_doc, "One record; read-only."},
+    {0, NULL},
 };
 
-static PyType_Spec record_spec = {"embedlog.Record", sizeof(el_record), 0,
-                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC, record_slots};
+static PyType_Spec record_spec = {
+    "embedlog.Record", sizeof(el_record), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC, record_slots};
 
 int el_record_ready(PyObject *module) {
     el_no_headers = PyTuple_New(0);

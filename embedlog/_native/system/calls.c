@@ -1,9 +1,10 @@
-/* System calls, with the hook of fault injection around each. Every function returns >= 0 or -(1000 + errno).
+/* System calls, with the hook of fault injection around each. Every function returns >= 0 or -(1000
+ * + errno).
  *
- * CCALLS-1  an interrupted call is repeated here only if it cannot wait for long. Calls that may wait (open, allocate) return to Python,
- *           whose signal handlers run before the next attempt
- * CCALLS-2  only regular files are opened (directories on request), never through a symbolic link, and no open waits for a peer.
- *           A log directory may come from an untrusted source */
+ * - An interrupted call is repeated here only if it cannot wait for long. Calls that may wait
+ *   (open, allocate) return to Python, whose signal handlers run before the next attempt.
+ * - Only regular files are opened (directories on request), never through a symbolic link, and no
+ *   open waits for a peer. A log directory may come from an untrusted source. */
 #include "system/system.h"
 #include "testing/mutants.h"
 
@@ -16,23 +17,30 @@
 static _Atomic int64_t failed_syncs;
 
 /* Records a successful change, if a recording is active. */
-#define RECORDED(kind, fd, path, second, number)                          \
-    do {                                                                  \
-        if (__builtin_expect(rc >= 0 && el_is_recording(), 0))            \
-            el_record((kind), (fd), (path), (second), (number), NULL, 0); \
+#define RECORDED(kind, fd, path, second, number)                                                   \
+    do {                                                                                           \
+        if (__builtin_expect(rc >= 0 && el_is_recording(), 0))                                     \
+            el_record((kind), (fd), (path), (second), (number), NULL, 0);                          \
     } while (0)
 
-/* The last link of a directory may be followed: directories are only synced. The check follows the open, on the opened file. */
+/* The last link of a directory may be followed: directories are only synced. The check follows the
+ * open, on the opened file. */
 static int open_regular(const char *path, int32_t flags, int32_t mode) {
-    if (flags & O_DIRECTORY)
+    if (flags & O_DIRECTORY) {
         return open(path, flags | O_CLOEXEC | O_NONBLOCK);
+    }
     int fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, (mode_t)mode);
     struct stat found = {0};
-    if (fd < 0)
+    if (fd < 0) {
         return fd;
-    int number = fstat(fd, &found) < 0 ? errno : S_ISREG(found.st_mode) ? 0 : S_ISDIR(found.st_mode) ? EISDIR : EINVAL;
-    if (number == 0)
+    }
+    int number = fstat(fd, &found) < 0    ? errno
+                 : S_ISREG(found.st_mode) ? 0
+                 : S_ISDIR(found.st_mode) ? EISDIR
+                                          : EINVAL;
+    if (number == 0) {
         return fd;
+    }
     close(fd);
     errno = number;
     return -1;
@@ -40,26 +48,30 @@ static int open_regular(const char *path, int32_t flags, int32_t mode) {
 
 int32_t el_open(const char *path, int32_t flags, int32_t mode) {
     int hooked = el_before(EL_CALL_OPEN, -1, path, flags);
-    if (hooked < 0)
+    if (hooked < 0) {
         return hooked;
+    }
     int rc = open_regular(path, flags, mode);
     int number = errno;
     el_after(EL_CALL_OPEN);
     errno = number;
-    if (flags & O_CREAT)
+    if (flags & O_CREAT) {
         RECORDED(EL_CALL_OPEN, -1, path, NULL, flags);
+    }
     return RESULT(rc);
 }
 
 int32_t el_close(int32_t fd) {
-    if (fd < 0)
+    if (fd < 0) {
         return 0;
+    }
     int hooked = el_before(EL_CALL_CLOSE, fd, NULL, 0);
-    int rc = close(fd);                     /* never repeated: Linux has freed the descriptor in any case */
+    int rc = close(fd); /* never repeated: Linux has freed the descriptor in any case */
     int number = errno;
     el_after(EL_CALL_CLOSE);
-    if (hooked < 0)
+    if (hooked < 0) {
         return hooked;
+    }
     return rc < 0 && number != EINTR ? EL_SYSTEM_ERROR(number) : 0;
 }
 
@@ -67,11 +79,14 @@ int64_t el_pread(int32_t fd, uint8_t *out, int64_t size, int64_t position) {
     int64_t done = 0;
     while (done < size) {
         ssize_t rc;
-        HOOKED(EL_CALL_PREAD, fd, NULL, size - done, pread(fd, out + done, (size_t)(size - done), position + done));
-        if (rc < 0)
+        HOOKED(EL_CALL_PREAD, fd, NULL, size - done,
+               pread(fd, out + done, (size_t)(size - done), position + done));
+        if (rc < 0) {
             return EL_SYSTEM_ERROR(errno);
-        if (rc == 0)
+        }
+        if (rc == 0) {
             break;
+        }
         done += rc;
     }
     return done;
@@ -82,8 +97,9 @@ static int shortened(const struct iovec *pieces, int count, int64_t size, struct
     int used = 0;
     for (; used < count && size > 0; used++) {
         out[used] = pieces[used];
-        if ((int64_t)out[used].iov_len > size)
+        if ((int64_t)out[used].iov_len > size) {
             out[used].iov_len = (size_t)size;
+        }
         size -= (int64_t)out[used].iov_len;
     }
     return used;
@@ -91,8 +107,9 @@ static int shortened(const struct iovec *pieces, int count, int64_t size, struct
 
 static int64_t total(const struct iovec *pieces, int count) {
     int64_t size = 0;
-    for (int at = 0; at < count; at++)
+    for (int at = 0; at < count; at++) {
         size += (int64_t)pieces[at].iov_len;
+    }
     return size;
 }
 
@@ -103,44 +120,55 @@ static int64_t write_once(int fd, const struct iovec *pieces, int count, int64_t
     struct iovec half[EL_PIECES_MAX];
     int64_t size = total(pieces, count);
     int hooked = el_before(EL_CALL_PWRITE, fd, NULL, size);
-    if (hooked < 0)
+    if (hooked < 0) {
         return hooked;
+    }
     if (hooked == EL_HALF) {
         count = shortened(pieces, count, size / 2, half);
         pieces = half;
     }
     ssize_t rc;
-    do
+    do {
         rc = count ? pwritev(fd, pieces, count, position) : 0;
-    while (rc < 0 && errno == EINTR);
+    } while (rc < 0 && errno == EINTR);
     int number = errno;
-    if (rc > 0 && __builtin_expect(el_is_recording(), 0))
+    if (rc > 0 && __builtin_expect(el_is_recording(), 0)) {
         el_record(EL_CALL_PWRITE, fd, NULL, NULL, position, pieces, rc);
+    }
     el_after(EL_CALL_PWRITE);
-    if (rc < 0)
+    if (rc < 0) {
         return EL_SYSTEM_ERROR(number);
+    }
     return hooked == EL_HALF && rc == 0 ? EL_SYSTEM_ERROR(ENOSPC) : rc;
 }
 
 int64_t el_write_all(int fd, const struct iovec *pieces, int count, int64_t position) {
-    int64_t size = total(pieces, count), done = 0;
+    int64_t size = total(pieces, count);
+    int64_t done = 0;
     struct iovec rest[EL_PIECES_MAX];
-    if (count > EL_PIECES_MAX)
+    if (count > EL_PIECES_MAX) {
         return EL_EINVALID;
+    }
     while (done < size) {
         int64_t rc = write_once(fd, pieces, count, position + done);
-        if (rc < 0)
+        if (rc < 0) {
             return rc;
-        if (rc == 0)
-            return EL_SYSTEM_ERROR(ENOSPC);         /* a regular file that takes nothing, without an error */
+        }
+        if (rc == 0) {
+            /* a regular file that takes nothing, without an error */
+            return EL_SYSTEM_ERROR(ENOSPC);
+        }
         done += rc;
-        if (el_is_mutant(EL_IGNORE_SHORT_WRITE))
+        if (el_is_mutant(EL_IGNORE_SHORT_WRITE)) {
             return size;
+        }
         int from = 0;
-        while (from < count && rc >= (int64_t)pieces[from].iov_len)
+        while (from < count && rc >= (int64_t)pieces[from].iov_len) {
             rc -= (int64_t)pieces[from++].iov_len;
-        for (int at = from; at < count; at++)
+        }
+        for (int at = from; at < count; at++) {
             rest[at - from] = pieces[at];
+        }
         count -= from;
         if (count) {
             rest[0].iov_base = (uint8_t *)rest[0].iov_base + rc;
@@ -159,8 +187,9 @@ int64_t el_pwrite(int32_t fd, const uint8_t *data, int64_t size, int64_t positio
 static int32_t sync_once(int32_t fd, int32_t data_only) {
     int rc;
     int kind = data_only ? EL_CALL_FDATASYNC : EL_CALL_FSYNC;
-    if (el_is_mutant(EL_NO_FSYNC))
+    if (el_is_mutant(EL_NO_FSYNC)) {
         return EL_OK;
+    }
     HOOKED(kind, fd, NULL, 0, data_only ? fdatasync(fd) : fsync(fd));
     RECORDED(kind, fd, NULL, NULL, 0);
     return RESULT(rc);
@@ -168,8 +197,9 @@ static int32_t sync_once(int32_t fd, int32_t data_only) {
 
 int32_t el_sync(int32_t fd, int32_t data_only) {
     int32_t rc = sync_once(fd, data_only);
-    if (rc < 0)
+    if (rc < 0) {
         atomic_fetch_add_explicit(&failed_syncs, 1, memory_order_relaxed);
+    }
     return rc;
 }
 
@@ -219,11 +249,13 @@ int32_t el_rmdir(const char *path) {
 
 int32_t el_allocate(int32_t fd, int64_t size) {
     int hooked = el_before(EL_CALL_FALLOCATE, fd, NULL, size);
-    if (hooked < 0)
+    if (hooked < 0) {
         return hooked;
+    }
     int rc = posix_fallocate(fd, 0, size);
     el_after(EL_CALL_FALLOCATE);
-    if (rc == 0 && el_is_recording())
+    if (rc == 0 && el_is_recording()) {
         el_record(EL_CALL_FALLOCATE, fd, NULL, NULL, size, NULL, 0);
+    }
     return rc ? EL_SYSTEM_ERROR(rc) : EL_OK;
 }

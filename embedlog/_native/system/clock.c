@@ -1,7 +1,8 @@
-/* Two clocks: one for deadlines and leases, one for timestamps and retention. Tests shift the second one, or stop it.
+/* Two clocks: one for deadlines and leases, one for timestamps and retention. Tests shift the
+ * second one, or stop it.
  *
- * Both extensions contain this file: each has its own state, and `calls` sets both. In the test build the first clock may be a number that
- * a controller moves (testing/schedule.c). */
+ * Both extensions contain this file: each has its own state, and `calls` sets both. In the test
+ * build the first clock may be a number that a controller moves (testing/schedule.c). */
 #include "system/system.h"
 
 #include <time.h>
@@ -19,8 +20,9 @@ int64_t el_boot_ns(void) {
     struct timespec now;
 #ifdef EMBEDLOG_TEST_BUILD
     const int64_t *followed = atomic_load_explicit(&followed_ns, memory_order_relaxed);
-    if (__builtin_expect(followed != NULL, 0))
+    if (__builtin_expect(followed != NULL, 0)) {
         return atomic_load((const _Atomic int64_t *)followed);
+    }
 #endif
     clock_gettime(CLOCK_BOOTTIME, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
@@ -29,8 +31,9 @@ int64_t el_boot_ns(void) {
 int64_t el_kernel_ms(void) {
     struct timespec now;
 #ifdef EMBEDLOG_TEST_BUILD
-    if (__builtin_expect(atomic_load_explicit(&followed_ns, memory_order_relaxed) != NULL, 0))
-        return 0;                       /* every change of a file is too new to be trusted, whenever the test runs */
+    if (__builtin_expect(atomic_load_explicit(&followed_ns, memory_order_relaxed) != NULL, 0)) {
+        return 0; /* every change of a file is too new to be trusted, whenever the test runs */
+    }
 #endif
     clock_gettime(CLOCK_REALTIME, &now);
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
@@ -38,8 +41,9 @@ int64_t el_kernel_ms(void) {
 
 int64_t el_wall_ms(void) {
     int64_t frozen_ms = atomic_load_explicit(&wall_frozen_ms, memory_order_relaxed);
-    if (__builtin_expect(frozen_ms >= 0, 0))
+    if (__builtin_expect(frozen_ms >= 0, 0)) {
         return frozen_ms;
+    }
     return el_kernel_ms() + atomic_load_explicit(&wall_shift_ms, memory_order_relaxed);
 }
 

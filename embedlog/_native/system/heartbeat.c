@@ -1,11 +1,15 @@
 /* Heartbeat leases: a thread writes heartbeats and reports the state of its process.
  *
- * CHEARTBEAT-1  a heartbeat does not need the interpreter: a process that holds the interpreter's lock for minutes remains a member
- * CHEARTBEAT-2  a lease counts from the moment before its heartbeat was written, on a clock that includes suspends. Observers see the
- *               heartbeat later and wait as long from then, so a lease expires here before it can end there
- * CHEARTBEAT-3  an expired lease stays expired: a resumed process writes a heartbeat first, and must still read the group again
- * CHEARTBEAT-4  a heartbeat has no fault hook: its time is arbitrary, and it would change the number of every later call
- * CHEARTBEAT-5  a forked child has no such thread and shares nothing with the thread of its parent */
+ * - A heartbeat does not need the interpreter: a process that holds the interpreter's lock for
+ *   minutes remains a member.
+ * - A lease counts from the moment before its heartbeat was written, on a clock that includes
+ *   suspends. Observers see the heartbeat later and wait as long from then, so a lease expires here
+ *   before it can end there.
+ * - An expired lease stays expired: a resumed process writes a heartbeat first, and must still read
+ *   the group again.
+ * - A heartbeat has no fault hook: its time is arbitrary, and it would change the number of every
+ *   later call.
+ * - A forked child has no such thread and shares nothing with the thread of its parent. */
 #include "system/system.h"
 #include "testing/mutants.h"
 
@@ -17,24 +21,27 @@
 #include <unistd.h>
 
 typedef struct {
-    _Atomic int64_t good_until_ns;      /* boot clock; the visible part of an el_lease */
-    _Atomic int64_t polled_ns;          /* monotonic clock; 0: during a poll */
-    _Atomic uint32_t word;              /* futex of the thread: changes when it must wake */
+    _Atomic int64_t good_until_ns; /* boot clock; the visible part of an el_lease */
+    _Atomic int64_t polled_ns;     /* monotonic clock; 0: during a poll */
+    _Atomic uint32_t word;         /* futex of the thread: changes when it must wake */
     _Atomic int32_t left;
     _Atomic int32_t running;
     int32_t fd;
     int64_t position, guard_at;
     int64_t session_ns, heartbeat_ns, poll_ns;
-    int64_t next_ns;                    /* time of the next heartbeat; this and the following fields are under the mutex */
+    /* time of the next heartbeat; this and the following fields are under the mutex */
+    int64_t next_ns;
     uint64_t heartbeats;
-    int32_t unreported;                     /* the entry does not show yet that the lease was left */
+    int32_t unreported; /* the entry does not show yet that the lease was left */
     pid_t process;
     pthread_t thread;
     pthread_mutex_t mutex;
 } lease_state;
 
-_Static_assert(sizeof(lease_state) <= sizeof(el_lease), "the state fits into the memory of the caller");
-_Static_assert(offsetof(lease_state, good_until_ns) == offsetof(el_lease, good_until_ns), "Python reads this field");
+_Static_assert(sizeof(lease_state) <= sizeof(el_lease),
+               "the state fits into the memory of the caller");
+_Static_assert(offsetof(lease_state, good_until_ns) == offsetof(el_lease, good_until_ns),
+               "Python reads this field");
 
 static lease_state *state_of(const el_lease *lease) { return (lease_state *)(uintptr_t)lease; }
 
@@ -44,10 +51,10 @@ static int64_t monotonic_ns(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* ---- the file ------------------------------------------------------------------------------------------------------- */
+/* ---- the file -------------------------------------------------------------------------------- */
 
-/* A network file system writes back when a lock is released and reads again when one is taken. If the lock is taken, the call goes on
- * without it: the next heartbeat follows. */
+/* A network file system writes back when a lock is released and reads again when one is taken. If
+ * the lock is taken, the call goes on without it: the next heartbeat follows. */
 static int guard_lock(int fd, int64_t guard_at, short type) {
     struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = guard_at, .l_len = 1};
     return guard_at > 0 ? fcntl(fd, F_OFD_SETLK, &lock) : 0;
@@ -65,49 +72,57 @@ static int write_entry(lease_state *lease, uint64_t heartbeat, int left) {
     return whole ? EL_OK : EL_SYSTEM_ERROR(number ? number : EIO);
 }
 
-int32_t el_slot_read(int32_t fd, int64_t lock_at, int64_t position, int64_t guard_at, uint8_t *entry) {
+int32_t el_slot_read(int32_t fd, int64_t lock_at, int64_t position, int64_t guard_at,
+                     uint8_t *entry) {
     memset(entry, 0, EL_SLOT_BYTES);
     int32_t held = el_byte_lock_probe(fd, lock_at);
-    if (held < 0)
+    if (held < 0) {
         return held;
+    }
     guard_lock(fd, guard_at, F_RDLCK);
     int64_t size = el_pread(fd, entry, EL_SLOT_BYTES, position);
     guard_lock(fd, guard_at, F_UNLCK);
     return size < 0 ? (int32_t)size : held;
 }
 
-/* ---- the thread ----------------------------------------------------------------------------------------------------- */
+/* ---- the thread ------------------------------------------------------------------------------ */
 
 /* REQUIRES: the mutex, and a lease that was not left. */
 static int write_heartbeat(lease_state *lease) {
-    int64_t now_ns = el_boot_ns(), good_until_ns = atomic_load(&lease->good_until_ns);
+    int64_t now_ns = el_boot_ns();
+    int64_t good_until_ns = atomic_load(&lease->good_until_ns);
     if (now_ns >= good_until_ns && !el_is_mutant(EL_FORGIVE_EXPIRY)) {
-        good_until_ns = 0;              /* CHEARTBEAT-3 */
+        good_until_ns = 0; /* an expired lease stays expired */
         atomic_store(&lease->good_until_ns, 0);
     }
     int code = write_entry(lease, lease->heartbeats + 1, 0);
-    if (code < 0)
+    if (code < 0) {
         return code;
+    }
     lease->heartbeats++;
-    if (good_until_ns)
+    if (good_until_ns) {
         atomic_store(&lease->good_until_ns, now_ns + lease->session_ns);
+    }
     return EL_OK;
 }
 
 /* Performs the work that is due; returns the time until the next. */
 static int64_t run_due_work(lease_state *lease) {
     pthread_mutex_lock(&lease->mutex);
-    int64_t now_ns = monotonic_ns(), polled_ns = atomic_load(&lease->polled_ns);
+    int64_t now_ns = monotonic_ns();
+    int64_t polled_ns = atomic_load(&lease->polled_ns);
     if (polled_ns && now_ns - polled_ns >= lease->poll_ns && !atomic_load(&lease->left)) {
         atomic_store(&lease->left, 1);
         atomic_store(&lease->good_until_ns, 0);
         lease->unreported = 1;
     }
-    if (lease->unreported && write_entry(lease, lease->heartbeats, 1) == EL_OK)
+    if (lease->unreported && write_entry(lease, lease->heartbeats, 1) == EL_OK) {
         lease->unreported = 0;
+    }
     if (now_ns >= lease->next_ns) {
-        if (!atomic_load(&lease->left))
-            write_heartbeat(lease);                /* after a failed write the next heartbeat is the retry */
+        if (!atomic_load(&lease->left)) {
+            write_heartbeat(lease); /* after a failed write the next heartbeat is the retry */
+        }
         lease->next_ns = now_ns + lease->heartbeat_ns;
     }
     int64_t sleep_ns = lease->next_ns - now_ns;
@@ -123,11 +138,13 @@ static void *heartbeat_thread(void *raw) {
     lease_state *lease = raw;
     for (;;) {
         uint32_t seen = atomic_load(&lease->word);
-        if (!atomic_load(&lease->running))
+        if (!atomic_load(&lease->running)) {
             return NULL;
+        }
         int64_t sleep_ns = run_due_work(lease);
-        if (sleep_ns > 0)
+        if (sleep_ns > 0) {
             el_futex_wait(&lease->word, seen, sleep_ns);
+        }
     }
 }
 
@@ -138,23 +155,26 @@ static int start_thread(lease_state *lease) {
     pthread_attr_t attributes;
     sigfillset(&every);
     int code = pthread_attr_init(&attributes);
-    if (code)
+    if (code) {
         return code;
+    }
     pthread_attr_setstacksize(&attributes, EL_LEASE_STACK_BYTES);
-    pthread_sigmask(SIG_SETMASK, &every, &before);      /* a new thread inherits this mask */
+    pthread_sigmask(SIG_SETMASK, &every, &before); /* a new thread inherits this mask */
     code = pthread_create(&lease->thread, &attributes, heartbeat_thread, lease);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     return code;
 }
 
-/* ---- the interface -------------------------------------------------------------------------------------------------- */
+/* ---- the interface --------------------------------------------------------------------------- */
 
-int32_t el_lease_start(el_lease *raw, int32_t fd, int64_t position, int64_t guard_at, int64_t session_ns, int64_t heartbeat_ns,
-                       int64_t poll_ns) {
+int32_t el_lease_start(el_lease *raw, int32_t fd, int64_t position, int64_t guard_at,
+                       int64_t session_ns, int64_t heartbeat_ns, int64_t poll_ns) {
     lease_state *lease = state_of(raw);
-    if (fd < 0 || position < 0 || session_ns <= 0 || heartbeat_ns <= 0 || poll_ns <= 0 || atomic_load(&lease->running))
+    if (fd < 0 || position < 0 || session_ns <= 0 || heartbeat_ns <= 0 || poll_ns <= 0 ||
+        atomic_load(&lease->running)) {
         return EL_EINVALID;
+    }
     lease->fd = fd;
     lease->position = position;
     lease->guard_at = guard_at;
@@ -165,13 +185,15 @@ int32_t el_lease_start(el_lease *raw, int32_t fd, int64_t position, int64_t guar
     atomic_store(&lease->good_until_ns, INT64_MAX);
     lease->next_ns = monotonic_ns() + heartbeat_ns;
     int code = write_heartbeat(lease);
-    if (code < 0)
+    if (code < 0) {
         return code;
+    }
     pthread_mutex_init(&lease->mutex, NULL);
     atomic_store(&lease->running, 1);
     code = start_thread(lease);
-    if (code)
+    if (code) {
         atomic_store(&lease->running, 0);
+    }
     return code ? EL_SYSTEM_ERROR(code) : EL_OK;
 }
 
@@ -190,27 +212,32 @@ int32_t el_lease_left(const el_lease *lease) { return atomic_load(&state_of(leas
 int32_t el_lease_age(el_lease *raw, int64_t ns) {
     lease_state *lease = state_of(raw);
     int64_t polled_ns = atomic_load(&lease->polled_ns);
-    if (!atomic_load(&lease->running) || lease->process != getpid())
+    if (!atomic_load(&lease->running) || lease->process != getpid()) {
         return 0;
-    while (polled_ns && !atomic_compare_exchange_weak(&lease->polled_ns, &polled_ns, (polled_ns - ns) | 1))
+    }
+    while (polled_ns &&
+           !atomic_compare_exchange_weak(&lease->polled_ns, &polled_ns, (polled_ns - ns) | 1)) {
         continue;
+    }
     run_due_work(lease);
     return polled_ns != 0;
 }
 
 int32_t el_lease_renew(el_lease *raw) {
     lease_state *lease = state_of(raw);
-    if (!atomic_load(&lease->running) || lease->process != getpid())
+    if (!atomic_load(&lease->running) || lease->process != getpid()) {
         return EL_EINVALID;
+    }
     pthread_mutex_lock(&lease->mutex);
     int64_t before_ns = atomic_load(&lease->good_until_ns);
-    int left = atomic_load(&lease->left), unreported = lease->unreported;
+    int left = atomic_load(&lease->left);
+    int unreported = lease->unreported;
     atomic_store(&lease->good_until_ns, INT64_MAX);
     atomic_store(&lease->polled_ns, 0);
     atomic_store(&lease->left, 0);
     lease->unreported = 0;
     int code = write_heartbeat(lease);
-    if (code < 0) {                     /* restores the previous state: no process can see the renewal */
+    if (code < 0) { /* restores the previous state: no process can see the renewal */
         atomic_store(&lease->good_until_ns, before_ns);
         atomic_store(&lease->left, left);
         lease->unreported = unreported;

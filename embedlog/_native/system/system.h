@@ -13,23 +13,23 @@
 #define RESULT(rc) ((rc) < 0 ? EL_SYSTEM_ERROR(errno) : (rc))
 
 /* Makes `call` between the hooks; errno of a failure is kept. */
-#define HOOKED(kind, fd, path, size, call)                                \
-    do {                                                                  \
-        int hooked = el_before((kind), (fd), (path), (size));             \
-        if (hooked < 0)                                                   \
-            return hooked;                                                \
-        do                                                                \
-            rc = (call);                                                  \
-        while (rc < 0 && errno == EINTR);                                 \
-        int number = errno;                                               \
-        el_after(kind);                                                   \
-        errno = number;                                                   \
+#define HOOKED(kind, fd, path, size, call)                                                         \
+    do {                                                                                           \
+        int hooked = el_before((kind), (fd), (path), (size));                                      \
+        if (hooked < 0)                                                                            \
+            return hooked;                                                                         \
+        do                                                                                         \
+            rc = (call);                                                                           \
+        while (rc < 0 && errno == EINTR);                                                          \
+        int number = errno;                                                                        \
+        el_after(kind);                                                                            \
+        errno = number;                                                                            \
     } while (0)
 
 /* Writes all bytes of the pieces, or returns an error. */
 int64_t el_write_all(int fd, const struct iovec *pieces, int count, int64_t position);
 
-enum { EL_SLEEP_NS = 1000000 };             /* longest sleep of a waiter that may miss a wake */
+enum { EL_SLEEP_NS = 1000000 }; /* longest sleep of a waiter that may miss a wake */
 /* Sleeps 0.2 ms, or `left_ns` if that is less: for waiters that nothing can wake. */
 void el_sleep(int64_t left_ns);
 void el_futex_wake(_Atomic uint32_t *word, int count);

@@ -1,10 +1,13 @@
-/* The gate: a process passes a hook only while a controller gives it the turn. All steps of all processes have one order.
+/* The gate: a process passes a hook only while a controller gives it the turn. All steps of all
+ * processes have one order.
  *
- * Controller and processes share one mapping, in which each process has a slot. Without one, a hook costs a load. A turn is a number of
- * steps: the process stops at the hook after the last one, before its call, and wakes the controller. A process that would wait for a
- * lock, a word or a time gives the turn back and says for what, and never sleeps in the kernel. The clock of waits and deadlines is a
- * number in the mapping: each step moves it by a microsecond, and the controller moves it when every process waits. The threads of one
- * process share its turn, and pass the gate one after another. */
+ * Controller and processes share one mapping, in which each process has a slot. Without one, a hook
+ * costs a load. A turn is a number of steps: the process stops at the hook after the last one,
+ * before its call, and wakes the controller. A process that would wait for a lock, a word or a time
+ * gives the turn back and says for what, and never sleeps in the kernel. The clock of waits and
+ * deadlines is a number in the mapping: each step moves it by a microsecond, and the controller
+ * moves it when every process waits. The threads of one process share its turn, and pass the gate
+ * one after another. */
 #include "testing/schedule.h"
 
 #include "system/system.h"
@@ -24,7 +27,8 @@ _Static_assert(sizeof(el_schedule_entry) == 256, "the trace is an array of entri
 
 static el_schedule *shared;
 static el_schedule_slot *own;
-static __thread int has_left;           /* this thread passes hooks without a turn; the others of its process stay at theirs */
+/* this thread passes hooks without a turn; the others of its process stay at theirs */
+static __thread int has_left;
 static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
 
 static struct {
@@ -36,19 +40,21 @@ static struct {
 #define ATOMIC64(field) ((_Atomic int64_t *)&(field))
 
 static void sleep_until_changed(uint32_t *word, uint32_t seen, int64_t timeout_ns) {
-    struct timespec timeout = {.tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000};
+    struct timespec timeout = {.tv_sec = timeout_ns / 1000000000,
+                               .tv_nsec = timeout_ns % 1000000000};
     syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL, 0);
 }
 
 static void wake(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0); }
 
-/* ---- the process ---------------------------------------------------------------------------------------------------- */
+/* ---- the process ----------------------------------------------------------------------------- */
 
 int el_is_scheduled(void) { return own != NULL && !has_left; }
 
 static void wait_for_turn(void) {
-    while (atomic_load(ATOMIC32(own->turn)) == 0)
+    while (atomic_load(ATOMIC32(own->turn)) == 0) {
         sleep_until_changed(&own->turn, 0, 1000000000);
+    }
 }
 
 /* Gives the turn back. REQUIRES the gate. */
@@ -74,8 +80,9 @@ static void name_into(char *out, size_t size, int fd, const char *path) {
 
 static void note_step(int kind, int fd, const char *path, int64_t size) {
     int64_t at = atomic_fetch_add(ATOMIC64(shared->traced), 1);
-    if (at >= shared->trace_max)
+    if (at >= shared->trace_max) {
         return;
+    }
     el_schedule_entry *entry = &((el_schedule_entry *)(shared + 1))[at];
     entry->slot = own->number;
     entry->kind = kind;
@@ -85,8 +92,9 @@ static void note_step(int kind, int fd, const char *path, int64_t size) {
 }
 
 int el_schedule_step(int kind, int fd, const char *path, int64_t size) {
-    if (__builtin_expect(!own, 1) || has_left)
+    if (__builtin_expect(!own, 1) || has_left) {
         return EL_OK;
+    }
     for (;;) {
         wait_for_turn();
         pthread_mutex_lock(&gate);
@@ -95,11 +103,13 @@ int el_schedule_step(int kind, int fd, const char *path, int64_t size) {
             own->budget--;
             own->steps++;
             atomic_fetch_add(ATOMIC64(shared->clock_ns), STEP_NS);
-            if (shared->trace_max)
+            if (shared->trace_max) {
                 note_step(kind, fd, path, size);
+            }
             int error = kind < EL_CALLS ? own->error : 0;
-            if (error)
+            if (error) {
                 own->error = 0;
+            }
             pthread_mutex_unlock(&gate);
             return error ? EL_SYSTEM_ERROR(error) : EL_OK;
         }
@@ -132,37 +142,47 @@ void el_schedule_lock(int fd, const struct flock *lock, int64_t deadline_ns) {
 }
 
 void el_schedule_sleep(int64_t duration_ns, int is_woken) {
-    give_turn_away(is_woken ? EL_WAITS_FOR_WORD : EL_SLEEPS, el_boot_ns() + (duration_ns > 0 ? duration_ns : 0));
+    give_turn_away(is_woken ? EL_WAITS_FOR_WORD : EL_SLEEPS,
+                   el_boot_ns() + (duration_ns > 0 ? duration_ns : 0));
 }
 
 void el_schedule_woke(void) {
-    if (__builtin_expect(own != NULL, 0))
+    if (__builtin_expect(own != NULL, 0)) {
         atomic_fetch_add(ATOMIC64(shared->wakes), 1);
+    }
 }
 
 void el_schedule_mapped(const uint8_t *page, int fd) {
-    if (__builtin_expect(!own, 1))
+    if (__builtin_expect(!own, 1)) {
         return;
+    }
     int place = 0;
-    while (place < NAMED_PAGES_MAX - 1 && named_pages[place].page && named_pages[place].page != page)
+    while (place < NAMED_PAGES_MAX - 1 && named_pages[place].page &&
+           named_pages[place].page != page) {
         place++;
+    }
     named_pages[place].page = page;
     name_into(named_pages[place].path, sizeof named_pages[place].path, fd, NULL);
 }
 
 void el_schedule_page(const uint8_t *page, int changes) {
-    if (!el_is_scheduled())
+    if (!el_is_scheduled()) {
         return;
+    }
     const char *path = "";
-    for (int place = 0; shared->trace_max && place < NAMED_PAGES_MAX && named_pages[place].page; place++)
-        if (named_pages[place].page == page)
+    for (int place = 0; shared->trace_max && place < NAMED_PAGES_MAX && named_pages[place].page;
+         place++) {
+        if (named_pages[place].page == page) {
             path = named_pages[place].path;
+        }
+    }
     (void)el_schedule_step(changes ? EL_STEP_WRITE : EL_STEP_READ, -1, path, 0);
 }
 
 int32_t el_schedule_join(el_schedule *schedule, int32_t slot) {
-    if (slot < 0 || slot >= EL_SCHEDULE_SLOTS)
+    if (slot < 0 || slot >= EL_SCHEDULE_SLOTS) {
         return EL_EINVALID;
+    }
     shared = schedule;
     own = &schedule->slots[slot];
     el_follow_clock(&schedule->clock_ns);
@@ -172,8 +192,9 @@ int32_t el_schedule_join(el_schedule *schedule, int32_t slot) {
 }
 
 int32_t el_schedule_leave(void) {
-    if (!el_is_scheduled())
+    if (!el_is_scheduled()) {
         return EL_OK;
+    }
     pthread_mutex_lock(&gate);
     has_left = 1;
     report(EL_ENDED);
@@ -181,9 +202,10 @@ int32_t el_schedule_leave(void) {
     return EL_OK;
 }
 
-/* ---- the controller ------------------------------------------------------------------------------------------------- */
+/* ---- the controller -------------------------------------------------------------------------- */
 
-int32_t el_schedule_run(el_schedule *schedule, int32_t slot, int64_t steps, int32_t error, int64_t timeout_ns) {
+int32_t el_schedule_run(el_schedule *schedule, int32_t slot, int64_t steps, int32_t error,
+                        int64_t timeout_ns) {
     el_schedule_slot *chosen = &schedule->slots[slot];
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -200,8 +222,9 @@ int32_t el_schedule_run(el_schedule *schedule, int32_t slot, int64_t steps, int3
         uint32_t state = atomic_load(ATOMIC32(chosen->state));
         clock_gettime(CLOCK_MONOTONIC, &now);
         int64_t left_ns = until_ns - ((int64_t)now.tv_sec * 1000000000 + now.tv_nsec);
-        if (state != EL_RUNS || left_ns <= 0)
+        if (state != EL_RUNS || left_ns <= 0) {
             return (int32_t)state;
+        }
         sleep_until_changed(&schedule->reports, seen, left_ns);
     }
 }

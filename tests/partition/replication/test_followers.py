@@ -311,7 +311,7 @@ def test_a_file_that_was_replaced_in_a_follower_is_noticed(tmp_path: Path, name:
 def test_the_first_append_after_a_decision_compares_the_paths_of_a_follower(
     tmp_path: Path, name: str
 ) -> None:
-    """CAPPENDLOCK-4: a directory in the place of a follower joins the ISR with a decision."""
+    """A directory in the place of a follower joins the ISR with a decision."""
     with a_set(tmp_path, count=2) as replicas:
         replicas.prepare()
         writer = replicas.others[0]._state.writer
