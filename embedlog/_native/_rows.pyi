@@ -1,4 +1,4 @@
-"""Types of the extension `_rows`; its docstrings and objects/objects.h describe them."""
+"""Types of the extension `_rows`; its docstrings and objects/producer.h describe them."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Generic, Literal, NoReturn, Self, TypeAlias, final, overload

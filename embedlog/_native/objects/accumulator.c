@@ -1,6 +1,6 @@
 /* Accumulator: state shared by all partition queues of a producer: memory, linger time, and the
  * wake lock of the sending thread. */
-#include "objects/active_queues.h"
+#include "objects/producer.h"
 
 #include <structmember.h>
 #include <time.h>

@@ -2,7 +2,7 @@
  *
  * A list may be made only where other code may run. So its items are counted before and after that,
  * and taken in one step. */
-#include "objects/active_queues.h"
+#include "objects/producer.h"
 
 /* Drops the list of queues; none of them will be written any more. */
 void el_queues_drop(el_accumulator *self) {

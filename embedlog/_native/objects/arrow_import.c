@@ -9,7 +9,7 @@
 #include "objects/arrow.h"
 
 #include "codec/varint.h"
-#include "objects/objects.h"
+#include "objects/columns.h"
 
 #include <limits.h>
 

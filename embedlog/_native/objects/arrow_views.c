@@ -1,6 +1,6 @@
 /* Copies Arrow's view layouts (binary_view, string_view) to a column with offsets: the only byte
  * strings that need a copy. */
-#include "objects/objects.h"
+#include "objects/columns.h"
 
 #include <limits.h>
 

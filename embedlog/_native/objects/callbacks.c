@@ -7,7 +7,7 @@
  * - An exception in a callback does not stop the others.
  * - A failed record is unobserved until its future is read, unless it has a callback of the
  *   user. */
-#include "objects/objects.h"
+#include "objects/producer.h"
 
 #include <structmember.h>
 

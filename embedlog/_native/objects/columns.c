@@ -1,6 +1,6 @@
 /* Columns of byte strings, from Python buffers and from lists of bytes. */
 #include "codec/varint.h"
-#include "objects/objects.h"
+#include "objects/columns.h"
 
 #include <limits.h>
 

@@ -3,7 +3,8 @@
 #define EL_ENCODE_RECORD_H
 
 #include "codec/varint.h"
-#include "objects/objects.h"
+#include "objects/producer.h"
+#include "objects/record.h"
 
 /* Size of the record after its length field. */
 int64_t el_item_size(const el_item *item, int64_t timestamp_delta, int32_t offset_delta);

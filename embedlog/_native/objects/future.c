@@ -1,5 +1,5 @@
 /* Future: an index in a producer batch, and queries of its state. */
-#include "objects/objects.h"
+#include "objects/producer.h"
 
 #include <structmember.h>
 

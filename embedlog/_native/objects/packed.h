@@ -2,7 +2,7 @@
 #ifndef EL_PACKED_H
 #define EL_PACKED_H
 
-#include "objects/objects.h"
+#include "objects/producer.h"
 
 /* A compressed copy of a batch, with EL_HEADER_SIZE free bytes at its front. `data` NULL: it is
  * written as it is. */

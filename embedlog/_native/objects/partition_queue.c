@@ -1,6 +1,5 @@
 /* PartitionQueue: the producer batches of one partition; the last one may be open, and records are
  * encoded directly into it. */
-#include "objects/active_queues.h"
 #include "objects/encode_record.h"
 
 #include <structmember.h>

@@ -1,5 +1,5 @@
 /* ProducerBatch: one Kafka batch from its first record until it is settled. */
-#include "objects/objects.h"
+#include "objects/producer.h"
 
 #include <structmember.h>
 #include <unistd.h>

@@ -4,7 +4,7 @@
  *   no header for it.
  * - Records may contain records (deserialised values, deeply nested): they are freed one after
  *   another, not recursively. */
-#include "objects/objects.h"
+#include "objects/record.h"
 
 #include <structmember.h>
 

@@ -1,5 +1,6 @@
 /* Creates records from columns, many at a time. */
-#include "objects/objects.h"
+#include "objects/columns.h"
+#include "objects/record.h"
 
 typedef struct {
     PyObject *topic;

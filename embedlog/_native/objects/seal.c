@@ -1,6 +1,6 @@
 /* Sealing: joins producer batches to one run of batches, ready to be stamped and appended. */
 #include "codec/batch.h"
-#include "objects/objects.h"
+#include "objects/producer.h"
 
 void el_header_write(uint8_t *head, const el_producer_batch *batch, int64_t size,
                      int64_t base_offset, int codec, int32_t sequence, el_batch *row) {

@@ -3,7 +3,7 @@
  * - Storing cannot fail, needs no memory and calls no code of the user: waiters wake, and callbacks
  *   are only enqueued.
  * - Waiters and callbacks see the batch outside its queue, with its memory released. */
-#include "objects/objects.h"
+#include "objects/producer.h"
 
 /* Unlinks the batch from its queue. */
 static void queue_unlink(el_queue *queue, el_producer_batch *batch) {

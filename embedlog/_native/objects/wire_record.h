@@ -3,7 +3,7 @@
 #define EL_WIRE_RECORD_H
 
 #include "codec/record.h"
-#include "objects/objects.h"
+#include "objects/record.h"
 
 /* The record of a walk as a new object; NULL if its headers are invalid, then possibly without an
  * exception. */
