@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CHUNK_BYTES: Final = 1 << 20
+LENGTH_AT: Final = 8  # after the base offset
 LENGTH_END: Final = 12  # base offset and length, which the length does not count
 MAGIC_AT: Final = 16
 SIZE_MIN: Final = {**legacy.SIZE_MIN, 2: HEADER_SIZE}  # by the magic
@@ -196,16 +197,21 @@ def search_batch(
 ) -> Batches | None:
     """The first batch with a right checksum at or after byte `start` whose offsets are from `low`
     to below `high`.
+
+    Holes are not read: a preallocated file can end with a gigabyte of them.
     """
-    for position in range(start, size, CHUNK_BYTES):
-        data = files.pread(fd, CHUNK_BYTES + MAGIC_AT, position, path)
-        for candidate in _candidates(np.frombuffer(data, np.uint8), position, size, low, high):
-            batch = batch_at(fd, path, candidate, size)
-            if (
-                batch is not None
-                and int(batch["base_offset"][0]) + int(batch["last_offset_delta"][0]) < high
-            ):
-                return batch
+    for data_start, data_end in files.data_ranges(fd, start, size, path):
+        # the length of a batch is not 0, so only the bytes before it can be in the hole before
+        first = max(start, data_start - LENGTH_END)
+        for position in range(first, data_end, CHUNK_BYTES):
+            data = files.pread(fd, CHUNK_BYTES + MAGIC_AT, position, path)
+            for candidate in _candidates(np.frombuffer(data, np.uint8), position, size, low, high):
+                batch = batch_at(fd, path, candidate, size)
+                if (
+                    batch is not None
+                    and int(batch["base_offset"][0]) + int(batch["last_offset_delta"][0]) < high
+                ):
+                    return batch
     return None
 
 
@@ -221,7 +227,10 @@ def _candidates(data: NDArray[np.uint8], start: int, size: int, low: int, high: 
     if count <= 0:
         return []
     magic = data[MAGIC_AT : MAGIC_AT + count]
-    rows = np.flatnonzero(magic <= max(SIZE_MIN))
+    has_length = data[LENGTH_AT : LENGTH_AT + count] != 0
+    for byte in range(LENGTH_AT + 1, LENGTH_END):
+        has_length |= data[byte : byte + count] != 0
+    rows = np.flatnonzero(has_length & (magic <= max(SIZE_MIN)))
     fields = np.lib.stride_tricks.sliding_window_view(data, LENGTH_END)[rows]
     offsets = np.ascontiguousarray(fields[:, :8]).view(">i8")[:, 0]
     sizes = np.ascontiguousarray(fields[:, 8:]).view(">i4")[:, 0].astype(np.int64) + LENGTH_END

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from embedlog.partition.interfaces import ReadableLog
 
 SHORT_BYTES = 0  # one batch, if a partition can read it alone
+# of the usual size that are read of a range at once: an index with few entries makes ranges as long
+# as a segment
+RANGE_PIECES_MAX = 4
 FEW_OFFSETS = 16  # so few offsets of a scan are read batch by batch
 AHEAD_BYTES = 32 << 20  # a larger batch is not decompressed ahead, so that at most one is in memory
 RANGES_AT_ONCE = 16  # so that a division takes no more than a millisecond
@@ -457,7 +460,7 @@ class ChunkSource:
         number, partition, window, size_bytes = piece
         fetched = partition.fetch(
             window.start_offset,
-            max_bytes=size_bytes,
+            max_bytes=min(size_bytes, RANGE_PIECES_MAX * self._max_bytes),
             isolation=self._isolation,
             upto=window.end_offset,
             pool=shared_pool(),

@@ -22,6 +22,7 @@ from embedlog.columns.batch import records_of
 from embedlog.columns.chunks import ChunkSource, EncodedRange
 from embedlog.errors import EmbedlogError
 from embedlog.format.record_columns import Window
+from embedlog.partition.partition import Partition
 from tests.support.transactional_producers import begun
 
 LOG_NAME = f"{0:020d}.log"
@@ -136,6 +137,24 @@ def test_a_divided_scan_has_the_records_of_an_ordered_one(
         assert compare(log, whole, 500) > 1, "each segment is a range at least"
         for window in others:
             compare(log, window, rng.choice([500, 5_000, 30_000]))
+
+
+def test_a_range_of_a_whole_segment_is_read_in_pieces(
+    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index without entries makes it as long as its segment, which may be a gigabyte."""
+    asked_bytes = []
+    fetch = Partition.fetch
+
+    def note_and_fetch(partition: Partition, offset: int, **arguments: Any) -> Any:
+        asked_bytes.append(arguments["max_bytes"])
+        return fetch(partition, offset, **arguments)
+
+    with opened(tmp_path, **{"index.interval.bytes": 1 << 30, "segment.bytes": 40_000}) as log:
+        append(log, rng, 1000)
+        monkeypatch.setattr(Partition, "fetch", note_and_fetch)
+        assert compare(log, Window(0, 1000), 500) > 1, "each closed segment is a range"
+        assert max(asked_bytes) <= 2_000
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd", "gzip"])
