@@ -22,6 +22,7 @@ from tests.support.stamped_batches import run_of
 
 STEPS = 40
 HISTORIES = 9
+READ_MS = 500  # for a read without a leader: no other thread decides meanwhile
 
 
 class History:
@@ -147,10 +148,12 @@ def content(process: Process) -> list[bytes]:
 )
 def test_acknowledged_records_survive_failovers(tmp_path: Path, seed: int, number: int) -> None:
     rng = random.Random(f"{seed} {number}")
-    with a_set(tmp_path, processes=2, min_insync_replicas=rng.choice("112")) as (
-        decisions,
-        processes,
-    ):
+    with a_set(
+        tmp_path,
+        processes=2,
+        lock_timeout_ms=READ_MS,
+        min_insync_replicas=rng.choice("112"),
+    ) as (decisions, processes):
         history = History(rng, decisions, processes)
         for at in range(10 * STEPS):
             # few histories fail all their appends at first

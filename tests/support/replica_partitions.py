@@ -147,7 +147,12 @@ class Process:
     """One process with its own view of all directories."""
 
     def __init__(
-        self, root: Path, decisions: Decisions, nodes: tuple[int, ...], stack: contextlib.ExitStack
+        self,
+        root: Path,
+        decisions: Decisions,
+        nodes: tuple[int, ...],
+        stack: contextlib.ExitStack,
+        lock_timeout_ms: int,
     ) -> None:
         self.disks: dict[int, Disk] = {}
         state = decisions.state
@@ -165,7 +170,9 @@ class Process:
         self.directories = OpenDirectories(found)
         self.replicas = PartitionReplicas(self.directories, decisions, PLACE, "t")
         config = self.disks[nodes[0]].log._engine.topic_config("t")
-        self.partition = ReplicatedPartition(self.replicas, lambda: config, 10_000, lambda: None)
+        self.partition = ReplicatedPartition(
+            self.replicas, lambda: config, lock_timeout_ms, lambda: None
+        )
 
     def published(self, node: int) -> system.Published:
         return self.disks[node].log._engine.partition("t", 0).published()
@@ -183,8 +190,15 @@ class Process:
 
 @contextlib.contextmanager
 def a_set(
-    root: Path, nodes: tuple[int, ...] = (1, 2, 3), processes: int = 1, **config: str
+    root: Path,
+    nodes: tuple[int, ...] = (1, 2, 3),
+    processes: int = 1,
+    lock_timeout_ms: int = 10_000,
+    **config: str,
 ) -> Iterator[tuple[Decisions, list[Process]]]:
     decisions = Decisions(with_topic(nodes, **config))
     with contextlib.ExitStack() as stack:
-        yield decisions, [Process(root, decisions, nodes, stack) for _ in range(processes)]
+        yield (
+            decisions,
+            [Process(root, decisions, nodes, stack, lock_timeout_ms) for _ in range(processes)],
+        )
