@@ -14,7 +14,9 @@ import shutil
 import signal
 import struct
 import uuid
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from embedlog._native import system
@@ -216,18 +218,20 @@ def killed_with(
     """
     before = root.with_name(f"{root.name}-before")
     shutil.copytree(root, before)
-    for nth in range(1, CALLS_MAX):
-        assert killed(lambda: _work_in(root, nodes, work, boot), nth), (
-            "no call is between the copies"
-        )
-        if [written in numbers_of(root, node) for node in nodes] == [
-            True,
-            *[False] * (len(nodes) - 1),
-        ]:
-            shutil.rmtree(before)
-            return
+
+    def is_written(nth: int) -> bool:
+        """Whether a process that is killed before that call has written to its first copy."""
         shutil.rmtree(root)
         shutil.copytree(before, root)
+        killed(partial(_work_in, root, nodes, work, boot), nth)
+        return written in numbers_of(root, nodes[0])
+
+    # the first such call, found by halves: each look is a fork
+    nth = 1 + bisect_left(range(1, CALLS_MAX), True, key=is_written)
+    assert is_written(nth), "the first copy is not written"
+    others = [node for node in nodes[1:] if written in numbers_of(root, node)]
+    assert others == [], "no call is between the copies"
+    shutil.rmtree(before)
 
 
 def _work_in(
