@@ -12,6 +12,7 @@ import pytest
 
 import embedlog
 from embedlog.admin.housekeeper import Housekeeper
+from embedlog.replicas.members import directory_workers
 from embedlog.storage import file_names
 from tests.support.interrupts import within
 
@@ -51,6 +52,8 @@ def test_the_close_does_not_wait_without_limit_for_a_stuck_housekeeper(
         assert go.wait(60)
 
     monkeypatch.setattr(Housekeeper, "_tend_transactions", lambda housekeeper: stuck(housekeeper))
+    # it calls into directories after their close: those threads end soon
+    monkeypatch.setattr(directory_workers, "IDLE_S", 0.2)
     log = embedlog.open(
         at(tmp_path, names), config={"log.flush.scheduler.interval.ms": 10, "lock.timeout.ms": 300}
     )
