@@ -1,12 +1,12 @@
-"""The facts about a Python module that the rules of the project need: one parse and one walk for
-all of them.
+"""The facts about a Python module that the rules of the project need, found in its text: a parse
+takes ten times as long.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +23,7 @@ STRING_OR_COMMENT = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # lists of statements of a node
+QUOTES = '"""'  # of each docstring
 
 
 class Text(NamedTuple):
@@ -35,7 +35,7 @@ class Text(NamedTuple):
 
 
 class PythonSource(NamedTuple):
-    """The trees are not kept: they would slow each later garbage collection of the process."""
+    """The facts about one module."""
 
     has_purpose: bool  # the module has a docstring
     docstrings: tuple[Text, ...]
@@ -43,44 +43,73 @@ class PythonSource(NamedTuple):
     sleep_lines: tuple[int, ...]
 
 
+class _Token(NamedTuple):
+    """A string or a comment, and what is before it."""
+
+    line: int
+    found: re.Match[str]
+    prefix: str | None  # of a string that begins its line; None within a line
+    before: str  # the last character of code before it; empty for the first string of a module
+
+
 @cache
 def read(path: Path) -> PythonSource:
     """The facts about one module."""
     source = path.read_text()
-    module = ast.parse(source)
-    docstrings = []
-    for node in _statements(module):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            docstrings += _docstring(node)
-    # a walk over all expressions takes as long as the parse
-    sleeps = tuple(_sleeps(module)) if "sleep" in source else ()
+    tokens = list(_tokens(source))
+    docstrings = [token for token in tokens if _is_docstring(token)]
+    sleeps = tuple(_sleeps(ast.parse(source))) if "sleep" in source else ()
     return PythonSource(
-        bool(_docstring(module)),
+        any(not token.before for token in docstrings),
         tuple(map(_text, docstrings)),
-        tuple(comments_in(source)),
+        tuple(_comments(tokens)),
         sleeps,
     )
 
 
 def comments_in(source: str) -> Iterator[Text]:
     """The comments of a module, in order."""
+    return _comments(_tokens(source))
+
+
+def _comments(tokens: Iterable[_Token]) -> Iterator[Text]:
+    for token in tokens:
+        if token.found[1] is not None:
+            yield Text(token.line, token.line, token.found[1])
+
+
+def _tokens(source: str) -> Iterator[_Token]:
     line = 1
     at = 0
+    before = ""
     for found in STRING_OR_COMMENT.finditer(source):
-        if found[1] is not None:
-            line = line + source.count("\n", at, found.start())
-            at = found.start()
-            yield Text(line, line, found[1])
+        gap = source[at : found.start()]
+        line += gap.count("\n")
+        code, newline, prefix = gap.rpartition("\n")
+        begins_line = (newline or at == 0) and prefix.strip() in ("", "r")
+        code = code.rstrip() if begins_line else gap.rstrip()
+        before = code[-1:] or before
+        yield _Token(line, found, prefix.strip() if begins_line else None, before)
+        if found[1] is None:
+            before = found[0][-1]
+        line += found[0].count("\n")
+        at = found.end()
 
 
-def _statements(module: ast.Module) -> Iterator[ast.AST]:
-    """The module, its statements and the branches of statements."""
-    left: list[ast.AST] = [module]
-    while left:
-        node = left.pop()
-        yield node
-        for name in BLOCKS:
-            left += getattr(node, name, ())
+def _is_docstring(token: _Token) -> bool:
+    """The first statement of a module, a class or a function: no other string begins a line after a
+    colon.
+    """
+    is_first = token.prefix is not None and token.before in ("", ":")
+    return is_first and token.found[0].startswith(QUOTES)
+
+
+def _text(token: _Token) -> Text:
+    literal = token.found[0]
+    text = literal[len(QUOTES) : -len(QUOTES)]
+    if token.prefix == "" and "\\" in text:
+        text = ast.literal_eval(literal)
+    return Text(token.line, token.line + literal.count("\n"), text)
 
 
 def _sleeps(module: ast.Module) -> Iterator[int]:
@@ -91,16 +120,3 @@ def _sleeps(module: ast.Module) -> Iterator[int]:
                 func=ast.Attribute(value=ast.Name(id="time"), attr="sleep") | ast.Name(id="sleep")
             ):
                 yield node.lineno
-
-
-def _docstring(
-    node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef,
-) -> list[ast.Constant]:
-    match node.body[:1]:
-        case [ast.Expr(value=ast.Constant(value=str()) as text)]:
-            return [text]
-    return []
-
-
-def _text(node: ast.Constant) -> Text:
-    return Text(node.lineno, node.end_lineno or node.lineno, str(node.value))
