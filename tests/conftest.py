@@ -107,17 +107,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     leave_out_what_passed(config, items)
     leave_out_of_samples(items)
+    files = dict[Path, str]()
     for item in items:
         needs_broker = "broker" in getattr(item, "fixturenames", ())
-        if (
-            item.get_closest_marker("spark") is not None
-            and item.get_closest_marker("xdist_group") is None
-        ):
+        is_grouped = item.get_closest_marker("xdist_group") is not None
+        if not is_grouped and item.get_closest_marker("spark") is not None:
             item.add_marker(pytest.mark.xdist_group("spark"))  # one worker, one JVM
+            is_grouped = True
         alone = item.get_closest_marker("faults") is not None and not needs_broker
-        if item.get_closest_marker("xdist_group") is None and not alone:
-            file = item.path.relative_to(config.rootpath).as_posix()
-            item.add_marker(pytest.mark.xdist_group("kafka" if needs_broker else file))
+        if not is_grouped and not alone:
+            if item.path not in files:
+                files[item.path] = item.path.relative_to(config.rootpath).as_posix()
+            group = "kafka" if needs_broker else files[item.path]
+            item.add_marker(pytest.mark.xdist_group(group))
         if needs_broker:
             item.add_marker(pytest.mark.kafka)
         if (
@@ -159,10 +161,8 @@ def pytest_report_header() -> str:
 
 def _rank(item: pytest.Item) -> int:
     """The largest groups come first, so that no worker begins one when the others have finished."""
-    (group,) = (
-        str(mark.args[0])
-        for mark in list(item.iter_markers("xdist_group"))[:1] or [pytest.mark.xdist_group("").mark]
-    )
+    mark = item.get_closest_marker("xdist_group")
+    group = "" if mark is None else str(mark.args[0])
     return next((rank for rank, first in enumerate(FIRST) if group.startswith(first)), len(FIRST))
 
 
