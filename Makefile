@@ -29,7 +29,7 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL = -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 # In a fresh clone each worker would compile all test modules: they are compiled once, before the workers start.
 STORED_BYTECODE := [ -d tests/__pycache__ ] || printf '%s\n' tests/*/ tests/test_*.py \
-    | xargs -P $$(nproc) -n 8 $(PYTEST) --collect-only -qq >/dev/null 2>&1 || true
+    | xargs -P $$(nproc) -n 18 $(PYTEST) --collect-only -qq >/dev/null 2>&1 || true
 # A test that hangs fails after its own timeout. After the death of a worker xdist may wait without end (its issue 1378): then
 # this timeout interrupts the run, which prints its report and fails.
 WITHIN := timeout --foreground --signal=INT --kill-after=60
