@@ -335,7 +335,7 @@ class Builder:
     def records(self, first: int = 0) -> bytes:
         """The digests as stored in their file; `first` is the number of the first one."""
         records = (
-            interval_digests.record(self.base, first + at, *digest)
+            interval_digests.encode_record(self.base, first + at, *digest)
             for at, digest in enumerate(self.digests)
         )
         return b"".join(records)
@@ -347,7 +347,7 @@ class Builder:
             with files.opened(path, files.CREATE, mode) as fd:
                 files.write_all(fd, raw, 0, path)
                 files.truncate(fd, len(raw), path)
-        interval_digests.write(directory, self.base, self.records(), 0, mode)
+        interval_digests.write_records(directory, self.base, self.records(), 0, mode)
 
     def write_tail(
         self,
@@ -371,6 +371,6 @@ class Builder:
                 files.write_all(fd, raw, position, path)
                 files.truncate(fd, position + len(raw), path)
         if digested:
-            interval_digests.write(
+            interval_digests.write_records(
                 directory, self.base, self.records(offset_entries), offset_entries, mode
             )

@@ -86,7 +86,7 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
         if isinstance(path, Sequence) and not isinstance(path, str | bytes):
             from embedlog.replica import ReplicatedEngine
 
-            places = [location.checked(each) for each in path]
+            places = [location.check_path(each) for each in path]
             if restored and read_only:
                 raise TypeError("restored begins the set again, which read_only forbids")
             engine = ReplicatedEngine(
@@ -104,7 +104,7 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
             if restored:
                 raise TypeError("restored belongs to a list of directories: all of a set")
             engine = open_directory(
-                location.checked(path),
+                location.check_path(path),
                 read_only=read_only,
                 create=create,
                 alone=alone,

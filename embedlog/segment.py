@@ -112,7 +112,7 @@ class Walk:
             digest = self.chain.digest
             scanned = scan(view, self.chain, position=self.end)
             if scanned.consumed:
-                self.before = interval_digests.before(view, scanned.batches, digest)
+                self.before = interval_digests.digests_before(view, scanned.batches, digest)
                 if not self._compare(view, scanned.batches):
                     return
                 self.end += scanned.consumed
@@ -152,7 +152,7 @@ class Walk:
             self.agreed = self._state.agreed if self.problem is not None else None
         wrong = None
         if self._epochs is not None and self.problem is None:
-            wrong = self._epochs.disagreement(batches["base_offset"], batches["leader_epoch"])
+            wrong = self._epochs.find_disagreement(batches["base_offset"], batches["leader_epoch"])
         if wrong is not None:
             self.agreed = int(batches["position"][wrong[0]])
             leader_epoch = int(batches["leader_epoch"][wrong[0]])

@@ -412,7 +412,7 @@ class TopicRegistry:
             elif old is not new and old != new:
                 self._entries.put(name, _encode_topic(new))
         self._encoded = content.topics
-        return _FILE.encode(content.generation, {"topics": self._entries.encoded()}, content.others)
+        return _FILE.encode(content.generation, {"topics": self._entries.encode()}, content.others)
 
     def _content_with(self, topics: dict[str, Topic], removed: tuple[str, ...]) -> _Content:
         content = self.content

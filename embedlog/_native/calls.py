@@ -443,11 +443,11 @@ class Heartbeat:
         return int(self._raw.good_until_ns)
 
     @property
-    def expired(self) -> bool:
+    def is_expired(self) -> bool:
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= int(self._raw.good_until_ns)
 
     @property
-    def left(self) -> bool:
+    def has_left(self) -> bool:
         return bool(lib.el_lease_left(self._raw))
 
     def age(self, ns: int) -> bool:
@@ -457,10 +457,10 @@ class Heartbeat:
         with self._mutex:
             return bool(lib.el_lease_age(self._raw, ns))
 
-    def polling(self) -> bool:
+    def begin_poll(self) -> bool:
         return bool(lib.el_lease_polling(self._raw))
 
-    def polled(self) -> bool:
+    def end_poll(self) -> bool:
         return bool(lib.el_lease_polled(self._raw))
 
     def renew(self) -> int:

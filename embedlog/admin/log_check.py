@@ -347,7 +347,7 @@ def check_path(path: str | os.PathLike[str], progress: Progress | None = None) -
     Other processes may use it meanwhile. Raises DirectoryInUseError if a broker does, StorageError
     if there is no such directory.
     """
-    directory = location.checked(path)
+    directory = location.check_path(path)
     try:
         engine = open_directory(
             directory, read_only=True, create=False, config=parse(LogConfig, None)

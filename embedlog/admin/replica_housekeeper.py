@@ -38,7 +38,7 @@ from embedlog.admin.directory_jobs import DirectoryJobs
 from embedlog.admin.housekeeper import Housekeeper
 from embedlog.errors import ClosedError, EmbedlogError, LeaderNotAvailableError, LockTimeoutError
 from embedlog.storage import files
-from embedlog.storage.call_deadline import bounded_waits
+from embedlog.storage.call_deadline import bound_waits
 
 if TYPE_CHECKING:
     from embedlog.log_directory import LogDirectory
@@ -165,7 +165,7 @@ class ReplicaHousekeeper(Housekeeper):
                 if not lane.is_busy:
                     lane.finish(partial(self._tick, jobs), JOBS_NS)
                 if at == 0:
-                    with bounded_waits(files.deadline_after(ROUND_S)):  # REPLICAHOUSEKEEPER-7
+                    with bound_waits(files.deadline_after(ROUND_S)):  # REPLICAHOUSEKEEPER-7
                         self._tick_log(jobs)
         if self._is_check_due():
             self.tend(ROUND_S)

@@ -22,7 +22,7 @@ from embedlog.consumer.collector import Collector
 from embedlog.consumer.positions import Cursor
 from embedlog.errors import LeaderNotAvailableError, LockTimeoutError
 from embedlog.format.visibility import end_offset
-from embedlog.storage.call_deadline import bounded_waits
+from embedlog.storage.call_deadline import bound_waits
 
 if TYPE_CHECKING:
     from embedlog.engine import Engine
@@ -57,7 +57,7 @@ class ConsumerMetrics:
         if not self._engine.replicated:
             return cursor.partition.bounds()
         try:
-            with bounded_waits(system.boot_ns()):
+            with bound_waits(system.boot_ns()):
                 return cursor.partition.bounds()
         except (LeaderNotAvailableError, LockTimeoutError):
             return None

@@ -320,7 +320,7 @@ class PartitionCheck:
             return None
         data = files.read_bytes(manifest.path) or b""
         is_empty = manifest.start is None and not manifest.segments
-        if not manifest.whole or (len(data) >= HEAD_BYTES and is_empty):
+        if not manifest.is_whole or (len(data) >= HEAD_BYTES and is_empty):
             self._add(
                 "manifest",
                 file_names.MANIFEST,

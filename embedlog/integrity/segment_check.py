@@ -144,7 +144,9 @@ class SegmentCheck:
         is_digested = info is not None and info.digested
         with (
             files.opened(self.path) as fd,
-            interval_digests.opened(segment.directory, segment.base, usable=is_digested) as records,
+            interval_digests.open_records(
+                segment.directory, segment.base, usable=is_digested
+            ) as records,
         ):
             reader = SegmentReader(
                 fd, self.path, expected, lambda batches: self._check_batches(fd, batches)
@@ -299,7 +301,7 @@ class SegmentCheck:
         for row in np.flatnonzero((batches["attributes"] & record_batch.CONTROL) != 0):
             self._note_marker(fd, batches[row : row + 1])
         if self._epochs is not None and self._other_epoch is None:
-            disagreement = self._epochs.disagreement(
+            disagreement = self._epochs.find_disagreement(
                 batches["base_offset"], batches["leader_epoch"]
             )
             if disagreement is not None:
@@ -478,7 +480,10 @@ class SegmentCheck:
         with files.opened(path) as fd:
             records = interval_digests.Records(fd, base, info.index_entries)
             for number, position in enumerate(self._offset_entries.others.tolist()):
-                if self._offset_entries.wrong[number] or records.seed(number, position) is not None:
+                if (
+                    self._offset_entries.wrong[number]
+                    or records.state_at(number, position) is not None
+                ):
                     continue
                 message = "a record is missing, or its checksum is wrong"
                 self._add("digests", message, number * interval_digests.RECORD_BYTES, name=name)

@@ -181,7 +181,7 @@ class AppendWriter:
         descriptors of the syncs stay.
         """
         mutex = self._state.mutex
-        if locks.owned(mutex):
+        if locks.is_owned(mutex):
             return False
         try:
             if not mutex.acquire(timeout=wait_s):

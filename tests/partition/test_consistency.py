@@ -163,12 +163,12 @@ def test_a_damaged_leader_epoch_of_the_last_batch_is_noticed_in_a_copy(tmp_path:
 def test_a_batch_of_another_epoch_that_equals_where_its_own_began_is_noticed() -> None:
     epochs = np.array([7, 7], np.int32)
     bases = np.array([7, 8], np.int64)
-    assert EpochCache([(0, 0), (1, 7)]).disagreement(bases, epochs) == (0, 1)
-    assert EpochCache([(0, 0), (7, 7)]).disagreement(bases, epochs) is None
-    assert EpochCache([(0, 8)]).disagreement(bases, np.array([5, 0], np.int32)) is None, (
+    assert EpochCache([(0, 0), (1, 7)]).find_disagreement(bases, epochs) == (0, 1)
+    assert EpochCache([(0, 0), (7, 7)]).find_disagreement(bases, epochs) is None
+    assert EpochCache([(0, 8)]).find_disagreement(bases, np.array([5, 0], np.int32)) is None, (
         "nothing is known before"
     )
-    assert EpochCache().disagreement(bases, epochs) is None
+    assert EpochCache().find_disagreement(bases, epochs) is None
 
 
 def test_a_transaction_index_is_compared_by_readers_too(tmp_path: Path) -> None:

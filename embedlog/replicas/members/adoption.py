@@ -75,7 +75,7 @@ def begin(path: Path, *, deadline_ns: int, mode: int = 0o666) -> None:
     """
     with set_up.open_locks([path], deadline_ns, mode):
         if set_up.is_used(path):
-            raise lock_holders.in_use(
+            raise lock_holders.in_use_error(
                 "a process opened the log before it became a set", path / file_names.BROKER_LOCK
             )
         if members.read(path) is None:
