@@ -199,7 +199,7 @@ class AppendLock:
         Raises InvalidRecordError, StorageError, UnknownTopicOrPartitionError.
         """
         self.state.mark_dirty()
-        while (code := (writer := self.writer.native()).held(batch, 0)) != system.APPENDED:
+        while (code := (writer := self.writer.native()).append_locked(batch, 0)) != system.APPENDED:
             self.settle_held(code)
         out = writer.out
         if stamp is not None:

@@ -578,7 +578,7 @@ class PartitionState:
                     self.raise_closed()
                 return static.published
         found = mapped.page.read()
-        return found if found is not None and mapped.page.alive() else self._published_again()
+        return found if found is not None and mapped.page.is_alive() else self._published_again()
 
     def _published_again(self) -> Published:
         self.remap()
