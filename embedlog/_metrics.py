@@ -1,11 +1,11 @@
 """Contains the registry of metrics that producers and consumers share: totals, and rates, means and
 maxima of recent windows.
 
-METRICS-1  recent values are kept in windows, two of half a minute by default, as in Kafka's
-    clients. The oldest window is dropped when the newest one is full. So every rate, mean and
-    maximum covers the last 30 to 60 seconds by default
-METRICS-2  counting takes one lock per call, not per record; a client that counts in attributes of
-    its own gives them as a source
+- Recent values are kept in windows, two of half a minute by default, as in Kafka's clients. The
+  oldest window is dropped when the newest one is full. So every rate, mean and maximum covers the
+  last 30 to 60 seconds by default.
+- Counting takes one lock per call, not per record; a client that counts in attributes of its own
+  gives them as a source.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
 """One open log: its topics by name, its partitions by number, and the lifetime of everything opened
 in it.
 
-ENGINE-1  an engine has at least one directory. With one, its topics and partitions are those of
-    that directory; only `topic`, `_opened` and `all_partitions` decide which directory serves a
-    topic or a partition
-ENGINE-2  an engine belongs to the process that opened it: in a forked child it refuses
-ENGINE-3  closing is idempotent; an error in one directory does not keep the others open. A close
-    after an interrupted one completes it: `_left` is set last, and every step may be repeated
-ENGINE-4  closing order: producers and consumers, services, dirty partitions (by the last process),
-    handles of this process
-ENGINE-5  an exception at any step of an opening, also an interrupt, releases everything that was
-    acquired
+- An engine has at least one directory. With one, its topics and partitions are those of that
+  directory; only `topic`, `_opened` and `all_partitions` decide which directory serves a topic or a
+  partition.
+- An engine belongs to the process that opened it: in a forked child it refuses.
+- Closing is idempotent; an error in one directory does not keep the others open. A close after an
+  interrupted one completes it: `_left` is set last, and every step may be repeated.
+- Closing order: producers and consumers, services, dirty partitions (by the last process), handles
+  of this process.
+- An exception at any step of an opening, also an interrupt, releases everything that was acquired.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ STATIC_CHECK_S: Final = 0.1  # between two checks for a writer, in a directory w
 
 
 class SetOfOne(Exception):
-    """The directory is the only member of a set, and is opened as a set (SETUP-4). Never leaves the
+    """The directory is the only member of a set, and is opened as a set. Never leaves the
     package.
     """
 
@@ -325,7 +324,7 @@ class Engine:
         return found
 
     def _opened(self, topic: Topic, number: int) -> LogPartition:
-        """The partition that serves this number (ENGINE-1)."""
+        """The partition that serves this number."""
         return self.home.opened(topic, number)
 
     def all_partitions(self, *, loaded_only: bool) -> Sequence[LogPartition]:

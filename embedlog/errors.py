@@ -1,13 +1,13 @@
 """Defines all errors as one small tree, ordered by what a caller can do.
 
-ERROR-1  every error that embedlog raises descends from `EmbedlogError`, except `TypeError` for
-    arguments of a wrong type
-ERROR-2  an error has its facts as attributes (`path`, `position`, `expected`, `found`), which its
-    text contains
-ERROR-3  an error can be pickled with all its facts, for process pools and Spark executors
-ERROR-4  `retriable` is true if the same call can succeed later without a change by the caller
-ERROR-5  the text of an error is one printable line, because names and values in it may come from a
-    file or a user
+- Every error that embedlog raises descends from `EmbedlogError`, except `TypeError` for arguments
+  of a wrong type.
+- An error has its facts as attributes (`path`, `position`, `expected`, `found`), which its text
+  contains.
+- An error can be pickled with all its facts, for process pools and Spark executors.
+- `retriable` is true if the same call can succeed later without a change by the caller.
+- The text of an error is one printable line, because names and values in it may come from a file or
+  a user.
 
     EmbedlogError > PlacedError (has topic, partition, offset; its subclasses are marked with *)
       the data          CorruptRecordError  UnsupportedFormatError

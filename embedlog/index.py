@@ -1,14 +1,14 @@
 """Offset and time index of a segment (format.md 2.2, 2.3, 2.5).
 
-INDEX-1  losing an index loses time, never data: `Builder` makes it again from the batches
-INDEX-2  an entry names the last offset and the first byte of one batch; every user of an entry
-         compares it with the batch there. A time entry names the largest timestamp so far, and the
-         last offset of the first batch that has it
-INDEX-3  the number of valid entries comes from the page or from the file's size, never from the
-    content of the entries
-INDEX-4  each offset entry has the digest of all batches before it (`digests`)
-INDEX-5  entries are written at number x size, never appended: a failed append leaves nothing that
-    the next one does not overwrite
+- Losing an index loses time, never data: `Builder` makes it again from the batches.
+- An entry names the last offset and the first byte of one batch; every user of an entry compares it
+  with the batch there. A time entry names the largest timestamp so far, and the last offset of the
+  first batch that has it.
+- The number of valid entries comes from the page or from the file's size, never from the content of
+  the entries.
+- Each offset entry has the digest of all batches before it (`digests`).
+- Entries are written at number x size, never appended: a failed append leaves nothing that the next
+  one does not overwrite.
 """
 
 from __future__ import annotations

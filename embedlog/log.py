@@ -1,12 +1,12 @@
 """The public `Log`: one open directory, its administration, and its producers and consumers; and
 `open`.
 
-LOG-1  a method creates one object with the engine, or calls one part; the work is done in the
-    modules of the parts
-LOG-2  clients of a log are closed with it: a producer's buffered records are appended, a consumer's
-    wait is ended
-LOG-3  clients, scans and the modules of sets are imported on first use: opening a log takes less
-    time than their imports
+- A method creates one object with the engine, or calls one part; the work is done in the modules of
+  the parts.
+- Clients of a log are closed with it: a producer's buffered records are appended, a consumer's wait
+  is ended.
+- Clients, scans and the modules of sets are imported on first use: opening a log takes less time
+  than their imports.
 """
 
 from __future__ import annotations

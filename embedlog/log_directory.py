@@ -1,13 +1,13 @@
 """One opened log directory: its locks, its topics by name, its partitions by number, and its
 preparation and shutdown.
 
-LOGDIRECTORY-1  opening reads one file of topics; a partition is opened when it is first used
-LOGDIRECTORY-2  the first process completes interrupted creations before the open lock is released;
-    deletions need the open log
-LOGDIRECTORY-3  the last process leaves the directory as Kafka leaves it after an orderly shutdown.
-    If the close of a partition fails, the others are closed, and no checkpoint is written
-LOGDIRECTORY-4  a directory knows the open log only as its `Owner`; an open log of several
-    directories has one object for each
+- Opening reads one file of topics; a partition is opened when it is first used.
+- The first process completes interrupted creations before the open lock is released; deletions need
+  the open log.
+- The last process leaves the directory as Kafka leaves it after an orderly shutdown. If the close
+  of a partition fails, the others are closed, and no checkpoint is written.
+- A directory knows the open log only as its `Owner`; an open log of several directories has one
+  object for each.
 """
 
 from __future__ import annotations
@@ -478,8 +478,8 @@ class LogDirectory:
         self._acquired.close()
 
     def leave(self) -> None:
-        """Leave the directory; the last process closes the dirty partitions in order
-        (LOGDIRECTORY-3). Raises DurabilityError.
+        """Leave the directory; the last process closes the dirty partitions in order.
+        Raises DurabilityError.
         """
         self.directory.leave(self._close_all)
 

@@ -2,14 +2,14 @@
 
     embedlog.polars.scan(log, "events").filter(…).select(…).collect()
 
-POLARS-1  the bounds are pinned when the frame is created: later appends are not in it, however
-    often it is collected
-POLARS-2  bounds of `offset`, `timestamp` and `partition` in a filter reduce what is read. The
-    complete filter is applied by polars afterwards, so a condition that is not recognized costs
-    time and no row
-POLARS-3  only the columns of the query are decoded; where `topic` and `partition` are enough,
-    records are only counted
-POLARS-4  a limit and `tail` decode about as many records as they return
+- The bounds are pinned when the frame is created: later appends are not in it, however often it is
+  collected.
+- Bounds of `offset`, `timestamp` and `partition` in a filter reduce what is read. The complete
+  filter is applied by polars afterwards, so a condition that is not recognized costs time and no
+  row.
+- Only the columns of the query are decoded; where `topic` and `partition` are enough, records are
+  only counted.
+- A limit and `tail` decode about as many records as they return.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One segment: a `.log` file and the indexes that point into it.
 
-SEGMENT-1  base offsets of batches are at least the segment's base offset, and rise
-SEGMENT-2  bytes after the requested size are ignored
-SEGMENT-3  losing an index loses time, never data: `rebuild` makes it again
-SEGMENT-4  this module knows neither other segments nor locks
+- Base offsets of batches are at least the segment's base offset, and rise.
+- Bytes after the requested size are ignored.
+- Losing an index loses time, never data: `rebuild` makes it again.
+- This module knows neither other segments nor locks.
 """
 
 from __future__ import annotations

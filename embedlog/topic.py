@@ -1,19 +1,17 @@
 """Named topics with their partitions and settings, stored in one small file.
 
-TOPIC-1  names are valid in Kafka, and no two names collide in its metrics (where "." and "_" are
-    equal)
-TOPIC-2  the file is replaced as a whole, and is on disk when `put` and `remove` return; their
-    caller holds the directory lock
-TOPIC-3  a topic is `creating` on disk before its first directory is made, `deleting` before its
-    first directory is renamed. The next process completes an interrupted change
-    (`topic_directories`)
-TOPIC-4  additions of a newer version are kept in the file; an incompatible newer version has a
-    higher version number and is refused
-TOPIC-5  memory follows disk: the registry changes only after the bytes are safe
-TOPIC-6  a file that was read and is gone is an error, not a log without topics: the directory was
-    moved, or its disk is absent
-TOPIC-7  what cannot be read is not written: one bad topic would make the directory unusable for
-    every process
+- Names are valid in Kafka, and no two names collide in its metrics (where "." and "_" are equal).
+- The file is replaced as a whole, and is on disk when `put` and `remove` return; their caller holds
+  the directory lock.
+- A topic is `creating` on disk before its first directory is made, `deleting` before its first
+  directory is renamed. The next process completes an interrupted change (`topic_directories`).
+- Additions of a newer version are kept in the file; an incompatible newer version has a higher
+  version number and is refused.
+- Memory follows disk: the registry changes only after the bytes are safe.
+- A file that was read and is gone is an error, not a log without topics: the directory was moved,
+  or its disk is absent.
+- What cannot be read is not written: one bad topic would make the directory unusable for every
+  process.
 """
 
 from __future__ import annotations
@@ -197,7 +195,7 @@ def check_count(count: int) -> int:
 
 def _check(topic: Topic) -> None:
     """Raises InvalidTopicError, InvalidPartitionsError, TypeError, ValueError for a topic that the
-    file must not have (TOPIC-7).
+    file must not have.
 
     Without `only`, all partitions are local, so there are fewer.
     """
@@ -265,7 +263,7 @@ class TopicRegistry:
         """Read the file; if there was never one, there are no topics.
 
         Raises ForeignDirectoryError for a damaged file, UnsupportedFormatError for a newer one,
-        StorageError for one that is gone (TOPIC-6); then the registry is unchanged.
+        StorageError for one that is gone; then the registry is unchanged.
         """
         # before the read: a change in between is detected by the next refresh
         signature = self._sign()

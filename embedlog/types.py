@@ -1,8 +1,8 @@
 """Defines the values that public calls take and return.
 
-TYPES-1  a value is immutable, compares by content and can be pickled: it contains no handle
-TYPES-2  a position and a committed offset are the offset of the *next* record
-TYPES-3  times are integers, milliseconds since 1970 UTC; -1 means "none", as in Kafka's files
+- A value is immutable, compares by content and can be pickled: it contains no handle.
+- A position and a committed offset are the offset of the *next* record.
+- Times are integers, milliseconds since 1970 UTC; -1 means "none", as in Kafka's files.
 """
 
 from __future__ import annotations

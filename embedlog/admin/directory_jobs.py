@@ -1,10 +1,9 @@
 """The housekeeping of one directory: flushes, retention, compaction, checkpoints.
 
-DIRECTORYJOB-1  one process at a time does the jobs of a directory, by a lock; jobs of the open log
-    are not among them
-DIRECTORYJOB-2  a failure in one partition is logged, at most once per hour, and the others continue
-DIRECTORYJOB-3  the directory's control page contains the times of the next runs; all processes
-    share them
+- One process at a time does the jobs of a directory, by a lock; jobs of the open log are not among
+  them.
+- A failure in one partition is logged, at most once per hour, and the others continue.
+- The directory's control page contains the times of the next runs; all processes share them.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class DirectoryJobs:
         return _Reported(self._directory.path, what, self._closed)
 
     def is_turn(self, word: int, first_ms: int, interval_ms: int) -> bool:
-        """Whether a task that one process does per interval is due (DIRECTORYJOB-3)."""
+        """Whether a task that one process does per interval is due, in whichever process."""
         page = self._directory.context.directory_page
         now_ns = system.boot_ns()
         if page is None:

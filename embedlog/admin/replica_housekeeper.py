@@ -1,22 +1,22 @@
 """This module maintains a set: the jobs of each directory, copies for `acks=1`, and directories
 that return.
 
-REPLICAHOUSEKEEPER-1  the directories' jobs are those of one directory; each has its own lock
-REPLICAHOUSEKEEPER-2  a round over the partitions copies what is not committed, and adds replicas
-    that caught up to the ISR (REPLICA-25). A partition without such work costs one read of a page,
-    or one `stat` if it is not loaded
-REPLICAHOUSEKEEPER-3  a failure in one partition or directory is logged, and the others continue
-REPLICAHOUSEKEEPER-4  transactions and groups are tasks of the first directory that is usable now.
-    Two processes may see different ones; then both do the tasks, and each decision is made once
-REPLICAHOUSEKEEPER-5  records with `acks=1` are committed by the process that has appended them, as
-    soon as its thread is free. If it is killed before that, the next look of any process commits
-    them: `replica.fetch.wait.max.ms` for partitions in use
-REPLICAHOUSEKEEPER-6  a replica that is slower than its leader is written does not stop the round:
-    its copy continues in the next one
-REPLICAHOUSEKEEPER-7  a partition without a leader stops no round for longer than a second. One
-    message is for all of them
-REPLICAHOUSEKEEPER-8  the jobs of a directory are done by a thread of it (`directory_workers`). The
-    round waits for them for a while, and goes on: they may last, and its disk may hang
+- The directories' jobs are those of one directory; each has its own lock.
+- A round over the partitions copies what is not committed, and adds replicas that caught up to the
+  ISR (REPLICA-25). A partition without such work costs one read of a page, or one `stat` if it is
+  not loaded.
+- A failure in one partition or directory is logged, and the others continue.
+- Transactions and groups are tasks of the first directory that is usable now. Two processes may see
+  different ones; then both do the tasks, and each decision is made once.
+- Records with `acks=1` are committed by the process that has appended them, as soon as its thread
+  is free. If it is killed before that, the next look of any process commits them:
+  `replica.fetch.wait.max.ms` for partitions in use.
+- A replica that is slower than its leader is written does not stop the round: its copy continues in
+  the next one.
+- A partition without a leader stops no round for longer than a second. One message is for all of
+  them.
+- The jobs of a directory are done by a thread of it (`directory_workers`). The round waits for them
+  for a while, and goes on: they may last, and its disk may hang.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class ReplicaHousekeeper(Housekeeper):
         return self._jobs_of(home)
 
     def _current(self) -> list[DirectoryJobs]:
-        """The jobs of the directories that are usable now. The first ones are `jobs`
-        (REPLICAHOUSEKEEPER-4).
+        """The jobs of the directories that are usable now. The first ones are `jobs`: they include
+        those of transactions and groups.
         """
         with self._choosing:
             directories = self._engine.directories
@@ -139,8 +139,8 @@ class ReplicaHousekeeper(Housekeeper):
         self._wake.ring()
 
     def _sleep(self, seconds: float) -> bool:
-        """Wait for the next round, and commit what is appended with `acks=1` meanwhile
-        (REPLICAHOUSEKEEPER-5).
+        """Wait for the next round, and commit what this process appends with `acks=1`
+        meanwhile.
         """
         until_ns = files.deadline_after(seconds)
         while not self._stop.is_set():
@@ -165,7 +165,8 @@ class ReplicaHousekeeper(Housekeeper):
                 if not lane.is_busy:
                     lane.finish(partial(self._tick, jobs), JOBS_NS)
                 if at == 0:
-                    with bound_waits(files.deadline_after(ROUND_S)):  # REPLICAHOUSEKEEPER-7
+                    # a partition without a leader holds up the round no longer than this
+                    with bound_waits(files.deadline_after(ROUND_S)):
                         self._tick_log(jobs)
         if self._is_check_due():
             self.tend(ROUND_S)
@@ -229,11 +230,11 @@ class ReplicaHousekeeper(Housekeeper):
             jobs.lock.mutex.release()
 
     def tend(self, step_s: float | None = None, *, used_only: bool = False) -> None:
-        """Commit what is copied late, and let replicas join (REPLICAHOUSEKEEPER-2).
+        """Commit what is copied late, and let replicas join the ISR (REPLICA-25).
 
-        `step_s`: a longer copy to a replica outside the ISR continues in the next round
-        (REPLICAHOUSEKEEPER-6). `used_only`: only partitions whose leader this process knows from an
-        earlier round, if it has records to copy.
+        `step_s`: a longer copy to a replica outside the ISR continues in the next round. `used_only`:
+        only partitions whose leader this process knows from an earlier round, if it has records to
+        copy.
         """
         self._set.topics.refresh()
         state = self._set.decisions.hint()
@@ -270,7 +271,7 @@ class ReplicaHousekeeper(Housekeeper):
 
     def _cause(self, what: str, problem: EmbedlogError) -> tuple[str, EmbedlogError]:
         """The subject and the error of a message: one for all partitions that fail for the same
-        reason (REPLICAHOUSEKEEPER-7).
+        reason.
         """
         if isinstance(problem, LeaderNotAvailableError):
             return "partitions without a leader", problem
@@ -296,7 +297,7 @@ class ReplicaHousekeeper(Housekeeper):
 
     @scope
     def _of_directory(self, jobs: DirectoryJobs | None = None) -> Iterator[None]:
-        """Work on one directory: if that fails, the others continue (REPLICAHOUSEKEEPER-3). Raises
+        """Work on one directory: if that fails, the others continue. Raises
         errors of the process.
 
         `jobs`: those that are done. If another thread has closed them, their directory was opened

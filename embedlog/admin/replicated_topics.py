@@ -1,13 +1,12 @@
 """This module administers the topics of a set: every change is a decision (`docs/protocol.md`,
 REPLICA-23).
 
-REPLICATEDTOPIC-1  arguments are checked as for one directory, before the decision; the decision
-    checks what depends on the state
-REPLICATEDTOPIC-2  a deletion of records is in the manifests of the ISR when it returns. The
-    housekeeper writes a checkpoint that could not be written
-REPLICATEDTOPIC-3  a topic is created only if its name was free before the completion of deletions
-    began. One that another process deletes during that has its own completion,
-    after which it is created
+- Arguments are checked as for one directory, before the decision; the decision checks what depends
+  on the state.
+- A deletion of records is in the manifests of the ISR when it returns. The housekeeper writes a
+  checkpoint that could not be written.
+- A topic is created only if its name was free before the completion of deletions began. One that
+  another process deletes during that has its own completion, after which it is created.
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
             for topic in topics:
                 self._check_free(topic.name)
             self._deleted.finish({topic.name for topic in topics})
-            # no other one, also if it was deleted meanwhile (REPLICATEDTOPIC-3)
+            # no other one, also if it was deleted meanwhile
             for topic in topics:
                 factor, assignment = topic.replicas if isinstance(topic, Planned) else ONE_COPY
                 try:
@@ -159,7 +158,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
         topic_id = self._topic_id(name)
         state = self._set.decide(event)
         for each in state.partitions_of(topic_id):
-            # its leader may accept more or less from now on (TOPICS-6)
+            # its leader may accept more or less from now on
             if len(each.isr) < len(each.replicas):
                 self._set.replicas((topic_id, each.number), name).begin(self._set.deadline())
         self._set.assignments.clear()  # the directories note the settings
@@ -183,7 +182,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
         self, targets: Mapping[TopicPartition, tuple[LogPartition, int]]
     ) -> dict[TopicPartition, int]:
         """The checkpoint of each directory is for brokers: it is written under the lock of that
-        directory (REPLICATEDTOPIC-2).
+        directory.
         """
         starts = {
             tp: partition.delete_records(offset) for tp, (partition, offset) in targets.items()

@@ -1,6 +1,6 @@
 """Consumer metrics by Kafka's names.
 
-- Totals count from the start; rates, means and maxima cover recent windows (METRICS-1); times are
+- Totals count from the start; rates, means and maxima cover recent windows (`_metrics`); times are
   in ms unless the name contains a unit.
 - A report reads the control page of each partition; counting adds nothing to a fetch but sums in
   attributes.

@@ -5,15 +5,14 @@ read it again.
     line, keyed by module python -m embedlog.demo PATH      a text file of your own: one record per
     line, keyed by the first word python -m embedlog.demo --json    the figures as JSON
 
-DEMO-1  two processes write while a third one reads, and one of the three directories is lost and
-    returns. Then three processes share the topic as a group, and one is killed. Then this process
-    searches by offset and time, and reads everything into Arrow
-DEMO-2  each key has one writer, so that the order of its lines can be checked, not only their
-    number
-DEMO-3  "every line came back" is printed only after every key and line was compared with the source
-DEMO-4  the demo uses public names only
-DEMO-5  the directory is lost when a quarter of the lines is acknowledged, and no writer writes its
-    last lines before the loss
+- Two processes write while a third one reads, and one of the three directories is lost and returns.
+  Then three processes share the topic as a group, and one is killed. Then this process searches by
+  offset and time, and reads everything into Arrow.
+- Each key has one writer, so that the order of its lines can be checked, not only their number.
+- "every line came back" is printed only after every key and line was compared with the source.
+- The demo uses public names only.
+- The directory is lost when a quarter of the lines is acknowledged, and no writer writes its last
+  lines before the loss.
 """
 
 from __future__ import annotations

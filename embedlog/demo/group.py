@@ -1,10 +1,10 @@
 """The consumer group of the demo: three processes share a topic, one is killed, and the others take
 over its partitions.
 
-DEMOGROUP-1  before its offset is committed, a line is counted in mapped memory that outlives the
-    process. A count of 0 is a skipped line, 2 or more a line that was read again
-DEMOGROUP-2  one reader is killed by SIGKILL while it reads, without any notice to the others
-DEMOGROUP-3  the demo uses public names only
+- Before its offset is committed, a line is counted in mapped memory that outlives the process. A
+  count of 0 is a skipped line, 2 or more a line that was read again.
+- One reader is killed by SIGKILL while it reads, without any notice to the others.
+- The demo uses public names only.
 """
 
 from __future__ import annotations

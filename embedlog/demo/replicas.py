@@ -1,12 +1,12 @@
 """The directories of the demo: one of them is lost while lines are written, and returns.
 
-DEMOREPLICAS-1  every directory has a copy of each partition. A line is acknowledged when at least
-    two of them have it
-DEMOREPLICAS-2  the lost directory leads the most partitions. It is renamed without any notice to
-    the processes, and renamed back when all lines are written
-DEMOREPLICAS-3  a loss counts when no ISR has the directory, a return when every ISR has it. In the
-    end each directory is opened alone and compared with the others
-DEMOREPLICAS-4  the demo uses public names only
+- Every directory has a copy of each partition. A line is acknowledged when at least two of them
+  have it.
+- The lost directory leads the most partitions. It is renamed without any notice to the processes,
+  and renamed back when all lines are written.
+- A loss counts when no ISR has the directory, a return when every ISR has it. In the end each
+  directory is opened alone and compared with the others.
+- The demo uses public names only.
 """
 
 from __future__ import annotations

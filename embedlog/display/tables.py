@@ -1,7 +1,7 @@
 """Makes HTML tables for notebooks.
 
-TABLES-1  every text is input: it is escaped, made one line of printable characters, and cut at
-    `CELL_MAX` characters
+Every text is input: it is escaped, made one line of printable characters, and cut at `CELL_MAX`
+characters.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Draws the lines of a history with matplotlib.
 
-PLOT-1  matplotlib is imported for the first figure, not with the package. A figure belongs to the
-    caller: it is not among those that matplotlib keeps and shows
-PLOT-2  names of groups and topics are input: no text is taken for mathematics
+- matplotlib is imported for the first figure, not with the package. A figure belongs to the caller:
+  it is not among those that matplotlib keeps and shows.
+- Names of groups and topics are input: no text is taken for mathematics.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Contains `History`, the end offsets of topics and the lags of groups at several times.
 
-PLOTHISTORY-1  a value is measured, never guessed: what a report does not know is a gap in its line
-PLOTHISTORY-2  memory is bounded: the oldest observation is dropped first
-PLOTHISTORY-3  a rate comes from the difference of end offsets, so it counts the appends of all
-    processes. Deletion changes no end
+- A value is measured, never guessed: what a report does not know is a gap in its line.
+- Memory is bounded: the oldest observation is dropped first.
+- A rate comes from the difference of end offsets, so it counts the appends of all processes.
+  Deletion changes no end.
 """
 
 from __future__ import annotations

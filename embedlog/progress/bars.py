@@ -1,7 +1,7 @@
 """Shows the progress of long work as a bar, in terminals and notebooks (extra `progress`).
 
-PROGRESSBAR-1  where neither a terminal nor a notebook shows it, a bar prints nothing
-PROGRESSBAR-2  rich is imported for the first bar, not with the package
+- Where neither a terminal nor a notebook shows it, a bar prints nothing.
+- rich is imported for the first bar, not with the package.
 """
 
 from __future__ import annotations

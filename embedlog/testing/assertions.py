@@ -1,11 +1,9 @@
 """Assertions about the records, committed offsets and lags of a log.
 
-ASSERTION-1  a failure is an AssertionError whose message has the first difference and the records
-    around it
-ASSERTION-2  order is what Kafka promises: in one partition all records, in several the records of
-    each key
-ASSERTION-3  aborted records, and those of open transactions, are not read unless `isolation_level`
-    is "read_uncommitted"
+- A failure is an AssertionError whose message has the first difference and the records around it.
+- Order is what Kafka promises: in one partition all records, in several the records of each key.
+- Aborted records, and those of open transactions, are not read unless `isolation_level` is
+  "read_uncommitted".
 """
 
 from __future__ import annotations
@@ -51,8 +49,8 @@ def records(
     partition: int | None = None,
     isolation_level: IsolationLevel = COMMITTED,
 ) -> list[Record[bytes, bytes]]:
-    """The present records of a topic, or of one partition: by partition, then by offset
-    (ASSERTION-3).
+    """The present records of a topic, or of one partition: by partition, then by
+    offset. Aborted records are not present.
 
     Raises UnknownTopicOrPartitionError, ClosedError. **Threads:** any.
     """
@@ -112,7 +110,7 @@ def assert_records(
 
     An expected record is a value, a pair (key, value), or `record(…)` with any of the fields. Text
     is compared as UTF-8, a mapping or list as JSON. `in_order=None`: in one partition all records
-    in order, in several those of each key (ASSERTION-2); True: by partition, then by offset; False:
+    in order, in several those of each key; True: by partition, then by offset; False:
     in any order. Raises AssertionError. **Threads:** any.
 
         with embedlog.testing.open_log({"orders": 1}) as log, log.producer() as producer:

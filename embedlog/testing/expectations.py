@@ -1,12 +1,11 @@
 """Expected records, their comparison with records of a log, and differences as text.
 
-EXPECTATION-1  a field that an expectation does not name is not compared
-EXPECTATION-2  text is compared as UTF-8, a mapping or list as JSON; bytes and None are compared as
-    they are
-EXPECTATION-3  a difference inside JSON is named by its path: `value.items[2].price`; one inside a
-    long text is shown where it is
-EXPECTATION-4  an object that compares in its own way, as `unittest.mock.ANY`, does so everywhere,
-    also inside JSON
+- A field that an expectation does not name is not compared.
+- Text is compared as UTF-8, a mapping or list as JSON; bytes and None are compared as they are.
+- A difference inside JSON is named by its path: `value.items[2].price`; one inside a long text is
+  shown where it is.
+- An object that compares in its own way, as `unittest.mock.ANY`, does so everywhere, also inside
+  JSON.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Expected:
         return not any(True for _ in self.differences(found))
 
     def differences(self, found: Any) -> Iterator[str]:
-        """One line for each field of `found`, a record, that differs (EXPECTATION-3)."""
+        """One line for each field of `found`, a record, that differs."""
         for each in fields(self):
             wanted = getattr(self, each.name)
             if wanted is not UNSET:
@@ -81,7 +80,7 @@ def record(
     offset: int | Any = UNSET,
     timestamp_ms: int | Any = UNSET,
 ) -> Expected:
-    """An expected record: only the given fields are compared (EXPECTATION-2).
+    """An expected record: only the given fields are compared.
 
     `key` and `value`: bytes, text (as UTF-8), a mapping or list (as JSON), or None. `headers`: a
     mapping, in any order, or a list of pairs, in order. `timestamp_ms`: milliseconds since 1970
@@ -136,8 +135,8 @@ def _same(wanted: Any, stored: Any) -> bool:
 
 
 def _plain(wanted: Any) -> Any:
-    """A value as JSON has it: tuples become lists, keys become text. Other objects stay as they are
-    (EXPECTATION-4).
+    """A value as JSON has it: tuples become lists, keys become text. Other objects stay as they are,
+    and compare in their own way.
     """
     if isinstance(wanted, Mapping):
         return {
@@ -233,8 +232,8 @@ def _json_differences(path: str, wanted: Any, found: Any) -> Iterator[str]:
 
 
 def _both(wanted: Any, stored: Any) -> str:
-    """Two different values, each from a little before the first difference on if they are long
-    (EXPECTATION-3).
+    """Two different values, each from a little before the first difference on if they are
+    long.
     """
     one = _text(wanted)
     other = _text(stored)

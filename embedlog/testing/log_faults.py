@@ -1,14 +1,13 @@
 """Faults on request: appends and commits that fail, wait or kill, lost rights of members and
 producers, rebalances.
 
-FAULTS-1  the error handling is that of production: a fault enters where the system call would fail
-    (INTERPOSER-2). A member or producer that loses its rights loses them in the log
-FAULTS-2  a fault exists inside its `with` block only. A block that ends without its fault fails the
-    test: the test proved nothing
-FAULTS-3  nothing is decided by time: a held append waits for `release`, and `reached` waits for the
-    append
-FAULTS-4  faults of appends and commits are those of this process; other processes that have the log
-    open continue
+- The error handling is that of production: a fault enters where the system call would fail. A member
+  or producer that loses its rights loses them in the log.
+- A fault exists inside its `with` block only. A block that ends without its fault fails the test:
+  the test proved nothing.
+- Nothing is decided by time: a held append waits for `release`, and `reached` waits for the append.
+- Faults of appends and commits are those of this process; other processes that have the log open
+  continue.
 """
 
 from __future__ import annotations

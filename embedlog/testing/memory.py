@@ -1,10 +1,10 @@
 """Log directories in memory for the time of one test.
 
-MEMORY-1  the directory is in `/dev/shm` if that is writable and has `free_bytes_min` free bytes;
-    otherwise in the default folder for temporary files
-MEMORY-2  the directory is removed at the end of the block, also after an exception
-MEMORY-3  the settings of `open_log` change sizes and threads only: internal topics have one
-    partition, and no thread does housekeeping
+- The directory is in `/dev/shm` if that is writable and has `free_bytes_min` free bytes; otherwise
+  in the default folder for temporary files.
+- The directory is removed at the end of the block, also after an exception.
+- The settings of `open_log` change sizes and threads only: internal topics have one partition, and
+  no thread does housekeeping.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SETTINGS: Final[Mapping[str, Any]] = {
 
 
 def memory_parent(free_bytes_min: int = FREE_BYTES_MIN, memory: str = MEMORY) -> str | None:
-    """The folder for a directory in memory; None for the default temporary folder (MEMORY-1)."""
+    """The folder for a directory in memory; None for the default temporary folder."""
     try:
         found = os.statvfs(memory)
     except OSError:

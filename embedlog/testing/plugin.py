@@ -1,11 +1,9 @@
 """The pytest plugin: fixtures whose names begin with `embedlog_`, and the comparison of lists of
 records in `assert`.
 
-PYTESTPLUGIN-1  a run that uses no fixture of it imports only this module: neither the engine nor
-    numpy
-PYTESTPLUGIN-2  every fixture belongs to one test; the log and all clients are closed at its end
-PYTESTPLUGIN-3  the names begin with `embedlog_`, because `log`, `producer` and `consumer` occur in
-    other plugins
+- A run that uses no fixture of it imports only this module: neither the engine nor numpy.
+- Every fixture belongs to one test; the log and all clients are closed at its end.
+- The names begin with `embedlog_`, because `log`, `producer` and `consumer` occur in other plugins.
 """
 
 from __future__ import annotations
