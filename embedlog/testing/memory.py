@@ -40,13 +40,13 @@ SETTINGS: Final[Mapping[str, Any]] = {
 def memory_parent(free_bytes_min: int = FREE_BYTES_MIN, memory: str = MEMORY) -> str | None:
     """The folder for a directory in memory; None for the default temporary folder."""
     try:
-        found = os.statvfs(memory)
+        status = os.statvfs(memory)
     except OSError:
         return None
-    usable = (
-        os.access(memory, os.W_OK | os.X_OK) and found.f_bavail * found.f_frsize >= free_bytes_min
-    )
-    return memory if usable else None
+    free_bytes = status.f_bavail * status.f_frsize
+    if free_bytes < free_bytes_min or not os.access(memory, os.W_OK | os.X_OK):
+        return None
+    return memory
 
 
 @keywords.checked_call
@@ -84,13 +84,15 @@ def open_log(
     """
     import embedlog
 
-    counts = (
-        dict(topics)
-        if isinstance(topics, Mapping)
-        else dict.fromkeys([topics] if isinstance(topics, str) else topics, 1)
-    )
+    if isinstance(topics, Mapping):
+        counts = dict(topics)
+    elif isinstance(topics, str):
+        counts = {topics: 1}
+    else:
+        counts = dict.fromkeys(topics, 1)
+    settings = {**SETTINGS, **(config or {})}
     directory = memory_directory() if path is None else nullcontext(path)
-    with directory as place, embedlog.open(place, config={**SETTINGS, **(config or {})}) as log:
+    with directory as log_path, embedlog.open(log_path, config=settings) as log:
         for name, partition_count in counts.items():
             log.create_topic(name, partition_count, exist_ok=True)
         yield log

@@ -82,20 +82,18 @@ def embedlog_consumer(embedlog_log: Log) -> Iterator[ConsumerFactory]:
     They start at the first record unless `auto_offset_reset` is given, and are closed at the end of
     the test.
     """
-    made: list[Consumer[Any, Any]] = []
+    consumers: list[Consumer[Any, Any]] = []
 
     def make(*topics: str, group_id: str | None = None, **options: Any) -> Consumer[Any, Any]:
-        made.append(
-            embedlog_log.consumer(
-                *topics, group_id=group_id, **{"auto_offset_reset": "earliest", **options}
-            )
-        )
-        return made[-1]
+        all_options = {"auto_offset_reset": "earliest", **options}
+        consumer = embedlog_log.consumer(*topics, group_id=group_id, **all_options)
+        consumers.append(consumer)
+        return consumer
 
     try:
         yield make
     finally:
-        for consumer in reversed(made):
+        for consumer in reversed(consumers):
             consumer.close()
 
 
@@ -138,8 +136,8 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
     rows = sys.modules.get("embedlog._native._rows")
     if rows is None or op != "==" or not (isinstance(left, list) and isinstance(right, list)):
         return None
-    if not any(isinstance(each, rows.Record) for each in (*left[:1], *right[:1])):
+    if not any(isinstance(item, rows.Record) for item in (*left[:1], *right[:1])):
         return None
-    from embedlog.testing.comparison import compared
+    from embedlog.testing.comparison import compare_lists
 
-    return compared(left, right)
+    return compare_lists(left, right)
