@@ -140,6 +140,7 @@ def heads(path: Path) -> list[int]:
 def test_a_damaged_base_offset_of_a_durable_batch_cuts_nothing_away(
     tmp_path: Path, place: Opening, read_only: bool, back: int, bit: int
 ) -> None:
+    """LOAD-5."""
     path = place(killed(tmp_path / "log", flushed=True))
     last = logs(path)[-1]
     flip(last, heads(last)[-back] + 7 - bit // 8, bit % 8)
@@ -151,7 +152,7 @@ def test_a_damaged_base_offset_of_a_durable_batch_cuts_nothing_away(
 
 
 def test_a_damaged_leader_epoch_of_the_last_batch_is_noticed_in_a_copy(tmp_path: Path) -> None:
-    """No digest reaches it there: the epochs' checkpoint has it."""
+    """LOAD-6: no digest reaches it there; the epochs' checkpoint has it."""
     path = copied(killed(tmp_path / "log", flushed=True))
     last = logs(path)[-1]
     flip(last, heads(last)[-1] + 15, 2)
