@@ -138,20 +138,20 @@ class Metrics:
         """What the source counted until now belongs to the window that ends. An idle client has
         several empty ones since then.
         """
-        now = self._clock()
+        now_s = self._clock()
         window_s = self._window_s
-        elapsed_windows = int((now - self._windows[-1].began) / window_s)
+        elapsed_windows = int((now_s - self._windows[-1].began) / window_s)
         new_windows = min(self._window_count, max(elapsed_windows, 1))
         if self.source is not None:
             self._pull_locked(self.source)
             for _ in range(new_windows):
                 self.source.rotate_window()
         self._windows += [
-            _Window(now - before * window_s, self._totals)
+            _Window(now_s - before * window_s, self._totals)
             for before in reversed(range(new_windows))
         ]
         del self._windows[: -self._window_count]
-        self.due = now + window_s
+        self.due = now_s + window_s
 
 
 def milliseconds(seconds: float | None) -> float | None:

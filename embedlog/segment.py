@@ -86,8 +86,10 @@ class Walk:
         self._path = path
         self._size = size
         self.chain = chain
-        if bounded and (named := file_names.parse(path.name)):
-            chain.segment_base = named[0]
+        if bounded:
+            parsed = file_names.parse(path.name)
+            if parsed is not None:
+                chain.segment_base = parsed[0]
         self.end = start
         self.before: NDArray[np.uint64]  # the chain digest before each batch of the last chunk
         self.problem: Problem | None = None

@@ -90,8 +90,10 @@ def make_short_table(title: str, head: Sequence[str], rows: Sequence[Sequence[ob
     return make_table(caption, head, [[show(cell) for cell in row] for row in rows[:ROWS_SHOWN]])
 
 
-def make_record_table(fields: Mapping[str, object]) -> str:
-    """An HTML table of the fields of one record. The time is also shown as a date."""
+def record(fields: Mapping[str, object]) -> str:
+    """An HTML table of the fields of one record, for `objects/record.c`. The time is also shown as a
+    date.
+    """
     title = f"record {fields['offset']} of {fields['topic']}-{fields['partition']}"
     shown_fields = dict(fields)
     time_ms = fields["timestamp_ms"]

@@ -54,7 +54,7 @@ def bar(
         amount,
         TimeRemainingColumn(),
     )
-    silent = not (console.is_terminal or console.is_jupyter)
-    with Progress(*columns, console=console, transient=transient, disable=silent) as shown:
-        task = shown.add_task(title, total=None)
-        yield lambda done, total: shown.update(task, completed=done, total=total)
+    is_silent = not (console.is_terminal or console.is_jupyter)
+    with Progress(*columns, console=console, transient=transient, disable=is_silent) as bars:
+        task = bars.add_task(title, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)

@@ -54,7 +54,7 @@ def log(
             partition = engine.home.open_partition(topic, number)
             return routed.setdefault(partition, Routed(partition, request.param))
 
-        monkeypatch.setattr(engine, "_opened", route)
+        monkeypatch.setattr(engine, "_open_partition", route)
         monkeypatch.setattr(engine, "_partitions", {})
         opened.create_topic("t", 2)
         yield opened

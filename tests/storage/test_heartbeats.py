@@ -96,8 +96,8 @@ def test_the_log_ends_its_leases_when_it_closes(mine: Liveness, begin: Begin) ->
     two = begin()
     mine.close()
     assert threads() <= before  # those of earlier tests may end meanwhile
-    assert one.expired
-    assert two.expired
+    assert one.is_expired
+    assert two.is_expired
 
 
 def test_a_lease_that_nobody_has_any_more_stops_beating(begin: Begin) -> None:
