@@ -57,7 +57,7 @@ class SetLiveness(Liveness):
         # a signal handler may end a slot inside of a section of its own thread
         self._choosing = threading.RLock()
 
-    def _in(self, directory: Path) -> Liveness:
+    def _slots_in(self, directory: Path) -> Liveness:
         """The slots in the file that a directory has now. Raises StorageError."""
         with self._choosing:
             candidates = list(self._earlier)
@@ -84,7 +84,7 @@ class SetLiveness(Liveness):
         with self._choosing:
             return [*self._present.values(), *self._earlier]
 
-    def _in_first(self, call: Callable[[Liveness, int], T]) -> T:
+    def _call_in_first(self, call: Callable[[Liveness, int], T]) -> T:
         """The result of a call in the first directory in which it succeeds: the call may be the
         first that notices the loss of a directory. Raises StorageError.
         """
@@ -94,7 +94,7 @@ class SetLiveness(Liveness):
         )
         for node, directory in usable.items():
             try:
-                slots = self._in(directory)
+                slots = self._slots_in(directory)
                 result = call(slots, node)
                 slots.open_probe()  # the file can be replaced by a copy before a probe
                 return result
@@ -103,12 +103,12 @@ class SetLiveness(Liveness):
         raise problem
 
     def begin(self) -> ProcessSlot:
-        return self._in_first(lambda slots, node: slots.begin()._replace(node=node))
+        return self._call_in_first(lambda slots, node: slots.begin()._replace(node=node))
 
     def lease(
         self, *, session_timeout_ms: int, heartbeat_interval_ms: int, max_poll_interval_ms: int
     ) -> Lease:
-        return self._in_first(
+        return self._call_in_first(
             lambda slots, _: slots.lease(
                 session_timeout_ms=session_timeout_ms,
                 heartbeat_interval_ms=heartbeat_interval_ms,
@@ -147,7 +147,7 @@ class SetLiveness(Liveness):
         usable, is_any_away = self._directories()
         for directory in usable.values():
             try:
-                self._in(directory)
+                self._slots_in(directory)
             except StorageError:
                 is_any_away = True
         ended: SlotState | None = None
