@@ -437,7 +437,8 @@ def _sync_together(fd: int, path: str, directories: Sequence[str | os.PathLike[s
     with contextlib.ExitStack() as stack:
         fds = [fd]
         for directory in directories:
-            fds.append(stack.enter_context(opened(directory, os.O_RDONLY | os.O_DIRECTORY)))  # noqa: PERF401  (an error closes the first ones)
+            directory_fd = stack.enter_context(opened(directory, os.O_RDONLY | os.O_DIRECTORY))
+            fds.append(directory_fd)
         for code, synced_path in zip(_sync_codes(fds), (path, *directories), strict=True):
             check(code, synced_path, "fsync")
 
